@@ -1,0 +1,58 @@
+# Penstock. `make help` lists the targets; `make test` is what continuous integration runs.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+# The targets follow one another; pytest spreads itself over the cores.
+.NOTPARALLEL:
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+# Is newer than pyproject.toml when the environment has what that file asks for.
+INSTALLED := $(VENV)/.installed
+# The interpreter that .venv is made with, if not the first suitable one on the PATH.
+PYTHON3 ?=
+# What the tests need from the system, as PACKAGE or PACKAGE:BINARY (Debian's names).
+SYSTEM_PACKAGES := python3-venv
+# Parallel test processes.
+WORKERS ?= 2
+# More options for pytest: make test PYTEST='-k claim -x'
+PYTEST ?=
+CODE := $(wildcard src tests bench examples)
+
+.PHONY: help run demo test check bench format clean system
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(INSTALLED) ## Run the quickstart on an embedded store
+	$(PYTHON) examples/quickstart.py
+
+demo: $(INSTALLED) ## Walk through what a queue does, with output
+	$(PYTHON) examples/demo.py
+
+test: system check ## Check, then run the whole test suite
+	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
+
+check: $(INSTALLED) ## Lint, format, types, who imports whom
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy $(CODE)
+	$(VENV)/bin/lint-imports --no-logo
+
+bench: $(INSTALLED) ## Measure publish, claim and settle
+	$(PYTHON) -m bench
+
+format: $(INSTALLED) ## Format the code and sort its imports
+	$(VENV)/bin/ruff check --fix-only .
+	$(VENV)/bin/ruff format .
+
+clean: ## Remove the environment, builds and caches
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+system: # Install missing system packages
+	@PYTHON=$(PYTHON3) scripts/system-packages $(SYSTEM_PACKAGES)
+
+$(INSTALLED): pyproject.toml scripts/virtualenv
+	PYTHON=$(PYTHON3) scripts/virtualenv
+	@touch $@

@@ -1,0 +1,144 @@
+"""How an index may reach a filter: the equalities that one of which TRUE requires.
+
+A pure decision over the tree. A filter is TRUE only if, for one of its keys, the source
+equals the value; what is left to check after such a hit is ``rest``. Hash lookup and ``=``
+must agree (R1): numbers hash and compare alike across int and float, NaN finds nothing,
+and bools are wrapped by :func:`lookup_key`, because to Python ``True`` is also 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from penstock.filters.tree import (
+    And,
+    Boolean,
+    Compare,
+    Condition,
+    Constant,
+    Field,
+    Float,
+    Header,
+    In,
+    Integer,
+    Null,
+    Or,
+    Text,
+    Truth,
+    walk,
+)
+from penstock.model.message import HeaderValue
+
+__all__ = ["Access", "Key", "Source", "choose_access", "lookup_key", "split_by_topic"]
+
+Source: TypeAlias = Field | Header
+Key: TypeAlias = tuple[Source, Hashable]
+
+_TOPIC = Field("topic")
+
+
+class Access(Struct, frozen=True):
+    """Keys of which one is necessary, and the condition that remains (``None``: nothing)."""
+
+    keys: tuple[Key, ...]
+    rest: Condition | None = None
+
+
+def lookup_key(value: HeaderValue) -> Hashable:
+    """Return what stands for ``value`` in a hash table."""
+    return (value,) if value is True or value is False else value
+
+
+def choose_access(tree: Condition, crowd: Callable[[Key], int]) -> Access | None:
+    """Return the best way to reach ``tree``, or ``None`` if no equality is required.
+
+    ``crowd`` says how many filters are under a key already: the least crowded wins, and
+    between equals the topic before system fields before headers.
+    """
+    match tree:
+        case And(operands):
+            return _best_conjunct(operands, crowd)
+        case Or(operands):
+            return _every_branch(tree, operands, crowd)
+        case Compare("=", Field() | Header() as source, constant) | Compare(
+            "=", constant, Field() | Header() as source
+        ) if isinstance(constant, Text | Integer | Float | Boolean):
+            return Access(_keys(source, (constant,)))
+        case In(Field() | Header() as source, items):
+            return Access(_keys(source, items))
+        case Truth(Header() as source):
+            return Access(_keys(source, (Boolean(True),)))
+        case Truth(Boolean(False) | Null()):
+            return Access(())
+        case _:
+            return None
+
+
+def split_by_topic(tree: Condition) -> tuple[Condition | None, Condition | None]:
+    """Split the conjuncts of ``tree`` into those that read at most the topic, and the others."""
+    conjuncts = tree.operands if isinstance(tree, And) else (tree,)
+    return (
+        _conjunction(part for part in conjuncts if _reads_topic_only(part)),
+        _conjunction(part for part in conjuncts if not _reads_topic_only(part)),
+    )
+
+
+def _keys(source: Source, items: Iterable[Constant]) -> tuple[Key, ...]:
+    values = (lookup_key(item.value) for item in items if not isinstance(item, Null))
+    return tuple((source, value) for value in dict.fromkeys(values))
+
+
+def _best_conjunct(operands: tuple[Condition, ...], crowd: Callable[[Key], int]) -> Access | None:
+    found = [
+        (access, position)
+        for position, operand in enumerate(operands)
+        if (access := choose_access(operand, crowd)) is not None
+    ]
+    if not found:
+        return None
+    best, chosen = min(found, key=lambda pair: _cost(pair[0], crowd))
+    others = (operand for n, operand in enumerate(operands) if n != chosen)
+    return Access(best.keys, _conjunction((*others, *_conjuncts(best.rest))))
+
+
+def _every_branch(
+    tree: Or, operands: tuple[Condition, ...], crowd: Callable[[Key], int]
+) -> Access | None:
+    branches = [choose_access(operand, crowd) for operand in operands]
+    keys: dict[Key, None] = {}
+    decided = True
+    for branch in branches:
+        if branch is None:
+            return None
+        keys.update(dict.fromkeys(branch.keys))
+        decided = decided and branch.rest is None
+    return Access(tuple(keys), None if decided else tree)
+
+
+def _cost(access: Access, crowd: Callable[[Key], int]) -> tuple[int, int, int]:
+    ranks = [_rank(source) for source, _ in access.keys]
+    return max(map(crowd, access.keys), default=0), max(ranks, default=0), len(ranks)
+
+
+def _rank(source: Source) -> int:
+    return 2 if isinstance(source, Header) else int(source != _TOPIC)
+
+
+def _conjuncts(condition: Condition | None) -> tuple[Condition, ...]:
+    if condition is None:
+        return ()
+    return condition.operands if isinstance(condition, And) else (condition,)
+
+
+def _conjunction(conditions: Iterable[Condition]) -> Condition | None:
+    parts = tuple(conditions)
+    if len(parts) > 1:
+        return And(parts)
+    return parts[0] if parts else None
+
+
+def _reads_topic_only(condition: Condition) -> bool:
+    return all(node == _TOPIC for node, _ in walk(condition) if isinstance(node, Field | Header))

@@ -1,0 +1,67 @@
+"""``Filter``: a checked filter text with its tree and its predicate, and ``parse``.
+
+A bad text is refused here with its position and nothing else happens (E1).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from penstock.errors import BadFilter
+from penstock.filters.parse import parse_tree
+from penstock.filters.to_python import Predicate, to_python
+from penstock.filters.tree import Condition
+
+__all__ = ["PARSE_CACHE_SIZE", "Filter", "parse"]
+
+#: Parsing takes about 0.3 ms, and the same few texts come back with every queue that is
+#: opened or explained; 4,096 filters of ordinary size are some 20 MB at worst.
+PARSE_CACHE_SIZE: Final = 4_096
+
+
+class Filter:
+    """A filter: frozen, hashable and equal by its text, and picklable."""
+
+    __slots__ = ("matches", "text", "tree")
+
+    text: str
+    tree: Condition
+    matches: Predicate
+    """Whether the filter is TRUE for a message. An attribute, as a method costs 0.05 µs more."""
+
+    def __init__(self, text: str) -> None:
+        tree = parse_tree(text)
+        object.__setattr__(self, "text", text)
+        object.__setattr__(self, "tree", tree)
+        object.__setattr__(self, "matches", to_python(tree))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"Filter is frozen: {name} cannot be set")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"Filter is frozen: {name} cannot be deleted")
+
+    def __eq__(self, other: object) -> bool:
+        return self.text == other.text if isinstance(other, Filter) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"Filter({self.text!r})"
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return parse, (self.text,)
+
+
+def parse(text: str) -> Filter:
+    """Return the filter of ``text``, or raise :class:`BadFilter` with the position."""
+    if not isinstance(text, str):
+        raise BadFilter(f"A filter is a string, not {type(text).__name__}.", position=None)
+    return _parse(text)
+
+
+@lru_cache(maxsize=PARSE_CACHE_SIZE)
+def _parse(text: str) -> Filter:
+    return Filter(text)

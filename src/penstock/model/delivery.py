@@ -1,0 +1,300 @@
+"""Deliveries, receipts, settlements, and what the verbs on them answer."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NewType, TypeAlias
+
+from msgspec import Struct
+
+from penstock.model.message import Durability, Message, MessageId, Offset, Published
+from penstock.model.states import State, Transition
+
+__all__ = [
+    "Ack",
+    "Attempt",
+    "Delivery",
+    "Event",
+    "Extend",
+    "LogEntry",
+    "LogPage",
+    "MessageDeliveries",
+    "Nack",
+    "Outcome",
+    "Ownership",
+    "Page",
+    "PartitionStats",
+    "PurgeReply",
+    "QueueStats",
+    "Receipt",
+    "Reject",
+    "Release",
+    "ReplayReply",
+    "ReplaySource",
+    "Result",
+    "RouteReply",
+    "SettleReply",
+    "Settlement",
+    "Snapshot",
+    "SweepReply",
+    "Verdict",
+]
+
+#: The fencing token of one claim: opaque, compared whole, never reused (C1, S1).
+Receipt = NewType("Receipt", str)
+
+
+class Delivery(Struct, frozen=True, gc=False):
+    """One claimed message: what a worker gets."""
+
+    queue: str
+    receipt: Receipt
+    message: Message
+    payload: bytes
+    attempts: int
+    """Grants so far, this one included (C2)."""
+    claimed_at: int
+    lease_deadline: int
+
+
+class Ack(Struct, frozen=True, gc=False):
+    """Done; ``result`` is kept with the delivery."""
+
+    receipt: Receipt
+    result: bytes | None = None
+
+
+class Nack(Struct, frozen=True, gc=False):
+    """Not done: again after ``delay_ms``, or after the policy's backoff, or failed."""
+
+    receipt: Receipt
+    error: str | None = None
+    delay_ms: int | None = None
+
+
+class Reject(Struct, frozen=True, gc=False):
+    """Never again: failed at once."""
+
+    receipt: Receipt
+    error: str | None = None
+
+
+class Release(Struct, frozen=True, gc=False):
+    """Handed back untouched: available at once, and the grant does not count."""
+
+    receipt: Receipt
+
+
+class Extend(Struct, frozen=True, gc=False):
+    """Not a settlement but a longer lease: the new deadline is now + ``lease_ms``."""
+
+    receipt: Receipt
+    lease_ms: int
+
+
+Settlement: TypeAlias = Ack | Nack | Reject | Release | Extend
+
+
+class Verdict(StrEnum):
+    """What became of one settlement."""
+
+    OK = "ok"
+    STALE = "stale"
+    """The receipt is not the current claim's; nothing changed (S1)."""
+    ABORTED = "aborted"
+    """Another receipt of a settle-with-publish was stale; nothing changed."""
+
+
+class Outcome(Struct, frozen=True, gc=False):
+    """What became of one settlement, and where the delivery is now."""
+
+    receipt: Receipt
+    verdict: Verdict
+    state: State | None = None
+    """None when the verdict is not OK."""
+    until: int | None = None
+    """The new lease deadline of an extend, or when a nacked delivery comes back."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the settlement took effect."""
+        return self.verdict is Verdict.OK
+
+
+class SettleReply(Struct, frozen=True):
+    """One outcome a settlement, in order, and what was published with them."""
+
+    outcomes: tuple[Outcome, ...]
+    published: tuple[Published, ...]
+    durability: Durability
+
+
+class Attempt(Struct, frozen=True, gc=False):
+    """One grant of a delivery."""
+
+    claimed_at: int
+    consumer: str
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """A delivery as it stands, for browsing: reading it consumes nothing."""
+
+    queue: str
+    message: Message
+    state: State
+    attempts: int
+    at: int | None = None
+    """When it became done, failed or expired; when a delayed one is due."""
+    claimed_at: int | None = None
+    lease_deadline: int | None = None
+    consumer: str | None = None
+    error: str | None = None
+    """The last error that was reported for it."""
+    payload: bytes | None = None
+    """Only where the caller asked for payloads."""
+
+
+class Page(Struct, frozen=True):
+    """Some deliveries, and where the next page begins (None: there is none)."""
+
+    items: tuple[Snapshot, ...]
+    cursor: str | None
+
+
+class ReplaySource(StrEnum):
+    """Where replay takes deliveries from."""
+
+    FAILED = "failed"
+    DONE = "done"
+    LOG = "log"
+
+
+class ReplayReply(Struct, frozen=True):
+    """What a replay moved, or on a dry run would move."""
+
+    count: int
+    sample: tuple[Snapshot, ...]
+    skipped: int = 0
+    """Selected, but past their expires_at or already moved under the same replay id."""
+
+
+class PurgeReply(Struct, frozen=True):
+    """How many deliveries a purge removed, and whether more are left."""
+
+    count: int
+    more: bool
+
+
+class RouteReply(Struct, frozen=True):
+    """How far the router came with one queue."""
+
+    scanned: int
+    assigned: int
+    cursor: Offset | None
+    """None: the queue is caught up."""
+
+
+class LogEntry(Struct, frozen=True):
+    """One entry of the log, as a reader gets it."""
+
+    message: Message
+    payload: bytes | None = None
+
+
+class LogPage(Struct, frozen=True):
+    """Entries from an offset on, and the offset to go on from (L2)."""
+
+    entries: tuple[LogEntry, ...]
+    next_offset: Offset
+
+
+class Ownership(Struct, frozen=True):
+    """What a consumer of an ordered queue owns after a join or heartbeat."""
+
+    consumer: str
+    partitions: dict[str, int]
+    """Partition key to epoch (O1)."""
+    deadline: int
+    """Heartbeat before this, or the partitions may be taken."""
+
+
+class Result(Struct, frozen=True):
+    """What an ack left behind."""
+
+    message_id: MessageId
+    result: bytes | None
+    done_at: int
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One transition in the life of a delivery."""
+
+    at: int
+    queue: str
+    transition: Transition
+    state: State | None
+    consumer: str | None = None
+    error: str | None = None
+
+
+class MessageDeliveries(Struct, frozen=True):
+    """A message, its payload and where it stands in every queue that has it."""
+
+    message: Message
+    payload: bytes
+    deliveries: tuple[Snapshot, ...]
+
+
+class PartitionStats(Struct, frozen=True):
+    """One partition of an ordered queue."""
+
+    partition: str
+    owner: str | None
+    epoch: int
+    unsettled: int
+    in_flight: int
+    watermark: Offset
+
+
+class QueueStats(Struct, frozen=True, kw_only=True):
+    """A queue in numbers (Q2). Counts by state are exact; asking is cheap at any depth."""
+
+    delayed: int = 0
+    available: int = 0
+    in_flight: int = 0
+    done: int = 0
+    failed: int = 0
+    expired: int = 0
+    oldest_available_ms: int | None = None
+    """Age of the oldest available delivery."""
+    in_flight_by_consumer: dict[str, int]
+    grants: int = 0
+    acks: int = 0
+    nacks: int = 0
+    failures: int = 0
+    watermark: Offset
+    """Every message of this queue at or below it is settled; -1 when none is."""
+    lag: int
+    """Unsettled deliveries, and messages still to be routed."""
+    partitions: tuple[PartitionStats, ...] = ()
+
+    @property
+    def depth(self) -> int:
+        """What counts against max_depth."""
+        return self.delayed + self.available + self.in_flight
+
+
+class SweepReply(Struct, frozen=True, kw_only=True):
+    """What one sweep did."""
+
+    due: int = 0
+    lapsed: int = 0
+    expired: int = 0
+    removed: int = 0
+    """Done, expired and failed deliveries past their retention."""
+    entries_removed: int = 0
+    """Log entries, with their payloads, that nothing refers to any more."""
+    ids_forgotten: int = 0
+    """Idempotency ids past their window."""
+    more: bool = False
+    """The sweep stopped at its bound; call it again."""

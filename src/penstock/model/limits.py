@@ -1,0 +1,107 @@
+"""Every bound of the product as a named number, with its reason.
+
+Limits that an operator may move are fields of :class:`Limits`; the others are constants
+because a format or a law depends on them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.errors import BadName
+
+__all__ = [
+    "CONSUMER_LEASE_MS",
+    "DEFAULT_PRIORITY",
+    "DLQ_SUFFIX",
+    "MAX_ATTEMPTS",
+    "MAX_BATCH",
+    "MAX_BUCKET_EXPONENT",
+    "MAX_CLAIM",
+    "MAX_ERROR_BYTES",
+    "MAX_FILTER_BYTES",
+    "MAX_FILTER_NODES",
+    "MAX_HEADERS",
+    "MAX_HEADERS_BYTES",
+    "MAX_HEADER_NAME_BYTES",
+    "MAX_KEY_BYTES",
+    "MAX_LEASE_MS",
+    "MAX_PAGE",
+    "MAX_PRIORITY",
+    "MAX_TIME_MS",
+    "MIN_LEASE_MS",
+    "Limits",
+    "check_name",
+    "check_queue_name",
+    "is_dead_letter",
+]
+
+MAX_PRIORITY: Final = 9
+DEFAULT_PRIORITY: Final = 4
+
+#: One log entry holds a publish call, and an array in a record counts in 16 bits.
+MAX_BATCH: Final = 10_000
+#: A claim answers from memory in one go; larger ones only add latency.
+MAX_CLAIM: Final = 1_000
+#: Browsing pages; a reader that wants more asks again with the cursor.
+MAX_PAGE: Final = 1_000
+
+MAX_HEADERS: Final = 64
+MAX_HEADERS_BYTES: Final = 16 * 1024
+MAX_HEADER_NAME_BYTES: Final = 255
+#: partition_key, key, idempotency id and content_type: they stand in keys of the store.
+MAX_KEY_BYTES: Final = 512
+#: An error is kept with every failed delivery; a longer text is cut, not refused.
+MAX_ERROR_BYTES: Final = 8 * 1024
+
+MAX_FILTER_BYTES: Final = 4 * 1024
+MAX_FILTER_NODES: Final = 200
+
+#: attempts is stored in 16 bits.
+MAX_ATTEMPTS: Final = 65_535
+#: A bucket's array is counted in 16 bits, so 10^4 is the largest power of ten that fits.
+MAX_BUCKET_EXPONENT: Final = 4
+
+MIN_LEASE_MS: Final = 100
+#: SQS stops at twelve hours, and so do we: a longer lease hides a dead worker for a day.
+MAX_LEASE_MS: Final = 12 * 3600 * 1000
+#: How long a consumer of an ordered queue keeps its partitions without a heartbeat; it
+#: renews every third of that, so two lost heartbeats in a row are survived.
+CONSUMER_LEASE_MS: Final = 30_000
+#: Times are stored as signed 64-bit milliseconds; this is the year 9999.
+MAX_TIME_MS: Final = 253_402_300_799_999
+
+DLQ_SUFFIX: Final = ".dlq"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """The bounds an operator may move."""
+
+    payload_bytes: int = 1024 * 1024
+    log_retention_ms: int = 24 * 3600 * 1000
+
+
+def is_dead_letter(queue: str) -> bool:
+    """Whether ``queue`` names the dead-letter queue of another one."""
+    return queue.endswith(DLQ_SUFFIX)
+
+
+def check_name(name: object, field: str) -> str:
+    """Return ``name`` if it may be given to a tenant, topic, queue or consumer."""
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise BadName(f"{field} {name!r} is not a valid name.", field=field, limit=128)
+    if name.endswith(DLQ_SUFFIX):
+        raise BadName(f"{field} {name!r} ends in the reserved suffix .dlq.", field=field)
+    return name
+
+
+def check_queue_name(name: object, field: str = "queue") -> str:
+    """Return ``name`` if it can name an existing queue: ``Q.dlq`` names Q's dead letters."""
+    if isinstance(name, str) and name.endswith(DLQ_SUFFIX):
+        check_name(name[: -len(DLQ_SUFFIX)], field)
+        return name
+    return check_name(name, field)

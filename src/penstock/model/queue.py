@@ -1,0 +1,173 @@
+"""Policies: how a queue delivers, and what a topic demands."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.errors import BadPolicy
+from penstock.model.limits import (
+    MAX_ATTEMPTS,
+    MAX_BUCKET_EXPONENT,
+    MAX_LEASE_MS,
+    MIN_LEASE_MS,
+)
+from penstock.model.message import Offset
+
+__all__ = [
+    "Backoff",
+    "Ordering",
+    "QueueInfo",
+    "QueuePolicy",
+    "Start",
+    "TopicPolicy",
+    "check_queue_policy",
+    "check_topic_policy",
+]
+
+_DAY_S: Final = 24 * 3600
+_U32_MAX: Final = 2**32 - 1
+MAX_DESCRIPTION_BYTES: Final = 4096
+MAX_SCHEMA_BYTES: Final = 256 * 1024
+MAX_PARTITION_CONCURRENCY: Final = 1000
+
+
+class Ordering(StrEnum):
+    """How a queue orders its deliveries."""
+
+    NONE = "none"
+    """Priority descending, then publish order; deliveries flow past a stuck one."""
+    PARTITION = "partition"
+    """Publish order inside a partition key, partitions leased to consumers."""
+
+
+class Backoff(Struct, frozen=True):
+    """Exponential backoff with full jitter: a random time below ``ceiling_ms``."""
+
+    base_ms: int = 1_000
+    max_ms: int = 300_000
+
+    def ceiling_ms(self, attempts: int) -> int:
+        """The longest wait after the given number of attempts (1 is the first)."""
+        doublings = min(max(attempts - 1, 0), 32)
+        return min(self.base_ms << doublings, self.max_ms)
+
+
+class QueuePolicy(Struct, frozen=True, kw_only=True):
+    """Which messages a queue holds and how it delivers them."""
+
+    filter: str = "TRUE"
+    max_attempts: int = 5
+    visibility_timeout_ms: int = 30_000
+    """The lease of a claim that names none."""
+    min_lease_ms: int = MIN_LEASE_MS
+    max_lease_ms: int = MAX_LEASE_MS
+    """A claim's lease is clamped between the two."""
+    backoff: Backoff = Backoff()
+    done_retention_s: int = 3600
+    """Seconds that done and expired deliveries are kept; 0 keeps them for ever."""
+    failed_retention_s: int = 14 * _DAY_S
+    """Seconds that failed deliveries are kept; 0 keeps them for ever."""
+    max_depth: int | None = None
+    """Delayed, available and in-flight deliveries together; None is unbounded."""
+    throughput_limit: int | None = None
+    """Deliveries a second that claims may hand out; None is unbounded."""
+    ordering: Ordering = Ordering.NONE
+    partition_concurrency: int = 1
+    bucket_size: int = 2
+    """Exponent: a bucket of the key-value engines holds 10^bucket_size deliveries."""
+    paused: bool = False
+    description: str = ""
+
+
+class Start(Struct, frozen=True):
+    """Where in the log a new queue begins.
+
+    ``latest`` takes what is published from now on. ``earliest``, an ``offset`` and a
+    ``time`` (epoch milliseconds) take history too: the router catches the queue up.
+    """
+
+    at: str = "latest"
+    value: int = 0
+
+    LATEST = "latest"
+    EARLIEST = "earliest"
+    OFFSET = "offset"
+    TIME = "time"
+
+
+class QueueInfo(Struct, frozen=True, kw_only=True):
+    """A queue as it is: its policy, the filter's version and how far it is routed."""
+
+    tenant: str
+    name: str
+    policy: QueuePolicy
+    filter_version: int
+    """Rises by one with every change of the filter (R1)."""
+    created_at: int
+    cursor: Offset | None
+    """The next offset to route, or None when the queue is caught up."""
+
+
+class TopicPolicy(Struct, frozen=True, kw_only=True):
+    """What a topic demands of what is published under it."""
+
+    default_ttl_ms: int | None = None
+    dedup_window_ms: int = 3600 * 1000
+    schema_type: str | None = None
+    """``json-schema`` or ``avro``; None accepts any payload."""
+    schema: str | None = None
+
+
+def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
+    """Return ``policy`` if every field is inside its bounds; the filter is checked apart."""
+    _within("max_attempts", policy.max_attempts, 1, MAX_ATTEMPTS)
+    _within("min_lease_ms", policy.min_lease_ms, 1, MAX_LEASE_MS)
+    _within("max_lease_ms", policy.max_lease_ms, policy.min_lease_ms, MAX_LEASE_MS)
+    _within("visibility_timeout_ms", policy.visibility_timeout_ms, 1, MAX_LEASE_MS)
+    _within("backoff.base_ms", policy.backoff.base_ms, 0, MAX_LEASE_MS)
+    _within("backoff.max_ms", policy.backoff.max_ms, policy.backoff.base_ms, 7 * _DAY_S * 1000)
+    _within("done_retention_s", policy.done_retention_s, 0, _U32_MAX)
+    _within("failed_retention_s", policy.failed_retention_s, 0, _U32_MAX)
+    if policy.max_depth is not None:
+        _within("max_depth", policy.max_depth, 1, 2**53)
+    if policy.throughput_limit is not None:
+        _within("throughput_limit", policy.throughput_limit, 1, 10**9)
+    _within("partition_concurrency", policy.partition_concurrency, 1, MAX_PARTITION_CONCURRENCY)
+    _within("bucket_size", policy.bucket_size, 0, MAX_BUCKET_EXPONENT)
+    if policy.ordering not in tuple(Ordering):
+        raise BadPolicy("ordering is 'none' or 'partition'.", field="ordering")
+    if not isinstance(policy.paused, bool):
+        raise BadPolicy("paused is true or false.", field="paused")
+    _text("description", policy.description, MAX_DESCRIPTION_BYTES)
+    return policy
+
+
+def check_topic_policy(policy: TopicPolicy) -> TopicPolicy:
+    """Return ``policy`` if every field is inside its bounds."""
+    if policy.default_ttl_ms is not None:
+        _within("default_ttl_ms", policy.default_ttl_ms, 1, 3650 * _DAY_S * 1000)
+    _within("dedup_window_ms", policy.dedup_window_ms, 0, 30 * _DAY_S * 1000)
+    if policy.schema_type not in (None, "json-schema", "avro"):
+        raise BadPolicy("schema_type is 'json-schema' or 'avro'.", field="schema_type")
+    if (policy.schema is None) != (policy.schema_type is None):
+        raise BadPolicy("schema and schema_type come together.", field="schema")
+    if policy.schema is not None:
+        _text("schema", policy.schema, MAX_SCHEMA_BYTES)
+    return policy
+
+
+def _within(field: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise BadPolicy(
+            f"{field} is {value!r}; it has to be a whole number from {low} to {high}.",
+            field=field,
+            limit=low if isinstance(value, int) and value < low else high,
+        )
+
+
+def _text(field: str, value: object, limit: int) -> None:
+    if not isinstance(value, str) or len(value.encode()) > limit:
+        raise BadPolicy(f"{field} has to be text of at most {limit} bytes.", field=field, limit=limit)

@@ -1,0 +1,88 @@
+"""The state machine of a delivery, as data.
+
+::
+
+  publish ─▶ delayed ──due──▶ available ──claim──▶ in_flight ──ack──▶ done ──retention──▶ (gone)
+                ▲                ▲   │                │ │ └─reject / no attempts left─▶ failed
+                │                │   └──ttl──▶ expired│ │                                  │
+                └─nack with delay┴────nack / release / lapse (attempts left)   replay ◀────┘
+
+A delivery is in exactly one state (S3); ``failed`` of a queue Q is what ``Q.dlq`` hands out.
+Engines, the oracle and ``penstock verify`` read the same table.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+__all__ = ["LIVE", "SETTLED", "TRANSITIONS", "State", "Transition", "may_follow"]
+
+
+class State(StrEnum):
+    """Where a delivery is."""
+
+    DELAYED = "delayed"
+    AVAILABLE = "available"
+    IN_FLIGHT = "in_flight"
+    DONE = "done"
+    FAILED = "failed"
+    EXPIRED = "expired"
+
+
+class Transition(StrEnum):
+    """What moves a delivery from one state to the next."""
+
+    PUBLISH = "publish"
+    DUE = "due"
+    CLAIM = "claim"
+    ACK = "ack"
+    NACK = "nack"
+    RELEASE = "release"
+    LAPSE = "lapse"
+    REJECT = "reject"
+    EXPIRE = "expire"
+    REPLAY = "replay"
+    PURGE = "purge"
+    RETAIN = "retention"
+
+
+#: States that still have to be delivered: they count against ``max_depth``.
+LIVE: Final = frozenset({State.DELAYED, State.AVAILABLE, State.IN_FLIGHT})
+#: States that only replay leaves for a delivery.
+SETTLED: Final = frozenset({State.DONE, State.FAILED, State.EXPIRED})
+
+#: (from, transition) -> the states it may lead to; None is "not in the queue".
+TRANSITIONS: Final[dict[tuple[State | None, Transition], frozenset[State | None]]] = {
+    (None, Transition.PUBLISH): frozenset({State.DELAYED, State.AVAILABLE}),
+    (State.DELAYED, Transition.DUE): frozenset({State.AVAILABLE}),
+    (State.AVAILABLE, Transition.CLAIM): frozenset({State.IN_FLIGHT}),
+    (State.IN_FLIGHT, Transition.ACK): frozenset({State.DONE}),
+    (State.IN_FLIGHT, Transition.NACK): frozenset(
+        {State.AVAILABLE, State.DELAYED, State.FAILED, State.EXPIRED}
+    ),
+    (State.IN_FLIGHT, Transition.RELEASE): frozenset({State.AVAILABLE, State.EXPIRED}),
+    (State.IN_FLIGHT, Transition.LAPSE): frozenset(
+        {State.AVAILABLE, State.FAILED, State.EXPIRED}
+    ),
+    (State.IN_FLIGHT, Transition.REJECT): frozenset({State.FAILED}),
+    (State.DELAYED, Transition.EXPIRE): frozenset({State.EXPIRED}),
+    (State.AVAILABLE, Transition.EXPIRE): frozenset({State.EXPIRED}),
+    (State.FAILED, Transition.REPLAY): frozenset({State.AVAILABLE, State.DELAYED}),
+    (State.DONE, Transition.REPLAY): frozenset({State.AVAILABLE, State.DELAYED}),
+    (State.EXPIRED, Transition.REPLAY): frozenset({State.AVAILABLE, State.DELAYED}),
+    (None, Transition.REPLAY): frozenset({State.AVAILABLE, State.DELAYED}),
+    (State.DELAYED, Transition.PURGE): frozenset({None}),
+    (State.AVAILABLE, Transition.PURGE): frozenset({None}),
+    (State.FAILED, Transition.PURGE): frozenset({None}),
+    (State.DONE, Transition.PURGE): frozenset({None}),
+    (State.EXPIRED, Transition.PURGE): frozenset({None}),
+    (State.DONE, Transition.RETAIN): frozenset({None}),
+    (State.EXPIRED, Transition.RETAIN): frozenset({None}),
+    (State.FAILED, Transition.RETAIN): frozenset({None}),
+}
+
+
+def may_follow(before: State | None, transition: Transition, after: State | None) -> bool:
+    """Whether the table lets ``transition`` lead from ``before`` to ``after``."""
+    return after in TRANSITIONS.get((before, transition), frozenset())

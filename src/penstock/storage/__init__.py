@@ -1,0 +1,1 @@
+"""Storage: one contract, several engines, chosen by URL."""

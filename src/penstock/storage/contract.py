@@ -1,0 +1,311 @@
+"""The storage contract: the verbs every engine has, and the laws they keep.
+
+An engine is semantic, not get/put: it publishes, claims and settles. It validates nothing
+that a caller could get wrong in form (the broker did), but it decides everything that
+depends on state, atomically: one verb is one commit (S3), and a reply is sent only when
+the commit is as durable as it says (P1). Engines are independent of each other; what holds
+them together is ``penstock.testing.conformance`` and the oracle.
+
+Rules that all verbs share
+- ``tenant`` comes first. Nothing crosses it (T1). Tenants exist as soon as they are named.
+- ``queue`` may be ``Q.dlq`` wherever a queue is read, claimed, settled, peeked, replayed,
+  purged, paused or counted: its available deliveries are the failed ones of Q (D1).
+- Unknown queues raise ``UnknownQueue``, unknown messages ``UnknownMessage``.
+- The engine reads time from its injected clock, once a verb.
+- Time takes effect at ``claim`` and ``sweep``: they first make due deliveries available,
+  take lapsed leases back, and expire what is past ``expires_at``. Other verbs report what
+  is stored. Until then the holder of a lapsed lease may still settle it.
+- A cancelled call may or may not have taken effect, like a lost reply (P2).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from penstock.filters import Filter
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.delivery import (
+    Delivery,
+    Event,
+    LogPage,
+    MessageDeliveries,
+    Ownership,
+    Page,
+    PurgeReply,
+    QueueStats,
+    ReplayReply,
+    ReplaySource,
+    Result,
+    RouteReply,
+    Settlement,
+    SettleReply,
+    SweepReply,
+)
+from penstock.model.limits import Limits
+from penstock.model.message import Durability, MessageId, NewMessage, Offset, PublishReply
+from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
+from penstock.model.states import State
+
+__all__ = ["Capabilities", "Engine", "EngineOptions", "Jitter", "Outgoing", "full_jitter"]
+
+#: Picks a wait below the ceiling it is given. Injected, so that tests are deterministic.
+Jitter: TypeAlias = Callable[[int], int]
+
+
+def full_jitter(ceiling_ms: int) -> int:
+    """A uniformly random wait from 0 to ``ceiling_ms``."""
+    import random  # noqa: PLC0415  (the one place where randomness enters by default)
+
+    return random.randint(0, ceiling_ms)  # noqa: S311
+
+
+class EngineOptions(Struct, frozen=True, kw_only=True):
+    """What an engine is opened with: its surroundings and the operator's choices."""
+
+    clock: Clock = SystemClock()
+    jitter: Jitter = full_jitter
+    limits: Limits = Limits()
+    auto_create: bool = True
+    """A message that matches no queue creates one named after its topic, if none is."""
+    archive: bool = False
+    """Retention waits for ``archived``: nothing leaves before its copy is verified (A1)."""
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """What an engine can do, as data: tests name a capability, never an engine."""
+
+    engine: str
+    durability: Durability
+    """The best a reply can promise."""
+    persistent: bool
+    """Closing and reopening the same URL finds the same store."""
+    multi_process: bool
+    """Several processes may have the store open at once."""
+
+
+class Outgoing(Struct, frozen=True, gc=False):
+    """Messages for one topic, appended with a settlement."""
+
+    topic: str
+    messages: Sequence[NewMessage]
+
+
+class Engine(ABC):
+    """The verbs. See the module's head for the rules that all of them share."""
+
+    capabilities: Capabilities
+
+    # -- queues and topics -------------------------------------------------------------
+
+    @abstractmethod
+    async def put_queue(
+        self, tenant: str, name: str, policy: QueuePolicy, start: Start
+    ) -> QueueInfo:
+        """Create the queue, or replace the policy of the one that is there.
+
+        ``start`` only matters on creation: ``latest`` is caught up at once; ``earliest``,
+        ``offset`` and ``time`` leave a cursor for ``route``. A changed filter routes from
+        now on (R1). ``bucket_size`` and ``ordering`` of a queue with live or failed
+        deliveries do not change: ``QueueNotEmpty``. ``Q.dlq`` cannot be put.
+        """
+
+    @abstractmethod
+    async def get_queue(self, tenant: str, name: str) -> QueueInfo:
+        """The queue as it is. For ``Q.dlq`` the policy is derived from Q's."""
+
+    @abstractmethod
+    async def list_queues(self, tenant: str) -> tuple[QueueInfo, ...]:
+        """All queues of the tenant by name, dead-letter queues not listed apart."""
+
+    @abstractmethod
+    async def delete_queue(self, tenant: str, name: str) -> None:
+        """Remove the queue, its deliveries and its dead letters. The log stays (Q1)."""
+
+    @abstractmethod
+    async def pause(self, tenant: str, queue: str, paused: bool) -> None:
+        """Stop or resume handing out; everything else goes on."""
+
+    @abstractmethod
+    async def put_topic(self, tenant: str, name: str, policy: TopicPolicy) -> None:
+        """Register the topic, or replace its policy."""
+
+    @abstractmethod
+    async def get_topic(self, tenant: str, name: str) -> TopicPolicy | None:
+        """The topic's policy, or None when it is not registered."""
+
+    @abstractmethod
+    async def list_topics(self, tenant: str) -> tuple[tuple[str, TopicPolicy], ...]:
+        """All registered topics of the tenant by name."""
+
+    @abstractmethod
+    async def delete_topic(self, tenant: str, name: str) -> None:
+        """Forget the topic's policy; its messages stay. ``UnknownTopic`` if there is none."""
+
+    # -- the flow ----------------------------------------------------------------------
+
+    @abstractmethod
+    async def publish(
+        self,
+        tenant: str,
+        topic: str,
+        messages: Sequence[NewMessage],
+        durability: Durability = "fsync",
+    ) -> PublishReply:
+        """Append the batch and route it, in one commit (P1, P2, S3).
+
+        Per message, in order: an idempotency id seen inside the topic's dedup window answers
+        with the first message's id and ``duplicate`` (P4; inside one batch too). Else a
+        ``key`` whose message was never claimed in any queue it went to replaces payload,
+        headers, content type and expiry in place: id, place, priority, partition key and
+        deliver_at stay, a new log entry is appended, and the message is routed again:
+        it leaves the queues whose filter is no longer TRUE and joins those where it now is.
+        Else a new message, routed to every caught-up queue whose filter is TRUE (R1), and
+        with ``auto_create`` to a new queue named after the topic if nothing matched and no
+        queue (caught up or not) has that name. ``deliver_at`` later than now starts delayed. The topic's default
+        ttl applies where ``expires_at`` is None.
+
+        A queue that would pass ``max_depth`` refuses the whole batch: ``QueueFull``.
+        """
+
+    @abstractmethod
+    async def claim(
+        self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
+    ) -> list[Delivery]:
+        """Lease up to ``limit`` deliveries: priority descending, then publish order (C4).
+
+        The lease is clamped to the policy's bounds, None takes ``visibility_timeout_ms``.
+        Every grant adds one to attempts and to the attempts record (C2) and has a new
+        receipt (C1). A paused queue gives none. On an ordered queue the claim is also a
+        heartbeat of ``consumer``, and only its partitions are served (O1).
+        """
+
+    @abstractmethod
+    async def settle(
+        self,
+        tenant: str,
+        queue: str,
+        settlements: Sequence[Settlement],
+        publish: Sequence[Outgoing] = (),
+    ) -> SettleReply:
+        """End claims, each on its own, in one commit; a stale receipt changes nothing (S1).
+
+        Repeating an ack is OK while its done record is kept. With ``publish`` the call is
+        all or nothing: one stale receipt aborts the others and nothing is published; a
+        refused publish (``QueueFull``) settles nothing.
+        """
+
+    @abstractmethod
+    async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
+        """Catch up: route up to ``limit`` log entries from the cursor, advancing it (R1).
+
+        Assigning and advancing is one commit, so doing it again assigns nothing twice. A
+        delivery that exists already (a replaced or replayed message) is left alone.
+        """
+
+    @abstractmethod
+    async def join(self, tenant: str, queue: str, consumer: str) -> Ownership:
+        """Join an ordered queue, or heartbeat: renew the lease and rebalance (O1).
+
+        The share of each of N live consumers is P÷N partitions, the first P mod N by name
+        one more, and at least 1. Excess is released (idle partitions first, then by name
+        from the last), then free ones are taken by name. Raises ``Conflict`` if the queue
+        is not ordered.
+        """
+
+    @abstractmethod
+    async def leave(self, tenant: str, queue: str, consumer: str) -> None:
+        """Release every partition of the consumer at once; its receipts become stale.
+
+        Its in-flight deliveries come back as with ``release``. Unknown consumers are fine.
+        """
+
+    # -- bulk verbs --------------------------------------------------------------------
+
+    @abstractmethod
+    async def replay(
+        self,
+        tenant: str,
+        queue: str,
+        source: ReplaySource,
+        where: Filter | None,
+        limit: int,
+        *,
+        rate: int | None = None,
+        dry_run: bool = False,
+        replay_id: str | None = None,
+    ) -> ReplayReply:
+        """Make selected deliveries available again, with attempts 0, at their old place.
+
+        Selected in publish order: of ``failed`` or ``done``, or log entries that the queue's
+        filter takes and that are not live in it. The same ``replay_id`` moves a message
+        once. Past ``expires_at`` is skipped. ``rate`` (a second) delays the i-th by
+        i * 1000 // rate ms. ``dry_run`` counts up to ``limit`` and samples ten. A replay of ``Q.dlq`` from
+        ``failed`` is the replay of Q from ``failed``.
+        """
+
+    @abstractmethod
+    async def purge(
+        self, tenant: str, queue: str, state: State, where: Filter | None, limit: int
+    ) -> PurgeReply:
+        """Remove up to ``limit`` deliveries in ``state`` (not in_flight: ``Conflict``)."""
+
+    @abstractmethod
+    async def peek(
+        self,
+        tenant: str,
+        queue: str,
+        state: State,
+        where: Filter | None,
+        limit: int,
+        cursor: str | None = None,
+        *,
+        payloads: bool = False,
+    ) -> Page:
+        """Browse deliveries in one state in claim order, consuming nothing.
+
+        A page may be short, even empty, and still have a cursor: the scan is bounded.
+        """
+
+    @abstractmethod
+    async def sweep(self, limit: int = 10_000) -> SweepReply:
+        """Let time take effect in every queue, and retention remove what may go (G1, A1)."""
+
+    @abstractmethod
+    async def archived(self, tenant: str, through: Offset) -> None:
+        """Record that every entry at or below ``through`` has a verified copy (A1)."""
+
+    # -- reading -----------------------------------------------------------------------
+
+    @abstractmethod
+    async def read_log(
+        self, tenant: str, start: Offset, limit: int, *, payloads: bool = False
+    ) -> LogPage:
+        """Committed entries at or above ``start``, in order; the prefix is stable (L1, L2)."""
+
+    @abstractmethod
+    async def log_end(self, tenant: str) -> Offset:
+        """The offset after the last committed entry of the tenant."""
+
+    @abstractmethod
+    async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
+        """The message as it is now, with its payload and its deliveries by queue name."""
+
+    @abstractmethod
+    async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
+        """What the ack of this delivery left, or None while it is not done."""
+
+    @abstractmethod
+    async def history(self, tenant: str, message_id: MessageId) -> tuple[Event, ...]:
+        """Every transition of every delivery of the message that is still on record."""
+
+    @abstractmethod
+    async def stats(self, tenant: str, queue: str) -> QueueStats:
+        """The queue in numbers (Q2)."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Commit what is staged and release the store. Closing twice is fine."""

@@ -1,0 +1,40 @@
+"""Which engine answers to which URL scheme.
+
+Engines are loaded when their URL is opened, so that a database driver is imported only by
+those who use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from typing import Final, TypeAlias
+from urllib.parse import SplitResult, urlsplit
+
+from penstock.errors import BadUrl
+from penstock.storage.contract import Engine, EngineOptions
+
+__all__ = ["SCHEMES", "open_engine"]
+
+Opener: TypeAlias = Callable[[SplitResult, EngineOptions], Awaitable[Engine]]
+
+#: Scheme to "module:function".
+SCHEMES: Final[dict[str, str]] = {
+    "memory": "penstock.storage.keyvalue.opening:open_memory",
+    "rocksdb": "penstock.storage.keyvalue.opening:open_rocksdb",
+}
+
+
+async def open_engine(url: str, options: EngineOptions | None = None) -> Engine:
+    """Open the store that ``url`` names."""
+    try:
+        parts = urlsplit(url)
+    except (ValueError, AttributeError) as error:
+        raise BadUrl(f"{url!r} is not a URL.", field="url") from error
+    target = SCHEMES.get(parts.scheme)
+    if target is None:
+        known = ", ".join(sorted(SCHEMES))
+        raise BadUrl(f"No engine answers to {url!r}; schemes are {known}.", field="url")
+    module, _, function = target.partition(":")
+    opener: Opener = getattr(import_module(module), function)
+    return await opener(parts, options or EngineOptions())

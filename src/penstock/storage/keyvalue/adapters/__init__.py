@@ -1,0 +1,56 @@
+"""What the key-value engine asks of an ordered store.
+
+An adapter is small on purpose: reads see the last completed write, a write is atomic, and
+a synced write survives power loss with everything written before it. ``get`` and ``scan``
+are called on the event loop and have to be quick; ``write`` is called by one thread at a
+time, off the loop unless ``inline``.
+
+Errors: an adapter wraps its driver's. Damage found while reading is ``StoreCorrupt`` (X1);
+a write that the disk refused raises ``OSError`` and the engine stops writing for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+from penstock.model.message import Durability
+
+__all__ = ["Adapter", "KeyRange", "Writes"]
+
+#: Key to new value, or to None for a delete.
+Writes: TypeAlias = Mapping[bytes, bytes | None]
+#: From, inclusive, and to, exclusive.
+KeyRange: TypeAlias = tuple[bytes, bytes]
+
+
+class Adapter(Protocol):
+    """An ordered map of bytes to bytes."""
+
+    name: str
+    durability: Durability
+    persistent: bool
+    inline: bool
+    """Writes are quick and need no thread."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None."""
+        ...
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values in the order of the keys."""
+        ...
+
+    def scan(
+        self, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs with start <= key < end, in key order, or from the end backwards."""
+        ...
+
+    def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
+        """Apply atomically: first remove the ranges, then the writes; then sync if asked."""
+        ...
+
+    def close(self) -> None:
+        """Release the store."""
+        ...

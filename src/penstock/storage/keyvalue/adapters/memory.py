@@ -1,0 +1,63 @@
+"""The memory adapter: an ordered map in this process. Nothing survives it.
+
+For tests, for trying things out, and for the worker's inline mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sortedcontainers import SortedDict
+
+from penstock.model.message import Durability
+from penstock.storage.keyvalue.adapters import KeyRange, Writes
+
+__all__ = ["MemoryAdapter"]
+
+
+class MemoryAdapter:
+    """An ordered map of bytes to bytes, in memory."""
+
+    name = "memory"
+    durability: Durability = "memory"
+    persistent = False
+    inline = True
+
+    def __init__(self) -> None:
+        self._map: SortedDict[bytes, bytes] = SortedDict()
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._map.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self._map.get(key) for key in keys]
+
+    def scan(
+        self, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        # In slices, because the caller may let a write happen between two pairs.
+        bounds = (True, False)
+        while True:
+            keys = self._map.irange(start, end, bounds, reverse)
+            slice_ = [(key, self._map[key]) for key, _ in zip(keys, range(64), strict=False)]
+            yield from slice_
+            if len(slice_) < 64:
+                return
+            if reverse:
+                end, bounds = slice_[-1][0], (True, False)
+            else:
+                start, bounds = slice_[-1][0], (False, False)
+
+    def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
+        del sync  # Nothing here survives the process, and the durability says so.
+        for low, high in removed:
+            for key in list(self._map.irange(low, high, (True, False))):
+                del self._map[key]
+        for key, value in writes.items():
+            if value is None:
+                self._map.pop(key, None)
+            else:
+                self._map[key] = value
+
+    def close(self) -> None:
+        """Nothing to release."""

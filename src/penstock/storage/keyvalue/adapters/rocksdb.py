@@ -1,0 +1,150 @@
+"""The RocksDB adapter (rocksdict in raw mode): one directory, one process, real fsync.
+
+Choices that matter, each with its reason:
+
+- WAL recovery tolerates a torn tail only. An unacknowledged commit may be torn by a crash;
+  damage anywhere else refuses to open (X1), where RocksDB's own default would silently
+  drop every commit after it.
+- Payloads stay in the LSM. Blob files were measured here too: the same commit rate, but
+  reads two to five times slower (3.0 against 1.25 µs a payload), and claims read.
+- The WAL is the durability: a synced write is one fsync of it (P1).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
+
+from penstock.errors import StoreCorrupt, StoreLocked, StoreUnavailable
+from penstock.model.message import Durability
+from penstock.storage.keyvalue.adapters import KeyRange, Writes
+
+__all__ = ["RocksDBAdapter"]
+
+_WRITE_BUFFER_BYTES: Final = 32 * 1024 * 1024
+_WRITE_BUFFERS: Final = 3
+_BLOCK_CACHE_BYTES: Final = 32 * 1024 * 1024
+_BLOOM_BITS: Final = 10.0
+_DAMAGE: Final = ("corruption", "checksum mismatch", "truncated")
+
+
+class RocksDBAdapter:
+    """An ordered map of bytes to bytes in a RocksDB directory."""
+
+    name = "rocksdb"
+    durability: Durability = "fsync"
+    persistent = True
+    inline = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"Cannot create the store directory {path}: {error.strerror}.", field="url"
+            ) from error
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise StoreUnavailable(f"The store directory {path} is not writable.", field="url")
+        try:
+            self._db = Rdict(str(path), _options())
+        except Exception as error:
+            raise _opening_error(path, error) from error
+        self._synced = WriteOptions()
+        self._synced.sync = True
+        self._unsynced = WriteOptions()
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            value: bytes | None = self._db.get(key)
+        except Exception as error:
+            raise _reading_error(error) from error
+        return value
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        try:
+            values: list[bytes | None] = self._db.get(list(keys))
+        except Exception as error:
+            raise _reading_error(error) from error
+        return values
+
+    def scan(
+        self, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        options = ReadOptions()
+        options.set_iterate_upper_bound(end)
+        begin = None if reverse else start
+        try:
+            for pair in self._db.items(backwards=reverse, from_key=begin, read_opt=options):
+                # The binding does not pass a lower bound on to RocksDB.
+                if reverse and pair[0] < start:
+                    return
+                yield pair
+        except Exception as error:
+            raise _reading_error(error) from error
+
+    def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for low, high in removed:
+            batch.delete_range(low, high)
+        put, delete = batch.put, batch.delete
+        for key, value in writes.items():
+            if value is None:
+                delete(key)
+            else:
+                put(key, value)
+        try:
+            self._db.write(batch, self._synced if sync else self._unsynced)
+        except Exception as error:
+            raise OSError(str(error)) from error
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_paranoid_checks(True)
+    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_max_write_buffer_number(_WRITE_BUFFERS)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.increase_parallelism(2)
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(_BLOCK_CACHE_BYTES))
+    table.set_bloom_filter(_BLOOM_BITS, block_based=False)
+    table.set_cache_index_and_filter_blocks(True)
+    options.set_block_based_table_factory(table)
+    return options
+
+
+def _opening_error(path: Path, error: Exception) -> StoreLocked | StoreCorrupt | StoreUnavailable:
+    text = str(error)
+    lowered = text.lower()
+    if "lock" in lowered:
+        return StoreLocked(f"The store {path} is open already.", field="url")
+    if any(word in lowered for word in _DAMAGE):
+        return StoreCorrupt(f"The store {path} is damaged: {text}.")
+    return StoreUnavailable(f"The store {path} cannot be opened: {text}.", field="url")
+
+
+def _reading_error(error: Exception) -> StoreCorrupt | StoreUnavailable:
+    text = str(error)
+    if any(word in text.lower() for word in _DAMAGE):
+        return StoreCorrupt(f"The store is damaged: {text}.")
+    return StoreUnavailable(f"The store cannot be read: {text}.")

@@ -1,0 +1,158 @@
+"""Browsing: deliveries as they stand, found by state or by message, consuming nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Final, assert_never
+
+from msgspec.structs import replace
+
+from penstock.filters import Filter
+from penstock.model.delivery import Page, Snapshot
+from penstock.model.message import Message
+from penstock.model.states import State
+from penstock.storage.keyvalue.claim import read_payload
+from penstock.storage.keyvalue.entry import Entry
+from penstock.storage.keyvalue.keys import EXPONENT_SHIFT, NUMBER_MASK, claim_id_of
+from penstock.storage.keyvalue.metadata import decode_metadata
+from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.settled import Settled
+
+__all__ = ["MAX_SCAN", "peek", "snapshots", "snapshots_of"]
+
+#: Deliveries that one page, or one slice of a bulk verb, looks at.
+MAX_SCAN: Final = 10_000
+
+
+def peek(
+    queue: Queue,
+    state: State,
+    where: Filter | None,
+    limit: int,
+    cursor: str | None,
+    *,
+    payloads: bool,
+) -> Page:
+    """One page of the deliveries in ``state``, in claim order."""
+    after = -1 if cursor is None else int(cursor, 16)
+    items: list[Snapshot] = []
+    position = after
+    looked = 0
+    for number, snapshot in snapshots(queue, state, after):
+        if len(items) == limit or looked == MAX_SCAN:
+            return Page(tuple(items), f"{position:x}")
+        position = number
+        looked += 1
+        if where is None or where.matches(snapshot.message):
+            items.append(_with_payload(queue, snapshot) if payloads else snapshot)
+    return Page(tuple(items), None)
+
+
+def snapshots(queue: Queue, state: State, after: int) -> Iterator[tuple[int, Snapshot]]:
+    """(number, snapshot) of deliveries whose number is above ``after``, in order."""
+    base = queue.policy.bucket_size << EXPONENT_SHIFT
+    start = -1 if after < 0 else base + after
+    match state:
+        case State.AVAILABLE:
+            for entry in queue.shelf.walk(start):
+                yield entry.claim_id & NUMBER_MASK, _waiting(queue, entry, state)
+        case State.IN_FLIGHT:
+            for entry in sorted(queue.claims.values(), key=attrgetter("claim_id")):
+                if entry.claim_id > start:
+                    yield entry.claim_id & NUMBER_MASK, _held(queue, entry)
+        case State.DELAYED:
+            first = queue.keys.place + (start + 1).to_bytes(8, "big")
+            for key, _ in queue.stage.scan(first, queue.keys.place + b"\xff" * 9):
+                found = queue.find_delayed(int.from_bytes(key[-8:], "big"))
+                assert found is not None
+                due_at, entry = found
+                number = entry.claim_id & NUMBER_MASK
+                yield number, _waiting(queue, entry, state, at=due_at)
+        case State.DONE:
+            for item in queue.done.walk(after):
+                yield item.claim_id & NUMBER_MASK, _settled(queue, item, state)
+        case State.EXPIRED:
+            for item in queue.expired.walk(after):
+                yield item.claim_id & NUMBER_MASK, _settled(queue, item, state)
+        case State.FAILED:
+            if queue.dead is not None:
+                for entry in queue.dead.shelf.walk(start):
+                    number = entry.claim_id & NUMBER_MASK
+                    yield number, _waiting(queue, entry, state, at=entry.at)
+        case _:
+            assert_never(state)
+
+
+def snapshots_of(queue: Queue, message: Message) -> Iterator[Snapshot]:
+    """Where a message stands in a queue and in its dead letters: at most one place."""
+    claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
+    found = _live(queue, claim_id)
+    if found is not None:
+        yield found
+        return
+    for shelf, state in ((queue.done, State.DONE), (queue.expired, State.EXPIRED)):
+        item = shelf.find(message.priority, message.id)
+        if item is not None:
+            yield _settled(queue, item, state)
+            return
+    if queue.dead is None:
+        return
+    entry = queue.dead.shelf.find(claim_id)
+    if entry is not None:
+        yield _waiting(queue, entry, State.FAILED, at=entry.at)
+        return
+    yield from snapshots_of(queue.dead, message)
+
+
+def _live(queue: Queue, claim_id: int) -> Snapshot | None:
+    held = queue.shelf.held(claim_id)
+    if held is not None:
+        return _held(queue, held)
+    delayed = queue.find_delayed(claim_id)
+    if delayed is not None:
+        return _waiting(queue, delayed[1], State.DELAYED, at=delayed[0])
+    waiting = queue.shelf.find(claim_id)
+    return None if waiting is None else _waiting(queue, waiting, State.AVAILABLE)
+
+
+def _waiting(queue: Queue, entry: Entry, state: State, at: int | None = None) -> Snapshot:
+    return Snapshot(
+        queue=queue.name,
+        message=entry.message,
+        state=state,
+        attempts=entry.attempts,
+        at=at,
+        error=queue.trail(entry.message_id).last_error if entry.attempts else None,
+    )
+
+
+def _held(queue: Queue, entry: Entry) -> Snapshot:
+    return Snapshot(
+        queue=queue.name,
+        message=entry.message,
+        state=State.IN_FLIGHT,
+        attempts=entry.attempts,
+        claimed_at=entry.claimed_at,
+        lease_deadline=entry.deadline,
+        consumer=entry.consumer,
+        error=queue.trail(entry.message_id).last_error if entry.attempts > 1 else None,
+    )
+
+
+def _settled(queue: Queue, item: Settled, state: State) -> Snapshot:
+    return Snapshot(
+        queue=queue.name,
+        message=decode_metadata(item.message_id, item.metadata),
+        state=state,
+        attempts=item.attempts,
+        at=item.at,
+        error=queue.trail(item.message_id).last_error if item.attempts else None,
+    )
+
+
+def _with_payload(queue: Queue, snapshot: Snapshot) -> Snapshot:
+
+    return replace(snapshot, payload=read_payload(queue.stage.get, snapshot.message))
+
+

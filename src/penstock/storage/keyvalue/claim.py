@@ -1,0 +1,209 @@
+"""Claim: lease deliveries in order (C1, C2, C3, C4).
+
+Time takes effect first: what is due, lapsed or expired moves before anything is handed
+out. Every grant is a new receipt, one more attempt, and one more line in the attempts
+record, all in the commit that the reply waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import islice
+from typing import Final
+from zlib import crc32
+
+from penstock.errors import StoreCorrupt
+from penstock.model.delivery import Delivery
+from penstock.model.limits import MAX_ATTEMPTS
+from penstock.model.message import Message
+from penstock.storage.keyvalue.encoding import pack_utf8
+from penstock.storage.keyvalue.entry import LEASE, Entry, receipt_of
+from penstock.storage.keyvalue.keys import EXPONENT_SHIFT, NUMBER_MASK, payload_key
+from penstock.storage.keyvalue.moves import (
+    close_key,
+    expire_waiting,
+    lapse,
+    let_time_pass,
+    release,
+)
+from penstock.storage.keyvalue.partitions import Partition, Partitions
+from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.records import append_attempt, first_attempt
+
+__all__ = ["claim", "read_payload", "read_payloads"]
+
+#: Timers that one claim lets take effect. More than that at the same instant is left to the
+#: next claims and to sweep, so that a claim's time stays bounded.
+MAX_TIMERS: Final = 2_000
+
+
+def claim(
+    queue: Queue, consumer: str, limit: int, lease_ms: int | None, now: int
+) -> list[Delivery]:
+    """Lease up to ``limit`` deliveries to ``consumer``."""
+    let_time_pass(queue, now, MAX_TIMERS)
+    if queue.partitions is not None:
+        queue.partitions.join(
+            consumer,
+            now,
+            lapse=lambda entry: lapse(queue, entry, now),
+            release=lambda entry: release(queue, entry, now),
+        )
+    if queue.paused:
+        return []
+    entries: list[Entry] = []
+    try:
+        if queue.partitions is not None:
+            _take_from_partitions(queue, queue.partitions, consumer, limit, now, entries)
+        else:
+            _take_in_order(queue, limit, now, entries)
+        payloads = read_payloads(queue.stage.get_many, entries)
+    except StoreCorrupt:
+        for entry in entries:
+            if queue.partitions is not None:
+                queue.partitions.let_go(entry)
+            queue.make_available(entry)
+        raise
+    if not entries:
+        return []
+    return _grant(queue, entries, payloads, consumer, now + _lease(queue, lease_ms), now)
+
+
+def _lease(queue: Queue, lease_ms: int | None) -> int:
+    policy = queue.policy
+    wanted = policy.visibility_timeout_ms if lease_ms is None else lease_ms
+    return min(max(wanted, policy.min_lease_ms), policy.max_lease_ms)
+
+
+def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> None:
+    """Take the first available entries off the shelf."""
+    shelf = queue.shelf
+    expires = not queue.is_dead_letter
+    while len(taken) < limit:
+        bucket = shelf.head()
+        if bucket is None:
+            break
+        available = bucket.available
+        try:
+            for claim_id in list(islice(available, limit - len(taken))):
+                entry = available[claim_id]
+                message = entry.message
+                del available[claim_id]
+                queue.available_count -= 1
+                if expires and message.expires_at is not None and message.expires_at <= now:
+                    expire_waiting(queue, entry, now)
+                else:
+                    taken.append(entry)
+        finally:
+            shelf.took_from(bucket)
+            queue.touch()
+
+
+def _take_from_partitions(
+    queue: Queue,
+    partitions: Partitions,
+    consumer: str,
+    limit: int,
+    now: int,
+    taken: list[Entry],
+) -> None:
+    """Take the first entries of the consumer's partitions; never one past another."""
+    heads: list[tuple[int, str]] = []
+    for partition in partitions.owned_by(consumer):
+        _offer(partitions, partition, heads)
+    while heads and len(taken) < limit:
+        number, name = heappop(heads)
+        partition = partitions.by_name[name]
+        claim_id = queue.policy.bucket_size << EXPONENT_SHIFT | number
+        found = queue.shelf.find(claim_id)
+        if found is None:
+            raise StoreCorrupt(f"Partition {name!r} names a delivery that is not there.")
+        expires_at = found.message.expires_at
+        entry = queue.take_available(claim_id)
+        if expires_at is not None and expires_at <= now:
+            expire_waiting(queue, entry, now)
+        else:
+            entry.epoch = partition.epoch
+            partitions.held(entry)
+            taken.append(entry)
+        _offer(partitions, partition, heads)
+
+
+def _offer(partitions: Partitions, partition: Partition, heads: list[tuple[int, str]]) -> None:
+    claim_id = partitions.next_of(partition) if partition.unsettled else None
+    if claim_id is not None:
+        heappush(heads, (claim_id & NUMBER_MASK, partition.name))
+
+
+def _grant(
+    queue: Queue,
+    entries: list[Entry],
+    payloads: list[bytes],
+    consumer: str,
+    deadline: int,
+    now: int,
+) -> list[Delivery]:
+    """Give every entry a new receipt, one more attempt and a line in its attempts record."""
+    consumer_utf8 = pack_utf8(consumer)
+    first = first_attempt(now, consumer_utf8)
+    stage = queue.stage
+    writes = stage.writes
+    attempts_key = queue.keys.attempts
+    name, number, home = queue.name, queue.number, queue.home
+    grant = home.last_grant
+    ordered = queue.partitions is not None
+    replays = home.replays
+    out: list[Delivery] = []
+    for entry, payload in zip(entries, payloads, strict=True):
+        grant += 1
+        key = attempts_key + entry.message_id.to_bytes(8, "big")
+        attempts = entry.attempts
+        if attempts == 0:
+            close_key(queue, entry.message)
+        if attempts or replays:
+            writes[key] = append_attempt(stage.get(key), now, consumer_utf8)
+        else:
+            writes[key] = first
+        if attempts < MAX_ATTEMPTS:
+            attempts += 1
+        entry.attempts = attempts
+        entry.claimed_at = now
+        entry.consumer = consumer
+        entry.grant = grant
+        if not ordered:
+            entry.epoch = 0
+        entry.lease = LEASE.pack(entry.claim_id, grant, entry.epoch, entry.at) + consumer_utf8
+        entry.hold(deadline)
+        receipt = entry.receipt = receipt_of(number, entry.claim_id, grant, attempts)
+        queue.make_in_flight(entry)
+        out.append(Delivery(name, receipt, entry.message, payload, attempts, now, deadline))
+    home.last_grant = grant
+    queue.grants += len(out)
+    queue.watch(deadline, entries)
+    queue.touch()
+    home.touch()
+    return out
+
+
+def read_payloads(
+    get_many: Callable[[list[bytes]], list[bytes | None]], entries: list[Entry]
+) -> list[bytes]:
+    """The payloads, each checked against the checksum it was published with (P3, X1)."""
+    values = get_many([payload_key(entry.message.offset) for entry in entries])
+    return [
+        _checked(value, entry.message) for entry, value in zip(entries, values, strict=True)
+    ]
+
+
+def read_payload(get: Callable[[bytes], bytes | None], message: Message) -> bytes:
+    """One payload, checked."""
+    return _checked(get(payload_key(message.offset)), message)
+
+
+def _checked(value: bytes | None, message: Message) -> bytes:
+    if value is None:
+        raise StoreCorrupt(f"The payload of message {message.id} is missing.")
+    if crc32(value) != message.checksum:
+        raise StoreCorrupt(f"The checksum of the payload of message {message.id} is wrong.")
+    return value

@@ -1,0 +1,166 @@
+"""Group commit: everything staged since the last commit becomes one batch and one fsync.
+
+A commit begins as soon as the disk is idle and never waits for more work: batches grow by
+back-pressure, not by a timer. Replies wait for their commit (P1). When the disk refuses a
+commit, memory is ahead of the store and nobody can tell what was kept: the committer
+fails that commit's waiters and refuses everything after it, until the store is reopened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from penstock.errors import CommitFailed, PenstockError, StoreClosed
+from penstock.model.message import Durability
+from penstock.storage.keyvalue.adapters import Adapter
+from penstock.storage.keyvalue.stage import Batch, Stage
+
+__all__ = ["Committer"]
+
+
+class Committer:
+    """Writes batches one after another and wakes those who wait for them."""
+
+    def __init__(
+        self, adapter: Adapter, stage: Stage, on_commit: Callable[[int], None]
+    ) -> None:
+        self._adapter = adapter
+        self._stage = stage
+        self._on_commit = on_commit
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[asyncio.Future[bool]] = []
+        self._scheduled = False
+        self._busy = False
+        self._closed = False
+        self._failure: PenstockError | None = None
+        self._batches: SimpleQueue[Batch | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._current: list[asyncio.Future[bool]] = []
+        self._current_sync = False
+        if not adapter.inline:
+            self._thread = threading.Thread(
+                target=self._write_batches, name="penstock-commit", daemon=True
+            )
+            self._thread.start()
+        #: Commits that are in the store; commit n holds what was staged under number n.
+        self.completed = 0
+        #: Commits that are in the store or on their way there.
+        self._taken = 0
+
+    def check(self) -> None:
+        """Refuse to change state that could not be committed."""
+        if self._failure is not None:
+            raise type(self._failure)(self._failure.detail) from self._failure
+        if self._closed:
+            raise StoreClosed("The store is closed.")
+
+    async def commit(self, *, sync: bool = True) -> Durability:
+        """Wait until everything staged so far is in the store; say how safe it is."""
+        if sync:
+            self._stage.ask_sync()
+        future: asyncio.Future[bool] = self._loop.create_future()
+        self._waiting.append(future)
+        if not self._scheduled and not self._busy:
+            self._scheduled = True
+            self._loop.call_soon(self._begin)
+        synced = await future
+        if not synced:
+            return "os" if self._adapter.durability == "fsync" else self._adapter.durability
+        return self._adapter.durability
+
+    async def settled(self) -> None:
+        """Wait until nothing staged is left uncommitted, without asking for a commit of its own.
+
+        Readers of memory call it so that they never report what a crash could take back.
+        """
+        if self._stage.has_work or self._busy:
+            await self.commit()
+
+    async def close(self) -> bool:
+        """Commit what is staged, stop the thread; returns whether it was open."""
+        if self._closed:
+            return False
+        try:
+            if self._failure is None:
+                await self.settled()
+        finally:
+            self._closed = True
+            if self._thread is not None:
+                self._batches.put(None)
+                await asyncio.to_thread(self._thread.join)
+        return True
+
+    # -- on the loop -------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        if self._failure is not None:
+            self._fail(self._waiting)
+            self._waiting = []
+            return
+        self._current, self._waiting = self._waiting, []
+        try:
+            batch = self._stage.take()
+        except Exception as error:  # a record that cannot be encoded: memory is not to be trusted
+            self._finish(error)
+            return
+        self._taken += 1
+        self._busy = True
+        self._current_sync = batch.sync
+        if self._thread is not None:
+            self._batches.put(batch)
+            return
+        try:
+            self._adapter.write(batch.writes, batch.removed, batch.sync)
+        except Exception as error:
+            self._finish(error)
+        else:
+            self._finish(None)
+
+    def _finish(self, error: Exception | None) -> None:
+        self._busy = False
+        current, self._current = self._current, []
+        if error is not None:
+            self._failure = (
+                error
+                if isinstance(error, PenstockError)
+                else CommitFailed(f"The store could not commit: {error}")
+            )
+            self._fail(current)
+            self._fail(self._waiting)
+            self._waiting = []
+            return
+        self.completed = self._taken
+        self._stage.committed()
+        self._on_commit(self.completed)
+        synced = self._current_sync
+        for future in current:
+            if not future.done():
+                future.set_result(synced)
+        if self._waiting or self._stage.has_work:
+            # After the wake-ups above, so that whoever goes on at once is in the next batch.
+            self._scheduled = True
+            self._loop.call_soon(self._begin)
+
+    def _fail(self, futures: list[asyncio.Future[bool]]) -> None:
+        assert self._failure is not None
+        for future in futures:
+            if not future.done():
+                future.set_exception(type(self._failure)(self._failure.detail))
+
+    # -- on the thread -----------------------------------------------------------------
+
+    def _write_batches(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            error: Exception | None = None
+            try:
+                self._adapter.write(batch.writes, batch.removed, batch.sync)
+            except Exception as raised:
+                error = raised
+            try:
+                self._loop.call_soon_threadsafe(self._finish, error)
+            except RuntimeError:
+                return  # The loop is gone, and with it everyone who waited.

@@ -1,0 +1,564 @@
+"""The key-value engine: the contract's verbs over the rooms of this folder.
+
+A verb runs in one go on the event loop: it checks that the store still commits, reads the
+clock once, changes state in memory, and then waits for the commit that holds its changes.
+Verbs that only read wait for what they saw to be committed, so that no reply can be taken
+back by a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.errors import BadName, Conflict, QueueNotEmpty, StoreCorrupt, StoreTooNew, UnknownMessage, UnknownTopic
+from penstock.filters import Filter, parse
+from penstock.model.delivery import (
+    Delivery,
+    Event,
+    LogEntry,
+    LogPage,
+    MessageDeliveries,
+    Ownership,
+    Page,
+    PurgeReply,
+    QueueStats,
+    ReplayReply,
+    ReplaySource,
+    Result,
+    RouteReply,
+    Settlement,
+    SettleReply,
+    SweepReply,
+)
+from penstock.model.limits import is_dead_letter
+from penstock.model.message import Durability, MessageId, NewMessage, Offset, PublishReply
+from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, Start, TopicPolicy
+from penstock.model.states import State
+from penstock.storage.contract import Capabilities, Engine, EngineOptions, Outgoing
+from penstock.storage.keyvalue.adapters import Adapter
+from penstock.storage.keyvalue.browse import peek, snapshots_of
+from penstock.storage.keyvalue.claim import claim, read_payload
+from penstock.storage.keyvalue.committer import Committer
+from penstock.storage.keyvalue.dedup import Dedup
+from penstock.storage.keyvalue.keys import (
+    FORMAT_KEY,
+    QUEUE_NUMBER_KEY,
+    SPEC_PREFIX,
+    TOPIC_PREFIX,
+    topic_key,
+)
+from penstock.storage.keyvalue.encoding import untangle
+from penstock.storage.keyvalue.log import Log
+from penstock.storage.keyvalue.moves import lapse, let_time_pass, release
+from penstock.storage.keyvalue.partitions import Partitions
+from penstock.storage.keyvalue.publish import Plan
+from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.records import decode_spec
+from penstock.storage.keyvalue.replay import Purge, Replay
+from penstock.storage.keyvalue.route import route, start_cursor
+from penstock.storage.keyvalue.settle import abort, settle, stale
+from penstock.storage.keyvalue.stage import Stage
+from penstock.storage.keyvalue.stats import history_in, queue_stats
+from penstock.storage.keyvalue.sweep import remove_settled, remove_unreferenced
+from penstock.storage.keyvalue.tenant import Tenant
+from penstock.storage.keyvalue.topics import decode_topic, encode_topic
+
+__all__ = ["FORMAT_VERSION", "Core", "KeyValueEngine"]
+
+#: Raised with every change of the records that an older Penstock could not read.
+FORMAT_VERSION: Final = 1
+#: Deliveries kept decoded over all queues, in flight ones apart: some 50 MB.
+_CACHED_ENTRIES: Final = 50_000
+_MIN_BUCKETS: Final = 2
+
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+
+
+class Core:
+    """The engine's state: what the verbs share."""
+
+    def __init__(self, adapter: Adapter, options: EngineOptions) -> None:
+        self.adapter = adapter
+        self.options = options
+        self.stage = Stage(adapter)
+        self.log = Log(self.stage)
+        self.dedup = Dedup(self.stage)
+        self.tenants: dict[str, Tenant] = {}
+        self._next_queue_number = 0
+        self._queue_count = 0
+
+    def load(self) -> None:
+        """Read specs, cursors and what is in flight; never the backlog."""
+        value = self.stage.get(FORMAT_KEY)
+        if value is None:
+            self.stage.put(FORMAT_KEY, _U32.pack(FORMAT_VERSION))
+        elif len(value) != _U32.size:
+            raise StoreCorrupt("The format record is damaged.")
+        elif (version := _U32.unpack(value)[0]) > FORMAT_VERSION:
+            raise StoreTooNew(
+                f"The store has format {version}; this Penstock knows up to {FORMAT_VERSION}.",
+                field="url",
+                limit=FORMAT_VERSION,
+            )
+        self.log.load()
+        number = self.stage.get(QUEUE_NUMBER_KEY)
+        if number is not None:
+            (self._next_queue_number,) = _U64.unpack(number)
+        for key, value in self.stage.prefix(TOPIC_PREFIX):
+            tenant, position = untangle(key, len(TOPIC_PREFIX))
+            self.tenant(tenant.decode()).topics[key[position:].decode()] = decode_topic(value)
+        for key, value in self.stage.prefix(SPEC_PREFIX):
+            tenant_name, _, name = key[len(SPEC_PREFIX) :].decode().partition("/")
+            policy, facts = decode_spec(value)
+            queue = self._build(tenant_name, name, facts["queue_number"], policy)
+            queue.filter_version = facts["filter_version"]
+            queue.created_at = facts["created_at"]
+            queue.load(self.log.next_offset - 1)
+            if queue.partitions is not None:
+                queue.partitions.load()
+            self.tenant(tenant_name).add(queue)
+            self._queue_count += 1
+
+    def tenant(self, name: str) -> Tenant:
+        tenant = self.tenants.get(name)
+        if tenant is None:
+            tenant = self.tenants[name] = Tenant(name, self.log.tenant(name))
+        return tenant
+
+    def new_queue(
+        self, tenant: str, name: str, now: int, policy: QueuePolicy | None = None
+    ) -> Queue:
+        """A queue that is not registered yet; without a policy, the one for a topic."""
+        if policy is None:
+            policy = QueuePolicy(filter=f"topic = '{name}'")
+        queue = self._build(tenant, name, self._next_queue_number, policy)
+        self._next_queue_number += 2
+        queue.created_at = now
+        return queue
+
+    def register(self, queue: Queue) -> None:
+        self.stage.put(QUEUE_NUMBER_KEY, _U64.pack(self._next_queue_number))
+        queue.write_spec()
+        queue.touch()
+        self.tenant(queue.tenant).add(queue)
+        self._queue_count += 1
+
+    def unregister(self, queue: Queue) -> None:
+        self.tenant(queue.tenant).remove(queue)
+        queue.discard()
+        self._queue_count -= 1
+
+    def queues(self) -> list[Queue]:
+        return [queue for tenant in self.tenants.values() for queue in tenant.queues.values()]
+
+    def committed(self, completed: int) -> None:
+        """A commit is in the store: readers may see it, and memory may shrink."""
+        self.log.committed()
+        for tenant in self.tenants.values():
+            for queue in tenant.queues.values():
+                per_queue = _CACHED_ENTRIES // 10**queue.policy.bucket_size
+                keep = max(_MIN_BUCKETS, per_queue // max(1, self._queue_count))
+                queue.evict(keep, completed)
+
+    def window_of(self, tenant: str, topic: str) -> int:
+        return self.tenant(tenant).topic(topic).dedup_window_ms
+
+    def _build(self, tenant: str, name: str, number: int, policy: QueuePolicy) -> Queue:
+        queue = Queue(self.stage, tenant, name, number, policy, parse(policy.filter))
+        if policy.ordering is Ordering.PARTITION:
+            queue.partitions = Partitions(queue)
+        return queue
+
+
+class KeyValueEngine(Engine):
+    """The contract over an ordered store."""
+
+    def __init__(self, core: Core, committer: Committer) -> None:
+        self._core = core
+        self._committer = committer
+        self._clock = core.options.clock
+        adapter = core.adapter
+        self.capabilities = Capabilities(
+            engine=adapter.name,
+            durability=adapter.durability,
+            persistent=adapter.persistent,
+            multi_process=False,
+        )
+
+    @classmethod
+    async def open(cls, adapter: Adapter, options: EngineOptions) -> KeyValueEngine:
+        """Open the store behind ``adapter``; it is closed again if that fails."""
+        core = Core(adapter, options)
+        try:
+            core.load()
+            committer = Committer(adapter, core.stage, core.committed)
+            engine = cls(core, committer)
+            await committer.settled()
+        except BaseException:
+            adapter.close()
+            raise
+        return engine
+
+    async def close(self) -> None:
+        if await self._committer.close():
+            self._core.adapter.close()
+
+    # -- queues and topics -------------------------------------------------------------
+
+    async def put_queue(
+        self, tenant: str, name: str, policy: QueuePolicy, start: Start
+    ) -> QueueInfo:
+        now = self._begin()
+        if is_dead_letter(name):
+            raise BadName(f"{name!r} is a dead-letter queue; it comes with its queue.", field="queue")
+        owner = self._core.tenant(tenant)
+        queue = owner.queues.get(name)
+        if queue is None:
+            queue = self._core.new_queue(tenant, name, now, policy)
+            queue.cursor = start_cursor(self._core.log, owner, start)
+            self._core.register(queue)
+        else:
+            self._change_policy(owner, queue, policy)
+        info = queue.info
+        await self._committer.commit()
+        return info
+
+    def _change_policy(self, owner: Tenant, queue: Queue, policy: QueuePolicy) -> None:
+        before = queue.policy
+        for field in ("bucket_size", "ordering"):
+            if getattr(before, field) != getattr(policy, field) and (
+                queue.depth or (queue.dead and queue.dead.depth)
+            ):
+                raise QueueNotEmpty(
+                    f"{field} of queue {queue.name!r} cannot change while it has deliveries.",
+                    field=field,
+                )
+        queue.change_policy(policy, parse(policy.filter))
+        if before.ordering is not policy.ordering:
+            ordered = policy.ordering is Ordering.PARTITION
+            queue.partitions = Partitions(queue) if ordered else None
+        if before.filter != policy.filter:
+            queue.filter_version += 1
+            owner.reindex(queue)
+        queue.write_spec()
+
+    async def get_queue(self, tenant: str, name: str) -> QueueInfo:
+        self._begin()
+        info = self._core.tenant(tenant).queue(name).info
+        await self._committer.settled()
+        return info
+
+    async def list_queues(self, tenant: str) -> tuple[QueueInfo, ...]:
+        self._begin()
+        queues = self._core.tenant(tenant).queues
+        infos = tuple(queues[name].info for name in sorted(queues))
+        await self._committer.settled()
+        return infos
+
+    async def delete_queue(self, tenant: str, name: str) -> None:
+        self._begin()
+        if is_dead_letter(name):
+            raise BadName(f"{name!r} goes with its queue; purge it instead.", field="queue")
+        self._core.unregister(self._core.tenant(tenant).queue(name))
+        await self._committer.commit()
+
+    async def pause(self, tenant: str, queue: str, paused: bool) -> None:
+        self._begin()
+        self._core.tenant(tenant).queue(queue).pause(paused)
+        await self._committer.commit()
+
+    async def put_topic(self, tenant: str, name: str, policy: TopicPolicy) -> None:
+        self._begin()
+        self._core.tenant(tenant).topics[name] = policy
+        self._core.stage.put(topic_key(tenant, name), encode_topic(policy))
+        await self._committer.commit()
+
+    async def get_topic(self, tenant: str, name: str) -> TopicPolicy | None:
+        self._begin()
+        policy = self._core.tenant(tenant).topics.get(name)
+        await self._committer.settled()
+        return policy
+
+    async def list_topics(self, tenant: str) -> tuple[tuple[str, TopicPolicy], ...]:
+        self._begin()
+        topics = tuple(sorted(self._core.tenant(tenant).topics.items(), key=lambda item: item[0]))
+        await self._committer.settled()
+        return topics
+
+    async def delete_topic(self, tenant: str, name: str) -> None:
+        self._begin()
+        if self._core.tenant(tenant).topics.pop(name, None) is None:
+            raise UnknownTopic(f"There is no topic {name!r}.", field="topic")
+        self._core.stage.delete(topic_key(tenant, name))
+        await self._committer.commit()
+
+    # -- the flow ----------------------------------------------------------------------
+
+    async def publish(
+        self,
+        tenant: str,
+        topic: str,
+        messages: Sequence[NewMessage],
+        durability: Durability = "fsync",
+    ) -> PublishReply:
+        now = self._begin()
+        plan = Plan(self._core, self._core.tenant(tenant), now)
+        plan.add(Outgoing(topic, messages))
+        plan.check_depth()
+        published = plan.apply()
+        return PublishReply(published, await self._committer.commit(sync=durability == "fsync"))
+
+    async def claim(
+        self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
+    ) -> list[Delivery]:
+        now = self._begin()
+        state = self._core.tenant(tenant).queue(queue)
+        deliveries = claim(state, consumer, limit, lease_ms, now)
+        if deliveries or self._core.stage.has_work:
+            await self._committer.commit()
+        return deliveries
+
+    async def settle(
+        self,
+        tenant: str,
+        queue: str,
+        settlements: Sequence[Settlement],
+        publish: Sequence[Outgoing] = (),
+    ) -> SettleReply:
+        now = self._begin()
+        owner = self._core.tenant(tenant)
+        state = owner.queue(queue)
+        plan: Plan | None = None
+        if publish:
+            bad = stale(state, settlements)
+            if bad:
+                await self._committer.settled()
+                return SettleReply(abort(settlements, bad), (), self.capabilities.durability)
+            plan = Plan(self._core, owner, now)
+            for outgoing in publish:
+                plan.add(outgoing)
+            plan.check_depth()
+        outcomes = settle(state, settlements, now, self._core.options.jitter)
+        published = () if plan is None else plan.apply()
+        return SettleReply(outcomes, published, await self._committer.commit())
+
+    async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
+        now = self._begin()
+        owner = self._core.tenant(tenant)
+        reply = route(owner, owner.queue(queue), self._core.log, limit, now)
+        await self._committer.commit()
+        return reply
+
+    async def join(self, tenant: str, queue: str, consumer: str) -> Ownership:
+        now = self._begin()
+        state = self._core.tenant(tenant).queue(queue)
+        partitions = _partitions(state)
+        partitions.join(
+            consumer,
+            now,
+            lapse=lambda entry: lapse(state, entry, now),
+            release=lambda entry: release(state, entry, now),
+        )
+        owned = {item.name: item.epoch for item in partitions.owned_by(consumer)}
+        reply = Ownership(consumer, dict(sorted(owned.items())), partitions.consumers[consumer])
+        await self._committer.commit()
+        return reply
+
+    async def leave(self, tenant: str, queue: str, consumer: str) -> None:
+        now = self._begin()
+        state = self._core.tenant(tenant).queue(queue)
+        _partitions(state).leave(consumer, lambda entry: release(state, entry, now))
+        await self._committer.commit()
+
+    # -- bulk verbs --------------------------------------------------------------------
+
+    async def replay(
+        self,
+        tenant: str,
+        queue: str,
+        source: ReplaySource,
+        where: Filter | None,
+        limit: int,
+        *,
+        rate: int | None = None,
+        dry_run: bool = False,
+        replay_id: str | None = None,
+    ) -> ReplayReply:
+        now = self._begin()
+        work = Replay(
+            self._core.tenant(tenant).queue(queue),
+            self._core.log,
+            source,
+            where,
+            limit,
+            rate=rate,
+            dry_run=dry_run,
+            replay_id=replay_id,
+        )
+        while work.run_slice(now):
+            await self._next_slice()
+        await self._committer.commit()
+        return work.reply
+
+    async def purge(
+        self, tenant: str, queue: str, state: State, where: Filter | None, limit: int
+    ) -> PurgeReply:
+        self._begin()
+        work = Purge(self._core.tenant(tenant).queue(queue), state, where, limit)
+        while work.run_slice():
+            await self._next_slice()
+        await self._committer.commit()
+        return PurgeReply(work.count, work.more)
+
+    async def peek(
+        self,
+        tenant: str,
+        queue: str,
+        state: State,
+        where: Filter | None,
+        limit: int,
+        cursor: str | None = None,
+        *,
+        payloads: bool = False,
+    ) -> Page:
+        self._begin()
+        found = self._core.tenant(tenant).queue(queue)
+        page = peek(found, state, where, limit, cursor, payloads=payloads)
+        await self._committer.settled()
+        return page
+
+    async def sweep(self, limit: int = 10_000) -> SweepReply:
+        now = self._begin()
+        due = lapsed = expired = removed = 0
+        more = False
+        for queue in self._core.queues():
+            if queue.name not in self._core.tenant(queue.tenant).queues:
+                continue  # Deleted while another queue's slice was being committed.
+            for state in (queue, queue.dead):
+                if state is None:
+                    continue
+                counts = let_time_pass(state, now, limit)
+                gone = remove_settled(state, now, limit)
+                due, lapsed, expired = due + counts[0], lapsed + counts[1], expired + counts[2]
+                removed += gone
+                more = more or gone >= limit or max(counts) >= limit
+            await self._next_slice()
+        forgotten = self._core.dedup.sweep(now, limit, self._core.window_of)
+        entries = remove_unreferenced(
+            self._core.log,
+            self._core.queues(),
+            now,
+            self._core.options.limits.log_retention_ms,
+            archive=self._core.options.archive,
+        )
+        await self._committer.commit()
+        return SweepReply(
+            due=due,
+            lapsed=lapsed,
+            expired=expired,
+            removed=removed,
+            entries_removed=entries,
+            ids_forgotten=forgotten,
+            more=more or forgotten >= limit,
+        )
+
+    async def archived(self, tenant: str, through: Offset) -> None:
+        self._begin()
+        self._core.log.archive(tenant, through)
+        await self._committer.commit()
+
+    # -- reading -----------------------------------------------------------------------
+
+    async def read_log(
+        self, tenant: str, start: Offset, limit: int, *, payloads: bool = False
+    ) -> LogPage:
+        self._begin()
+        entries: list[LogEntry] = []
+        next_offset = start
+        for message, _ in self._core.log.read(tenant, start, staged=False):
+            if len(entries) == limit:
+                break
+            payload = read_payload(self._core.stage.get, message) if payloads else None
+            entries.append(LogEntry(message, payload))
+            next_offset = Offset(message.offset + 1)
+        else:
+            next_offset = max(start, Offset(self._core.log.tenant(tenant).committed_end))
+        return LogPage(tuple(entries), next_offset)
+
+    async def log_end(self, tenant: str) -> Offset:
+        self._begin()
+        return Offset(self._core.log.tenant(tenant).committed_end)
+
+    async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
+        self._begin()
+        owner = self._core.tenant(tenant)
+        found = self._core.log.find(tenant, message_id)
+        if found is None:
+            raise UnknownMessage(f"There is no message {message_id}.", field="id")
+        message = found[0]
+        payload = read_payload(self._core.stage.get, message)
+        deliveries = tuple(
+            snapshot
+            for name in sorted(owner.queues)
+            for snapshot in snapshots_of(owner.queues[name], message)
+        )
+        await self._committer.settled()
+        return MessageDeliveries(message, payload, deliveries)
+
+    async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
+        self._begin()
+        state = self._core.tenant(tenant).queue(queue)
+        found = self._core.log.find(tenant, message_id)
+        if found is None:
+            raise UnknownMessage(f"There is no message {message_id}.", field="id")
+        done = state.done.find(found[0].priority, message_id)
+        value = state.stage.get(state.keys.result + message_id.to_bytes(8, "big"))
+        await self._committer.settled()
+        return None if done is None else Result(message_id, value, done.at)
+
+    async def history(self, tenant: str, message_id: MessageId) -> tuple[Event, ...]:
+        self._begin()
+        owner = self._core.tenant(tenant)
+        found = self._core.log.find(tenant, message_id)
+        if found is None:
+            raise UnknownMessage(f"There is no message {message_id}.", field="id")
+        events = [
+            event
+            for name in sorted(owner.queues)
+            for event in history_in(owner.queues[name], found[0])
+        ]
+        events.sort(key=lambda event: event.at)
+        await self._committer.settled()
+        return tuple(events)
+
+    async def stats(self, tenant: str, queue: str) -> QueueStats:
+        now = self._begin()
+        owner = self._core.tenant(tenant)
+        reply = queue_stats(owner.queue(queue), owner, self._core.log, now)
+        await self._committer.settled()
+        return reply
+
+    # -- shared ------------------------------------------------------------------------
+
+    def _begin(self) -> int:
+        """Refuse to work on a store that cannot commit; returns the verb's time."""
+        self._committer.check()
+        return self._clock.now()
+
+    async def _next_slice(self) -> None:
+        """Let other verbs have their turn in the middle of a bulk verb."""
+        await asyncio.sleep(0)
+        self._committer.check()
+
+
+def _partitions(queue: Queue) -> Partitions:
+    if queue.partitions is None:
+        raise Conflict(
+            f"Queue {queue.name!r} is not ordered by partition; only ordered queues are joined.",
+            field="queue",
+        )
+    return queue.partitions

@@ -1,0 +1,109 @@
+"""One delivery in memory: an entry of a bucket, with its encoded form kept beside it.
+
+Only entries near the claim head, at the tail and in flight are in memory; the others are
+bytes on disk. ``encoded`` is what the entry contributes to its bucket's record, so that
+writing a bucket is a join.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from penstock.model.delivery import Receipt
+from penstock.model.message import Message
+from penstock.storage.keyvalue.metadata import decode_metadata
+from penstock.storage.keyvalue.records import AVAILABLE, IN_FLIGHT, SETTLED
+
+__all__ = ["LEASE", "Entry", "receipt_of"]
+
+#: claimID, grant, partition epoch, failed_at (dead letters, else 0); the consumer follows.
+LEASE = struct.Struct("<QQQq")
+
+
+class Entry:
+    """A live or failed delivery."""
+
+    __slots__ = (
+        "at",
+        "attempts",
+        "claim_id",
+        "claimed_at",
+        "consumer",
+        "deadline",
+        "encoded",
+        "epoch",
+        "grant",
+        "lease",
+        "loaded",
+        "message_id",
+        "metadata",
+        "receipt",
+    )
+
+    def __init__(
+        self,
+        message_id: int,
+        claim_id: int,
+        attempts: int,
+        metadata: bytes,
+        message: Message | None = None,
+    ) -> None:
+        self.message_id = message_id
+        self.claim_id = claim_id
+        self.attempts = attempts
+        self.metadata = metadata
+        #: The decoded metadata, where somebody needed it already.
+        self.loaded = message
+        self.encoded = AVAILABLE.pack(message_id, claim_id, attempts, len(metadata)) + metadata
+        #: When a dead letter failed; the grant's fields are set by ``grant_to``.
+        self.at = 0
+
+    @property
+    def message(self) -> Message:
+        if self.loaded is None:
+            self.loaded = decode_metadata(self.message_id, self.metadata)
+        return self.loaded
+
+    def replace(self, metadata: bytes, message: Message) -> None:
+        """Take new metadata in place (a keyed replacement)."""
+        self.metadata = metadata
+        self.loaded = message
+        self.rest()
+
+    def rest(self) -> None:
+        """Encode as available: not in flight."""
+        self.encoded = (
+            AVAILABLE.pack(self.message_id, self.claim_id, self.attempts, len(self.metadata))
+            + self.metadata
+        )
+
+    def rest_failed(self) -> None:
+        """Encode as failed: waiting in a dead-letter queue."""
+        self.encoded = self.settled(self.at)
+
+    def settled(self, at: int) -> bytes:
+        """The entry as an element of a done, failed or expired bucket."""
+        return (
+            SETTLED.pack(self.message_id, self.claim_id, at, self.attempts, len(self.metadata))
+            + self.metadata
+        )
+
+    def hold(self, deadline: int) -> None:
+        """Encode as in flight until ``deadline``."""
+        self.deadline = deadline
+        self.encoded = (
+            IN_FLIGHT.pack(
+                self.message_id,
+                self.claim_id,
+                self.claimed_at,
+                deadline,
+                self.attempts,
+                len(self.metadata),
+            )
+            + self.metadata
+        )
+
+
+def receipt_of(queue_number: int, claim_id: int, grant: int, attempt: int) -> Receipt:
+    """The fencing token of a grant: never the same twice, because grants only grow (C1)."""
+    return Receipt(f"{queue_number:x}-{claim_id:x}-{grant:x}-{attempt:x}")

@@ -1,0 +1,258 @@
+"""Where every record lives: the key space of docs/formats.md in one place.
+
+Claim ids and bucket ids are ``exponent << 60 | number``. The number of a delivery is
+``(9 - priority) * 10^17 + message id``: a plain key scan is priority descending, then
+publish order (C4), whatever way the delivery came into the queue, and ids are never reused.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from penstock.model.limits import DLQ_SUFFIX, MAX_PRIORITY
+from penstock.storage.keyvalue.encoding import pack_var_u64, prefix_end, terminated
+
+__all__ = [
+    "EXPONENT_SHIFT",
+    "FORMAT_KEY",
+    "LANES",
+    "LANE_SPAN",
+    "NUMBER_MASK",
+    "QUEUE_NUMBER_KEY",
+    "SEQ_BLOCK_KEY",
+    "SPEC_PREFIX",
+    "DEDUP_SLOT_PREFIX",
+    "TENANT_PREFIX",
+    "TOPIC_PREFIX",
+    "LogKeys",
+    "QueueKeys",
+    "bucket_of",
+    "claim_id_of",
+    "claim_ranges",
+    "dedup_key",
+    "dedup_slot_key",
+    "message_id_of",
+    "open_key",
+    "payload_key",
+    "replaced_key",
+    "replacement_key",
+    "segment_meta_key",
+    "segment_range",
+    "tenant_key",
+    "topic_key",
+]
+
+_U64 = struct.Struct(">Q")
+_U32 = struct.Struct(">I")
+
+EXPONENT_SHIFT: Final = 60
+NUMBER_MASK: Final = (1 << EXPONENT_SHIFT) - 1
+LANES: Final = MAX_PRIORITY + 1
+#: A multiple of every bucket capacity; ten lanes of it stay below 2^60.
+LANE_SPAN: Final = 10**17
+_CAPACITIES: Final = (1, 10, 100, 1_000, 10_000)
+
+_PAYLOAD = b"\x01\x01"
+_ACTIVE = b"\x01\x02"
+_DONE = b"\x01\x03"
+_FAILED = b"\x01\x04"
+_ATTEMPTS = b"\x01\x05"
+SPEC_PREFIX: Final = b"\x01\x06"
+_OURS = b"\x01\x07"
+
+FORMAT_KEY: Final = _OURS + b"\x00"
+_STATE = _OURS + b"\x01"
+_LEASES = _OURS + b"\x02"
+_DELAYED = _OURS + b"\x03"
+_PLACE = _OURS + b"\x04"
+_EXPIRY = _OURS + b"\x05"
+_TRAIL = _OURS + b"\x06"
+_RESULT = _OURS + b"\x07"
+_EXPIRED = _OURS + b"\x08"
+_RETENTION = _OURS + b"\x09"
+_PARTITION = _OURS + b"\x0a"
+_SEQUENCE = _OURS + b"\x0b"
+_CONSUMER = _OURS + b"\x0c"
+_REPLAYED = _OURS + b"\x0d"
+TOPIC_PREFIX: Final = _OURS + b"\x0e"
+TENANT_PREFIX: Final = _OURS + b"\x0f"
+_DEDUP = _OURS + b"\x10"
+DEDUP_SLOT_PREFIX: Final = _OURS + b"\x11"
+_OPEN = _OURS + b"\x12"
+_REPLACED = _OURS + b"\x13"
+QUEUE_NUMBER_KEY: Final = _OURS + b"\x14"
+_REPLACEMENT = _OURS + b"\x15"
+
+_LOG = b"\x03\x01"
+_SYSTEM_SEGMENT = _U32.pack(0)
+SEQ_BLOCK_KEY: Final = _LOG + _SYSTEM_SEGMENT + b"\x20"
+_SEGMENT_META = _LOG + _SYSTEM_SEGMENT + b"\x30"
+
+#: One Penstock a store; the RFC lets several share one, told apart by this.
+INSTANCE: Final = "penstock"
+
+
+def claim_id_of(exponent: int, priority: int, message_id: int) -> int:
+    """The claim id of a message in a queue with that bucket exponent."""
+    return exponent << EXPONENT_SHIFT | (MAX_PRIORITY - priority) * LANE_SPAN + message_id
+
+
+def message_id_of(claim_id: int) -> int:
+    """The message id inside a claim id."""
+    return (claim_id & NUMBER_MASK) % LANE_SPAN
+
+
+def claim_ranges(low: int, high: int, exponents: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """The claim ids of messages low to high - 1, as one range (from, to) a lane and exponent."""
+    for exponent in exponents:
+        for lane in range(LANES):
+            base = exponent << EXPONENT_SHIFT | lane * LANE_SPAN
+            yield base + low, base + high
+
+
+def bucket_of(claim_id: int) -> int:
+    """The bucket id that a claim id falls into."""
+    number = claim_id & NUMBER_MASK
+    return claim_id - number % _CAPACITIES[claim_id >> EXPONENT_SHIFT]
+
+
+def payload_key(offset: int) -> bytes:
+    return _PAYLOAD + _U64.pack(offset)
+
+
+def replaced_key(message_id: int) -> bytes:
+    return _REPLACED + _U64.pack(message_id)
+
+
+def replacement_key(offset: int) -> bytes:
+    return _REPLACEMENT + _U64.pack(offset)
+
+
+def topic_key(tenant: str, topic: str) -> bytes:
+    return TOPIC_PREFIX + terminated(tenant.encode()) + topic.encode()
+
+
+def tenant_key(tenant: str) -> bytes:
+    return TENANT_PREFIX + tenant.encode()
+
+
+def dedup_key(tenant: str, topic: str, idempotency_id: str) -> bytes:
+    return _DEDUP + terminated(f"{tenant}/{topic}".encode()) + idempotency_id.encode()
+
+
+def dedup_slot_key(slot: int, offset: int) -> bytes:
+    return DEDUP_SLOT_PREFIX + _U64.pack(slot) + _U64.pack(offset)
+
+
+def open_key(tenant: str, topic: str, key: str) -> bytes:
+    return _OPEN + terminated(f"{tenant}/{topic}".encode()) + key.encode()
+
+
+def segment_meta_key(segment: int) -> bytes:
+    return _SEGMENT_META + _U32.pack(segment)
+
+
+class LogKeys:
+    """The keys of one tenant's metadata log."""
+
+    __slots__ = ("_user_key",)
+
+    def __init__(self, tenant: str) -> None:
+        user = f"opendata-queue/{INSTANCE}/messages/metadata/{tenant}"
+        self._user_key = user.encode()
+
+    def entry(self, segment: int, relative: int) -> bytes:
+        """The log entry whose first offset is ``relative`` above the segment's start."""
+        return self.prefix(segment) + pack_var_u64(relative)
+
+    def prefix(self, segment: int) -> bytes:
+        """Before every entry of this tenant in the segment."""
+        return _LOG + _U32.pack(segment) + b"\x10" + terminated(self._user_key)
+
+    def listing(self, segment: int) -> bytes:
+        """The listing entry: this tenant has entries in the segment."""
+        return _LOG + _U32.pack(segment) + b"\x40" + self._user_key
+
+
+def segment_range(segment: int) -> tuple[bytes, bytes]:
+    """Every key of one user segment."""
+    prefix = _LOG + _U32.pack(segment)
+    return prefix, prefix_end(prefix)
+
+
+class QueueKeys:
+    """The keys of one queue. A dead-letter queue keeps attempts and trails with its parent."""
+
+    __slots__ = (
+        "_name",
+        "active",
+        "attempts",
+        "consumer",
+        "delayed",
+        "done",
+        "expired",
+        "expiry",
+        "failed",
+        "leases",
+        "partition",
+        "place",
+        "replayed",
+        "result",
+        "retention",
+        "sequence",
+        "spec",
+        "state",
+        "trail",
+    )
+
+    def __init__(self, tenant: str, queue: str) -> None:
+        home = queue.removesuffix(DLQ_SUFFIX)
+        name = terminated(f"{tenant}/{queue}".encode())
+        home_name = terminated(f"{tenant}/{home}".encode())
+        self._name = name
+        self.spec = SPEC_PREFIX + f"{tenant}/{queue}".encode()
+        self.active = _ACTIVE + name
+        self.done = _DONE + name
+        self.failed = _FAILED + home_name
+        self.attempts = _ATTEMPTS + home_name
+        self.state = _STATE + name
+        self.leases = _LEASES + name
+        self.delayed = _DELAYED + name
+        self.place = _PLACE + name
+        self.expiry = _EXPIRY + name
+        self.trail = _TRAIL + home_name
+        self.result = _RESULT + name
+        self.expired = _EXPIRED + name
+        self.retention = _RETENTION + name
+        self.partition = _PARTITION + name
+        self.sequence = _SEQUENCE + name
+        self.consumer = _CONSUMER + name
+        self.replayed = _REPLAYED + name
+
+    def ranges(self) -> list[tuple[bytes, bytes]]:
+        """Every key of the queue but its spec, for deletion."""
+        prefixes = (
+            *(kind + self._name for kind in (_ACTIVE, _DONE, _FAILED, _ATTEMPTS)),
+            *(
+                _OURS + bytes((kind,)) + self._name
+                for kind in range(_STATE[2], _REPLAYED[2] + 1)
+            ),
+        )
+        return [(prefix, prefix_end(prefix)) for prefix in prefixes]
+
+    def delayed_at(self, due_at: int, claim_id: int) -> bytes:
+        return self.delayed + _U64.pack(due_at) + _U64.pack(claim_id)
+
+    def expires_at(self, at: int, claim_id: int) -> bytes:
+        return self.expiry + _U64.pack(at) + _U64.pack(claim_id)
+
+    def slot(self, kind: int, slot: int, bucket_id: int) -> bytes:
+        return self.retention + bytes((kind,)) + _U64.pack(slot) + _U64.pack(bucket_id)
+
+    def partition_sequence(self, partition: str) -> bytes:
+        return self.sequence + terminated(partition.encode())
+
+    def replay_mark(self, message_id: int, replay_id: str) -> bytes:
+        return self.replayed + _U64.pack(message_id) + replay_id.encode()

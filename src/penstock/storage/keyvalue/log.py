@@ -1,0 +1,319 @@
+"""The metadata log: an OpenData-Log in the same store, segmented, one log a tenant.
+
+Laws: L1 (offsets strictly increase, an entry never changes), L2 (readers see a stable
+prefix: offsets are given on one loop and commits follow one another, so what is committed
+is always everything below some offset).
+
+One sequence numbers log entries and payloads: a message's payload is stored under the
+offset of the entry that brought it. Numbers come in blocks that are reserved in the same
+commit as the data that uses them; after a restart the next block begins, so offsets may
+have gaps but never repeat.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.errors import StoreCorrupt
+from penstock.model.message import Message
+from penstock.storage.keyvalue.encoding import prefix_end, unpack_var_u64
+from penstock.storage.keyvalue.keys import (
+    SEQ_BLOCK_KEY,
+    TENANT_PREFIX,
+    LogKeys,
+    payload_key,
+    replaced_key,
+    replacement_key,
+    segment_meta_key,
+    segment_range,
+    tenant_key,
+)
+from penstock.storage.keyvalue.metadata import decode_metadata
+from penstock.storage.keyvalue.records import array, logged, read_log_value
+from penstock.storage.keyvalue.stage import Stage
+
+__all__ = ["Log", "Segment"]
+
+_BLOCK: Final = 4096
+#: A segment is sealed by size or age, whichever comes first; a sealed one goes as a whole.
+SEGMENT_ENTRIES: Final = 65_536
+SEGMENT_AGE_MS: Final = 3600 * 1000
+#: Array counts are 16 bits; a commit with more messages is several log entries.
+_MAX_ENTRY: Final = 65_535
+
+_PAIR = struct.Struct(">QQ")
+_META = struct.Struct(">Qq")
+_TENANT = struct.Struct("<Qq")
+_U64 = struct.Struct("<Q")
+
+
+class Segment:
+    """A range of offsets that is removed as a whole."""
+
+    __slots__ = ("number", "start", "started_at")
+
+    def __init__(self, number: int, start: int, started_at: int) -> None:
+        self.number = number
+        self.start = start
+        self.started_at = started_at
+
+
+class TenantLog:
+    """One tenant's part of the log."""
+
+    __slots__ = ("archived", "committed_end", "end", "keys", "name", "staged", "tail")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.keys = LogKeys(name)
+        #: After the last staged, and after the last committed entry.
+        self.end = 0
+        self.committed_end = 0
+        #: The highest offset with a verified archived copy.
+        self.archived = -1
+        #: (first offset, encoded elements) that the next commit writes as one entry.
+        self.staged: list[tuple[int, bytes]] = []
+        #: Messages that are not committed yet, by offset, with their metadata.
+        self.tail: dict[int, tuple[Message, bytes]] = {}
+
+
+class Log:
+    """Appends to and reads from every tenant's log."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self.tenants: dict[str, TenantLog] = {}
+        self.segments: list[Segment] = []
+        self.next_offset = 0
+        self._block_end = 0
+        self._marked = 0
+        self._appended: dict[TenantLog, None] = {}
+        #: Tenants in the commit that is under way, with the end it gives their logs.
+        self._committing: list[tuple[TenantLog, int]] = []
+
+    def load(self) -> None:
+        """After opening: the block, the segments and where every tenant's log ends."""
+        value = self._stage.get(SEQ_BLOCK_KEY)
+        if value is not None:
+            base, size = _PAIR.unpack(value)
+            self.next_offset = self._block_end = base + size
+        first = segment_meta_key(0)
+        for key, meta in self._stage.scan(first, prefix_end(first[:-4])):
+            start, started_at = _META.unpack(meta)
+            self.segments.append(Segment(int.from_bytes(key[-4:], "big"), start, started_at))
+        for key, state in self._stage.prefix(TENANT_PREFIX):
+            tenant = self.tenant(key[len(TENANT_PREFIX) :].decode())
+            tenant.end, tenant.archived = _TENANT.unpack(state)
+            tenant.committed_end = tenant.end
+
+    def tenant(self, name: str) -> TenantLog:
+        tenant = self.tenants.get(name)
+        if tenant is None:
+            tenant = self.tenants[name] = TenantLog(name)
+        return tenant
+
+    # -- appending ---------------------------------------------------------------------
+
+    def reserve(self, count: int, now: int) -> int:
+        """Take ``count`` offsets; returns the first."""
+        first = self.next_offset
+        self.next_offset = end = first + count
+        if end > self._block_end:
+            size = max(_BLOCK, end - self._block_end)
+            self._stage.put(SEQ_BLOCK_KEY, _PAIR.pack(self._block_end, size))
+            self._block_end += size
+        last = self.segments[-1] if self.segments else None
+        if (
+            last is None
+            or first - last.start >= SEGMENT_ENTRIES
+            or now - last.started_at >= SEGMENT_AGE_MS
+        ):
+            self.open_segment(first, now)
+        return first
+
+    def open_segment(self, start: int, now: int) -> None:
+        """Seal the segment that is written to, and begin the next at ``start``."""
+        self._flush_all()
+        number = self.segments[-1].number + 1 if self.segments else 1
+        self.segments.append(Segment(number, start, now))
+        self._stage.put(segment_meta_key(number), _META.pack(start, now))
+
+    def append(self, tenant: TenantLog, message: Message, metadata: bytes) -> None:
+        """Stage one entry; ``message.offset`` was reserved."""
+        offset = message.offset
+        tenant.staged.append((offset, logged(message.id, metadata)))
+        tenant.tail[offset] = (message, metadata)
+        tenant.end = offset + 1
+        if tenant not in self._appended:
+            self._appended[tenant] = None
+            if self._marked != self._stage.number:
+                self._marked = self._stage.number
+                self._stage.mark(self)
+
+    def write_to(self, stage: Stage) -> None:
+        del stage
+        self._flush_all()
+        self._committing = [(tenant, tenant.end) for tenant in self._appended]
+        self._appended = {}
+        for tenant, _ in self._committing:
+            self._write_tenant(tenant)
+
+    def committed(self) -> None:
+        """What was written last is in the store."""
+        for tenant, end in self._committing:
+            tenant.committed_end = end
+            tail = tenant.tail
+            while tail and (first := next(iter(tail))) < end:
+                del tail[first]
+        self._committing = []
+
+    def archive(self, name: str, through: int) -> None:
+        tenant = self.tenant(name)
+        if through > tenant.archived:
+            tenant.archived = through
+            self._write_tenant(tenant)
+
+    def _write_tenant(self, tenant: TenantLog) -> None:
+        self._stage.put(tenant_key(tenant.name), _TENANT.pack(tenant.end, tenant.archived))
+
+    def _flush_all(self) -> None:
+        """Turn what is staged for the present segment into log entries."""
+        for tenant in self._appended:
+            staged, tenant.staged = tenant.staged, []
+            if not staged:
+                continue
+            segment = self.segments[-1]
+            self._stage.writes[tenant.keys.listing(segment.number)] = b""
+            for begin in range(0, len(staged), _MAX_ENTRY):
+                part = staged[begin : begin + _MAX_ENTRY]
+                key = tenant.keys.entry(segment.number, part[0][0] - segment.start)
+                self._stage.writes[key] = array([element for _, element in part])
+
+    # -- reading -----------------------------------------------------------------------
+
+    def read(self, name: str, start: int, *, staged: bool) -> Iterator[tuple[Message, bytes]]:
+        """(message, metadata) from offset ``start`` on; with ``staged`` also the uncommitted."""
+        tenant = self.tenants.get(name)
+        if tenant is None:
+            return
+        for segment_index in range(max(0, self._segment_index(start)), len(self.segments)):
+            for message, metadata in self._read_segment(tenant, segment_index, start):
+                if message.offset >= tenant.committed_end:
+                    break
+                yield message, metadata
+        if staged:
+            for offset in sorted(tenant.tail):
+                if offset >= start and offset >= tenant.committed_end:
+                    yield tenant.tail[offset]
+
+    def count_from(self, name: str, start: int) -> int:
+        """How many entries, staged ones included, are at or above ``start``."""
+        tenant = self.tenants.get(name)
+        if tenant is None:
+            return 0
+        total = sum(offset >= start and offset >= tenant.committed_end for offset in tenant.tail)
+        for index in range(max(0, self._segment_index(start)), len(self.segments)):
+            prefix = tenant.keys.prefix(self.segments[index].number)
+            base = self.segments[index].start
+            for key, value in self._stage.scan(prefix, prefix_end(prefix)):
+                first = base + unpack_var_u64(key, len(prefix))[0]
+                if first >= tenant.committed_end:
+                    break
+                count = int.from_bytes(value[:2], "little")
+                if first < start:
+                    # One commit's entry may lie on both sides; only its end has to be decoded.
+                    held = (decode_metadata(*pair).offset for pair in read_log_value(value))
+                    count = sum(offset >= start for offset in held)
+                total += count
+        return total
+
+    def find(self, name: str, message_id: int) -> tuple[Message, bytes] | None:
+        """The newest entry of a message of this tenant, committed or not."""
+        value = self._stage.get(replaced_key(message_id))
+        offset = message_id if value is None else int(_U64.unpack(value)[0])
+        return self.at(name, offset)
+
+    def at(self, name: str, offset: int) -> tuple[Message, bytes] | None:
+        """The entry at one offset of this tenant."""
+        tenant = self.tenants.get(name)
+        if tenant is None:
+            return None
+        if offset in tenant.tail:
+            return tenant.tail[offset]
+        index = self._segment_index(offset)
+        if index < 0:
+            return None
+        for message, metadata in self._read_segment(tenant, index, offset):
+            return (message, metadata) if message.offset == offset else None
+        return None
+
+    def replaced(self, message_id: int, offset: int) -> None:
+        """The message's newest values stand at ``offset`` from now on."""
+        self._stage.put(replaced_key(message_id), _U64.pack(offset))
+        self._stage.put(replacement_key(offset), _U64.pack(message_id))
+
+    def _read_segment(
+        self, tenant: TenantLog, index: int, start: int
+    ) -> Iterator[tuple[Message, bytes]]:
+        segment = self.segments[index]
+        prefix = tenant.keys.prefix(segment.number)
+        begin = prefix
+        if start > segment.start:
+            # The entry that holds ``start`` begins at or below it.
+            below = tenant.keys.entry(segment.number, start - segment.start) + b"\x00"
+            for key, _ in self._stage.scan(prefix, below, reverse=True):
+                begin = key
+                break
+        for key, value in self._stage.scan(begin, prefix_end(prefix)):
+            first = segment.start + unpack_var_u64(key, len(prefix))[0]
+            for message_id, metadata in read_log_value(value):
+                message = decode_metadata(message_id, metadata)
+                if message.offset < first:
+                    raise StoreCorrupt("A log entry holds an offset below its own.")
+                if message.offset >= start:
+                    yield message, metadata
+
+    def _segment_index(self, offset: int) -> int:
+        return bisect_right(self.segments, offset, key=lambda segment: segment.start) - 1
+
+    # -- removing ----------------------------------------------------------------------
+
+    def segment_end(self, index: int) -> int:
+        """The offset after the segment's last."""
+        if index + 1 < len(self.segments):
+            return self.segments[index + 1].start
+        return self.next_offset
+
+    def last_entries(self, index: int) -> list[tuple[TenantLog, Message]]:
+        """The last message of every tenant that has entries in the segment."""
+        segment = self.segments[index]
+        out = []
+        for tenant in self.tenants.values():
+            prefix = tenant.keys.prefix(segment.number)
+            for _, value in self._stage.scan(prefix, prefix_end(prefix), reverse=True):
+                message_id, metadata = list(read_log_value(value))[-1]
+                out.append((tenant, decode_metadata(message_id, metadata)))
+                break
+        return out
+
+    def replacements(self, low: int, high: int) -> list[int]:
+        """Ids of messages whose replacement has an offset with low <= offset < high."""
+        pairs = self._stage.scan(replacement_key(low), replacement_key(high))
+        return [int(_U64.unpack(value)[0]) for _, value in pairs]
+
+    def remove_segment(self, index: int) -> int:
+        """Remove a sealed segment with its payloads; returns how many entries it had."""
+        segment, end = self.segments[index], self.segment_end(index)
+        removed = 0
+        for tenant in self.tenants.values():
+            for _, value in self._stage.prefix(tenant.keys.prefix(segment.number)):
+                removed += len(list(read_log_value(value)))
+        self._stage.remove_range(*segment_range(segment.number))
+        self._stage.delete(segment_meta_key(segment.number))
+        for key_of in (payload_key, replaced_key, replacement_key):
+            self._stage.remove_range(key_of(segment.start), key_of(end))
+        del self.segments[index]
+        return removed

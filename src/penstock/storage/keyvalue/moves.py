@@ -1,0 +1,243 @@
+"""The moves: every transition of a delivery, each changing all its records together (S3).
+
+A move never waits, so a verb is one commit. Guards that need no state stay in the broker;
+these functions assume that the delivery is where they say it is.
+"""
+
+from __future__ import annotations
+
+from penstock.model.limits import MAX_ATTEMPTS
+from penstock.model.message import Message
+from penstock.model.states import State, Transition
+from penstock.storage.keyvalue.entry import Entry
+from penstock.storage.keyvalue.keys import claim_id_of, open_key
+from penstock.storage.keyvalue.open_keys import OpenKey
+from penstock.storage.keyvalue.queue import Queue
+
+__all__ = [
+    "assign",
+    "close_key",
+    "come_back",
+    "drop_waiting",
+    "exhausted",
+    "expire_waiting",
+    "fail",
+    "finish",
+    "lapse",
+    "let_time_pass",
+    "release",
+    "remember_ack",
+    "revive",
+]
+
+
+def assign(queue: Queue, message: Message, metadata: bytes, now: int) -> Entry:
+    """Route a message into the queue: available, or delayed until it is due."""
+    claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
+    entry = Entry(message.id, claim_id, 0, metadata, message)
+    if message.deliver_at > now:
+        queue.make_delayed(entry, message.deliver_at)
+    else:
+        queue.make_available(entry)
+    if message.expires_at is not None:
+        queue.watch_expiry(entry)
+    if queue.partitions is not None:
+        queue.partitions.added(entry)
+    return entry
+
+
+def finish(queue: Queue, entry: Entry, now: int, result: bytes | None) -> None:
+    """Ack: in flight to done."""
+    queue.take_in_flight(entry)
+    _leave_live(queue, entry)
+    queue.done.add(entry.claim_id, now, entry.settled(now))
+    queue.done_count += 1
+    queue.acks += 1
+    if result is not None:
+        queue.stage.put(queue.keys.result + entry.message_id.to_bytes(8, "big"), result)
+
+
+def come_back(
+    queue: Queue,
+    entry: Entry,
+    now: int,
+    transition: Transition,
+    *,
+    error: str | None = None,
+    delay_ms: int = 0,
+) -> State:
+    """In flight to available or delayed; to expired if its time is over by now."""
+    queue.take_in_flight(entry)
+    if not queue.is_dead_letter and _is_expired(entry, now):
+        _expire(queue, entry, now, transition, error)
+        return State.EXPIRED
+    state = State.DELAYED if delay_ms > 0 else State.AVAILABLE
+    _leave_mark(queue, entry, now, transition, state, error)
+    entry.rest()
+    if delay_ms > 0:
+        queue.make_delayed(entry, now + delay_ms)
+    else:
+        queue.make_available(entry)
+    return state
+
+
+def fail(
+    queue: Queue, entry: Entry, now: int, transition: Transition, error: str | None
+) -> State:
+    """In flight to failed, which is to say to the dead-letter queue (D1)."""
+    if queue.dead is None:
+        return come_back(queue, entry, now, transition, error=error)
+    queue.take_in_flight(entry)
+    _leave_live(queue, entry)
+    _leave_mark(queue, entry, now, transition, State.FAILED, error)
+    queue.failures += 1
+    entry.at = now
+    queue.dead.make_available(entry)
+    return State.FAILED
+
+
+def release(queue: Queue, entry: Entry, now: int) -> State:
+    """Hand back untouched: the grant does not count (C2)."""
+    if entry.attempts >= MAX_ATTEMPTS and not queue.is_dead_letter:
+        return fail(queue, entry, now, Transition.RELEASE, None)
+    return come_back(queue, entry, now, Transition.RELEASE)
+
+
+def lapse(queue: Queue, entry: Entry, now: int) -> State:
+    """The lease ran out: back, or failed when no attempts are left."""
+    if exhausted(queue, entry):
+        return fail(queue, entry, now, Transition.LAPSE, "lease expired")
+    return come_back(queue, entry, now, Transition.LAPSE)
+
+
+def exhausted(queue: Queue, entry: Entry) -> bool:
+    """Whether every grant that max_attempts allows has been used; released ones are not."""
+    if queue.is_dead_letter or entry.attempts < queue.policy.max_attempts:
+        return False
+    if entry.attempts >= MAX_ATTEMPTS:
+        return True
+    released = queue.trail(entry.message_id).released
+    return entry.attempts - released >= queue.policy.max_attempts
+
+
+def expire_waiting(queue: Queue, entry: Entry, now: int) -> None:
+    """An available or delayed delivery, already taken from its place, is past its time."""
+    _expire(queue, entry, now, Transition.EXPIRE, None)
+    close_key(queue, entry.message)
+
+
+def revive(
+    queue: Queue, message_id: int, priority: int, metadata: bytes, now: int, due_at: int
+) -> Entry:
+    """Replay: into the queue again at its old place, with attempts 0."""
+    claim_id = claim_id_of(queue.policy.bucket_size, priority, message_id)
+    entry = Entry(message_id, claim_id, 0, metadata)
+    entry.at = now
+    state = State.DELAYED if due_at > now else State.AVAILABLE
+    queue.home.replays += 1
+    queue.home.touch()
+    _leave_mark(queue, entry, now, Transition.REPLAY, state, None)
+    queue.stage.delete(queue.keys.result + message_id.to_bytes(8, "big"))
+    if due_at > now:
+        queue.make_delayed(entry, due_at)
+    else:
+        queue.make_available(entry)
+    queue.watch_expiry(entry)
+    if queue.partitions is not None:
+        queue.partitions.added(entry)
+    return entry
+
+
+def remember_ack(queue: Queue, message_id: int, done_at: int) -> None:
+    """A done record is about to be replayed away; its ack stays in the trail."""
+    trail = queue.trail(message_id)
+    queue.write_trail(message_id, trail.then(done_at, Transition.ACK, State.DONE, None, 0))
+
+
+def drop_waiting(queue: Queue, entry: Entry) -> None:
+    """An available or delayed delivery, already taken from its place, leaves for good."""
+    _leave_live(queue, entry)
+    close_key(queue, entry.message)
+    queue.forget(entry.message_id)
+
+
+def let_time_pass(queue: Queue, now: int, limit: int) -> tuple[int, int, int]:
+    """Due, lapsed and expired deliveries take their turn; returns how many of each."""
+    lapsed = expired = due = 0
+    if queue.next_lapse is not None and queue.next_lapse <= now:
+        for entry in queue.lapsed(now, limit):
+            lapse(queue, entry, now)
+            lapsed += 1
+    if queue.partitions is not None:
+        queue.partitions.drop_dead(now, lambda entry: lapse(queue, entry, now))
+    if queue.next_due is not None and queue.next_due <= now:
+        for due_at, claim_id, value in queue.timers(queue.keys.delayed, now, limit):
+            entry = queue.delayed_entry(value)
+            queue.take_delayed(due_at, claim_id)
+            queue.make_available(entry)
+            due += 1
+        queue.refresh_timers()
+    if queue.next_expiry is not None and queue.next_expiry <= now:
+        for at, claim_id, _ in queue.timers(queue.keys.expiry, now, limit):
+            expired += _expire_now(queue, at, claim_id, now)
+        queue.refresh_timers()
+    return due, lapsed, expired
+
+
+def close_key(queue: Queue, message: Message) -> None:
+    """The message is no longer unclaimed everywhere: a keyed publish makes a new one."""
+    if message.key is None:
+        return
+    key = open_key(queue.tenant, message.topic, message.key)
+    value = queue.stage.get(key)
+    if value is not None and OpenKey.decode(value).message_id == message.id:
+        queue.stage.delete(key)
+
+
+def _expire_now(queue: Queue, at: int, claim_id: int, now: int) -> int:
+    delayed = queue.find_delayed(claim_id)
+    if delayed is not None:
+        due_at, entry = delayed
+        queue.take_delayed(due_at, claim_id)
+    elif queue.shelf.find(claim_id) is not None:
+        entry = queue.take_available(claim_id)
+    else:
+        # In flight: it may still be acked, and expires when it would come back. The index
+        # has done its duty; the claim itself remembers expires_at.
+        queue.stage.delete(queue.keys.expires_at(at, claim_id))
+        return 0
+    expire_waiting(queue, entry, now)
+    return 1
+
+
+def _expire(
+    queue: Queue, entry: Entry, now: int, transition: Transition, error: str | None
+) -> None:
+    _leave_live(queue, entry)
+    _leave_mark(queue, entry, now, transition, State.EXPIRED, error)
+    queue.expired.add(entry.claim_id, now, entry.settled(now))
+    queue.expired_count += 1
+
+
+def _leave_live(queue: Queue, entry: Entry) -> None:
+    queue.unwatch_expiry(entry)
+    if queue.partitions is not None:
+        queue.partitions.removed(entry)
+
+
+def _leave_mark(
+    queue: Queue,
+    entry: Entry,
+    now: int,
+    transition: Transition,
+    state: State,
+    error: str | None,
+) -> None:
+    trail = queue.trail(entry.message_id)
+    grant = queue.home.last_grant
+    queue.write_trail(entry.message_id, trail.then(now, transition, state, error, grant))
+
+
+def _is_expired(entry: Entry, now: int) -> bool:
+    expires_at = entry.message.expires_at
+    return expires_at is not None and expires_at <= now

@@ -1,0 +1,33 @@
+"""Opening a key-value store by URL: ``rocksdb:///path`` and ``memory://``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import SplitResult, unquote
+
+from penstock.errors import BadUrl
+from penstock.storage.contract import Engine, EngineOptions
+from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
+from penstock.storage.keyvalue.engine import KeyValueEngine
+
+__all__ = ["open_memory", "open_rocksdb"]
+
+
+async def open_rocksdb(url: SplitResult, options: EngineOptions) -> Engine:
+    """``rocksdb:///absolute/path`` or ``rocksdb:relative/path``."""
+    if url.netloc or not url.path or url.query or url.fragment:
+        raise BadUrl(
+            f"{url.geturl()!r} is not rocksdb:///path (three slashes before an absolute path).",
+            field="url",
+        )
+    # Imported here so that a program without RocksDB stores does not load RocksDB.
+    from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter  # noqa: PLC0415
+
+    return await KeyValueEngine.open(RocksDBAdapter(Path(unquote(url.path))), options)
+
+
+async def open_memory(url: SplitResult, options: EngineOptions) -> Engine:
+    """``memory://``: a store that ends with the process."""
+    if url.netloc or url.path not in ("", "/") or url.query or url.fragment:
+        raise BadUrl(f"{url.geturl()!r} is not memory://.", field="url")
+    return await KeyValueEngine.open(MemoryAdapter(), options)

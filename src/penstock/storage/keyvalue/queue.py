@@ -1,0 +1,424 @@
+"""One queue in memory: its policy, its counts, and where its deliveries are.
+
+A ``Queue`` moves deliveries between *places* (the shelf, the delayed index, the settled
+shelves) and keeps the counts with them, so that counts equal a full scan (Q2). Which
+move a verb means is decided in ``moves``.
+
+A queue Q has a dead-letter queue, itself a ``Queue``, whose waiting deliveries are Q's
+failed ones (D1). It shares Q's attempts and trails, and has no dead-letter queue itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from penstock.filters import Filter
+from penstock.model.delivery import Receipt
+from penstock.model.limits import DLQ_SUFFIX, MAX_ATTEMPTS
+from penstock.model.message import Message, Offset
+from penstock.model.queue import Ordering, QueueInfo, QueuePolicy
+from penstock.storage.keyvalue.encoding import prefix_end, seal, unseal
+from penstock.storage.keyvalue.entry import Entry
+from penstock.storage.keyvalue.keys import QueueKeys, bucket_of, claim_id_of
+from penstock.storage.keyvalue.metadata import expires_at_of
+from penstock.storage.keyvalue.records import encode_spec, read_available, read_settled
+from penstock.storage.keyvalue.settled import SLOT_MS, SettledShelf
+from penstock.storage.keyvalue.shelf import Shelf
+from penstock.storage.keyvalue.stage import Stage
+from penstock.storage.keyvalue.trail import Trail
+
+if TYPE_CHECKING:
+    from penstock.storage.keyvalue.partitions import Partitions
+
+__all__ = ["DONE_SLOT", "EXPIRED_SLOT", "FAILED_SLOT", "Queue"]
+
+DONE_SLOT: Final = 1
+EXPIRED_SLOT: Final = 2
+FAILED_SLOT: Final = 3
+
+_CAUGHT_UP: Final = -1
+# cursor, delayed, available, in_flight, done, expired, grants, acks, nacks, failures,
+# epoch, last grant, replays, dead-letter queue paused
+_STATE = struct.Struct("<qQQQQQQQQQQQQB")
+_U64 = struct.Struct("<Q")
+
+
+class Queue:
+    """The state of one queue or dead-letter queue."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        tenant: str,
+        name: str,
+        number: int,
+        policy: QueuePolicy,
+        filter_: Filter,
+        *,
+        home: Queue | None = None,
+    ) -> None:
+        self.stage = stage
+        self.tenant = tenant
+        self.name = name
+        #: Stands in receipts, so that no queue takes another's; the dead letters have the next.
+        self.number = number
+        self.policy = policy
+        self.filter = filter_
+        self.filter_version = 1
+        self.created_at = 0
+        #: The next offset to route; None when caught up.
+        self.cursor: int | None = None
+        self.keys = QueueKeys(tenant, name)
+        #: The queue whose dead letters these are; itself for an ordinary queue.
+        self.home = home or self
+        self.is_dead_letter = home is not None
+        self.shelf = Shelf(stage, self.keys, dead_letters=self.is_dead_letter)
+        self.done = SettledShelf(stage, self.keys, self.keys.done, DONE_SLOT)
+        self.expired = SettledShelf(stage, self.keys, self.keys.expired, EXPIRED_SLOT)
+        self.claims: dict[Receipt, Entry] = {}
+        self._deadlines: list[tuple[int, int, list[Entry]]] = []
+        self._order = count()
+        self.next_due: int | None = None
+        self.next_expiry: int | None = None
+        self.partitions: Partitions | None = None
+        self.delayed_count = 0
+        self.available_count = 0
+        self.in_flight_count = 0
+        self.done_count = 0
+        self.expired_count = 0
+        self.grants = 0
+        self.acks = 0
+        self.nacks = 0
+        self.failures = 0
+        self.epoch = 0
+        #: The number of the newest grant; the dead letters take theirs from it too.
+        self.last_grant = 0
+        #: Deliveries that were replayed; while there are none, a first grant is the first.
+        self.replays = 0
+        self.paused_apart = False
+        self._marked = 0
+        self.dead: Queue | None = None
+        if home is None:
+            self.dead = Queue(
+                stage, tenant, name + DLQ_SUFFIX, number + 1, policy, filter_, home=self
+            )
+
+    # -- describing --------------------------------------------------------------------
+
+    @property
+    def ordered(self) -> bool:
+        return self.partitions is not None
+
+    @property
+    def paused(self) -> bool:
+        return self.paused_apart if self.is_dead_letter else self.policy.paused
+
+    @property
+    def depth(self) -> int:
+        return self.delayed_count + self.available_count + self.in_flight_count
+
+    @property
+    def info(self) -> QueueInfo:
+        policy = self.policy
+        if self.is_dead_letter:
+            policy = replace(
+                policy,
+                max_attempts=MAX_ATTEMPTS,
+                ordering=Ordering.NONE,
+                paused=self.paused_apart,
+            )
+        return QueueInfo(
+            tenant=self.tenant,
+            name=self.name,
+            policy=policy,
+            filter_version=self.filter_version,
+            created_at=self.created_at,
+            cursor=None if self.cursor is None else Offset(self.cursor),
+        )
+
+    def change_policy(self, policy: QueuePolicy, filter_: Filter) -> None:
+        self.policy = policy
+        self.filter = filter_
+        if self.dead is not None:
+            self.dead.change_policy(policy, filter_)
+
+    def pause(self, paused: bool) -> None:
+        """Dead letters are paused apart from their queue."""
+        if self.is_dead_letter:
+            self.paused_apart = paused
+            self.touch()
+        else:
+            self.change_policy(replace(self.policy, paused=paused), self.filter)
+            self.write_spec()
+
+    # -- records -----------------------------------------------------------------------
+
+    def write_spec(self) -> None:
+        facts = {
+            "queue_number": self.number,
+            "filter_version": self.filter_version,
+            "created_at": self.created_at,
+        }
+        self.stage.put(self.keys.spec, encode_spec(self.policy, facts))
+
+    def touch(self) -> None:
+        """The counts or the cursor changed; the state record goes with the next commit."""
+        if self._marked != self.stage.number:
+            self._marked = self.stage.number
+            self.stage.mark(self)
+
+    def write_to(self, stage: Stage) -> None:
+        stage.writes[self.keys.state] = seal(
+            _STATE.pack(
+                _CAUGHT_UP if self.cursor is None else self.cursor,
+                self.delayed_count,
+                self.available_count,
+                self.in_flight_count,
+                self.done_count,
+                self.expired_count,
+                self.grants,
+                self.acks,
+                self.nacks,
+                self.failures,
+                self.epoch,
+                self.last_grant,
+                self.replays,
+                self.paused_apart,
+            )
+        )
+
+    def load(self, last_offset: int) -> None:
+        """After opening: the counts, what is in flight, and the next timers."""
+        value = self.stage.get(self.keys.state)
+        if value is not None:
+            (
+                cursor,
+                self.delayed_count,
+                self.available_count,
+                self.in_flight_count,
+                self.done_count,
+                self.expired_count,
+                self.grants,
+                self.acks,
+                self.nacks,
+                self.failures,
+                self.epoch,
+                self.last_grant,
+                self.replays,
+                paused,
+            ) = _STATE.unpack(unseal(value, "queue state"))
+            self.cursor = None if cursor == _CAUGHT_UP else cursor
+            self.paused_apart = bool(paused)
+        self.shelf.start(self.policy.bucket_size, last_offset)
+        for entry in self.shelf.load_leases(self.number):
+            self.claims[entry.receipt] = entry
+            self.watch(entry.deadline, [entry])
+        self.next_due = self._first_time(self.keys.delayed)
+        self.next_expiry = self._first_time(self.keys.expiry)
+        if self.dead is not None:
+            self.dead.load(last_offset)
+
+    def discard(self) -> None:
+        """The queue is deleted: remove its records and write none any more."""
+        self.shelf.discard()
+        self.done.discard()
+        self.expired.discard()
+        self.stage.unmark(self)
+        if self.partitions is not None:
+            self.partitions.discard()
+        for start, end in self.keys.ranges():
+            self.stage.remove_range(start, end)
+        if self.dead is not None:
+            self.dead.discard()
+            self.stage.delete(self.keys.spec)
+
+    def evict(self, keep: int, completed: int) -> None:
+        self.shelf.evict(keep, completed)
+        self.done.evict(completed)
+        self.expired.evict(completed)
+        if self.dead is not None:
+            self.dead.evict(keep, completed)
+
+    # -- places ------------------------------------------------------------------------
+
+    def make_available(self, entry: Entry) -> None:
+        """To the shelf, at its place."""
+        if self.is_dead_letter:
+            entry.rest_failed()
+            slot = self.home.keys.slot(
+                FAILED_SLOT, entry.at // SLOT_MS, bucket_of(entry.claim_id)
+            )
+            self.stage.writes[slot] = b""
+        self.shelf.add(entry)
+        self.available_count += 1
+        self.touch()
+
+    def take_available(self, claim_id: int) -> Entry:
+        entry = self.shelf.remove(claim_id)
+        self.available_count -= 1
+        self.touch()
+        return entry
+
+    def make_delayed(self, entry: Entry, due_at: int) -> None:
+        """To the delayed index, out of the way of claims, until it is due."""
+        if self.is_dead_letter:
+            entry.rest_failed()
+        suffix = entry.claim_id.to_bytes(8, "big")
+        self.stage.writes[self.keys.delayed_at(due_at, entry.claim_id)] = (
+            b"\x01\x00" + entry.encoded
+        )
+        self.stage.writes[self.keys.place + suffix] = _U64.pack(due_at)
+        if self.next_due is None or due_at < self.next_due:
+            self.next_due = due_at
+        self.delayed_count += 1
+        self.touch()
+
+    def replace_waiting(self, message: Message, metadata: bytes) -> None:
+        """Give a delivery that nobody has claimed yet new metadata, at its place."""
+        claim_id = claim_id_of(self.policy.bucket_size, message.priority, message.id)
+        delayed = self.find_delayed(claim_id)
+        if delayed is not None:
+            due_at, entry = delayed
+            self.unwatch_expiry(entry)
+            entry.replace(metadata, message)
+            self.stage.put(self.keys.delayed_at(due_at, claim_id), b"\x01\x00" + entry.encoded)
+        else:
+            entry = self.shelf.remove(claim_id)
+            self.unwatch_expiry(entry)
+            entry.replace(metadata, message)
+            self.shelf.add(entry)
+        self.watch_expiry(entry)
+
+    def due_of(self, claim_id: int) -> int | None:
+        """When a delayed delivery is due; None if it is not delayed."""
+        value = self.stage.get(self.keys.place + claim_id.to_bytes(8, "big"))
+        return None if value is None else int(_U64.unpack(value)[0])
+
+    def find_delayed(self, claim_id: int) -> tuple[int, Entry] | None:
+        due_at = self.due_of(claim_id)
+        if due_at is None:
+            return None
+        value = self.stage.get(self.keys.delayed_at(due_at, claim_id))
+        assert value is not None
+        return due_at, self.delayed_entry(value)
+
+    def delayed_entry(self, value: bytes) -> Entry:
+        if not self.is_dead_letter:
+            ((message_id, claim_id, attempts, metadata),), _ = read_available(value)
+            return Entry(message_id, claim_id, attempts, metadata)
+        ((message_id, claim_id, at, attempts, metadata),) = read_settled(value)
+        entry = Entry(message_id, claim_id, attempts, metadata)
+        entry.at = at
+        return entry
+
+    def take_delayed(self, due_at: int, claim_id: int) -> None:
+        self.stage.delete(self.keys.delayed_at(due_at, claim_id))
+        self.stage.delete(self.keys.place + claim_id.to_bytes(8, "big"))
+        self.delayed_count -= 1
+        self.touch()
+
+    def make_in_flight(self, entry: Entry) -> None:
+        """Hold an entry that ``moves.grant`` has leased."""
+        self.shelf.hold(entry)
+        self.claims[entry.receipt] = entry
+        self.in_flight_count += 1
+
+    def take_in_flight(self, entry: Entry) -> None:
+        del self.claims[entry.receipt]
+        self.shelf.let_go(entry)
+        self.in_flight_count -= 1
+        self.touch()
+        if self.partitions is not None:
+            self.partitions.let_go(entry)
+
+    def remove_done(self, message: Message) -> None:
+        found = self.done.find(message.priority, message.id)
+        assert found is not None
+        self.done.remove(found.claim_id)
+        self.done_count -= 1
+        self.touch()
+
+    def remove_expired(self, message: Message) -> None:
+        found = self.expired.find(message.priority, message.id)
+        assert found is not None
+        self.expired.remove(found.claim_id)
+        self.expired_count -= 1
+        self.touch()
+
+    # -- timers ------------------------------------------------------------------------
+
+    def watch(self, deadline: int, entries: list[Entry]) -> None:
+        """Notice when the leases of ``entries`` lapse, unless they were extended."""
+        heappush(self._deadlines, (deadline, next(self._order), entries))
+
+    def lapsed(self, now: int, limit: int) -> list[Entry]:
+        """In-flight entries whose lease has ended, in claim order; at least ``limit`` or all."""
+        out: list[Entry] = []
+        while self._deadlines and self._deadlines[0][0] <= now and len(out) < limit:
+            deadline, _, entries = heappop(self._deadlines)
+            out += (
+                entry
+                for entry in entries
+                if entry.deadline == deadline and self.claims.get(entry.receipt) is entry
+            )
+        return out
+
+    @property
+    def next_lapse(self) -> int | None:
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def watch_expiry(self, entry: Entry) -> None:
+        """Index a live delivery that can expire."""
+        expires_at = expires_at_of(entry.metadata)
+        if expires_at is None or self.is_dead_letter:
+            return
+        self.stage.writes[self.keys.expires_at(expires_at, entry.claim_id)] = b""
+        if self.next_expiry is None or expires_at < self.next_expiry:
+            self.next_expiry = expires_at
+
+    def unwatch_expiry(self, entry: Entry) -> None:
+        """A delivery that could expire is no longer live."""
+        expires_at = expires_at_of(entry.metadata)
+        if expires_at is not None and not self.is_dead_letter:
+            self.stage.delete(self.keys.expires_at(expires_at, entry.claim_id))
+
+    def timers(self, prefix: bytes, now: int, limit: int) -> list[tuple[int, int, bytes]]:
+        """(time, claim id, value) of an index up to ``now``, earliest first."""
+        end = prefix + (now + 1).to_bytes(8, "big")
+        out = []
+        for key, value in self.stage.scan(prefix, end):
+            at = int.from_bytes(key[-16:-8], "big")
+            out.append((at, int.from_bytes(key[-8:], "big"), value))
+            if len(out) == limit:
+                break
+        return out
+
+    def refresh_timers(self) -> None:
+        """Look up the next due and the next expiring delivery again."""
+        self.next_due = self._first_time(self.keys.delayed)
+        self.next_expiry = self._first_time(self.keys.expiry)
+
+    # -- the trail ---------------------------------------------------------------------
+
+    def trail(self, message_id: int) -> Trail:
+        return Trail.decode(self.stage.get(self.keys.trail + message_id.to_bytes(8, "big")))
+
+    def write_trail(self, message_id: int, trail: Trail) -> None:
+        self.stage.put(self.keys.trail + message_id.to_bytes(8, "big"), trail.encode())
+
+    def forget(self, message_id: int) -> None:
+        """Remove what is kept beside a delivery that leaves the queue for good."""
+        suffix = message_id.to_bytes(8, "big")
+        self.stage.delete(self.keys.attempts + suffix)
+        self.stage.delete(self.keys.trail + suffix)
+        self.stage.delete(self.keys.result + suffix)
+
+    def _first_time(self, prefix: bytes) -> int | None:
+        for key, _ in self.stage.scan(prefix, prefix_end(prefix)):
+            return int.from_bytes(key[-16:-8], "big")
+        return None

@@ -1,0 +1,208 @@
+"""The records of the RFC: arrays of deliveries, attempts, and the queue specification.
+
+Byte-exact as docs/formats.md has them; tests/unit/storage/keyvalue holds the golden vectors.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from penstock.errors import StoreCorrupt
+from penstock.model.delivery import Attempt
+from penstock.model.queue import Backoff, Ordering, QueuePolicy
+from penstock.storage.keyvalue.encoding import Reader, pack_utf8, pack_var_bytes
+
+__all__ = [
+    "AVAILABLE",
+    "IN_FLIGHT",
+    "SETTLED",
+    "append_attempt",
+    "array",
+    "decode_attempts",
+    "decode_spec",
+    "encode_spec",
+    "first_attempt",
+    "read_available",
+    "read_in_flight",
+    "read_log_value",
+    "read_settled",
+]
+
+# The heads of array elements; the metadata follows each.
+#: messageID, claimID, attempts, metadata length
+AVAILABLE = struct.Struct("<QQHI")
+#: messageID, claimID, claimed_at, lease_deadline, attempts, metadata length
+IN_FLIGHT = struct.Struct("<QQqqHI")
+#: messageID, claimID, at, attempts, metadata length (done, failed, and our expired)
+SETTLED = struct.Struct("<QQqHI")
+#: messageID, metadata length
+_LOGGED = struct.Struct("<QI")
+
+_COUNT = struct.Struct("<H")
+_AT = struct.Struct("<q")
+_I64 = struct.Struct("<q")
+_FILTER_VERSION = b"\x01"
+
+
+def array(parts: list[bytes]) -> bytes:
+    """Array<T>: the count and the encoded elements."""
+    return _COUNT.pack(len(parts)) + b"".join(parts)
+
+
+def read_available(value: bytes, position: int = 0) -> tuple[list[tuple[int, int, int, bytes]], int]:
+    """(message id, claim id, attempts, metadata) of each, and the position after them."""
+    return _read(AVAILABLE, value, position)  # type: ignore[return-value]
+
+
+def read_in_flight(
+    value: bytes, position: int
+) -> tuple[list[tuple[int, int, int, int, int, bytes]], int]:
+    """(message id, claim id, claimed_at, deadline, attempts, metadata) of each."""
+    return _read(IN_FLIGHT, value, position)  # type: ignore[return-value]
+
+
+def read_settled(value: bytes) -> list[tuple[int, int, int, int, bytes]]:
+    """(message id, claim id, at, attempts, metadata) of each."""
+    out, end = _read(SETTLED, value, 0)
+    if end != len(value):
+        raise StoreCorrupt("A settled bucket is longer than it says.")
+    return out  # type: ignore[return-value]
+
+
+def read_log_value(value: bytes) -> Iterator[tuple[int, bytes]]:
+    """(message id, metadata) of each message of a log entry."""
+    out, end = _read(_LOGGED, value, 0)
+    if end != len(value):
+        raise StoreCorrupt("A log entry is longer than it says.")
+    return iter(out)  # type: ignore[arg-type]
+
+
+def logged(message_id: int, metadata: bytes) -> bytes:
+    """One MessageMetadata element of a log entry."""
+    return _LOGGED.pack(message_id, len(metadata)) + metadata
+
+
+def _read(head: struct.Struct, value: bytes, position: int) -> tuple[list[tuple[object, ...]], int]:
+    try:
+        (count,) = _COUNT.unpack_from(value, position)
+        position += 2
+        size = head.size
+        out: list[tuple[object, ...]] = []
+        for _ in range(count):
+            fields = head.unpack_from(value, position)
+            position += size
+            end = position + fields[-1]
+            out.append((*fields[:-1], value[position:end]))
+            position = end
+    except struct.error as error:
+        raise StoreCorrupt("A bucket record is cut short.") from error
+    if position > len(value):
+        raise StoreCorrupt("A bucket record is cut short.")
+    return out, position
+
+
+# -- attempts ------------------------------------------------------------------------------
+
+
+def first_attempt(claimed_at: int, consumer: bytes) -> bytes:
+    """The attempts record of a first grant; ``consumer`` is encoded as Utf8 already."""
+    return b"\x01\x00" + _AT.pack(claimed_at) + consumer
+
+
+def append_attempt(value: bytes | None, claimed_at: int, consumer: bytes) -> bytes:
+    """The record with one more attempt; the oldest goes when the count would not fit."""
+    if value is None:
+        return first_attempt(claimed_at, consumer)
+    (count,) = _COUNT.unpack_from(value)
+    body = value[2:]
+    if count == 0xFFFF:
+        body = body[10 + int.from_bytes(body[8:10], "little") :]
+        count -= 1
+    return _COUNT.pack(count + 1) + body + _AT.pack(claimed_at) + consumer
+
+
+def decode_attempts(value: bytes | None) -> list[Attempt]:
+    if value is None:
+        return []
+    reader = Reader(value, "attempts")
+    out = [Attempt(reader.i64(), reader.utf8()) for _ in range(reader.u16())]
+    reader.finish()
+    return out
+
+
+# -- the queue specification ---------------------------------------------------------------
+
+_NUMBERS = (
+    "visibility_timeout_ms",
+    "min_lease_ms",
+    "max_lease_ms",
+    "failed_retention_s",
+    "partition_concurrency",
+    "paused",
+    "max_depth",
+    "throughput_limit",
+)
+
+
+def encode_spec(policy: QueuePolicy, facts: dict[str, int]) -> bytes:
+    """The specification; ``facts`` are the queue's own numbers (version, created_at …)."""
+    fields: dict[str, int] = dict(facts)
+    for name in _NUMBERS:
+        value = getattr(policy, name)
+        if value is not None:
+            fields[name] = int(value)
+    fields["backoff_base_ms"] = policy.backoff.base_ms
+    fields["backoff_max_ms"] = policy.backoff.max_ms
+    fields["ordered"] = int(policy.ordering is Ordering.PARTITION)
+    parts = [
+        pack_utf8(name) + pack_var_bytes(_I64.pack(value)) for name, value in sorted(fields.items())
+    ]
+    return b"".join(
+        (
+            pack_var_bytes(_FILTER_VERSION + policy.filter.encode()),
+            struct.pack(
+                "<HIB", policy.max_attempts, policy.done_retention_s, policy.bucket_size
+            ),
+            pack_utf8(policy.description),
+            array(parts),
+        )
+    )
+
+
+def decode_spec(value: bytes) -> tuple[QueuePolicy, dict[str, int]]:
+    """The policy, and the numbers that are not part of it."""
+    reader = Reader(value, "queue specification")
+    filter_bytes = reader.var_bytes()
+    if filter_bytes[:1] != _FILTER_VERSION:
+        raise StoreCorrupt("A queue specification has a filter of an unknown version.")
+    max_attempts, done_retention_s, bucket_size = reader.u16(), reader.u32(), reader.u8()
+    description = reader.utf8()
+    fields: dict[str, int] = {}
+    if not reader.exhausted:
+        for _ in range(reader.u16()):
+            name = reader.utf8()
+            fields[name] = Reader(reader.var_bytes(), "queue specification").i64()
+        reader.finish()
+    defaults = QueuePolicy()
+    policy = QueuePolicy(
+        filter=filter_bytes[1:].decode(),
+        max_attempts=max_attempts,
+        done_retention_s=done_retention_s,
+        bucket_size=bucket_size,
+        description=description,
+        visibility_timeout_ms=fields.pop("visibility_timeout_ms", defaults.visibility_timeout_ms),
+        min_lease_ms=fields.pop("min_lease_ms", defaults.min_lease_ms),
+        max_lease_ms=fields.pop("max_lease_ms", defaults.max_lease_ms),
+        failed_retention_s=fields.pop("failed_retention_s", defaults.failed_retention_s),
+        partition_concurrency=fields.pop("partition_concurrency", 1),
+        paused=bool(fields.pop("paused", 0)),
+        max_depth=fields.pop("max_depth", None),
+        throughput_limit=fields.pop("throughput_limit", None),
+        backoff=Backoff(
+            fields.pop("backoff_base_ms", defaults.backoff.base_ms),
+            fields.pop("backoff_max_ms", defaults.backoff.max_ms),
+        ),
+        ordering=Ordering.PARTITION if fields.pop("ordered", 0) else Ordering.NONE,
+    )
+    return policy, fields

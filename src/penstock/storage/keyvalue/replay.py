@@ -1,0 +1,207 @@
+"""Replay and purge: bulk verbs, done in slices so that other verbs get their turn.
+
+A slice selects and moves without waiting in between, so every move is whole (S3); between
+slices the world may change, and each slice looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from penstock.errors import Conflict
+from penstock.filters import Filter
+from penstock.model.delivery import ReplayReply, ReplaySource, Snapshot
+from penstock.model.message import Message
+from penstock.model.states import LIVE, State
+from penstock.storage.keyvalue.browse import snapshots, snapshots_of
+from penstock.storage.keyvalue.keys import claim_id_of
+from penstock.storage.keyvalue.log import Log
+from penstock.storage.keyvalue.metadata import encode_metadata
+from penstock.storage.keyvalue.moves import drop_waiting, remember_ack, revive
+from penstock.storage.keyvalue.queue import Queue
+
+__all__ = ["Purge", "Replay"]
+
+#: Deliveries a slice looks at: about five milliseconds of work.
+SLICE = 1_000
+#: Deliveries that a reply shows.
+_SAMPLE = 10
+
+
+class Replay:
+    """One replay, slice by slice."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        log: Log,
+        source: ReplaySource,
+        where: Filter | None,
+        limit: int,
+        *,
+        rate: int | None,
+        dry_run: bool,
+        replay_id: str | None,
+    ) -> None:
+        if queue.is_dead_letter:
+            if source is ReplaySource.LOG:
+                raise Conflict("A dead-letter queue is not filled from the log.", field="source")
+            if source is ReplaySource.FAILED:
+                queue = queue.home
+        self._queue = queue
+        self._log = log
+        self._source = source
+        self._where = where
+        self._left = limit
+        self._rate = rate
+        self._dry_run = dry_run
+        self._replay_id = replay_id
+        self._position = -1
+        self._count = 0
+        self._skipped = 0
+        self._sample: list[Snapshot] = []
+
+    @property
+    def reply(self) -> ReplayReply:
+        return ReplayReply(self._count, tuple(self._sample), self._skipped)
+
+    def run_slice(self, now: int) -> bool:
+        """Look at the next deliveries; returns whether there is more to do."""
+        if self._left <= 0:
+            return False
+        looked = list(islice(self._candidates(self._position), SLICE))
+        for position, snapshot in looked:
+            self._position = position
+            if snapshot is None or not self._selects(snapshot, now):
+                continue
+            if not self._dry_run:
+                self._move(snapshot, now)
+            if len(self._sample) < _SAMPLE:
+                self._sample.append(snapshot)
+            self._count += 1
+            self._left -= 1
+            if self._left == 0:
+                return False
+        return len(looked) == SLICE
+
+    def _candidates(self, after: int) -> Iterator[tuple[int, Snapshot | None]]:
+        if self._source is ReplaySource.LOG:
+            return self._logged(after)
+        state = State.FAILED if self._source is ReplaySource.FAILED else State.DONE
+        return iter(snapshots(self._queue, state, after))
+
+    def _logged(self, after: int) -> Iterator[tuple[int, Snapshot | None]]:
+        queue = self._queue
+        for message, _ in self._log.read(queue.tenant, after + 1, staged=True):
+            if queue.cursor is not None and message.offset >= queue.cursor:
+                return
+            yield message.offset, self._logged_one(message)
+
+    def _logged_one(self, entry: Message) -> Snapshot | None:
+        queue = self._queue
+        if entry.id != entry.offset:
+            return None  # A replacement: the message was met at its own place.
+        message = entry
+        if entry.key is not None:
+            newest = self._log.find(queue.tenant, entry.id)
+            assert newest is not None
+            message = newest[0]
+        if not queue.filter.matches(message):
+            return None
+        for found in snapshots_of(queue, message):
+            live = found.state in LIVE or found.queue != queue.name
+            return None if live else found
+        return Snapshot(queue=queue.name, message=message, state=State.AVAILABLE, attempts=0)
+
+    def _selects(self, snapshot: Snapshot, now: int) -> bool:
+        message = snapshot.message
+        if self._where is not None and not self._where.matches(message):
+            return False
+        expires_at = message.expires_at
+        expired = expires_at is not None and expires_at <= now and not self._queue.is_dead_letter
+        if expired or self._is_marked(message):
+            self._skipped += 1
+            return False
+        return True
+
+    def _is_marked(self, message: Message) -> bool:
+        if self._replay_id is None:
+            return False
+        key = self._queue.keys.replay_mark(message.id, self._replay_id)
+        return self._queue.stage.get(key) is not None
+
+    def _move(self, snapshot: Snapshot, now: int) -> None:
+        queue, message = self._queue, snapshot.message
+        self._take(snapshot)
+        due_at = now if self._rate is None else now + self._count * 1000 // self._rate
+        revive(queue, message.id, message.priority, encode_metadata(message), now, due_at)
+        if self._replay_id is not None:
+            queue.stage.put(queue.keys.replay_mark(message.id, self._replay_id), b"")
+
+    def _take(self, snapshot: Snapshot) -> None:
+        queue, message = self._queue, snapshot.message
+        if snapshot.state is State.FAILED:
+            assert queue.dead is not None
+            queue.dead.take_available(
+                claim_id_of(queue.policy.bucket_size, message.priority, message.id)
+            )
+        elif snapshot.state is State.DONE:
+            queue.remove_done(message)
+            remember_ack(queue, message.id, snapshot.at or 0)
+        elif snapshot.state is State.EXPIRED:
+            queue.remove_expired(message)
+
+
+class Purge:
+    """One purge, slice by slice."""
+
+    def __init__(self, queue: Queue, state: State, where: Filter | None, limit: int) -> None:
+        if state is State.IN_FLIGHT:
+            raise Conflict(
+                "Deliveries in flight belong to their consumers; they cannot be purged.",
+                field="state",
+            )
+        self._queue = queue
+        self._state = state
+        self._where = where
+        self._limit = limit
+        self._position = -1
+        self.count = 0
+        self.more = False
+
+    def run_slice(self) -> bool:
+        """Remove what the next deliveries have to give; returns whether to go on."""
+        looked = list(islice(snapshots(self._queue, self._state, self._position), SLICE))
+        for position, snapshot in looked:
+            if self._where is not None and not self._where.matches(snapshot.message):
+                self._position = position
+                continue
+            if self.count == self._limit:
+                self.more = True
+                return False
+            self._position = position
+            self._remove(snapshot.message)
+            self.count += 1
+        return len(looked) == SLICE
+
+    def _remove(self, message: Message) -> None:
+        queue = self._queue
+        claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
+        match self._state:
+            case State.AVAILABLE:
+                drop_waiting(queue, queue.take_available(claim_id))
+            case State.DELAYED:
+                found = queue.find_delayed(claim_id)
+                assert found is not None
+                queue.take_delayed(found[0], claim_id)
+                drop_waiting(queue, found[1])
+            case State.FAILED:
+                assert queue.dead is not None
+                drop_waiting(queue.dead, queue.dead.take_available(claim_id))
+            case State.DONE:
+                queue.remove_done(message)
+                queue.forget(message.id)
+            case _:
+                queue.remove_expired(message)
+                queue.forget(message.id)

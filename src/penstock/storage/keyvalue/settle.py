@@ -1,0 +1,123 @@
+"""Settle: end claims, each on its own, or all with a publish or none (S1, S2, S3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from penstock.model.delivery import (
+    Ack,
+    Extend,
+    Nack,
+    Outcome,
+    Receipt,
+    Reject,
+    Release,
+    Settlement,
+    Verdict,
+)
+from penstock.model.states import State, Transition
+from penstock.storage.contract import Jitter
+from penstock.storage.keyvalue.entry import Entry
+from penstock.storage.keyvalue.moves import come_back, exhausted, fail, finish, release
+from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.trail import cut_error
+
+__all__ = ["abort", "settle", "stale"]
+
+
+def stale(queue: Queue, settlements: Sequence[Settlement]) -> set[Receipt]:
+    """The receipts that are not current; a second one for the same claim is not either."""
+    out: set[Receipt] = set()
+    ended: set[Receipt] = set()
+    for item in settlements:
+        receipt = item.receipt
+        current = receipt in queue.claims and receipt not in ended
+        if not current and not (isinstance(item, Ack) and (receipt in ended or _was_acked(queue, receipt))):
+            out.add(receipt)
+        if not isinstance(item, Extend):
+            ended.add(receipt)
+    return out
+
+
+def abort(settlements: Sequence[Settlement], bad: set[Receipt]) -> tuple[Outcome, ...]:
+    """The outcomes of a settle-with-publish that is not carried out."""
+    return tuple(
+        Outcome(item.receipt, Verdict.STALE if item.receipt in bad else Verdict.ABORTED)
+        for item in settlements
+    )
+
+
+def settle(
+    queue: Queue, settlements: Sequence[Settlement], now: int, jitter: Jitter
+) -> tuple[Outcome, ...]:
+    """Carry out every settlement whose receipt is current."""
+    claims = queue.claims
+    out: list[Outcome] = []
+    for item in settlements:
+        entry = claims.get(item.receipt)
+        if entry is not None:
+            out.append(_settle_one(queue, entry, item, now, jitter))
+        elif isinstance(item, Ack) and _was_acked(queue, item.receipt):
+            out.append(Outcome(item.receipt, Verdict.OK, State.DONE))
+        else:
+            out.append(Outcome(item.receipt, Verdict.STALE))
+    return tuple(out)
+
+
+def _settle_one(
+    queue: Queue, entry: Entry, item: Settlement, now: int, jitter: Jitter
+) -> Outcome:
+    until: int | None = None
+    match item:
+        case Ack():
+            finish(queue, entry, now, item.result)
+            state = State.DONE
+        case Nack():
+            state, until = _nack(queue, entry, item, now, jitter)
+        case Reject():
+            state = fail(queue, entry, now, Transition.REJECT, cut_error(item.error))
+        case Release():
+            state = release(queue, entry, now)
+        case Extend():
+            policy = queue.policy
+            lease_ms = min(max(item.lease_ms, policy.min_lease_ms), policy.max_lease_ms)
+            until = now + lease_ms
+            entry.hold(until)
+            queue.shelf.hold(entry)
+            queue.watch(until, [entry])
+            state = State.IN_FLIGHT
+        case _:
+            assert_never(item)
+    return Outcome(item.receipt, Verdict.OK, state, until)
+
+
+def _nack(
+    queue: Queue, entry: Entry, item: Nack, now: int, jitter: Jitter
+) -> tuple[State, int | None]:
+    queue.nacks += 1
+    error = cut_error(item.error)
+    if exhausted(queue, entry):
+        return fail(queue, entry, now, Transition.NACK, error), None
+    if item.delay_ms is not None:
+        delay_ms = item.delay_ms
+    elif queue.is_dead_letter:
+        delay_ms = 0
+    else:
+        delay_ms = jitter(queue.policy.backoff.ceiling_ms(entry.attempts))
+    state = come_back(queue, entry, now, Transition.NACK, error=error, delay_ms=delay_ms)
+    return state, now + delay_ms if state is State.DELAYED else None
+
+
+def _was_acked(queue: Queue, receipt: Receipt) -> bool:
+    """Whether this very receipt acked a delivery whose done record is still kept."""
+    try:
+        number, claim_id, grant, attempt = (int(part, 16) for part in receipt.split("-"))
+    except ValueError:
+        return False
+    if number != queue.number or claim_id >= 1 << 64 or claim_id >> 60 > 4:
+        return False
+    done = queue.done.get(claim_id)
+    if done is None or done.attempts != attempt:
+        return False
+    return grant > queue.trail(done.message_id).replayed_grant

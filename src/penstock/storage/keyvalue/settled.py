@@ -1,0 +1,195 @@
+"""Done and expired deliveries: buckets that only retention, replay and purge take from.
+
+Every bucket that gets an entry also gets a *slot*: a key that begins with the minute of the
+entry's time. Retention reads the slots that are old enough and so costs what it removes,
+however much settled history there is; a changed retention only moves the bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from typing import Final
+
+from penstock.storage.keyvalue.encoding import prefix_end
+from penstock.storage.keyvalue.keys import (
+    EXPONENT_SHIFT,
+    NUMBER_MASK,
+    QueueKeys,
+    bucket_of,
+    claim_id_of,
+    claim_ranges,
+)
+from penstock.storage.keyvalue.records import SETTLED, array, read_settled
+from penstock.storage.keyvalue.stage import Stage
+
+__all__ = ["SLOT_MS", "SettledShelf", "Settled"]
+
+#: How finely retention looks at time; deliveries inside a slot are still compared exactly.
+SLOT_MS: Final = 60_000
+#: Settled buckets kept in memory a queue; acks cluster, so a few suffice.
+_KEEP: Final = 8
+
+
+class Settled:
+    """One settled delivery."""
+
+    __slots__ = ("at", "attempts", "claim_id", "message_id", "metadata")
+
+    def __init__(
+        self, message_id: int, claim_id: int, at: int, attempts: int, metadata: bytes
+    ) -> None:
+        self.message_id = message_id
+        self.claim_id = claim_id
+        self.at = at
+        self.attempts = attempts
+        self.metadata = metadata
+
+
+class _Bucket:
+    __slots__ = ("bucket_id", "entries", "number", "shelf")
+
+    def __init__(self, shelf: SettledShelf, bucket_id: int) -> None:
+        self.shelf = shelf
+        self.bucket_id = bucket_id
+        self.entries: dict[int, bytes] = {}
+        self.number = 0
+
+    def write_to(self, stage: Stage) -> None:
+        value = array(list(self.entries.values())) if self.entries else None
+        stage.writes[self.shelf.prefix + self.bucket_id.to_bytes(8, "big")] = value
+
+
+class SettledShelf:
+    """All done, or all expired, deliveries of one queue."""
+
+    def __init__(self, stage: Stage, keys: QueueKeys, prefix: bytes, slot_kind: int) -> None:
+        self._stage = stage
+        self._keys = keys
+        self.prefix = prefix
+        self._kind = slot_kind
+        self._buckets: dict[int, _Bucket] = {}
+
+    def add(self, claim_id: int, at: int, encoded: bytes) -> None:
+        """Keep an entry, encoded as ``Entry.settled`` does."""
+        bucket = self._bucket(bucket_of(claim_id))
+        bucket.entries[claim_id] = encoded
+        self._touch(bucket)
+        self._stage.writes[self._keys.slot(self._kind, at // SLOT_MS, bucket.bucket_id)] = b""
+
+    def find(self, priority: int, message_id: int) -> Settled | None:
+        """The entry of a message, under whatever exponent it was settled."""
+        for exponent in range(5):
+            claim_id = claim_id_of(exponent, priority, message_id)
+            found = self.get(claim_id)
+            if found is not None:
+                return found
+        return None
+
+    def get(self, claim_id: int) -> Settled | None:
+        bucket_id = bucket_of(claim_id)
+        bucket = self._buckets.get(bucket_id)
+        if bucket is not None:
+            encoded = bucket.entries.get(claim_id)
+            return None if encoded is None else _decode(encoded)
+        value = self._stage.get(self.prefix + bucket_id.to_bytes(8, "big"))
+        if value is None:
+            return None
+        return next((Settled(*row) for row in read_settled(value) if row[1] == claim_id), None)
+
+    def remove(self, claim_id: int) -> None:
+        bucket = self._bucket(bucket_of(claim_id))
+        del bucket.entries[claim_id]
+        self._touch(bucket)
+
+    def of_bucket(self, bucket_id: int) -> list[Settled]:
+        """Everything in one bucket."""
+        return [_decode(encoded) for encoded in self._bucket(bucket_id).entries.values()]
+
+    def walk(self, after: int) -> Iterator[Settled]:
+        """Entries whose number is above ``after``, in claim order over all exponents."""
+        return merge(
+            *(self._walk_exponent(exponent, after) for exponent in range(5)),
+            key=lambda item: item.claim_id & NUMBER_MASK,
+        )
+
+    def refers(self, low: int, high: int) -> bool:
+        """Whether a message with low <= id < high is here."""
+        for first, end in claim_ranges(low, high, range(5)):
+            if any(
+                first <= claim_id < end
+                for bucket in self._buckets.values()
+                for claim_id in bucket.entries
+            ):
+                return True
+            for key, value in self._stage.scan(
+                self.prefix + bucket_of(first).to_bytes(8, "big"),
+                self.prefix + end.to_bytes(8, "big"),
+            ):
+                if int.from_bytes(key[-8:], "big") not in self._buckets and any(
+                    first <= row[1] < end for row in read_settled(value)
+                ):
+                    return True
+        return False
+
+    def evict(self, completed: int) -> None:
+        """Forget clean buckets, the oldest first."""
+        if len(self._buckets) <= _KEEP:
+            return
+        for bucket_id in list(self._buckets)[: len(self._buckets) - _KEEP]:
+            if self._buckets[bucket_id].number <= completed:
+                del self._buckets[bucket_id]
+
+    def discard(self) -> None:
+        for bucket in self._buckets.values():
+            self._stage.unmark(bucket)
+
+    def _walk_exponent(self, exponent: int, after: int) -> Iterator[Settled]:
+        base = exponent << EXPONENT_SHIFT
+        low = bucket_of(base + max(after, 0))
+        end = base + NUMBER_MASK
+        loaded = sorted(item for item in self._buckets if low <= item <= end)
+        position = 0
+        pairs = self._stage.scan(
+            self.prefix + low.to_bytes(8, "big"),
+            self.prefix + (end + 1).to_bytes(8, "big")
+            if exponent < 15
+            else prefix_end(self.prefix),
+        )
+        for key, value in pairs:
+            bucket_id = int.from_bytes(key[-8:], "big")
+            while position < len(loaded) and loaded[position] <= bucket_id:
+                yield from _above(self.of_bucket(loaded[position]), after)
+                position += 1
+            if bucket_id not in self._buckets:
+                yield from _above((Settled(*row) for row in read_settled(value)), after)
+        for bucket_id in loaded[position:]:
+            yield from _above(self.of_bucket(bucket_id), after)
+
+    def _bucket(self, bucket_id: int) -> _Bucket:
+        bucket = self._buckets.get(bucket_id)
+        if bucket is None:
+            bucket = self._buckets[bucket_id] = _Bucket(self, bucket_id)
+            value = self._stage.get(self.prefix + bucket_id.to_bytes(8, "big"))
+            if value is not None:
+                for row in read_settled(value):
+                    message_id, claim_id, at, attempts, metadata = row
+                    head = SETTLED.pack(message_id, claim_id, at, attempts, len(metadata))
+                    bucket.entries[claim_id] = head + metadata
+        return bucket
+
+    def _touch(self, bucket: _Bucket) -> None:
+        if bucket.number != self._stage.number:
+            bucket.number = self._stage.number
+            self._stage.mark(bucket)
+
+
+def _above(items: Iterable[Settled], after: int) -> list[Settled]:
+    kept = [item for item in items if item.claim_id & NUMBER_MASK > after]
+    kept.sort(key=lambda item: item.claim_id)
+    return kept
+
+
+def _decode(encoded: bytes) -> Settled:
+    message_id, claim_id, at, attempts, _ = SETTLED.unpack_from(encoded)
+    return Settled(message_id, claim_id, at, attempts, encoded[SETTLED.size :])

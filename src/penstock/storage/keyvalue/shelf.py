@@ -1,0 +1,380 @@
+"""The shelf: a queue's waiting and in-flight deliveries, in buckets, in claim order.
+
+Only some buckets are in memory. The invariant that keeps claims exact at any depth: a
+bucket with available entries that is not loaded lies, in its lane, inside the *spill*,
+one range of bucket ids a lane. Loading moves the low end of the spill up, evicting
+stretches the range over what was evicted. A loaded bucket is the truth; its record on
+disk may be older. Buckets with in-flight entries or uncommitted changes stay loaded.
+
+A dead-letter shelf stores its waiting entries as the parent's failed records (D1).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.errors import StoreCorrupt
+from penstock.storage.keyvalue.encoding import Reader, pack_utf8, prefix_end, seal, unseal
+from penstock.storage.keyvalue.entry import LEASE, Entry, receipt_of
+from penstock.storage.keyvalue.keys import (
+    EXPONENT_SHIFT,
+    LANE_SPAN,
+    LANES,
+    NUMBER_MASK,
+    QueueKeys,
+    bucket_of,
+    claim_ranges,
+)
+from penstock.storage.keyvalue.records import (
+    array,
+    read_available,
+    read_in_flight,
+    read_settled,
+)
+from penstock.storage.keyvalue.stage import Stage
+
+__all__ = ["Bucket", "Shelf"]
+
+#: Buckets read from disk at once when the claim head reaches the spill.
+_READ_AHEAD: Final = 4
+_EMPTY_ARRAY = b"\x00\x00"
+
+
+class Bucket:
+    """The entries of one bucket record."""
+
+    __slots__ = ("available", "bucket_id", "in_flight", "in_order", "leased", "number", "shelf")
+
+    def __init__(self, shelf: Shelf, bucket_id: int) -> None:
+        self.shelf = shelf
+        self.bucket_id = bucket_id
+        self.available: dict[int, Entry] = {}
+        self.in_flight: dict[int, Entry] = {}
+        #: Whether ``available`` is in claim order; entries that come back may break it.
+        self.in_order = True
+        #: Whether a lease record may be on disk.
+        self.leased = False
+        #: The number of the commit that holds the newest change.
+        self.number = 0
+
+    def write_to(self, stage: Stage) -> None:
+        self.shelf.write_bucket(stage, self)
+
+    def sort(self) -> None:
+        if not self.in_order:
+            self.available = dict(sorted(self.available.items()))
+            self.in_order = True
+
+
+class Lane:
+    """The buckets of one priority."""
+
+    __slots__ = ("heads", "spill_high", "spill_low")
+
+    def __init__(self) -> None:
+        #: Loaded buckets with available entries, in order.
+        self.heads: list[int] = []
+        #: The spill is empty when low > high.
+        self.spill_low = 1
+        self.spill_high = 0
+
+    def spill(self, bucket_id: int) -> None:
+        """Stretch the spill over a bucket that leaves memory."""
+        if self.spill_low > self.spill_high:
+            self.spill_low = self.spill_high = bucket_id
+        else:
+            self.spill_low = min(self.spill_low, bucket_id)
+            self.spill_high = max(self.spill_high, bucket_id)
+
+    def is_spilled(self, bucket_id: int) -> bool:
+        return self.spill_low <= bucket_id <= self.spill_high
+
+
+class Shelf:
+    """All buckets of one queue."""
+
+    def __init__(self, stage: Stage, keys: QueueKeys, *, dead_letters: bool) -> None:
+        self._stage = stage
+        self._keys = keys
+        self._dead_letters = dead_letters
+        self._waiting_prefix = keys.failed if dead_letters else keys.active
+        self._buckets: dict[int, Bucket] = {}
+        self._lanes = [Lane() for _ in range(LANES)]
+        self._last: Bucket | None = None
+
+    # -- moving entries ----------------------------------------------------------------
+
+    def add(self, entry: Entry) -> None:
+        """Put an entry at its place among the available ones."""
+        claim_id = entry.claim_id
+        bucket = self._last
+        bucket_id = bucket_of(claim_id)
+        if bucket is None or bucket.bucket_id != bucket_id:
+            self._last = bucket = self.bucket(bucket_id)
+        available = bucket.available
+        if not available:
+            insort(self._lane(bucket_id).heads, bucket_id)
+        elif bucket.in_order and claim_id < next(reversed(available)):
+            bucket.in_order = False
+        available[claim_id] = entry
+        self.touch(bucket)
+
+    def find(self, claim_id: int) -> Entry | None:
+        """The available entry with that claim id."""
+        return self.bucket(bucket_of(claim_id)).available.get(claim_id)
+
+    def remove(self, claim_id: int) -> Entry:
+        """Take an available entry off the shelf."""
+        bucket = self.bucket(bucket_of(claim_id))
+        entry = bucket.available.pop(claim_id)
+        self.took_from(bucket)
+        return entry
+
+    def took_from(self, bucket: Bucket) -> None:
+        """An available entry was taken out of ``bucket``."""
+        self.touch(bucket)
+        if not bucket.available:
+            heads = self._lane(bucket.bucket_id).heads
+            del heads[bisect_left(heads, bucket.bucket_id)]
+            bucket.in_order = True
+
+    def hold(self, entry: Entry) -> None:
+        """Keep an entry among the in-flight ones of its bucket."""
+        bucket = self.bucket(bucket_of(entry.claim_id))
+        bucket.in_flight[entry.claim_id] = entry
+        self.touch(bucket)
+
+    def let_go(self, entry: Entry) -> None:
+        """Take an entry out of the in-flight ones."""
+        bucket_id = bucket_of(entry.claim_id)
+        bucket = self._buckets[bucket_id]
+        del bucket.in_flight[entry.claim_id]
+        self.touch(bucket)
+
+    def touch(self, bucket: Bucket) -> None:
+        """The bucket has changed and will be written with the next commit."""
+        if bucket.number != self._stage.number:
+            bucket.number = self._stage.number
+            self._stage.mark(bucket)
+
+    # -- in claim order ----------------------------------------------------------------
+
+    def head(self) -> Bucket | None:
+        """The bucket with the first available entry, or None."""
+        for number in range(LANES):
+            bucket = self.lane_head(number)
+            if bucket is not None:
+                return bucket
+        return None
+
+    def lane_head(self, number: int) -> Bucket | None:
+        """The bucket with the lane's first available entry, in order, or None."""
+        lane = self._lanes[number]
+        while lane.spill_low <= lane.spill_high:
+            if lane.heads and lane.heads[0] <= lane.spill_low:
+                break
+            self._load_ahead(lane)
+        if not lane.heads:
+            return None
+        bucket = self._buckets[lane.heads[0]]
+        bucket.sort()
+        return bucket
+
+    def walk(self, after: int) -> Iterator[Entry]:
+        """Available entries with a claim id above ``after``, in order, loading nothing."""
+        low = bucket_of(after) if after >= 0 else 0
+        loaded = sorted(
+            bucket_id
+            for bucket_id, bucket in self._buckets.items()
+            if bucket_id >= low and bucket.available
+        )
+        position = 0
+        for key, value in self._stage.scan(
+            self._waiting_prefix + low.to_bytes(8, "big"), prefix_end(self._waiting_prefix)
+        ):
+            bucket_id = int.from_bytes(key[-8:], "big")
+            while position < len(loaded) and loaded[position] <= bucket_id:
+                yield from self._available_of(loaded[position], after)
+                position += 1
+            if bucket_id not in self._buckets:
+                for entry in self._waiting_entries(value):
+                    if entry.claim_id > after:
+                        yield entry
+        for bucket_id in loaded[position:]:
+            yield from self._available_of(bucket_id, after)
+
+    def _available_of(self, bucket_id: int, after: int) -> list[Entry]:
+        bucket = self._buckets[bucket_id]
+        bucket.sort()
+        return [entry for entry in bucket.available.values() if entry.claim_id > after]
+
+    def refers(self, low: int, high: int, exponent: int) -> bool:
+        """Whether a message with low <= id < high is here, available or in flight."""
+        for first, end in claim_ranges(low, high, (exponent,)):
+            if any(
+                first <= claim_id < end
+                for bucket in self._buckets.values()
+                for claim_id in (*bucket.available, *bucket.in_flight)
+            ):
+                return True
+            for key, value in self._stage.scan(
+                self._waiting_prefix + bucket_of(first).to_bytes(8, "big"),
+                self._waiting_prefix + end.to_bytes(8, "big"),
+            ):
+                if int.from_bytes(key[-8:], "big") not in self._buckets and any(
+                    first <= entry.claim_id < end for entry in self._waiting_entries(value)
+                ):
+                    return True
+        return False
+
+    def held(self, claim_id: int) -> Entry | None:
+        """The in-flight entry with that claim id; its bucket is always loaded."""
+        bucket = self._buckets.get(bucket_of(claim_id))
+        return None if bucket is None else bucket.in_flight.get(claim_id)
+
+    # -- between memory and disk -------------------------------------------------------
+
+    def bucket(self, bucket_id: int) -> Bucket:
+        """The bucket, loaded from disk if it may be there."""
+        bucket = self._buckets.get(bucket_id)
+        if bucket is None:
+            bucket = self._buckets[bucket_id] = Bucket(self, bucket_id)
+            if self._lane(bucket_id).is_spilled(bucket_id):
+                value = self._stage.get(self._waiting_prefix + bucket_id.to_bytes(8, "big"))
+                if value is not None:
+                    self._fill(bucket, value)
+        return bucket
+
+    def start(self, exponent: int, last_offset: int) -> None:
+        """After opening: anything up to ``last_offset`` may be on disk."""
+        if last_offset < 0:
+            return
+        for number, lane in enumerate(self._lanes):
+            base = exponent << EXPONENT_SHIFT | number * LANE_SPAN
+            lane.spill_low = base
+            lane.spill_high = bucket_of(base + last_offset)
+
+    def load_leases(self, queue_number: int) -> list[Entry]:
+        """After opening: load every bucket with in-flight entries, and return those."""
+        out: list[Entry] = []
+        for key, value in self._stage.prefix(self._keys.leases):
+            bucket_id = int.from_bytes(key[-8:], "big")
+            bucket = self.bucket(bucket_id)
+            active = self._stage.get(self._keys.active + key[-8:])
+            if active is None:
+                raise StoreCorrupt("A lease record has no bucket.")
+            _, position = read_available(active)
+            held, end = read_in_flight(active, position)
+            if end != len(active):
+                raise StoreCorrupt("An active bucket is longer than it says.")
+            for message_id, claim_id, claimed_at, deadline, attempts, metadata in held:
+                entry = Entry(message_id, claim_id, attempts, metadata)
+                entry.claimed_at = claimed_at
+                entry.hold(deadline)
+                bucket.in_flight[claim_id] = entry
+            reader = Reader(unseal(value, "lease"), "lease")
+            for _ in range(reader.u16()):
+                claim_id, grant, epoch = reader.u64(), reader.u64(), reader.u64()
+                entry = bucket.in_flight[claim_id]
+                entry.grant, entry.epoch, entry.at = grant, epoch, reader.i64()
+                entry.consumer = reader.utf8()
+                entry.lease = _lease(entry)
+                entry.receipt = receipt_of(queue_number, claim_id, grant, entry.attempts)
+                bucket.leased = True
+                out.append(entry)
+        return out
+
+    def evict(self, keep: int, completed: int) -> None:
+        """Forget clean buckets, the farthest from the claim head first, down to ``keep``."""
+        if len(self._buckets) <= keep:
+            return
+        keep -= keep // 4  # Some more at once, so that this does not run with every commit.
+        for bucket_id in sorted(self._buckets, reverse=True):
+            bucket = self._buckets[bucket_id]
+            if bucket.in_flight or bucket.number > completed or bucket is self._last:
+                continue
+            del self._buckets[bucket_id]
+            if bucket.available:
+                lane = self._lane(bucket_id)
+                del lane.heads[bisect_left(lane.heads, bucket_id)]
+                lane.spill(bucket_id)
+            if len(self._buckets) <= keep:
+                return
+
+    def discard(self) -> None:
+        """The queue is being deleted: nothing of it may be written any more."""
+        for bucket in self._buckets.values():
+            self._stage.unmark(bucket)
+
+    def write_bucket(self, stage: Stage, bucket: Bucket) -> None:
+        suffix = bucket.bucket_id.to_bytes(8, "big")
+        writes = stage.writes
+        waiting = array([entry.encoded for entry in bucket.available.values()])
+        held = array([entry.encoded for entry in bucket.in_flight.values()])
+        if self._dead_letters:
+            writes[self._keys.failed + suffix] = waiting if bucket.available else None
+            if bucket.in_flight or bucket.leased:
+                active = _EMPTY_ARRAY + held if bucket.in_flight else None
+                writes[self._keys.active + suffix] = active
+        else:
+            full = bucket.available or bucket.in_flight
+            writes[self._keys.active + suffix] = waiting + held if full else None
+        if bucket.in_flight:
+            leases = [entry.lease for entry in bucket.in_flight.values()]
+            writes[self._keys.leases + suffix] = seal(array(leases))
+        elif bucket.leased:
+            writes[self._keys.leases + suffix] = None
+        bucket.leased = bool(bucket.in_flight)
+
+    def _load_ahead(self, lane: Lane) -> None:
+        prefix = self._waiting_prefix
+        pairs = self._stage.scan(
+            prefix + lane.spill_low.to_bytes(8, "big"),
+            prefix + (lane.spill_high + 1).to_bytes(8, "big"),
+        )
+        loaded = 0
+        for key, value in pairs:
+            bucket_id = int.from_bytes(key[-8:], "big")
+            lane.spill_low = bucket_id + 1
+            if bucket_id in self._buckets:
+                continue
+            bucket = self._buckets[bucket_id] = Bucket(self, bucket_id)
+            self._fill(bucket, value)
+            loaded += 1
+            if loaded == _READ_AHEAD:
+                return
+        lane.spill_low, lane.spill_high = 1, 0
+
+    def _fill(self, bucket: Bucket, value: bytes) -> None:
+        for entry in self._waiting_entries(value):
+            if bucket_of(entry.claim_id) != bucket.bucket_id:
+                raise StoreCorrupt("A bucket holds an entry of another bucket.")
+            bucket.available[entry.claim_id] = entry
+        if bucket.available:
+            ids = list(bucket.available)
+            bucket.in_order = ids == sorted(ids)
+            insort(self._lane(bucket.bucket_id).heads, bucket.bucket_id)
+
+    def _waiting_entries(self, value: bytes) -> list[Entry]:
+        if not self._dead_letters:
+            return [
+                Entry(message_id, claim_id, attempts, metadata)
+                for message_id, claim_id, attempts, metadata in read_available(value)[0]
+            ]
+        out = []
+        for message_id, claim_id, at, attempts, metadata in read_settled(value):
+            entry = Entry(message_id, claim_id, attempts, metadata)
+            entry.at = at
+            entry.rest_failed()
+            out.append(entry)
+        return out
+
+    def _lane(self, bucket_id: int) -> Lane:
+        return self._lanes[(bucket_id & NUMBER_MASK) // LANE_SPAN]
+
+
+def _lease(entry: Entry) -> bytes:
+    head = LEASE.pack(entry.claim_id, entry.grant, entry.epoch, entry.at)
+    return head + pack_utf8(entry.consumer)

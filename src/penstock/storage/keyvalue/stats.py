@@ -1,0 +1,169 @@
+"""Stats and history: a queue in numbers (Q2), and the life of a message."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.model.delivery import Attempt, Event, PartitionStats, QueueStats
+from penstock.model.message import Message, Offset
+from penstock.model.states import State, Transition
+from penstock.storage.keyvalue.browse import snapshots_of
+from penstock.storage.keyvalue.keys import EXPONENT_SHIFT, LANE_SPAN, LANES, message_id_of
+from penstock.storage.keyvalue.log import Log
+from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.records import decode_attempts
+from penstock.storage.keyvalue.tenant import Tenant
+from penstock.storage.keyvalue.trail import Mark
+
+__all__ = ["history_in", "queue_stats"]
+
+#: What ends a grant and is kept in the trail.
+_ENDINGS: Final = frozenset(
+    {Transition.ACK, Transition.NACK, Transition.RELEASE, Transition.LAPSE, Transition.REJECT}
+)
+
+
+def queue_stats(queue: Queue, tenant: Tenant, log: Log, now: int) -> QueueStats:
+    """Counts are kept with every move; the rest looks at heads only."""
+    oldest = min(_available_since(queue), default=None)
+    dead = queue.dead
+    return QueueStats(
+        delayed=queue.delayed_count,
+        available=queue.available_count,
+        in_flight=queue.in_flight_count,
+        done=queue.done_count,
+        failed=0 if dead is None else dead.depth,
+        expired=queue.expired_count,
+        oldest_available_ms=None if oldest is None else now - oldest,
+        in_flight_by_consumer=dict(
+            sorted(Counter(entry.consumer for entry in queue.claims.values()).items())
+        ),
+        grants=queue.grants,
+        acks=queue.acks,
+        nacks=queue.nacks,
+        failures=queue.failures,
+        watermark=Offset(_watermark(queue, tenant)),
+        lag=queue.depth + _unrouted(queue, log),
+        partitions=tuple(_partition_stats(queue)),
+    )
+
+
+def _available_since(queue: Queue) -> Iterator[int]:
+    for lane in range(LANES):
+        bucket = queue.shelf.lane_head(lane)
+        if bucket is not None:
+            yield next(iter(bucket.available.values())).message.published_at
+
+
+def _watermark(queue: Queue, tenant: Tenant) -> int:
+    lowest = min(_unsettled_ids(queue), default=tenant.log.end)
+    if queue.cursor is not None:
+        lowest = min(lowest, queue.cursor)
+    return lowest - 1
+
+
+def _unsettled_ids(queue: Queue) -> Iterator[int]:
+    """The lowest ids in every place; the lowest of all is among them."""
+    for lane in range(LANES):
+        bucket = queue.shelf.lane_head(lane)
+        if bucket is not None:
+            yield next(iter(bucket.available.values())).message_id
+    for entry in queue.claims.values():
+        yield entry.message_id
+    if queue.delayed_count:
+        base = queue.policy.bucket_size << EXPONENT_SHIFT
+        for lane in range(LANES):
+            first = base + lane * LANE_SPAN
+            place = queue.keys.place
+            for key, _ in queue.stage.scan(
+                place + first.to_bytes(8, "big"),
+                place + (first + LANE_SPAN).to_bytes(8, "big"),
+            ):
+                yield message_id_of(int.from_bytes(key[-8:], "big"))
+                break
+
+
+def _unrouted(queue: Queue, log: Log) -> int:
+    if queue.cursor is None:
+        return 0
+    return log.count_from(queue.tenant, queue.cursor)
+
+
+def _partition_stats(queue: Queue) -> Iterator[PartitionStats]:
+    partitions = queue.partitions
+    if partitions is None:
+        return
+    for name in sorted(partitions.by_name):
+        partition = partitions.by_name[name]
+        yield PartitionStats(
+            name,
+            partition.owner,
+            partition.epoch,
+            partition.unsettled,
+            len(partition.in_flight),
+            Offset(partitions.first_unsettled(partition) - 1),
+        )
+
+
+def history_in(queue: Queue, message: Message) -> Iterator[Event]:
+    """Every transition of one message in one queue that is still on record, in order."""
+    places = list(snapshots_of(queue, message))
+    if not places:
+        return
+    delayed = message.deliver_at > message.published_at
+    yield Event(
+        at=message.published_at,
+        queue=queue.name,
+        transition=Transition.PUBLISH,
+        state=State.DELAYED if delayed else State.AVAILABLE,
+    )
+    attempts = queue.stage.get(queue.keys.attempts + message.id.to_bytes(8, "big"))
+    yield from _interleave(
+        queue.name, decode_attempts(attempts), queue.trail(message.id).marks
+    )
+    if places[0].state is State.DONE and places[0].at is not None:
+        yield Event(
+            at=places[0].at, queue=places[0].queue, transition=Transition.ACK, state=State.DONE
+        )
+
+
+def _interleave(
+    queue: str, attempts: list[Attempt], marks: tuple[Mark, ...]
+) -> Iterator[Event]:
+    """Grants and marks by time; in the same millisecond a grant comes before what ended it."""
+    position = 0
+    for attempt in attempts:
+        while position < len(marks) and _comes_before(marks[position], attempt):
+            yield _event(queue, marks[position])
+            position += 1
+        yield Event(
+            at=attempt.claimed_at,
+            queue=queue,
+            transition=Transition.CLAIM,
+            state=State.IN_FLIGHT,
+            consumer=attempt.consumer,
+        )
+        if position < len(marks) and marks[position].transition in _ENDINGS:
+            if marks[position].at == attempt.claimed_at:
+                yield _event(queue, marks[position])
+                position += 1
+    for mark in marks[position:]:
+        yield _event(queue, mark)
+
+
+def _comes_before(mark: Mark, attempt: Attempt) -> bool:
+    if mark.at != attempt.claimed_at:
+        return mark.at < attempt.claimed_at
+    return mark.transition not in _ENDINGS
+
+
+def _event(queue: str, mark: Mark) -> Event:
+    return Event(
+        at=mark.at,
+        queue=queue,
+        transition=mark.transition,
+        state=mark.state,
+        error=mark.error,
+    )

@@ -1,0 +1,60 @@
+"""One tenant in memory: its queues, its topics, its log. Nothing crosses it (T1)."""
+
+from __future__ import annotations
+
+from penstock.errors import UnknownQueue
+from penstock.filters import FilterIndex
+from penstock.model.limits import DLQ_SUFFIX
+from penstock.model.queue import TopicPolicy
+from penstock.storage.keyvalue.log import TenantLog
+from penstock.storage.keyvalue.queue import Queue
+
+__all__ = ["Tenant"]
+
+_DEFAULT_TOPIC = TopicPolicy()
+
+
+class Tenant:
+    """What belongs to one tenant."""
+
+    __slots__ = ("index", "log", "name", "queues", "topics")
+
+    def __init__(self, name: str, log: TenantLog) -> None:
+        self.name = name
+        self.log = log
+        self.queues: dict[str, Queue] = {}
+        #: The filters of the queues that are caught up: publish routes to them (R1).
+        self.index: FilterIndex[Queue] = FilterIndex()
+        self.topics: dict[str, TopicPolicy] = {}
+
+    def queue(self, name: str) -> Queue:
+        """The queue, or the dead-letter queue, of that name."""
+        queue = self.queues.get(name)
+        if queue is not None:
+            return queue
+        if name.endswith(DLQ_SUFFIX):
+            home = self.queues.get(name[: -len(DLQ_SUFFIX)])
+            if home is not None and home.dead is not None:
+                return home.dead
+        raise UnknownQueue(f"There is no queue {name!r}.", field="queue")
+
+    def topic(self, name: str) -> TopicPolicy:
+        """The topic's policy, or the default one."""
+        return self.topics.get(name, _DEFAULT_TOPIC)
+
+    def add(self, queue: Queue) -> None:
+        self.queues[queue.name] = queue
+        if queue.cursor is None:
+            self.index.add(queue.name, queue.filter, queue)
+
+    def remove(self, queue: Queue) -> None:
+        del self.queues[queue.name]
+        if queue.name in self.index:
+            self.index.remove(queue.name)
+
+    def reindex(self, queue: Queue) -> None:
+        """The queue's filter changed, or it is caught up now."""
+        if queue.name in self.index:
+            self.index.remove(queue.name)
+        if queue.cursor is None:
+            self.index.add(queue.name, queue.filter, queue)

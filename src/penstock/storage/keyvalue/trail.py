@@ -1,0 +1,112 @@
+"""The trail of a delivery: the transitions that are neither a grant nor the last ack.
+
+Grants stand in the attempts record and the ack in the done record, so the common life of
+a delivery (publish, claim, ack) costs no trail at all. What is rare is written here:
+nack, release, lapse, reject, expire, replay, with its error (D1).
+
+Two numbers lead the record: how many grants since the last replay were released (they do
+not count against max_attempts, C2), and the highest grant given before the last replay
+(an older receipt can no longer repeat its ack, S1).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.model.limits import MAX_ERROR_BYTES
+from penstock.model.states import State, Transition
+from penstock.storage.keyvalue.encoding import Reader, pack_utf8, seal, unseal
+
+__all__ = ["Mark", "Trail", "cut_error"]
+
+_HEAD = struct.Struct("<HQH")
+_MARK = struct.Struct("<qBB")
+_NO_STATE: Final = 255
+#: The newest marks are kept; a delivery that is nacked a thousand times has a bounded trail.
+_MAX_MARKS: Final = 64
+
+_TRANSITIONS: Final = tuple(Transition)
+_STATES: Final = tuple(State)
+
+
+class Mark(Struct, frozen=True):
+    """One transition."""
+
+    at: int
+    transition: Transition
+    state: State | None
+    error: str | None
+
+
+class Trail(Struct, frozen=True):
+    """What is kept of a delivery's less common transitions."""
+
+    released: int = 0
+    replayed_grant: int = 0
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def last_error(self) -> str | None:
+        """The error that was reported last."""
+        return next((mark.error for mark in reversed(self.marks) if mark.error is not None), None)
+
+    def then(
+        self,
+        at: int,
+        transition: Transition,
+        state: State | None,
+        error: str | None,
+        grant: int,
+    ) -> Trail:
+        """The trail with one more transition; ``grant`` is the queue's highest so far."""
+        released, replayed_grant = self.released, self.replayed_grant
+        if transition is Transition.RELEASE:
+            released += 1
+        elif transition is Transition.REPLAY:
+            released, replayed_grant = 0, grant
+        marks = (*self.marks, Mark(at, transition, state, error))
+        return Trail(released, replayed_grant, marks[-_MAX_MARKS:])
+
+    def encode(self) -> bytes:
+        parts = [_HEAD.pack(self.released, self.replayed_grant, len(self.marks))]
+        for mark in self.marks:
+            state = _NO_STATE if mark.state is None else _STATES.index(mark.state)
+            parts.append(_MARK.pack(mark.at, _TRANSITIONS.index(mark.transition), state))
+            parts.append(b"\x00" if mark.error is None else b"\x01" + pack_utf8(mark.error))
+        return seal(b"".join(parts))
+
+    @staticmethod
+    def decode(value: bytes | None) -> Trail:
+        if value is None:
+            return _EMPTY
+        reader = Reader(unseal(value, "trail"), "trail")
+        released, replayed_grant, count = reader.u16(), reader.u64(), reader.u16()
+        marks = []
+        for _ in range(count):
+            at, transition, state = reader.i64(), reader.u8(), reader.u8()
+            marks.append(
+                Mark(
+                    at,
+                    _TRANSITIONS[transition],
+                    None if state == _NO_STATE else _STATES[state],
+                    reader.utf8() if reader.u8() else None,
+                )
+            )
+        reader.finish()
+        return Trail(released, replayed_grant, tuple(marks))
+
+
+_EMPTY = Trail()
+
+
+def cut_error(error: str | None) -> str | None:
+    """Bound an error text; what is cut is said."""
+    if error is None:
+        return None
+    raw = error.encode(errors="replace")
+    if len(raw) <= MAX_ERROR_BYTES:
+        return raw.decode()
+    return raw[: MAX_ERROR_BYTES - 3].decode(errors="ignore") + "…"

@@ -1,0 +1,258 @@
+"""Keyed publish: the newest value of a key, in place, while nobody has claimed it (L1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import QueueFull
+from penstock.model.message import Published
+from penstock.model.queue import Start
+from penstock.model.states import State
+from penstock.testing.conformance.harness import (
+    OTHER_TENANT,
+    TENANT,
+    Conformance,
+    Store,
+    ids_of,
+    msg,
+)
+
+__all__ = ["TestKeyed"]
+
+
+async def put(store: Store, payload: bytes, **headers: str) -> Published:
+    """Publish under the key ``k``."""
+    reply = await store.engine.publish(TENANT, "orders", [msg(payload, key="k", **headers)])
+    return reply.messages[0]
+
+
+class TestKeyed(Conformance):
+    """A key's message is replaced until it is claimed, purged or expired."""
+
+    async def test_l1_a_replacement_keeps_id_and_place_and_appends(self, store: Store) -> None:
+        await store.queue()
+        now = store.clock.now()
+        (first,) = await store.publish(
+            msg(b"1", key="k", partition_key="p", priority=6, content_type="a", color="red")
+        )
+        (other,) = await store.publish(msg(b"other", priority=6))
+        store.clock.advance(10)
+        new = msg(
+            b"22",
+            key="k",
+            partition_key="ignored",
+            priority=1,
+            content_type="b",
+            expires_at=now + 9999,
+            size="big",
+        )
+        (published,) = (await store.engine.publish(TENANT, "orders", [new])).messages
+        assert published.replaced
+        assert not published.duplicate
+        assert published.id == first
+        assert published.offset > other
+        one, two = await store.claim(limit=9)
+        assert (one.message.id, one.payload) == (first, b"22")
+        assert one.message.offset == published.offset
+        assert (one.message.headers, one.message.content_type) == ({"size": "big"}, "b")
+        assert (one.message.priority, one.message.partition_key) == (6, "p")
+        assert (one.message.deliver_at, one.message.expires_at) == (now, now + 9999)
+        assert one.message.published_at == now
+        assert one.message.size == 2
+        assert two.message.id == other
+
+    async def test_l1_the_older_entry_does_not_change(self, store: Store) -> None:
+        await store.queue()
+        await put(store, b"1", color="red")
+        before = (await store.log())[0]
+        await put(store, b"2", color="blue")
+        old, new = await store.log()
+        assert old == before
+        assert (old.offset, old.headers) == (old.id, {"color": "red"})
+        assert new.id == old.id
+        assert (new.offset > old.offset, new.headers) == (True, {"color": "blue"})
+
+    async def test_the_message_is_shown_as_it_is_now(self, store: Store) -> None:
+        await store.queue()
+        first = await put(store, b"1")
+        second = await put(store, b"2", color="blue")
+        found = await store.engine.message(TENANT, first.id)
+        assert (found.payload, found.message.offset) == (b"2", second.offset)
+        (shown,) = await store.browse("q", State.AVAILABLE, payloads=True)
+        assert (shown.payload, shown.message) == (b"2", found.message)
+        assert (await store.engine.stats(TENANT, "q")).available == 1
+
+    async def test_a_claim_closes_the_key(self, store: Store) -> None:
+        """A twin published while the first is in flight must not break the first's nack."""
+        await store.queue()
+        first = await put(store, b"1")
+        claimed = await store.claim_one()
+        second = await put(store, b"2")
+        assert not second.replaced
+        assert second.id != first.id
+        assert (await store.nack(claimed)).state is State.AVAILABLE
+        assert await store.ids("q", State.AVAILABLE) == [first.id, second.id]
+        third = await put(store, b"3")
+        assert (third.id, third.replaced) == (second.id, True)
+        assert [d.payload for d in await store.claim(limit=9)] == [b"1", b"3"]
+
+    async def test_one_claim_in_any_queue_closes_the_key(self, store: Store) -> None:
+        await store.queue("a")
+        await store.queue("b")
+        first = await put(store, b"1")
+        await store.release(await store.claim_one("b"))
+        second = await put(store, b"2")
+        assert second.id != first.id
+        assert await store.ids("a", State.AVAILABLE) == [first.id, second.id]
+
+    async def test_a_released_or_replayed_message_stays_closed(self, store: Store) -> None:
+        await store.queue()
+        first = await put(store, b"1")
+        await store.release(await store.claim_one())
+        second = await put(store, b"2")
+        assert second.id != first.id
+
+    async def test_a_purge_closes_the_key(self, store: Store) -> None:
+        await store.queue("a")
+        await store.queue("b")
+        first = await put(store, b"1")
+        await store.engine.purge(TENANT, "a", State.AVAILABLE, None, 10)
+        second = await put(store, b"2")
+        assert second.id != first.id
+        assert await store.ids("b", State.AVAILABLE) == [first.id, second.id]
+
+    async def test_expiry_closes_the_key(self, store: Store) -> None:
+        await store.queue()
+        expires_at = store.clock.now() + 10
+        await store.publish(msg(b"1", key="k", expires_at=expires_at))
+        store.clock.advance(10)
+        assert await store.claim() == []
+        second = await put(store, b"2")
+        assert not second.replaced
+        assert (await store.claim_one()).payload == b"2"
+
+    async def test_a_replacement_renews_the_expiry(self, store: Store) -> None:
+        await store.queue()
+        now = store.clock.now()
+        await store.publish(msg(b"1", key="k", expires_at=now + 10))
+        await store.publish(msg(b"2", key="k", expires_at=now + 100))
+        store.clock.advance(50)
+        assert (await store.claim_one()).payload == b"2"
+
+    async def test_c3_a_delayed_message_stays_delayed(self, store: Store) -> None:
+        await store.queue()
+        due = store.clock.now() + 100
+        await store.publish(msg(b"1", key="k", deliver_at=due))
+        await put(store, b"2")
+        assert await store.claim() == []
+        (shown,) = await store.browse("q", State.DELAYED)
+        assert (shown.at, shown.message.deliver_at) == (due, due)
+        store.clock.advance(100)
+        assert (await store.claim_one()).payload == b"2"
+
+    async def test_r1_a_replacement_is_routed_again(self, store: Store) -> None:
+        await store.queue("red", "color = 'red'")
+        await store.queue("blue", "color = 'blue'")
+        await store.queue("all")
+        first = await put(store, b"1", color="red")
+        second = await put(store, b"2", color="blue")
+        assert second.id == first.id
+        assert await store.states(first.id) == {"all": State.AVAILABLE, "blue": State.AVAILABLE}
+        assert await store.ids("red", State.AVAILABLE) == []
+        assert (await store.engine.stats(TENANT, "red")).depth == 0
+        assert (await store.claim_one("blue")).payload == b"2"
+        assert await store.claim("red") == []
+
+    async def test_a_replacement_that_nothing_takes_closes_the_key(self, store: Store) -> None:
+        await store.queue("red", "color = 'red'")
+        first = await put(store, b"1", color="red")
+        second = await put(store, b"2", color="blue")
+        assert second.replaced
+        assert await store.states(first.id) == {}
+        third = await put(store, b"3", color="red")
+        assert not third.replaced
+        assert third.id != first.id
+        assert await store.ids("red", State.AVAILABLE) == [third.id]
+
+    async def test_a_message_that_nothing_takes_has_no_open_key(self, store: Store) -> None:
+        first = await put(store, b"1")
+        second = await put(store, b"2")
+        assert first.id != second.id
+        assert not second.replaced
+
+    async def test_joining_a_full_queue_refuses_the_replacement(self, store: Store) -> None:
+        await store.queue("red", "color = 'red'", max_depth=1)
+        await store.queue("all")
+        await put(store, b"1", color="blue")
+        await store.publish(msg(b"fills it", color="red"))
+        with pytest.raises(QueueFull):
+            await put(store, b"2", color="red")
+        assert [s.payload for s in await store.browse("all", State.AVAILABLE, payloads=True)] == [
+            b"1",
+            b"fills it",
+        ]
+        assert len(await store.log()) == 2
+
+    async def test_replacing_in_a_full_queue_is_no_addition(self, store: Store) -> None:
+        await store.queue(max_depth=1)
+        await put(store, b"1")
+        assert (await put(store, b"2")).replaced
+        assert (await store.claim_one()).payload == b"2"
+
+    async def test_inside_one_batch_too(self, store: Store) -> None:
+        await store.queue()
+        first, second = (
+            await store.engine.publish(TENANT, "t", [msg(b"1", key="k"), msg(b"2", key="k")])
+        ).messages
+        assert (first.replaced, second.replaced) == (False, True)
+        assert second.id == first.id
+        assert [d.payload for d in await store.claim(limit=9)] == [b"2"]
+
+    async def test_p4_the_idempotency_id_is_asked_first(self, store: Store) -> None:
+        await store.queue()
+        await store.publish(msg(b"1", key="k", id="i"))
+        again = (
+            await store.engine.publish(TENANT, "orders", [msg(b"2", key="k", id="i")])
+        ).messages[0]
+        assert (again.duplicate, again.replaced) == (True, False)
+        replaced = (
+            await store.engine.publish(TENANT, "orders", [msg(b"3", key="k", id="j")])
+        ).messages[0]
+        assert (replaced.duplicate, replaced.replaced) == (False, True)
+        once_more = (
+            await store.engine.publish(TENANT, "orders", [msg(b"4", key="k", id="j")])
+        ).messages[0]
+        assert once_more.duplicate
+        assert (await store.claim_one()).payload == b"3"
+
+    async def test_t1_keys_belong_to_a_topic_and_a_tenant(self, store: Store) -> None:
+        await store.queue()
+        await store.queue(tenant=OTHER_TENANT)
+        await put(store, b"1")
+        other_topic = (await store.engine.publish(TENANT, "u", [msg(b"2", key="k")])).messages[0]
+        other_tenant = (
+            await store.engine.publish(OTHER_TENANT, "orders", [msg(b"3", key="k")])
+        ).messages[0]
+        assert not other_topic.replaced
+        assert not other_tenant.replaced
+        assert [d.payload for d in await store.claim(limit=9)] == [b"1", b"2"]
+        assert [d.payload for d in await store.claim(limit=9, tenant=OTHER_TENANT)] == [b"3"]
+
+    async def test_deleting_the_only_queue_closes_the_key(self, store: Store) -> None:
+        await store.queue()
+        first = await put(store, b"1")
+        await store.engine.delete_queue(TENANT, "q")
+        await store.queue()
+        second = await put(store, b"2")
+        assert second.id != first.id
+        assert ids_of(await store.claim(limit=9)) == [second.id]
+
+    async def test_a_queue_that_is_catching_up_is_left_to_the_router(self, store: Store) -> None:
+        await store.queue()
+        first = await put(store, b"1", color="red")
+        await store.queue("late", "color = 'blue'", start=Start(Start.EARLIEST))
+        await put(store, b"2", color="blue")
+        assert await store.states(first.id) == {"q": State.AVAILABLE}
+        await store.engine.route(TENANT, "late", 100)
+        assert await store.states(first.id) == {"late": State.AVAILABLE, "q": State.AVAILABLE}
+        assert [d.payload for d in await store.claim("late", 9)] == [b"2"]

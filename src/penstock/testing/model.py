@@ -1,0 +1,345 @@
+"""The oracle: the whole storage contract in memory, small and obviously correct.
+
+It keeps every law of docs/semantics.md by doing the plain thing: full scans over dicts and
+lists, one copy of everything before a verb that may be refused half way. It persists
+nothing and is fast at nothing. Engines are held against it by ``penstock.testing.machine``,
+and the conformance suite runs on it too, which tests the suite and the oracle at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from penstock.errors import (
+    BadName,
+    Conflict,
+    PenstockError,
+    QueueNotEmpty,
+    StoreClosed,
+    UnknownTopic,
+)
+from penstock.filters import Filter, parse
+from penstock.model.delivery import (
+    Delivery,
+    Event,
+    LogPage,
+    MessageDeliveries,
+    Outcome,
+    Ownership,
+    Page,
+    PurgeReply,
+    QueueStats,
+    ReplayReply,
+    ReplaySource,
+    Result,
+    RouteReply,
+    Settlement,
+    SettleReply,
+    SweepReply,
+    Verdict,
+)
+from penstock.model.limits import is_dead_letter
+from penstock.model.message import Durability, MessageId, NewMessage, Offset, PublishReply
+from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, Start, TopicPolicy
+from penstock.model.states import State
+from penstock.storage.contract import Capabilities, Engine, EngineOptions, Outgoing
+from penstock.testing.oracle import bulk, claiming, partitions, publishing, reading
+from penstock.testing.oracle.state import Queue, Store
+
+__all__ = ["Oracle"]
+
+_DURABILITY: Final[Durability] = "memory"
+
+
+class Oracle(Engine):
+    """Every verb of the contract, one plain step after the other."""
+
+    capabilities = Capabilities(
+        engine="oracle", durability=_DURABILITY, persistent=False, multi_process=False
+    )
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._options = options
+        self._store = Store()
+        self._closed = False
+
+    # -- queues and topics -------------------------------------------------------------
+
+    async def put_queue(
+        self, tenant: str, name: str, policy: QueuePolicy, start: Start
+    ) -> QueueInfo:
+        store, now = self._open()
+        _refuse_dead_letter(name)
+        parse(policy.filter)
+        queue = store.queues.get((tenant, name))
+        if queue is None:
+            queue = Queue(tenant, name, policy, now, _cursor(store, tenant, start))
+            store.queues[(tenant, name)] = queue
+        else:
+            _change_policy(queue, policy)
+        return reading.info(queue, dead=False)
+
+    async def get_queue(self, tenant: str, name: str) -> QueueInfo:
+        store, _ = self._open()
+        queue, dead = store.find(tenant, name)
+        return reading.info(queue, dead=dead)
+
+    async def list_queues(self, tenant: str) -> tuple[QueueInfo, ...]:
+        store, _ = self._open()
+        return tuple(reading.info(queue, dead=False) for queue in store.queues_of(tenant))
+
+    async def delete_queue(self, tenant: str, name: str) -> None:
+        store, _ = self._open()
+        _refuse_dead_letter(name)
+        store.find(tenant, name)
+        del store.queues[(tenant, name)]
+
+    async def pause(self, tenant: str, queue: str, paused: bool) -> None:
+        store, _ = self._open()
+        found, dead = store.find(tenant, queue)
+        if dead:
+            found.dead_paused = paused
+        else:
+            found.policy = replace(found.policy, paused=paused)
+
+    async def put_topic(self, tenant: str, name: str, policy: TopicPolicy) -> None:
+        store, _ = self._open()
+        store.topics[(tenant, name)] = policy
+
+    async def get_topic(self, tenant: str, name: str) -> TopicPolicy | None:
+        store, _ = self._open()
+        return store.topics.get((tenant, name))
+
+    async def list_topics(self, tenant: str) -> tuple[tuple[str, TopicPolicy], ...]:
+        store, _ = self._open()
+        return tuple((n, p) for (t, n), p in sorted(store.topics.items()) if t == tenant)
+
+    async def delete_topic(self, tenant: str, name: str) -> None:
+        store, _ = self._open()
+        if store.topics.pop((tenant, name), None) is None:
+            raise UnknownTopic(f"There is no topic {name!r}.", field="topic")
+
+    # -- the flow ----------------------------------------------------------------------
+
+    async def publish(
+        self,
+        tenant: str,
+        topic: str,
+        messages: Sequence[NewMessage],
+        durability: Durability = "fsync",
+    ) -> PublishReply:
+        store, now = self._open()
+        before = store.copy()
+        try:
+            published = publishing.publish(
+                store, self._options, now, tenant, [Outgoing(topic, messages)]
+            )
+        except PenstockError:
+            self._store = before
+            raise
+        return PublishReply(messages=published, durability=_DURABILITY)
+
+    async def claim(
+        self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
+    ) -> list[Delivery]:
+        store, now = self._open()
+        found, dead = store.find(tenant, queue)
+        return claiming.claim(store, found, consumer, limit, lease_ms, now, dead=dead)
+
+    async def settle(
+        self,
+        tenant: str,
+        queue: str,
+        settlements: Sequence[Settlement],
+        publish: Sequence[Outgoing] = (),
+    ) -> SettleReply:
+        store, now = self._open()
+        found, dead = store.find(tenant, queue)
+        before = store.copy()
+        outcomes = claiming.settle(store, found, settlements, now, self._options.jitter, dead=dead)
+        if not publish:
+            return SettleReply(outcomes=tuple(outcomes), published=(), durability=_DURABILITY)
+        if not all(outcome.ok for outcome in outcomes):
+            self._store = before
+            aborted = tuple(_aborted(outcome) for outcome in outcomes)
+            return SettleReply(outcomes=aborted, published=(), durability=_DURABILITY)
+        try:
+            published = publishing.publish(store, self._options, now, tenant, publish)
+        except PenstockError:
+            self._store = before
+            raise
+        return SettleReply(outcomes=tuple(outcomes), published=published, durability=_DURABILITY)
+
+    async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
+        store, now = self._open()
+        found, dead = store.find(tenant, queue)
+        if dead:
+            raise Conflict("Nothing is routed to a dead-letter queue.", field="queue")
+        return publishing.route(store, found, limit, now)
+
+    async def join(self, tenant: str, queue: str, consumer: str) -> Ownership:
+        store, now = self._open()
+        found, dead = store.find(tenant, queue)
+        if dead or found.policy.ordering is not Ordering.PARTITION:
+            raise Conflict(f"Queue {queue!r} is not ordered by partition.", field="queue")
+        return partitions.join(store, found, consumer, now)
+
+    async def leave(self, tenant: str, queue: str, consumer: str) -> None:
+        store, now = self._open()
+        found, dead = store.find(tenant, queue)
+        if not dead:
+            partitions.leave(store, found, consumer, now)
+
+    # -- bulk verbs --------------------------------------------------------------------
+
+    async def replay(
+        self,
+        tenant: str,
+        queue: str,
+        source: ReplaySource,
+        where: Filter | None,
+        limit: int,
+        *,
+        rate: int | None = None,
+        dry_run: bool = False,
+        replay_id: str | None = None,
+    ) -> ReplayReply:
+        store, now = self._open()
+        found, dead = store.find(tenant, queue)
+        return bulk.replay(
+            store,
+            found,
+            source,
+            where,
+            limit,
+            now,
+            dead=dead,
+            rate=rate,
+            dry_run=dry_run,
+            replay_id=replay_id,
+        )
+
+    async def purge(
+        self, tenant: str, queue: str, state: State, where: Filter | None, limit: int
+    ) -> PurgeReply:
+        store, _ = self._open()
+        found, dead = store.find(tenant, queue)
+        return bulk.purge(store, found, state, where, limit, dead=dead)
+
+    async def peek(
+        self,
+        tenant: str,
+        queue: str,
+        state: State,
+        where: Filter | None,
+        limit: int,
+        cursor: str | None = None,
+        *,
+        payloads: bool = False,
+    ) -> Page:
+        store, _ = self._open()
+        found, dead = store.find(tenant, queue)
+        shown = reading.browse(store, found, state, where, dead=dead)
+        if cursor is not None:
+            shown = [s for s in shown if _page_key(s.message.priority, s.message.id) > cursor]
+        page = shown[:limit]
+        if payloads:
+            page = [replace(s, payload=store.newest(tenant, s.message.id).payload) for s in page]
+        last = page[-1].message if page else None
+        more = len(shown) > limit and last is not None
+        return Page(
+            items=tuple(page), cursor=_page_key(last.priority, last.id) if more and last else None
+        )
+
+    async def sweep(self, limit: int = 10_000) -> SweepReply:
+        store, now = self._open()
+        return bulk.sweep(store, self._options, now, limit)
+
+    async def archived(self, tenant: str, through: Offset) -> None:
+        store, _ = self._open()
+        store.archived[tenant] = max(through, store.archived.get(tenant, through))
+
+    # -- reading -----------------------------------------------------------------------
+
+    async def read_log(
+        self, tenant: str, start: Offset, limit: int, *, payloads: bool = False
+    ) -> LogPage:
+        store, _ = self._open()
+        return reading.read_log(store, tenant, start, limit, payloads=payloads)
+
+    async def log_end(self, tenant: str) -> Offset:
+        store, _ = self._open()
+        return reading.log_end(store, tenant)
+
+    async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
+        store, _ = self._open()
+        return reading.message(store, tenant, message_id)
+
+    async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
+        store, _ = self._open()
+        found, dead = store.find(tenant, queue)
+        return reading.result(store, found, message_id, dead=dead)
+
+    async def history(self, tenant: str, message_id: MessageId) -> tuple[Event, ...]:
+        store, _ = self._open()
+        return reading.history(store, tenant, message_id)
+
+    async def stats(self, tenant: str, queue: str) -> QueueStats:
+        store, now = self._open()
+        found, dead = store.find(tenant, queue)
+        return reading.stats(store, found, now, dead=dead)
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _open(self) -> tuple[Store, int]:
+        """The store and the time, read once a verb."""
+        if self._closed:
+            raise StoreClosed("The oracle was closed.")
+        return self._store, self._options.clock.now()
+
+
+def _refuse_dead_letter(name: str) -> None:
+    if is_dead_letter(name):
+        raise BadName(f"Queue {name!r} comes and goes with its queue.", field="queue")
+
+
+def _cursor(store: Store, tenant: str, start: Start) -> Offset | None:
+    """Where routing begins: the first entry of the log that ``start`` takes, if there is one."""
+    for entry in store.entries_of(tenant):
+        message = entry.message
+        if (
+            start.at == Start.EARLIEST
+            or (start.at == Start.OFFSET and message.offset >= start.value)
+            or (start.at == Start.TIME and message.published_at >= start.value)
+        ):
+            return message.offset
+    return None
+
+
+def _change_policy(queue: Queue, policy: QueuePolicy) -> None:
+    old = queue.policy
+    layout_changes = (old.bucket_size, old.ordering) != (policy.bucket_size, policy.ordering)
+    if layout_changes and any(d.live for d in queue.deliveries.values()):
+        raise QueueNotEmpty(
+            "bucket_size and ordering change only while nothing waits or has failed.",
+            field="ordering" if old.ordering != policy.ordering else "bucket_size",
+        )
+    if policy.ordering != old.ordering:
+        queue.consumers = {}
+    queue.filter_version += policy.filter != old.filter
+    queue.policy = policy
+
+
+def _aborted(outcome: Outcome) -> Outcome:
+    if not outcome.ok:
+        return outcome
+    return Outcome(receipt=outcome.receipt, verdict=Verdict.ABORTED)
+
+
+def _page_key(priority: int, message_id: MessageId) -> str:
+    """A page's cursor: sorts as text in claim order."""
+    return f"{9 - priority} {message_id:020}"

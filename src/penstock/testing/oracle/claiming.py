@@ -1,0 +1,163 @@
+"""Handing out and settling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from penstock.model.delivery import (
+    Ack,
+    Delivery,
+    Extend,
+    Nack,
+    Outcome,
+    Receipt,
+    Reject,
+    Release,
+    Settlement,
+    Verdict,
+)
+from penstock.model.limits import MAX_ATTEMPTS
+from penstock.model.queue import Ordering, QueuePolicy
+from penstock.model.states import State, Transition
+from penstock.storage.contract import Jitter
+from penstock.testing.oracle import partitions, transitions
+from penstock.testing.oracle.state import Held, Queue, Store, Tally
+
+__all__ = ["claim", "settle"]
+
+
+def claim(
+    store: Store,
+    queue: Queue,
+    consumer: str,
+    limit: int,
+    lease_ms: int | None,
+    now: int,
+    *,
+    dead: bool,
+) -> list[Delivery]:
+    """Let time act, heartbeat where the queue is ordered, then hand out what is available."""
+    transitions.let_time_act(store, queue, now, Tally(), dead=dead)
+    ordered = not dead and queue.policy.ordering is Ordering.PARTITION
+    if ordered:
+        partitions.join(store, queue, consumer, now)
+    if queue.dead_paused if dead else queue.policy.paused:
+        return []
+    granted: list[Delivery] = []
+    while len(granted) < limit:
+        candidates = (
+            _of_own_partitions(store, queue, consumer)
+            if ordered
+            else [d for d in queue.held(dead=dead) if d.state is State.AVAILABLE]
+        )
+        if not candidates:
+            break
+        first = min(candidates, key=lambda d: store.place(queue, d))
+        granted.append(_grant(store, queue, first, consumer, lease_ms, now))
+    return granted
+
+
+def settle(
+    store: Store,
+    queue: Queue,
+    settlements: Sequence[Settlement],
+    now: int,
+    jitter: Jitter,
+    *,
+    dead: bool,
+) -> list[Outcome]:
+    """Apply the settlements in order, each on its own."""
+    return [_settle_one(store, queue, s, now, jitter, dead=dead) for s in settlements]
+
+
+def _of_own_partitions(store: Store, queue: Queue, consumer: str) -> list[Held]:
+    nexts = [partitions.next_candidate(store, queue, p) for p in partitions.owned(queue, consumer)]
+    return [held for held in nexts if held is not None]
+
+
+def _grant(
+    store: Store, queue: Queue, held: Held, consumer: str, lease_ms: int | None, now: int
+) -> Delivery:
+    transitions.close_key(store, queue, held)
+    store.receipts += 1
+    held.state = State.IN_FLIGHT
+    held.attempts = min(held.attempts + 1, MAX_ATTEMPTS)
+    held.receipt = Receipt(f"r{store.receipts}")
+    held.claimed_at, held.consumer = now, consumer
+    held.lease_deadline = now + _lease(queue.policy, lease_ms)
+    queue.counters_of(dead=held.dead).grants += 1
+    transitions.note(queue, held, Transition.CLAIM, now, consumer=consumer)
+    newest = store.newest(queue.tenant, held.message_id)
+    return Delivery(
+        queue=queue.shown_as(dead=held.dead),
+        receipt=held.receipt,
+        message=newest.message,
+        payload=newest.payload,
+        attempts=held.attempts,
+        claimed_at=now,
+        lease_deadline=held.lease_deadline,
+    )
+
+
+def _lease(policy: QueuePolicy, lease_ms: int | None) -> int:
+    asked = policy.visibility_timeout_ms if lease_ms is None else lease_ms
+    return min(max(asked, policy.min_lease_ms), policy.max_lease_ms)
+
+
+def _settle_one(
+    store: Store, queue: Queue, settlement: Settlement, now: int, jitter: Jitter, *, dead: bool
+) -> Outcome:
+    receipt = settlement.receipt
+    held = next((d for d in queue.held(dead=dead) if d.receipt == receipt), None)
+    if held is not None and held.state is State.DONE and isinstance(settlement, Ack):
+        return Outcome(receipt=receipt, verdict=Verdict.OK, state=State.DONE)
+    if held is None or held.state is not State.IN_FLIGHT:
+        return Outcome(receipt=receipt, verdict=Verdict.STALE)
+    until: int | None = None
+    match settlement:
+        case Ack():
+            _ack(store, queue, held, settlement.result, now)
+        case Nack():
+            queue.counters_of(dead=dead).nacks += 1
+            delay_ms = _nack_delay(queue, held, settlement, jitter)
+            transitions.give_back(
+                store,
+                queue,
+                held,
+                Transition.NACK,
+                now,
+                delay_ms=delay_ms,
+                error=settlement.error,
+            )
+            until = held.due_at
+        case Reject() if dead:
+            transitions.give_back(
+                store, queue, held, Transition.REJECT, now, error=settlement.error
+            )
+        case Reject():
+            transitions.fail(store, queue, held, Transition.REJECT, now, settlement.error)
+        case Release():
+            transitions.give_back(store, queue, held, Transition.RELEASE, now)
+        case Extend():
+            until = held.lease_deadline = now + _lease(queue.policy, settlement.lease_ms)
+        case _:
+            assert_never(settlement)
+    failed = held.dead and not dead
+    state = State.FAILED if failed else held.state
+    return Outcome(receipt=receipt, verdict=Verdict.OK, state=state, until=until)
+
+
+def _ack(store: Store, queue: Queue, held: Held, result: bytes | None, now: int) -> None:
+    consumer = held.consumer
+    held.state, held.at, held.result = State.DONE, now, result
+    held.claimed_at = held.lease_deadline = held.consumer = None
+    queue.counters_of(dead=held.dead).acks += 1
+    transitions.note(queue, held, Transition.ACK, now, consumer=consumer)
+    transitions.forget_empty_partitions(store, queue)
+
+
+def _nack_delay(queue: Queue, held: Held, nack: Nack, jitter: Jitter) -> int:
+    if nack.delay_ms is not None:
+        return nack.delay_ms
+    return 0 if held.dead else jitter(queue.policy.backoff.ceiling_ms(held.attempts))

@@ -1,0 +1,85 @@
+"""Who owns what in an ordered queue (O1).
+
+A consumer is live until the deadline of its heartbeat. The deliveries that were in flight
+under a partition come back when the partition changes hands, so an older epoch has no
+current receipt: fencing follows from there being one record a delivery.
+"""
+
+from __future__ import annotations
+
+from penstock.model.delivery import Ownership
+from penstock.model.limits import CONSUMER_LEASE_MS
+from penstock.model.states import State, Transition
+from penstock.testing.oracle import transitions
+from penstock.testing.oracle.state import Held, Owner, Queue, Store
+
+__all__ = ["drop_dead_consumers", "join", "leave", "next_candidate", "owned"]
+
+
+def join(store: Store, queue: Queue, consumer: str, now: int) -> Ownership:
+    """Renew the consumer's lease, and bring what it owns to its share."""
+    drop_dead_consumers(store, queue, now)
+    deadline = now + CONSUMER_LEASE_MS
+    queue.consumers[consumer] = deadline
+    share = _share(store, queue, consumer)
+    while len(owned(queue, consumer)) > share:
+        idle = [p for p in owned(queue, consumer) if not _in_flight(store, queue, p)]
+        _free(store, queue, max(idle or owned(queue, consumer)), Transition.RELEASE, now)
+    for partition in store.partitions(queue):
+        if len(owned(queue, consumer)) < share and partition not in queue.owners:
+            queue.epoch += 1
+            queue.owners[partition] = Owner(consumer, queue.epoch)
+    partitions = {p: queue.owners[p].epoch for p in owned(queue, consumer)}
+    return Ownership(consumer=consumer, partitions=partitions, deadline=deadline)
+
+
+def leave(store: Store, queue: Queue, consumer: str, now: int) -> None:
+    """Give everything back at once."""
+    for partition in owned(queue, consumer):
+        _free(store, queue, partition, Transition.RELEASE, now)
+    queue.consumers.pop(consumer, None)
+
+
+def drop_dead_consumers(store: Store, queue: Queue, now: int) -> None:
+    """Consumers that did not heartbeat in time lose everything."""
+    for consumer, deadline in sorted(queue.consumers.items()):
+        if deadline <= now:
+            for partition in owned(queue, consumer):
+                _free(store, queue, partition, Transition.LAPSE, now)
+            del queue.consumers[consumer]
+
+
+def owned(queue: Queue, consumer: str) -> list[str]:
+    """The consumer's partitions by name."""
+    return sorted(p for p, owner in queue.owners.items() if owner.consumer == consumer)
+
+
+def next_candidate(store: Store, queue: Queue, partition: str) -> Held | None:
+    """What the partition hands out next, if anything (C4)."""
+    waiting = [d for d in _of(store, queue, partition) if d.live]
+    concurrency = queue.policy.partition_concurrency
+    if sum(d.state is State.IN_FLIGHT for d in waiting) >= concurrency:
+        return None
+    if concurrency == 1:
+        waiting = waiting[:1]  # strict: whoever is first holds the others back
+    return next((d for d in waiting if d.state is State.AVAILABLE), None)
+
+
+def _share(store: Store, queue: Queue, consumer: str) -> int:
+    each, more = divmod(len(store.partitions(queue)), len(queue.consumers))
+    rank = sorted(queue.consumers).index(consumer)
+    return max(1, each + (1 if rank < more else 0))
+
+
+def _of(store: Store, queue: Queue, partition: str) -> list[Held]:
+    return [d for d in queue.held(dead=False) if store.partition(queue, d) == partition]
+
+
+def _in_flight(store: Store, queue: Queue, partition: str) -> list[Held]:
+    return [d for d in _of(store, queue, partition) if d.state is State.IN_FLIGHT]
+
+
+def _free(store: Store, queue: Queue, partition: str, transition: Transition, now: int) -> None:
+    del queue.owners[partition]
+    for held in _in_flight(store, queue, partition):
+        transitions.give_back(store, queue, held, transition, now)

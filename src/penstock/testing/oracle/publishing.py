@@ -1,0 +1,191 @@
+"""Appending to the log, and routing what was appended.
+
+Order of the questions for each message: was its idempotency id seen (P4), is its key still
+open, and if neither, it is a new message. The callers undo everything when this raises.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from penstock.errors import QueueFull
+from penstock.filters import parse
+from penstock.model.delivery import RouteReply
+from penstock.model.message import Message, MessageId, NewMessage, Offset, Published
+from penstock.model.queue import QueuePolicy, TopicPolicy
+from penstock.storage.contract import EngineOptions, Outgoing
+from penstock.testing.oracle import transitions
+from penstock.testing.oracle.state import Entry, Queue, Store
+
+__all__ = ["OFFSET_STEP", "RETRY_AFTER_MS", "publish", "route"]
+
+#: Offsets have gaps, so that a test that counts on their being dense fails on the oracle.
+OFFSET_STEP = 3
+#: What a full queue asks its producers to wait.
+RETRY_AFTER_MS = 1_000
+
+
+def publish(
+    store: Store, options: EngineOptions, now: int, tenant: str, batch: Sequence[Outgoing]
+) -> tuple[Published, ...]:
+    """Append the whole batch; raises ``QueueFull`` after the fact, for the caller to undo."""
+    batch_of = _Batch(store, options, now, tenant)
+    depths = {q.name: _depth(q) for q in store.queues_of(tenant)}
+    published = tuple(
+        batch_of.publish(outgoing.topic, new) for outgoing in batch for new in outgoing.messages
+    )
+    for queue in store.queues_of(tenant):
+        most, added = queue.policy.max_depth, batch_of.added[queue.name]
+        if most is not None and added and depths.get(queue.name, 0) + added > most:
+            raise QueueFull(
+                f"Queue {queue.name!r} is at its max_depth of {most}.",
+                queue=queue.name,
+                limit=most,
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+    return published
+
+
+def route(store: Store, queue: Queue, limit: int, now: int) -> RouteReply:
+    """Catch up by at most ``limit`` entries."""
+    if queue.cursor is None:
+        return RouteReply(scanned=0, assigned=0, cursor=None)
+    waiting = [e for e in store.entries_of(queue.tenant) if e.message.offset >= queue.cursor]
+    assigned = 0
+    for entry in waiting[:limit]:
+        message = store.newest(queue.tenant, entry.message.id).message
+        if message.id not in queue.deliveries and _takes(queue, message):
+            transitions.add(queue, message, now)
+            assigned += 1
+    scanned = len(waiting[:limit])
+    queue.cursor = waiting[limit].message.offset if len(waiting) > limit else None
+    return RouteReply(scanned=scanned, assigned=assigned, cursor=queue.cursor)
+
+
+@dataclass(slots=True)
+class _Batch:
+    store: Store
+    options: EngineOptions
+    now: int
+    tenant: str
+    added: Counter[str] = field(default_factory=Counter)
+    """Deliveries that joined a queue, by queue."""
+
+    def publish(self, topic: str, new: NewMessage) -> Published:
+        policy = self.store.topics.get((self.tenant, topic), TopicPolicy())
+        if new.id is not None:
+            seen = self.store.ids.get((self.tenant, topic, new.id))
+            if seen is not None and seen[0] + policy.dedup_window_ms > self.now:
+                return Published(id=seen[1], offset=seen[2], duplicate=True)
+        expires_at = new.expires_at
+        if expires_at is None and policy.default_ttl_ms is not None:
+            expires_at = self.now + policy.default_ttl_ms
+        open_message = self._open_message(topic, new.key)
+        if open_message is None:
+            published = self._append_new(topic, new, expires_at)
+        else:
+            published = self._replace(open_message, new, expires_at)
+        if new.id is not None and policy.dedup_window_ms > 0:
+            seen_now = (self.now, published.id, published.offset)
+            self.store.ids[(self.tenant, topic, new.id)] = seen_now
+        return published
+
+    def _open_message(self, topic: str, key: str | None) -> Message | None:
+        if key is None:
+            return None
+        message_id = self.store.keys.get((self.tenant, topic, key))
+        if message_id is None or not self._queues_with(message_id):
+            return None
+        return self.store.newest(self.tenant, message_id).message
+
+    def _queues_with(self, message_id: MessageId) -> list[Queue]:
+        return [q for q in self.store.queues_of(self.tenant) if message_id in q.deliveries]
+
+    def _append(self, message: Message, payload: bytes) -> Message:
+        offset = Offset(self.store.next_offset)
+        self.store.next_offset += OFFSET_STEP
+        self.store.ends[self.tenant] = Offset(offset + 1)
+        if message.id < 0:
+            message = replace(message, id=MessageId(offset))
+        message = replace(message, offset=offset, size=len(payload), checksum=zlib.crc32(payload))
+        entry = Entry(self.tenant, message, payload)
+        self.store.log.append(entry)
+        self.store.messages[(self.tenant, message.id)] = entry
+        return message
+
+    def _append_new(self, topic: str, new: NewMessage, expires_at: int | None) -> Published:
+        message = Message(
+            id=MessageId(-1),
+            offset=Offset(-1),
+            topic=topic,
+            priority=new.priority,
+            published_at=self.now,
+            deliver_at=max(self.now, new.deliver_at or 0),
+            expires_at=expires_at,
+            size=0,
+            checksum=0,
+            partition_key=new.partition_key,
+            key=new.key,
+            content_type=new.content_type,
+            headers=dict(new.headers),
+        )
+        message = self._append(message, new.payload)
+        self._route_new(message)
+        self._remember_key(message)
+        return Published(id=message.id, offset=message.offset)
+
+    def _replace(self, old: Message, new: NewMessage, expires_at: int | None) -> Published:
+        changed = replace(
+            old, headers=dict(new.headers), content_type=new.content_type, expires_at=expires_at
+        )
+        message = self._append(changed, new.payload)
+        for queue in self.store.queues_of(self.tenant):
+            if queue.cursor is not None:
+                continue  # left to route
+            held = queue.deliveries.get(message.id)
+            if _takes(queue, message):
+                if held is None:
+                    self._add(queue, message)
+            elif held is not None:
+                transitions.remove(self.store, queue, held)
+        self._remember_key(message)
+        return Published(id=message.id, offset=message.offset, replaced=True)
+
+    def _route_new(self, message: Message) -> None:
+        matching = [q for q in self.store.queues_of(self.tenant) if _takes(q, message)]
+        named = (self.tenant, message.topic)
+        if not matching and self.options.auto_create and named not in self.store.queues:
+            policy = QueuePolicy(filter=f"topic = '{message.topic}'")
+            queue = Queue(self.tenant, message.topic, policy, self.now, cursor=None)
+            self.store.queues[named] = queue
+            matching = [queue]
+        for queue in matching:
+            if queue.cursor is None:
+                self._add(queue, message)
+
+    def _add(self, queue: Queue, message: Message) -> None:
+        transitions.add(queue, message, self.now)
+        self.added[queue.name] += 1
+
+    def _remember_key(self, message: Message) -> None:
+        """A key is open as long as its message waits somewhere; in no queue, it is closed."""
+        if message.key is None:
+            return
+        key = (self.tenant, message.topic, message.key)
+        if self._queues_with(message.id):
+            self.store.keys[key] = message.id
+        else:
+            self.store.keys.pop(key, None)
+
+
+def _takes(queue: Queue, message: Message) -> bool:
+    return parse(queue.policy.filter).matches(message)
+
+
+def _depth(queue: Queue) -> int:
+    return sum(d.live for d in queue.held(dead=False))

@@ -1,0 +1,193 @@
+"""The verbs that change nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from msgspec.structs import replace
+
+from penstock.filters import Filter
+from penstock.model.delivery import (
+    Event,
+    LogEntry,
+    LogPage,
+    MessageDeliveries,
+    PartitionStats,
+    QueueStats,
+    Result,
+    Snapshot,
+)
+from penstock.model.limits import MAX_ATTEMPTS
+from penstock.model.message import MessageId, Offset
+from penstock.model.queue import Ordering, QueueInfo
+from penstock.model.states import State
+from penstock.testing.oracle.state import Held, Queue, Store
+
+__all__ = [
+    "browse",
+    "history",
+    "info",
+    "log_end",
+    "message",
+    "read_log",
+    "result",
+    "snapshot",
+    "stats",
+]
+
+
+def info(queue: Queue, *, dead: bool) -> QueueInfo:
+    """The queue as it is; the policy of dead letters is derived from it."""
+    policy = queue.policy
+    if dead:
+        policy = replace(
+            policy,
+            max_attempts=MAX_ATTEMPTS,
+            ordering=Ordering.NONE,
+            paused=queue.dead_paused,
+        )
+    return QueueInfo(
+        tenant=queue.tenant,
+        name=queue.shown_as(dead=dead),
+        policy=policy,
+        filter_version=queue.filter_version,
+        created_at=queue.created_at,
+        cursor=None if dead else queue.cursor,
+    )
+
+
+def snapshot(store: Store, queue: Queue, held: Held, *, failed: bool = False) -> Snapshot:
+    """The delivery as it stands; ``failed`` shows a dead letter as its queue sees it."""
+    return Snapshot(
+        queue=queue.name if failed else queue.shown_as(dead=held.dead),
+        message=store.message(queue, held),
+        state=State.FAILED if failed else held.state,
+        attempts=held.attempts,
+        at=held.due_at if held.state is State.DELAYED else held.at,
+        claimed_at=held.claimed_at,
+        lease_deadline=held.lease_deadline,
+        consumer=held.consumer,
+        error=held.error,
+    )
+
+
+def browse(
+    store: Store, queue: Queue, state: State, where: Filter | None, *, dead: bool
+) -> list[Snapshot]:
+    """All deliveries in ``state``, in claim order."""
+    failed = state is State.FAILED and not dead
+    if failed:
+        held = [d for d in queue.held(dead=True) if d.state is State.AVAILABLE]
+    else:
+        held = [d for d in queue.held(dead=dead) if d.state is state]
+    held.sort(key=lambda d: store.place(queue, d))
+    shown = [snapshot(store, queue, d, failed=failed) for d in held]
+    return [s for s in shown if where is None or where.matches(s.message)]
+
+
+def message(store: Store, tenant: str, message_id: MessageId) -> MessageDeliveries:
+    """The message, and where it is."""
+    newest = store.newest(tenant, message_id)
+    shown = [
+        snapshot(store, queue, held, failed=held.dead and held.state is State.AVAILABLE)
+        for queue in store.queues_of(tenant)
+        if (held := queue.deliveries.get(message_id)) is not None
+    ]
+    shown.sort(key=lambda s: s.queue)
+    return MessageDeliveries(
+        message=newest.message, payload=newest.payload, deliveries=tuple(shown)
+    )
+
+
+def result(store: Store, queue: Queue, message_id: MessageId, *, dead: bool) -> Result | None:
+    """What the ack left."""
+    store.newest(queue.tenant, message_id)
+    held = queue.deliveries.get(message_id)
+    if held is None or held.dead is not dead or held.state is not State.DONE:
+        return None
+    return Result(message_id=message_id, result=held.result, done_at=held.at or 0)
+
+
+def history(store: Store, tenant: str, message_id: MessageId) -> tuple[Event, ...]:
+    """All events of all deliveries, by time."""
+    store.newest(tenant, message_id)
+    events = [
+        event
+        for queue in store.queues_of(tenant)
+        if message_id in queue.deliveries
+        for event in queue.deliveries[message_id].events
+    ]
+    return tuple(sorted(events, key=lambda e: e.at))
+
+
+def log_end(store: Store, tenant: str) -> Offset:
+    """The offset after the last entry there ever was."""
+    return store.ends.get(tenant, Offset(0))
+
+
+def read_log(store: Store, tenant: str, start: Offset, limit: int, *, payloads: bool) -> LogPage:
+    """Entries from ``start`` on."""
+    entries = [e for e in store.entries_of(tenant) if e.message.offset >= start][:limit]
+    return LogPage(
+        entries=tuple(
+            LogEntry(message=e.message, payload=e.payload if payloads else None) for e in entries
+        ),
+        next_offset=Offset(entries[-1].message.offset + 1) if entries else start,
+    )
+
+
+def stats(store: Store, queue: Queue, now: int, *, dead: bool) -> QueueStats:
+    """Count everything (Q2)."""
+    held = queue.held(dead=dead)
+    states = Counter(d.state for d in held)
+    waiting = [d for d in held if d.live]
+    ages = [now - store.message(queue, d).published_at for d in held if d.state is State.AVAILABLE]
+    counters = queue.counters_of(dead=dead)
+    ahead = 0
+    if not dead and queue.cursor is not None:
+        log = store.entries_of(queue.tenant)
+        ahead = sum(e.message.offset >= queue.cursor for e in log)
+    ordered = not dead and queue.policy.ordering is Ordering.PARTITION
+    return QueueStats(
+        delayed=states[State.DELAYED],
+        available=states[State.AVAILABLE],
+        in_flight=states[State.IN_FLIGHT],
+        done=states[State.DONE],
+        failed=0 if dead else sum(d.live for d in queue.held(dead=True)),
+        expired=states[State.EXPIRED],
+        oldest_available_ms=max(ages, default=None),
+        in_flight_by_consumer=dict(Counter(d.consumer for d in held if d.consumer is not None)),
+        grants=counters.grants,
+        acks=counters.acks,
+        nacks=counters.nacks,
+        failures=counters.failures,
+        watermark=_watermark(store, queue, waiting, dead=dead),
+        lag=len(waiting) + ahead,
+        partitions=_partition_stats(store, queue, waiting) if ordered else (),
+    )
+
+
+def _watermark(store: Store, queue: Queue, waiting: list[Held], *, dead: bool) -> Offset:
+    """Below the first unsettled message, and below what is not routed yet."""
+    ends: list[int] = [d.message_id for d in waiting]
+    if not dead and queue.cursor is not None:
+        ends.append(queue.cursor)
+    return Offset(min(ends, default=log_end(store, queue.tenant)) - 1)
+
+
+def _partition_stats(store: Store, queue: Queue, waiting: list[Held]) -> tuple[PartitionStats, ...]:
+    shown = []
+    for partition in store.partitions(queue):
+        of_it = [d for d in waiting if store.partition(queue, d) == partition]
+        owner = queue.owners.get(partition)
+        shown.append(
+            PartitionStats(
+                partition=partition,
+                owner=None if owner is None else owner.consumer,
+                epoch=0 if owner is None else owner.epoch,
+                unsettled=len(of_it),
+                in_flight=sum(d.state is State.IN_FLIGHT for d in of_it),
+                watermark=_watermark(store, queue, of_it, dead=False),
+            )
+        )
+    return tuple(shown)

@@ -1,0 +1,218 @@
+"""What the oracle stores: one log, one table of messages, queues with their deliveries.
+
+A delivery has one record (S3). ``dead`` says whether it is in the queue or in the queue's
+dead-letter queue: ``failed`` of Q is ``available`` and dead.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from penstock.errors import UnknownMessage, UnknownQueue
+from penstock.model.delivery import Event, Receipt
+from penstock.model.limits import DLQ_SUFFIX, is_dead_letter
+from penstock.model.message import Message, MessageId, Offset
+from penstock.model.queue import QueuePolicy, TopicPolicy
+from penstock.model.states import LIVE, State
+
+__all__ = ["Entry", "Held", "Id", "Owner", "Queue", "Store", "Tally"]
+
+
+@dataclass(slots=True)
+class Entry:
+    """One entry of the log, as it was appended."""
+
+    tenant: str
+    message: Message
+    payload: bytes
+
+
+@dataclass(slots=True)
+class Held:
+    """One delivery."""
+
+    message_id: MessageId
+    state: State
+    dead: bool = False
+    attempts: int = 0
+    released: int = 0
+    """Grants since the last replay that were handed back and do not count."""
+    due_at: int | None = None
+    at: int | None = None
+    """When it became done, failed or expired."""
+    receipt: Receipt | None = None
+    """Of the claim, or of the ack that ended it."""
+    claimed_at: int | None = None
+    lease_deadline: int | None = None
+    consumer: str | None = None
+    error: str | None = None
+    result: bytes | None = None
+    events: tuple[Event, ...] = ()
+
+    @property
+    def live(self) -> bool:
+        """Whether it still has to be delivered by the queue it is in, or by its dead letters."""
+        return self.state in LIVE
+
+
+@dataclass(slots=True)
+class Owner:
+    """Who has a partition, and since which epoch."""
+
+    consumer: str
+    epoch: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """What stats adds up: once for the queue, once for its dead letters."""
+
+    grants: int = 0
+    acks: int = 0
+    nacks: int = 0
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class Queue:
+    """One queue together with its dead-letter queue."""
+
+    tenant: str
+    name: str
+    policy: QueuePolicy
+    created_at: int
+    cursor: Offset | None
+    filter_version: int = 1
+    dead_paused: bool = False
+    deliveries: dict[MessageId, Held] = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
+    dead_counters: Counters = field(default_factory=Counters)
+    consumers: dict[str, int] = field(default_factory=dict)
+    """Consumer to the deadline of its heartbeat."""
+    owners: dict[str, Owner] = field(default_factory=dict)
+    epoch: int = 0
+    replayed: set[tuple[str, MessageId]] = field(default_factory=set)
+
+    def held(self, *, dead: bool) -> list[Held]:
+        """The deliveries of the queue, or of its dead letters, in publish order."""
+        return [d for _, d in sorted(self.deliveries.items()) if d.dead is dead]
+
+    def shown_as(self, *, dead: bool) -> str:
+        """The name under which a delivery is shown."""
+        return self.name + DLQ_SUFFIX if dead else self.name
+
+    def counters_of(self, *, dead: bool) -> Counters:
+        """The counters of the queue or of its dead letters."""
+        return self.dead_counters if dead else self.counters
+
+    def copy(self) -> Queue:
+        """A copy that shares only what is never changed in place."""
+        twin = copy.copy(self)
+        twin.deliveries = {i: copy.copy(d) for i, d in self.deliveries.items()}
+        twin.counters = copy.copy(self.counters)
+        twin.dead_counters = copy.copy(self.dead_counters)
+        twin.consumers = dict(self.consumers)
+        twin.owners = {p: copy.copy(o) for p, o in self.owners.items()}
+        twin.replayed = set(self.replayed)
+        return twin
+
+
+#: (tenant, topic, idempotency id or key).
+Id = tuple[str, str, str]
+
+
+@dataclass(slots=True)
+class Store:
+    """Everything."""
+
+    log: list[Entry] = field(default_factory=list)
+    next_offset: int = 0
+    ends: dict[str, Offset] = field(default_factory=dict)
+    """Tenant to the offset after its last entry, which retention does not take back."""
+    messages: dict[tuple[str, MessageId], Entry] = field(default_factory=dict)
+    """Every message as it is now: its newest entry."""
+    queues: dict[tuple[str, str], Queue] = field(default_factory=dict)
+    topics: dict[tuple[str, str], TopicPolicy] = field(default_factory=dict)
+    ids: dict[Id, tuple[int, MessageId, Offset]] = field(default_factory=dict)
+    """Idempotency id to when, which message, which entry (P4)."""
+    keys: dict[Id, MessageId] = field(default_factory=dict)
+    """Open keys: nothing of the message was claimed, purged or expired yet."""
+    archived: dict[str, Offset] = field(default_factory=dict)
+    receipts: int = 0
+
+    def copy(self) -> Store:
+        """A copy to go back to when a verb is refused half way (P2, S3)."""
+        twin = copy.copy(self)
+        twin.log = list(self.log)
+        twin.ends = dict(self.ends)
+        twin.messages = dict(self.messages)
+        twin.queues = {n: q.copy() for n, q in self.queues.items()}
+        twin.topics = dict(self.topics)
+        twin.ids = dict(self.ids)
+        twin.keys = dict(self.keys)
+        twin.archived = dict(self.archived)
+        return twin
+
+    def find(self, tenant: str, name: str) -> tuple[Queue, bool]:
+        """The queue, and whether ``name`` means its dead letters."""
+        dead = is_dead_letter(name)
+        queue = self.queues.get((tenant, name.removesuffix(DLQ_SUFFIX) if dead else name))
+        if queue is None:
+            raise UnknownQueue(f"There is no queue {name!r}.", field="queue")
+        return queue, dead
+
+    def queues_of(self, tenant: str) -> list[Queue]:
+        """The tenant's queues by name."""
+        return [q for (t, _), q in sorted(self.queues.items()) if t == tenant]
+
+    def entries_of(self, tenant: str) -> Iterator[Entry]:
+        """The tenant's log, in order."""
+        return (entry for entry in self.log if entry.tenant == tenant)
+
+    def newest(self, tenant: str, message_id: MessageId) -> Entry:
+        """The message as it is now."""
+        try:
+            return self.messages[(tenant, message_id)]
+        except KeyError:
+            raise UnknownMessage(f"There is no message {message_id}.", field="id") from None
+
+    def message(self, queue: Queue, held: Held) -> Message:
+        """The message of a delivery."""
+        return self.messages[(queue.tenant, held.message_id)].message
+
+    def place(self, queue: Queue, held: Held) -> tuple[int, int]:
+        """Where the delivery stands in claim order (C4)."""
+        message = self.message(queue, held)
+        return 9 - message.priority, message.id
+
+    def partition(self, queue: Queue, held: Held) -> str:
+        """The partition of a delivery; messages without a key share the nameless one."""
+        return self.message(queue, held).partition_key or ""
+
+    def partitions(self, queue: Queue) -> list[str]:
+        """The partitions that have something to deliver, by name."""
+        return sorted({self.partition(queue, d) for d in queue.held(dead=False) if d.live})
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts what a sweep does, and stops it at its bound."""
+
+    limit: int | None = None
+    due: int = 0
+    lapsed: int = 0
+    expired: int = 0
+    removed: int = 0
+    entries_removed: int = 0
+    ids_forgotten: int = 0
+    more: bool = False
+
+    def may_go_on(self) -> bool:
+        """Whether one more change fits; if not, ``more`` is said."""
+        done = self.due + self.lapsed + self.expired + self.removed
+        done += self.entries_removed + self.ids_forgotten
+        if self.limit is not None and done >= self.limit:
+            self.more = True
+        return not self.more

@@ -1,0 +1,186 @@
+"""Every change of state that a delivery can make, and what time does to it.
+
+Nothing here asks whether a verb may do what it does; that is decided by the callers. Each
+function leaves the delivery in exactly one state (S3) and keeps one event of it.
+"""
+
+from __future__ import annotations
+
+from penstock.model.delivery import Event
+from penstock.model.limits import MAX_ATTEMPTS
+from penstock.model.message import Message
+from penstock.model.states import State, Transition
+from penstock.testing.oracle.state import Held, Queue, Store, Tally
+
+__all__ = [
+    "LEASE_EXPIRED",
+    "add",
+    "close_key",
+    "expire",
+    "fail",
+    "forget_empty_partitions",
+    "give_back",
+    "is_expired",
+    "let_time_act",
+    "note",
+    "remove",
+]
+
+#: The error of a delivery that failed because nobody settled its last claim in time.
+LEASE_EXPIRED = "lease expired"
+
+
+def is_expired(message: Message, now: int) -> bool:
+    """Whether nothing may deliver the message any more (C3)."""
+    return message.expires_at is not None and message.expires_at <= now
+
+
+def note(
+    queue: Queue,
+    held: Held,
+    transition: Transition,
+    now: int,
+    *,
+    state: State | None = None,
+    consumer: str | None = None,
+    error: str | None = None,
+    dead: bool | None = None,
+) -> None:
+    """Keep an event; ``state`` and ``dead`` default to what the delivery says now."""
+    event = Event(
+        at=now,
+        queue=queue.shown_as(dead=held.dead if dead is None else dead),
+        transition=transition,
+        state=held.state if state is None else state,
+        consumer=consumer,
+        error=error,
+    )
+    held.events = (*held.events, event)
+
+
+def close_key(store: Store, queue: Queue, held: Held) -> None:
+    """From now on the key of the message starts a new message."""
+    message = store.message(queue, held)
+    if message.key is None:
+        return
+    key = (queue.tenant, message.topic, message.key)
+    if store.keys.get(key) == message.id:
+        del store.keys[key]
+
+
+def forget_empty_partitions(store: Store, queue: Queue) -> None:
+    """A partition with nothing left to deliver has no owner either."""
+    waiting = store.partitions(queue)
+    queue.owners = {p: owner for p, owner in queue.owners.items() if p in waiting}
+
+
+def add(queue: Queue, message: Message, now: int) -> None:
+    """Route: the message joins the queue."""
+    delayed = message.deliver_at > now
+    held = Held(
+        message_id=message.id,
+        state=State.DELAYED if delayed else State.AVAILABLE,
+        due_at=message.deliver_at if delayed else None,
+    )
+    queue.deliveries[message.id] = held
+    note(queue, held, Transition.PUBLISH, now)
+
+
+def remove(store: Store, queue: Queue, held: Held) -> None:
+    """The delivery leaves, and everything that was kept of it."""
+    del queue.deliveries[held.message_id]
+    forget_empty_partitions(store, queue)
+
+
+def _end_claim(held: Held) -> None:
+    held.claimed_at = held.lease_deadline = held.consumer = held.due_at = None
+
+
+def fail(
+    store: Store, queue: Queue, held: Held, transition: Transition, now: int, error: str | None
+) -> None:
+    """Into the dead letters (D1)."""
+    consumer = held.consumer
+    _end_claim(held)
+    held.receipt = None
+    held.state, held.dead, held.at = State.AVAILABLE, True, now
+    held.error = held.error if error is None else error
+    queue.counters.failures += 1
+    note(
+        queue, held, transition, now, state=State.FAILED, consumer=consumer, error=error, dead=False
+    )
+    forget_empty_partitions(store, queue)
+
+
+def expire(store: Store, queue: Queue, held: Held, transition: Transition, now: int) -> None:
+    """Past ``expires_at``: never delivered again (C3)."""
+    close_key(store, queue, held)
+    consumer = held.consumer
+    _end_claim(held)
+    held.receipt = None
+    held.state, held.at = State.EXPIRED, now
+    note(queue, held, transition, now, consumer=consumer)
+    forget_empty_partitions(store, queue)
+
+
+def give_back(
+    store: Store,
+    queue: Queue,
+    held: Held,
+    transition: Transition,
+    now: int,
+    *,
+    delay_ms: int = 0,
+    error: str | None = None,
+) -> None:
+    """End a claim without settling it: back to the queue, or failed, or expired."""
+    if held.dead:
+        _return(queue, held, transition, now, delay_ms, error)
+        return
+    if transition is Transition.RELEASE:
+        held.released += 1
+        used_up = False
+    else:
+        used_up = held.attempts - held.released >= queue.policy.max_attempts
+    if used_up or held.attempts >= MAX_ATTEMPTS:
+        last_error = LEASE_EXPIRED if transition is Transition.LAPSE else error
+        fail(store, queue, held, transition, now, last_error)
+        return
+    held.error = held.error if error is None else error
+    if is_expired(store.message(queue, held), now):
+        expire(store, queue, held, transition, now)
+    else:
+        _return(queue, held, transition, now, delay_ms, error)
+
+
+def _return(
+    queue: Queue, held: Held, transition: Transition, now: int, delay_ms: int, error: str | None
+) -> None:
+    consumer = held.consumer
+    _end_claim(held)
+    held.receipt = None
+    held.error = held.error if error is None else error
+    held.state = State.DELAYED if delay_ms > 0 else State.AVAILABLE
+    held.due_at = now + delay_ms if delay_ms > 0 else None
+    note(queue, held, transition, now, consumer=consumer, error=error)
+
+
+def let_time_act(store: Store, queue: Queue, now: int, tally: Tally, *, dead: bool) -> None:
+    """Due, lapsed and expired deliveries move. In dead letters nothing expires."""
+    for held in queue.held(dead=dead):
+        waits = held.state in (State.DELAYED, State.AVAILABLE)
+        if waits and not dead and is_expired(store.message(queue, held), now):
+            if not tally.may_go_on():
+                return
+            expire(store, queue, held, Transition.EXPIRE, now)
+            tally.expired += 1
+        elif held.state is State.DELAYED and held.due_at is not None and held.due_at <= now:
+            if not tally.may_go_on():
+                return
+            held.state, held.due_at = State.AVAILABLE, None
+            tally.due += 1
+        elif held.state is State.IN_FLIGHT and (held.lease_deadline or 0) <= now:
+            if not tally.may_go_on():
+                return
+            give_back(store, queue, held, Transition.LAPSE, now)
+            tally.lapsed += 1

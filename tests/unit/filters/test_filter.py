@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from penstock.errors import BadFilter
+from penstock.filters import parse
+from penstock.filters.tree import MAX_FILTER_DEPTH
+from penstock.model.limits import MAX_FILTER_BYTES, MAX_FILTER_NODES
+
+
+def test_is_frozen_and_equal_by_text() -> None:
+    one = parse("topic = 'x'")
+    assert one is parse("topic = 'x'")
+    assert one != parse("topic  = 'x'")
+    assert len({one, parse("topic = 'x'")}) == 1
+    with pytest.raises(AttributeError):
+        one.text = "TRUE"
+
+
+def test_survives_pickling(message) -> None:
+    again = pickle.loads(pickle.dumps(parse("topic = 'orders'")))
+    assert again == parse("topic = 'orders'")
+    assert again.matches(message())
+
+
+def test_importing_filters_does_not_import_pyarrow() -> None:
+    check = "import sys, penstock.filters; sys.exit('pyarrow' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", check], env=environment).returncode == 0
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"TRUE"])
+def test_e1_only_strings(wrong: Any) -> None:
+    with pytest.raises(BadFilter):
+        parse(wrong)
+
+
+def test_e1_bytes_are_counted_in_utf8() -> None:
+    longest = "a = '" + "é" * ((MAX_FILTER_BYTES - 6) // 2) + "'"
+    parse(longest)
+    with pytest.raises(BadFilter) as refusal:
+        parse(longest + "  ")
+    assert refusal.value.limit == MAX_FILTER_BYTES
+
+
+def test_e1_nodes_are_bounded() -> None:
+    parse(" OR ".join(["a"] * (MAX_FILTER_NODES - 1)))
+    with pytest.raises(BadFilter) as refusal:
+        parse(" OR ".join(["a"] * MAX_FILTER_NODES))
+    assert refusal.value.limit == MAX_FILTER_NODES
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [("(", ")"), ("NOT ", ""), ("NOT (", ")"), ("coalesce(", ")"), ("a OR (b AND ", ")")],
+)
+def test_e1_depth_is_bounded_and_the_bound_compiles(before: str, after: str, message) -> None:
+    step = before.count("(") + before.count("NOT") + before.count("AND")
+    deepest = (MAX_FILTER_DEPTH - 2) // step
+    parse(before * deepest + "c" + after * deepest).matches(message())
+    with pytest.raises(BadFilter):
+        parse(before * (MAX_FILTER_DEPTH + 1) + "c" + after * (MAX_FILTER_DEPTH + 1))
+
+
+@pytest.mark.parametrize("text", ["(" * 4000, "NOT " * 1000, "- " * 2000, "lower(" * 600])
+def test_e1_depth_is_refused_deep_in_the_stack_too(text: str) -> None:
+    def deeper(levels: int) -> None:
+        if levels:
+            deeper(levels - 1)
+        else:
+            parse(text)
+
+    with pytest.raises(BadFilter):
+        deeper(600)
+
+
+NASTY = [
+    "'); import os; ('",
+    "\\'); raise SystemExit #",
+    "{__builtins__}",
+    "' or True or '",
+    'a"b',
+    "\n\r\t\u2028",
+    "m.topic",
+    "%s%(x)s",
+]
+
+
+@pytest.mark.parametrize("nasty", NASTY)
+def test_names_and_literals_stay_data(nasty: str, message) -> None:
+    name = '"' + nasty.replace('"', '""') + '"'
+    literal = "'" + nasty.replace("'", "''") + "'"
+    filter_ = parse(f"{name} = {literal} AND {name} IN ({literal}) AND {name} >= {literal}")
+    assert filter_.matches(message(**{nasty: nasty}))
+    assert not filter_.matches(message(**{nasty: "x"}))
+    assert not filter_.matches(message())

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from time import perf_counter
+
+import pytest
+
+from penstock.filters.like import matcher, parse_pattern
+
+#: A header is at most 16 KiB and a filter 4 KiB; backtracking would take years on these.
+LONG = 16 * 1024
+WORST = [
+    ("%a" * 1000 + "%b", "a" * LONG),
+    ("%a%a%a%a%a%a%a%b", "a" * LONG),
+    ("%" + "a" * 2000 + "b%", "a" * LONG),
+    ("%" + "a" * 2000 + "_b%", "a" * LONG),
+    ("%_a" * 1000 + "%b", "a" * LONG),
+    ("_%" * 1900 + "b", "a" * LONG),
+    ("%" * 4000 + "b", "a" * LONG),
+]
+
+
+@pytest.mark.parametrize("pattern, text", WORST, ids=range(len(WORST)))
+def test_worst_cases_are_linear(pattern: str, text: str) -> None:
+    matches = matcher(parse_pattern(pattern, None))
+    started = perf_counter()
+    assert not matches(text)
+    assert matches(text + "b" * pattern.endswith("b") + "ab" * pattern.endswith("b%"))
+    assert perf_counter() - started < 1.0
+
+
+@pytest.mark.parametrize("pattern, text", WORST, ids=range(len(WORST)))
+def test_worst_cases_are_linear_in_arrow(pattern: str, text: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from penstock.filters.to_arrow.kernels import like
+
+    started = perf_counter()
+    verdict = like(pa.array([text, text + "b", None]), parse_pattern(pattern, None))
+    assert verdict.to_pylist()[::2] == [False, None]
+    assert perf_counter() - started < 5.0
+
+
+@pytest.mark.parametrize("pattern, escape", [("a!", "!"), ("a!b", "!"), ("a", ""), ("a", "!!")])
+def test_malformed_patterns(pattern: str, escape: str) -> None:
+    with pytest.raises(ValueError, match=r"escape|ESCAPE"):
+        parse_pattern(pattern, escape)
