@@ -22,8 +22,8 @@ __all__ = [
     "MessageId",
     "NewMessage",
     "Offset",
-    "Published",
     "PublishReply",
+    "Published",
 ]
 
 MessageId = NewType("MessageId", int)
@@ -40,7 +40,11 @@ NO_HEADERS: Final[dict[str, HeaderValue]] = {}
 
 
 class NewMessage(Struct, frozen=True, gc=False):
-    """What a producer hands in. Times are absolute here; the broker turns delays into them."""
+    """What a producer hands in.
+
+    ``delay_ms`` and ``ttl_ms`` count from the publish; the broker turns them into
+    ``deliver_at`` and ``expires_at``, and engines see only those.
+    """
 
     payload: bytes
     headers: Mapping[str, HeaderValue] = NO_HEADERS
@@ -52,6 +56,8 @@ class NewMessage(Struct, frozen=True, gc=False):
     content_type: str | None = None
     deliver_at: int | None = None
     expires_at: int | None = None
+    delay_ms: int | None = None
+    ttl_ms: int | None = None
 
 
 class Message(Struct, frozen=True, gc=False):

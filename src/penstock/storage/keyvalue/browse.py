@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import attrgetter
+from heapq import merge
+from operator import attrgetter, itemgetter
 from typing import Final, assert_never
 
 from msgspec.structs import replace
@@ -14,12 +15,18 @@ from penstock.model.message import Message
 from penstock.model.states import State
 from penstock.storage.keyvalue.claim import read_payload
 from penstock.storage.keyvalue.entry import Entry
-from penstock.storage.keyvalue.keys import EXPONENT_SHIFT, NUMBER_MASK, claim_id_of
+from penstock.storage.keyvalue.keys import (
+    EXPONENT_SHIFT,
+    LANE_SPAN,
+    LANES,
+    NUMBER_MASK,
+    claim_id_of,
+)
 from penstock.storage.keyvalue.metadata import decode_metadata
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.settled import Settled
 
-__all__ = ["MAX_SCAN", "peek", "snapshots", "snapshots_of"]
+__all__ = ["MAX_SCAN", "in_publish_order", "peek", "snapshots", "snapshots_of"]
 
 #: Deliveries that one page, or one slice of a bulk verb, looks at.
 MAX_SCAN: Final = 10_000
@@ -82,6 +89,21 @@ def snapshots(queue: Queue, state: State, after: int) -> Iterator[tuple[int, Sna
                     yield number, _waiting(queue, entry, state, at=entry.at)
         case _:
             assert_never(state)
+
+
+def in_publish_order(queue: Queue, state: State, after: int) -> Iterator[tuple[int, Snapshot]]:
+    """(message id, snapshot) of deliveries whose id is above ``after``, whatever their priority."""
+    return merge(
+        *(_lane(queue, state, lane, after) for lane in range(LANES)), key=itemgetter(0)
+    )
+
+
+def _lane(queue: Queue, state: State, lane: int, after: int) -> Iterator[tuple[int, Snapshot]]:
+    base = lane * LANE_SPAN
+    for number, snapshot in snapshots(queue, state, base + after):
+        if number >= base + LANE_SPAN:
+            return
+        yield number - base, snapshot
 
 
 def snapshots_of(queue: Queue, message: Message) -> Iterator[Snapshot]:

@@ -59,7 +59,7 @@ from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import decode_spec
 from penstock.storage.keyvalue.replay import Purge, Replay
 from penstock.storage.keyvalue.route import route, start_cursor
-from penstock.storage.keyvalue.settle import abort, settle, stale
+from penstock.storage.keyvalue.settle import abort, leaving, settle, stale
 from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.keyvalue.stats import history_in, queue_stats
 from penstock.storage.keyvalue.sweep import remove_settled, remove_unreferenced
@@ -341,7 +341,7 @@ class KeyValueEngine(Engine):
             plan = Plan(self._core, owner, now)
             for outgoing in publish:
                 plan.add(outgoing)
-            plan.check_depth()
+            plan.check_depth(state, leaving(state, settlements, now))
         outcomes = settle(state, settlements, now, self._core.options.jitter)
         published = () if plan is None else plan.apply()
         return SettleReply(outcomes, published, await self._committer.commit())

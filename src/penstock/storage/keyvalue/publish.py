@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from penstock.errors import QueueFull
-from penstock.model.message import Message, MessageId, NewMessage, Offset, Published
+from penstock.model.message import (
+    NO_HEADERS,
+    Message,
+    MessageId,
+    NewMessage,
+    Offset,
+    Published,
+)
 from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import Outgoing
 from penstock.storage.keyvalue.dedup import FirstPublish
@@ -98,7 +105,8 @@ class Plan:
                 new.partition_key,
                 new.key,
                 new.content_type,
-                new.headers,  # type: ignore[arg-type]
+                # A copy: the producer may go on using its own.
+                dict(new.headers) if new.headers else NO_HEADERS,
             )
             offset += 1
             if new.key is not None:
@@ -110,7 +118,7 @@ class Plan:
                 if created is not None:
                     item.queues = [*item.queues, created]
                 elif not item.queues:
-                    created = self._auto_create(topic)
+                    created = self._auto_create(message)
                     if created is not None:
                         item.queues = [created]
             append(item)
@@ -118,8 +126,11 @@ class Plan:
             if new.id is not None and policy.dedup_window_ms:
                 self._ids[topic, new.id] = FirstPublish(message.id, message.offset, now)
 
-    def check_depth(self) -> None:
-        """Refuse everything if a queue would pass its max_depth."""
+    def check_depth(self, settled: Queue | None = None, leaving: int = 0) -> None:
+        """Refuse everything if a queue would pass its max_depth.
+
+        ``leaving`` deliveries of the queue ``settled`` end in the same commit: they make room.
+        """
         bounded: dict[Queue, int] = {}
         for item in self._items:
             for queue in item.queues:
@@ -127,9 +138,10 @@ class Plan:
                     bounded[queue] = bounded.get(queue, 0) + 1
         for queue, added in bounded.items():
             limit = queue.policy.max_depth
-            if limit is not None and queue.depth + added > limit:
+            depth = queue.depth - (leaving if queue is settled else 0)
+            if limit is not None and depth + added > limit:
                 raise QueueFull(
-                    f"Queue {queue.name!r} holds {queue.depth} of at most {limit} deliveries.",
+                    f"Queue {queue.name!r} holds {depth} of at most {limit} deliveries.",
                     queue=queue.name,
                     limit=limit,
                     retry_after_ms=_RETRY_AFTER_MS,
@@ -205,9 +217,15 @@ class Plan:
             return None
         return queues, found[0]
 
-    def _auto_create(self, topic: str) -> Queue | None:
+    def _auto_create(self, message: Message) -> Queue | None:
+        topic = message.topic
         if not self._core.options.auto_create or topic in self._tenant.queues:
             return None
+        if any(
+            queue.cursor is not None and queue.filter.matches(message)
+            for queue in self._tenant.queues.values()
+        ):
+            return None  # A queue that is catching up will have it.
         queue = self._core.new_queue(self._tenant.name, topic, self._now)
         self._created[topic] = queue
         return queue

@@ -136,8 +136,8 @@ class Queue:
             tenant=self.tenant,
             name=self.name,
             policy=policy,
-            filter_version=self.filter_version,
-            created_at=self.created_at,
+            filter_version=self.home.filter_version,
+            created_at=self.home.created_at,
             cursor=None if self.cursor is None else Offset(self.cursor),
         )
 

@@ -14,7 +14,7 @@ from penstock.filters import Filter
 from penstock.model.delivery import ReplayReply, ReplaySource, Snapshot
 from penstock.model.message import Message
 from penstock.model.states import LIVE, State
-from penstock.storage.keyvalue.browse import snapshots, snapshots_of
+from penstock.storage.keyvalue.browse import in_publish_order, snapshots, snapshots_of
 from penstock.storage.keyvalue.keys import claim_id_of
 from penstock.storage.keyvalue.log import Log
 from penstock.storage.keyvalue.metadata import encode_metadata
@@ -89,7 +89,7 @@ class Replay:
         if self._source is ReplaySource.LOG:
             return self._logged(after)
         state = State.FAILED if self._source is ReplaySource.FAILED else State.DONE
-        return iter(snapshots(self._queue, state, after))
+        return iter(in_publish_order(self._queue, state, after))
 
     def _logged(self, after: int) -> Iterator[tuple[int, Snapshot | None]]:
         queue = self._queue
@@ -110,8 +110,7 @@ class Replay:
         if not queue.filter.matches(message):
             return None
         for found in snapshots_of(queue, message):
-            live = found.state in LIVE or found.queue != queue.name
-            return None if live else found
+            return None if found.state in LIVE else found
         return Snapshot(queue=queue.name, message=message, state=State.AVAILABLE, attempts=0)
 
     def _selects(self, snapshot: Snapshot, now: int) -> bool:
@@ -135,6 +134,7 @@ class Replay:
         queue, message = self._queue, snapshot.message
         self._take(snapshot)
         due_at = now if self._rate is None else now + self._count * 1000 // self._rate
+        due_at = max(due_at, message.deliver_at)
         revive(queue, message.id, message.priority, encode_metadata(message), now, due_at)
         if self._replay_id is not None:
             queue.stage.put(queue.keys.replay_mark(message.id, self._replay_id), b"")
@@ -147,7 +147,9 @@ class Replay:
                 claim_id_of(queue.policy.bucket_size, message.priority, message.id)
             )
         elif snapshot.state is State.DONE:
-            queue.remove_done(message)
+            # Found by its message, it may be done in the dead letters.
+            where = queue.dead if queue.dead and snapshot.queue == queue.dead.name else queue
+            where.remove_done(message)
             remember_ack(queue, message.id, snapshot.at or 0)
         elif snapshot.state is State.EXPIRED:
             queue.remove_expired(message)

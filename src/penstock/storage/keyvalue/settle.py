@@ -23,7 +23,7 @@ from penstock.storage.keyvalue.moves import come_back, exhausted, fail, finish, 
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.trail import cut_error
 
-__all__ = ["abort", "settle", "stale"]
+__all__ = ["abort", "leaving", "settle", "stale"]
 
 
 def stale(queue: Queue, settlements: Sequence[Settlement]) -> set[Receipt]:
@@ -38,6 +38,29 @@ def stale(queue: Queue, settlements: Sequence[Settlement]) -> set[Receipt]:
         if not isinstance(item, Extend):
             ended.add(receipt)
     return out
+
+
+def leaving(queue: Queue, settlements: Sequence[Settlement], now: int) -> int:
+    """How many deliveries the settlements take out of the queue's depth."""
+    gone: set[Receipt] = set()
+    for item in settlements:
+        entry = queue.claims.get(item.receipt)
+        if entry is None or isinstance(item, Extend):
+            continue
+        expires_at = None if queue.is_dead_letter else entry.message.expires_at
+        expired = expires_at is not None and expires_at <= now
+        match item:
+            case Ack() | Reject():
+                gone.add(item.receipt)
+            case Nack():
+                if expired or exhausted(queue, entry):
+                    gone.add(item.receipt)
+            case Release():
+                if expired:
+                    gone.add(item.receipt)
+            case _:
+                assert_never(item)
+    return len(gone)
 
 
 def abort(settlements: Sequence[Settlement], bad: set[Receipt]) -> tuple[Outcome, ...]:

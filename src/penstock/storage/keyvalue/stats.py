@@ -132,10 +132,15 @@ def history_in(queue: Queue, message: Message) -> Iterator[Event]:
 def _interleave(
     queue: str, attempts: list[Attempt], marks: tuple[Mark, ...]
 ) -> Iterator[Event]:
-    """Grants and marks by time; in the same millisecond a grant comes before what ended it."""
+    """Grants and marks by time; what ended a grant comes between it and the next."""
     position = 0
+    held = False
     for attempt in attempts:
-        while position < len(marks) and _comes_before(marks[position], attempt):
+        while position < len(marks) and marks[position].at <= attempt.claimed_at:
+            ends = marks[position].transition in _ENDINGS
+            if ends and not held:
+                break
+            held = held and not ends
             yield _event(queue, marks[position])
             position += 1
         yield Event(
@@ -145,18 +150,9 @@ def _interleave(
             state=State.IN_FLIGHT,
             consumer=attempt.consumer,
         )
-        if position < len(marks) and marks[position].transition in _ENDINGS:
-            if marks[position].at == attempt.claimed_at:
-                yield _event(queue, marks[position])
-                position += 1
+        held = True
     for mark in marks[position:]:
         yield _event(queue, mark)
-
-
-def _comes_before(mark: Mark, attempt: Attempt) -> bool:
-    if mark.at != attempt.claimed_at:
-        return mark.at < attempt.claimed_at
-    return mark.transition not in _ENDINGS
 
 
 def _event(queue: str, mark: Mark) -> Event:

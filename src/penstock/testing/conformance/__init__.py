@@ -1,8 +1,9 @@
+# ruff: noqa: E402  (asserts are rewritten before the modules are imported)
 """The compliance suite: what every engine has to do, one file a verb.
 
 A test names a capability, never an engine; a test that needs one that is not there skips
-with the reason. ``store`` says how a test file for an engine looks. Laws are named by the
-tests that hold them, as in ``test_s1_…``; P1 and X1 need a machine that fails and are held
+with the reason. ``harness`` says how a test file for an engine looks. Laws are named by the
+tests that hold them, as in ``test_s1_…``; P1 and X1 need a machine that fails, and are held
 by crash tests.
 """
 
@@ -10,20 +11,147 @@ from __future__ import annotations
 
 import pytest
 
-_MODULES = (
-    "claim",
-    "dead_letter",
-    "keyed",
-    "publish",
-    "settle",
-    "store",
+pytest.register_assert_rewrite(
+    *(
+        f"{__name__}.{name}"
+        for name in (
+            "claim",
+            "concurrency",
+            "dead_letter",
+            "harness",
+            "history",
+            "keyed",
+            "log",
+            "partitions",
+            "peek",
+            "publish",
+            "purge",
+            "queues",
+            "reopening",
+            "replay",
+            "results",
+            "route",
+            "settle",
+            "stats",
+            "sweep",
+            "tenants",
+            "topics",
+        )
+    )
 )
-# Before the imports below: asserts are rewritten when a module is first imported.
-pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))
 
-from penstock.testing.conformance.claim import *  # noqa: E402, F403
-from penstock.testing.conformance.dead_letter import *  # noqa: E402, F403
-from penstock.testing.conformance.keyed import *  # noqa: E402, F403
-from penstock.testing.conformance.publish import *  # noqa: E402, F403
-from penstock.testing.conformance.settle import *  # noqa: E402, F403
-from penstock.testing.conformance.harness import engine_factory, store  # noqa: E402
+from penstock.testing.conformance.claim import (
+    TestBacklog,
+    TestClaim,
+    TestClaimOrder,
+    TestLeases,
+    TestTime,
+)
+from penstock.testing.conformance.concurrency import TestConcurrency
+from penstock.testing.conformance.dead_letter import (
+    TestDeadLetter,
+    TestDeadLetterQueue,
+)
+from penstock.testing.conformance.harness import (
+    engine_factory,
+    store,
+)
+from penstock.testing.conformance.history import (
+    TestHistory,
+    TestMessage,
+)
+from penstock.testing.conformance.keyed import TestKeyed
+from penstock.testing.conformance.log import TestLog
+from penstock.testing.conformance.partitions import (
+    TestOwnership,
+    TestPartitionOrder,
+    TestPartitionStats,
+)
+from penstock.testing.conformance.peek import TestPeek
+from penstock.testing.conformance.publish import (
+    TestAutoCreate,
+    TestDepth,
+    TestIdempotency,
+    TestPublish,
+)
+from penstock.testing.conformance.purge import TestPurge
+from penstock.testing.conformance.queues import (
+    TestClosing,
+    TestIsolation,
+    TestQueues,
+)
+from penstock.testing.conformance.reopening import TestReopening
+from penstock.testing.conformance.replay import (
+    TestReplay,
+    TestReplayFromLog,
+    TestReplayIds,
+)
+from penstock.testing.conformance.results import TestResults
+from penstock.testing.conformance.route import (
+    TestCatchingUp,
+    TestRouting,
+    TestStart,
+)
+from penstock.testing.conformance.settle import (
+    TestAck,
+    TestNack,
+    TestRelease,
+    TestSettleAndPublish,
+    TestStaleReceipts,
+)
+from penstock.testing.conformance.stats import TestStats
+from penstock.testing.conformance.sweep import (
+    TestDeliveryRetention,
+    TestLogRetention,
+    TestSweep,
+)
+from penstock.testing.conformance.tenants import TestTenants
+from penstock.testing.conformance.topics import TestTopics
+
+__all__ = [
+    "TestAck",
+    "TestAutoCreate",
+    "TestBacklog",
+    "TestCatchingUp",
+    "TestClaim",
+    "TestClaimOrder",
+    "TestClosing",
+    "TestConcurrency",
+    "TestDeadLetter",
+    "TestDeadLetterQueue",
+    "TestDeliveryRetention",
+    "TestDepth",
+    "TestHistory",
+    "TestIdempotency",
+    "TestIsolation",
+    "TestKeyed",
+    "TestLeases",
+    "TestLog",
+    "TestLogRetention",
+    "TestMessage",
+    "TestNack",
+    "TestOwnership",
+    "TestPartitionOrder",
+    "TestPartitionStats",
+    "TestPeek",
+    "TestPublish",
+    "TestPurge",
+    "TestQueues",
+    "TestRelease",
+    "TestReopening",
+    "TestReplay",
+    "TestReplayFromLog",
+    "TestReplayIds",
+    "TestResults",
+    "TestRouting",
+    "TestSettleAndPublish",
+    "TestStaleReceipts",
+    "TestStart",
+    "TestStats",
+    "TestSweep",
+    "TestTenants",
+    "TestTime",
+    "TestTopics",
+    "engine_factory",
+    "store",
+]

@@ -14,9 +14,9 @@ full scan (Q2) and a delivery is in exactly one state of one queue (S3).
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 import pytest
@@ -40,12 +40,12 @@ from penstock.model.queue import Backoff, Ordering, QueueInfo, QueuePolicy, Star
 from penstock.model.states import LIVE, State
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.testing.clock import FakeClock
+from penstock.testing.opening import Opener, url_opener
 
 __all__ = [
     "OTHER_TENANT",
     "TENANT",
     "Conformance",
-    "Opener",
     "Store",
     "engine_factory",
     "ids_of",
@@ -57,9 +57,6 @@ __all__ = [
 
 TENANT: Final = "acme"
 OTHER_TENANT: Final = "rival"
-
-#: Opens an engine; awaited if it has to be. ``path`` is an empty folder of this test's own.
-Opener: TypeAlias = Callable[[EngineOptions, Path], Engine | Awaitable[Engine]]
 
 #: More pages than any test fills.
 _MAX_PAGES: Final = 10_000
@@ -334,18 +331,9 @@ def engine_factory(url_or_opener: str | Opener) -> object:
     def open_engine() -> Opener:
         if callable(url_or_opener):
             return url_or_opener
-        return _url_opener(url_or_opener)
+        return url_opener(url_or_opener)
 
     return open_engine
-
-
-def _url_opener(url: str) -> Opener:
-    def opener(options: EngineOptions, path: Path) -> Awaitable[Engine]:
-        from penstock.storage.engines import open_engine  # noqa: PLC0415  (only if it is used)
-
-        return open_engine(url.replace("{path}", str(path / "store")), options)
-
-    return opener
 
 
 @pytest_asyncio.fixture

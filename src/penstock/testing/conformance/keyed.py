@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import QueueFull
-from penstock.model.message import Published
+from penstock.model.message import Offset, Published
 from penstock.model.queue import Start
 from penstock.model.states import State
 from penstock.testing.conformance.harness import (
@@ -20,9 +20,9 @@ from penstock.testing.conformance.harness import (
 __all__ = ["TestKeyed"]
 
 
-async def put(store: Store, payload: bytes, **headers: str) -> Published:
+async def put(store: Store, payload: bytes, color: str = "none") -> Published:
     """Publish under the key ``k``."""
-    reply = await store.engine.publish(TENANT, "orders", [msg(payload, key="k", **headers)])
+    reply = await store.engine.publish(TENANT, "orders", [msg(payload, key="k", color=color)])
     return reply.messages[0]
 
 
@@ -68,7 +68,7 @@ class TestKeyed(Conformance):
         await put(store, b"2", color="blue")
         old, new = await store.log()
         assert old == before
-        assert (old.offset, old.headers) == (old.id, {"color": "red"})
+        assert (old.offset, old.headers) == (Offset(old.id), {"color": "red"})
         assert new.id == old.id
         assert (new.offset > old.offset, new.headers) == (True, {"color": "blue"})
 

@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from penstock.errors import QueueFull, UnknownMessage, UnknownQueue
-from penstock.model.message import MessageId, NewMessage, Offset
+from penstock.model.message import HeaderValue, MessageId, NewMessage, Offset
 from penstock.model.queue import Start, TopicPolicy
 from penstock.model.states import State
 from penstock.testing.conformance.harness import (
@@ -41,7 +41,7 @@ class TestPublish(Conformance):
 
     async def test_p3_every_field_comes_back(self, store: Store) -> None:
         now = store.clock.now()
-        headers = {
+        headers: dict[str, HeaderValue] = {
             "text": "a'b\x00c ü",
             "empty": "",
             "int": 2**63 - 1,
@@ -66,7 +66,7 @@ class TestPublish(Conformance):
         await store.queue()
         reply = await store.engine.publish(TENANT, "orders", [new])
         (published,) = reply.messages
-        assert published.id == published.offset
+        assert published.offset == Offset(published.id)
         assert (published.duplicate, published.replaced) == (False, False)
         message = (await store.claim_one()).message
         assert (message.id, message.offset) == (published.id, published.offset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import QueueFull, UnknownQueue
-from penstock.model.message import MessageId
+from penstock.model.message import MessageId, Offset
 from penstock.model.queue import Start
 from penstock.model.states import State
 from penstock.testing.conformance.harness import (
@@ -61,7 +61,7 @@ class TestRouting(Conformance):
             msg(priority=9),
             msg(amount=10.5),
         )
-        expected = sorted((ids[n] for n in taken))
+        expected = sorted(ids[n] for n in taken)
         assert sorted(await store.ids("q", State.AVAILABLE)) == expected
 
     async def test_r1_a_changed_filter_routes_from_then_on(self, store: Store) -> None:
@@ -74,14 +74,14 @@ class TestRouting(Conformance):
 
     async def test_r1_routers_agree(self, store: Store) -> None:
         """Publishing into a queue and catching it up give the same deliveries."""
-        filter = "color = 'red' OR (amount > 3 AND topic LIKE 'or%')"
-        await store.queue("live", filter)
+        condition = "color = 'red' OR (amount > 3 AND topic LIKE 'or%')"
+        await store.queue("live", condition)
         for n in range(12):
             await store.publish(
                 msg(color="red", amount=n, priority=n % 3) if n % 4 == 0 else msg(amount=n),
                 topic="orders" if n % 2 else "other",
             )
-        await store.queue("late", filter, start=EARLIEST)
+        await store.queue("late", condition, start=EARLIEST)
         await catch_up(store, "late", 5)
         live = await store.browse("live", State.AVAILABLE, payloads=True)
         late = await store.browse("late", State.AVAILABLE, payloads=True)
@@ -257,7 +257,7 @@ class TestStart(Conformance):
     async def test_an_offset_is_included(self, store: Store) -> None:
         ids = await self.ready(store)
         info = await store.queue(start=Start(Start.OFFSET, ids[2]))
-        assert info.cursor == ids[2]
+        assert info.cursor == Offset(ids[2])
         await catch_up(store, "q")
         assert await store.ids("q", State.AVAILABLE) == ids[2:]
 

@@ -1,0 +1,12 @@
+"""The broker: decisions that need no engine. Validation, limits, explanations.
+
+Everything a program calls goes through it, embedded or behind a server. It knows the
+storage contract and never an engine.
+"""
+
+from __future__ import annotations
+
+from penstock.broker.broker import Broker, BrokerOptions
+from penstock.broker.opening import Opening, open  # noqa: A004
+
+__all__ = ["Broker", "BrokerOptions", "Opening", "open"]

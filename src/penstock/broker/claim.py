@@ -1,0 +1,78 @@
+"""Claim, the broker's part: bounds, and the throughput limit.
+
+The limit is a token bucket that is charged only for what was handed out: polling an empty
+queue costs nothing. It gives fewer deliveries, never an error.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.errors import BadInput
+from penstock.model.limits import MAX_CLAIM, MAX_LEASE_MS
+
+__all__ = ["Throttle", "check_claim"]
+
+#: How long a queue's limit is remembered before the engine is asked again; another process
+#: may have changed it.
+_REMEMBER_MS: Final = 1_000
+
+
+def check_claim(limit: object, lease_ms: object) -> None:
+    """Refuse a claim whose numbers are out of bounds."""
+    if type(limit) is not int or not 1 <= limit <= MAX_CLAIM:
+        raise BadInput(
+            f"limit is {limit!r}; it is a whole number from 1 to {MAX_CLAIM}.",
+            field="limit",
+            limit=MAX_CLAIM,
+        )
+    if lease_ms is not None:
+        check_lease(lease_ms)
+
+
+def check_lease(lease_ms: object) -> None:
+    """Refuse a lease that is not a positive number of milliseconds; policies clamp it."""
+    if type(lease_ms) is not int or not 1 <= lease_ms <= MAX_LEASE_MS:
+        raise BadInput(
+            f"lease_ms is {lease_ms!r}; it is a whole number from 1 to {MAX_LEASE_MS}.",
+            field="lease_ms",
+            limit=MAX_LEASE_MS,
+        )
+
+
+class Throttle:
+    """The token bucket of one queue. Tokens are thousandths, so that time divides evenly."""
+
+    __slots__ = ("_filled_at", "_milli_tokens", "rate", "remembered_at")
+
+    def __init__(self, rate: int | None, now: int) -> None:
+        self.rate = rate
+        self.remembered_at = now
+        self._filled_at = now
+        self._milli_tokens = 0 if rate is None else rate * 1000
+
+    def is_fresh(self, now: int) -> bool:
+        """Whether the rate may still be trusted."""
+        return 0 <= now - self.remembered_at < _REMEMBER_MS
+
+    def remember(self, rate: int | None, now: int) -> None:
+        """Take a rate that was just read; what is left of the bucket stays."""
+        if rate != self.rate:
+            self._milli_tokens = 0 if rate is None else rate * 1000
+            self._filled_at = now
+        self.rate = rate
+        self.remembered_at = now
+
+    def allowance(self, limit: int, now: int) -> int:
+        """How many of ``limit`` may be handed out now."""
+        if self.rate is None:
+            return limit
+        elapsed = max(0, now - self._filled_at)
+        self._milli_tokens = min(self.rate * 1000, self._milli_tokens + elapsed * self.rate)
+        self._filled_at = now
+        return min(limit, self._milli_tokens // 1000)
+
+    def charge(self, count: int) -> None:
+        """``count`` deliveries were handed out."""
+        if self.rate is not None:
+            self._milli_tokens -= count * 1000

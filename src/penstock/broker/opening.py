@@ -1,0 +1,52 @@
+"""``penstock.open(url)``: a store by URL, as a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from types import TracebackType
+
+from penstock.broker.broker import Broker, BrokerOptions
+from penstock.storage.engines import open_engine
+
+__all__ = ["Opening", "open"]
+
+
+class Opening:
+    """A store about to be opened: ``await`` it, or use it in ``async with``."""
+
+    def __init__(self, url: str, tenant: str, options: BrokerOptions) -> None:
+        self._url = url
+        self._tenant = tenant
+        self._options = options
+        self._broker: Broker | None = None
+
+    def __await__(self) -> Generator[object, None, Broker]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Broker:
+        self._broker = await self._open()
+        return self._broker
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._broker is not None:
+            await self._broker.close()
+
+    async def _open(self) -> Broker:
+        engine = await open_engine(self._url, self._options.engine)
+        try:
+            return Broker(engine, self._options, self._tenant)
+        except BaseException:
+            await engine.close()
+            raise
+
+
+def open(  # noqa: A001  (the name is the verb: penstock.open, like the built-in)
+    url: str, *, tenant: str = "default", options: BrokerOptions | None = None
+) -> Opening:
+    """Open the store that ``url`` names: ``async with penstock.open(url) as q``."""
+    return Opening(url, tenant, options or BrokerOptions())

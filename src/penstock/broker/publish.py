@@ -1,0 +1,200 @@
+"""Publish, the broker's part: refuse what is malformed before anything is stored (E1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.errors import BadInput, TooLarge
+from penstock.model.limits import (
+    MAX_BATCH,
+    MAX_HEADER_NAME_BYTES,
+    MAX_HEADERS,
+    MAX_HEADERS_BYTES,
+    MAX_KEY_BYTES,
+    MAX_PRIORITY,
+    MAX_TIME_MS,
+)
+from penstock.model.message import HeaderValue, NewMessage
+
+__all__ = ["check_batch", "to_payload"]
+
+_INT64: Final = range(-(2**63), 2**63)
+_NUMBER_BYTES: Final = 8
+
+
+def to_payload(value: object) -> tuple[bytes, str | None]:
+    """The bytes to store for ``value``, and the content type they deserve.
+
+    Bytes are stored as they are, text as UTF-8, anything else as JSON.
+    """
+    if isinstance(value, bytes):
+        return value, None
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value), None
+    if isinstance(value, str):
+        return value.encode(), "text/plain; charset=utf-8"
+    try:
+        return msgspec.json.encode(value), "application/json"
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise BadInput(f"The payload cannot be encoded as JSON: {error}.", field="payload") from error
+
+
+def check_batch(
+    messages: Sequence[NewMessage], payload_limit: int, now: int
+) -> Sequence[NewMessage]:
+    """Return the batch, with relative times made absolute, if all of it may be stored."""
+    if not 0 < len(messages) <= MAX_BATCH:
+        raise TooLarge(
+            f"A batch has {len(messages)} messages; 1 to {MAX_BATCH} are allowed.",
+            field="messages",
+            limit=MAX_BATCH,
+        )
+    relative = False
+    for message in messages:
+        if type(message) is not NewMessage:
+            raise BadInput("A batch is a sequence of NewMessage.", field="messages")
+        payload = message.payload
+        if type(payload) is not bytes:
+            raise BadInput(
+                f"A payload is bytes, not {type(payload).__name__}.", field="payload"
+            )
+        if len(payload) > payload_limit:
+            raise TooLarge(
+                f"A payload of {len(payload)} bytes is over the limit of {payload_limit}.",
+                field="payload",
+                limit=payload_limit,
+            )
+        if message.headers:
+            _check_headers(message.headers)
+        priority = message.priority
+        if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
+            raise BadInput(
+                f"priority is {priority!r}; it is a whole number from 0 to {MAX_PRIORITY}.",
+                field="priority",
+                limit=MAX_PRIORITY,
+            )
+        # Most messages have none of these, and five tests for None are what it costs them.
+        if message.id is not None:
+            _check_text("id", message.id, least=1)
+        if message.key is not None:
+            _check_text("key", message.key, least=1)
+        if message.partition_key is not None:
+            _check_text("partition_key", message.partition_key)
+        if message.content_type is not None:
+            _check_text("content_type", message.content_type)
+        if _check_times(message):
+            relative = True
+    return [_absolute(message, now) for message in messages] if relative else messages
+
+
+def _check_headers(headers: Mapping[str, HeaderValue]) -> None:
+    if not isinstance(headers, Mapping):
+        raise BadInput("headers is a mapping of names to values.", field="headers")
+    if len(headers) > MAX_HEADERS:
+        raise TooLarge(
+            f"{len(headers)} headers are over the limit of {MAX_HEADERS}.",
+            field="headers",
+            limit=MAX_HEADERS,
+        )
+    total = 0
+    for name, value in headers.items():
+        if type(name) is not str or not name:
+            raise BadInput(f"A header is named {name!r}; names are text.", field="headers")
+        name_bytes = _utf8_bytes("headers", name)
+        if name_bytes > MAX_HEADER_NAME_BYTES:
+            raise TooLarge(
+                f"A header's name is over {MAX_HEADER_NAME_BYTES} bytes.",
+                field="headers",
+                limit=MAX_HEADER_NAME_BYTES,
+            )
+        total += name_bytes + _header_bytes(name, value)
+    if total > MAX_HEADERS_BYTES:
+        raise TooLarge(
+            f"The headers have {total} bytes together; the limit is {MAX_HEADERS_BYTES}.",
+            field="headers",
+            limit=MAX_HEADERS_BYTES,
+        )
+
+
+def _header_bytes(name: str, value: HeaderValue) -> int:
+    kind = type(value)
+    if kind is str:
+        return _utf8_bytes("headers", value)  # type: ignore[arg-type]
+    if kind is int:
+        if value not in _INT64:
+            raise BadInput(f"Header {name!r} does not fit 64 bits.", field="headers")
+    elif kind is not float and kind is not bool:
+        raise BadInput(
+            f"Header {name!r} is {kind.__name__}; it is text, int, float or bool.",
+            field="headers",
+        )
+    return _NUMBER_BYTES
+
+
+def _check_text(field: str, value: object, least: int = 0) -> None:
+    if type(value) is not str:
+        raise BadInput(f"{field} is {type(value).__name__}; it is text.", field=field)
+    size = _utf8_bytes(field, value)
+    if size > MAX_KEY_BYTES:
+        raise TooLarge(
+            f"{field} has {size} bytes; the limit is {MAX_KEY_BYTES}.",
+            field=field,
+            limit=MAX_KEY_BYTES,
+        )
+    if size < least:
+        raise BadInput(f"{field} is empty.", field=field)
+
+
+def _utf8_bytes(field: str, text: str) -> int:
+    if text.isascii():
+        return len(text)
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise BadInput(f"{field} holds text that is not valid Unicode.", field=field) from error
+
+
+def _check_times(message: NewMessage) -> bool:
+    """Check the four times; returns whether relative ones have to be made absolute."""
+    delay_ms, ttl_ms = message.delay_ms, message.ttl_ms
+    if message.deliver_at is not None:
+        _check_time("deliver_at", message.deliver_at, 0)
+        if delay_ms is not None:
+            raise BadInput("delay_ms and deliver_at exclude each other.", field="delay_ms")
+    if message.expires_at is not None:
+        _check_time("expires_at", message.expires_at, 0)
+        if ttl_ms is not None:
+            raise BadInput("ttl_ms and expires_at exclude each other.", field="ttl_ms")
+    if delay_ms is None and ttl_ms is None:
+        return False
+    if delay_ms is not None:
+        _check_time("delay_ms", delay_ms, 0)
+    if ttl_ms is not None:
+        _check_time("ttl_ms", ttl_ms, 1)
+    return True
+
+
+def _check_time(field: str, value: object, least: int) -> None:
+    if type(value) is not int or not least <= value <= MAX_TIME_MS:
+        raise BadInput(
+            f"{field} is {value!r}; it is a whole number of milliseconds from {least}.",
+            field=field,
+            limit=least,
+        )
+
+
+def _absolute(message: NewMessage, now: int) -> NewMessage:
+    if message.delay_ms is None and message.ttl_ms is None:
+        return message
+    deliver_at, expires_at = message.deliver_at, message.expires_at
+    if message.delay_ms is not None:
+        deliver_at = min(now + message.delay_ms, MAX_TIME_MS)
+    if message.ttl_ms is not None:
+        expires_at = min(now + message.ttl_ms, MAX_TIME_MS)
+    return replace(
+        message, deliver_at=deliver_at, expires_at=expires_at, delay_ms=None, ttl_ms=None
+    )

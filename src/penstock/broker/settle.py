@@ -1,0 +1,70 @@
+"""Settle, the broker's part: well-formed settlements, or none at all (E1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.broker.claim import check_lease
+from penstock.errors import BadInput, TooLarge
+from penstock.model.delivery import Ack, Extend, Nack, Reject, Release, Settlement
+from penstock.model.limits import MAX_BATCH
+
+__all__ = ["check_settlements"]
+
+#: As long as failed deliveries are kept by default: a longer wait is a schedule, not a retry.
+MAX_NACK_DELAY_MS: Final = 14 * 24 * 3600 * 1000
+_KINDS: Final = (Ack, Nack, Reject, Release, Extend)
+
+
+def check_settlements(settlements: Sequence[Settlement], result_limit: int) -> None:
+    """Refuse the call if any settlement in it is malformed."""
+    if not 0 < len(settlements) <= MAX_BATCH:
+        raise TooLarge(
+            f"{len(settlements)} settlements; 1 to {MAX_BATCH} are allowed.",
+            field="settlements",
+            limit=MAX_BATCH,
+        )
+    for item in settlements:
+        if not isinstance(item, _KINDS):
+            raise BadInput(
+                "A settlement is an Ack, Nack, Reject, Release or Extend.", field="settlements"
+            )
+        if type(item.receipt) is not str:
+            raise BadInput("A receipt is the text that claim gave.", field="receipt")
+        if isinstance(item, Ack):
+            if item.result is not None:
+                _check_result(item.result, result_limit)
+        elif isinstance(item, Nack):
+            _check_error(item.error)
+            if item.delay_ms is not None:
+                _check_delay(item.delay_ms)
+        elif isinstance(item, Reject):
+            _check_error(item.error)
+        elif isinstance(item, Extend):
+            check_lease(item.lease_ms)
+
+
+def _check_result(result: object, limit: int) -> None:
+    if type(result) is not bytes:
+        raise BadInput(f"A result is bytes, not {type(result).__name__}.", field="result")
+    if len(result) > limit:
+        raise TooLarge(
+            f"A result of {len(result)} bytes is over the limit of {limit}.",
+            field="result",
+            limit=limit,
+        )
+
+
+def _check_error(error: object) -> None:
+    if error is not None and type(error) is not str:
+        raise BadInput(f"An error is text, not {type(error).__name__}.", field="error")
+
+
+def _check_delay(delay_ms: object) -> None:
+    if type(delay_ms) is not int or not 0 <= delay_ms <= MAX_NACK_DELAY_MS:
+        raise BadInput(
+            f"delay_ms is {delay_ms!r}; it is a whole number from 0 to {MAX_NACK_DELAY_MS}.",
+            field="delay_ms",
+            limit=MAX_NACK_DELAY_MS,
+        )

@@ -1,0 +1,251 @@
+"""An engine and the oracle side by side: the same calls, and answers that can be compared.
+
+Ids, offsets and receipts are the engine's own business, so each side numbers them in the
+order in which they appear, and what is compared is the numbers. Left out of a comparison
+is what the contract leaves to the engine: durability, how much one sweep did, the cursor
+of a page, and the payload of a log entry that was replaced.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Coroutine
+from typing import Final, TypeAlias
+
+from penstock.errors import PenstockError
+from penstock.filters import Filter
+from penstock.model.delivery import (
+    Delivery,
+    Outcome,
+    Ownership,
+    QueueStats,
+    ReplayReply,
+    Result,
+    RouteReply,
+    Snapshot,
+)
+from penstock.model.message import Message, MessageId, Offset, Published
+from penstock.model.queue import QueueInfo
+from penstock.model.states import State
+from penstock.storage.contract import Engine
+
+__all__ = ["Plain", "Refused", "Side", "Verb", "attempt", "difference"]
+
+#: Something plain: tuples, strings, numbers.
+Plain: TypeAlias = object
+#: A call on one side, and its answer made plain.
+Verb: TypeAlias = Callable[["Side"], Coroutine[object, object, Plain]]
+
+#: Where ``Snapshot.at`` means something: the others show nothing or how they came there.
+_AT_MATTERS: Final = (State.DELAYED, State.DONE, State.FAILED, State.EXPIRED)
+_MAX_PAGES: Final = 10_000
+
+
+class Refused(tuple[str]):
+    """A verb raised: the name of the error's class."""
+
+    __slots__ = ()
+
+
+class Side:
+    """One of the two engines, with its numbering."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._offsets: dict[str, list[int]] = {}
+        self._receipts: dict[str, int] = {}
+        self.receipts: list[str] = []
+
+    # -- numbering ---------------------------------------------------------------------
+
+    def offsets(self, tenant: str) -> list[int]:
+        """Every offset that was ever published, in order."""
+        return self._offsets.setdefault(tenant, [])
+
+    def id(self, tenant: str, number: int) -> MessageId:
+        """The id of the message whose first entry has this number."""
+        return MessageId(self.offsets(tenant)[number])
+
+    def _number(self, tenant: str, offset: int) -> int:
+        offsets = self.offsets(tenant)
+        number = bisect_left(offsets, offset)
+        assert number < len(offsets), f"offset {offset} was never published"
+        assert offsets[number] == offset, f"offset {offset} was never published"
+        return number
+
+    def below(self, tenant: str, offset: int) -> int:
+        """How many entries have a smaller offset."""
+        return bisect_left(self.offsets(tenant), offset)
+
+    # -- answers as plain values -------------------------------------------------------
+
+    def published(self, tenant: str, replies: tuple[Published, ...]) -> Plain:
+        offsets = self.offsets(tenant)
+        for reply in replies:
+            if not reply.duplicate:
+                assert not offsets or reply.offset > offsets[-1], "L1: offsets strictly increase"
+                offsets.append(reply.offset)
+        return [
+            (self._number(tenant, r.id), self._number(tenant, r.offset), r.duplicate, r.replaced)
+            for r in replies
+        ]
+
+    def message(self, tenant: str, message: Message) -> Plain:
+        return (
+            ("id", self._number(tenant, message.id)),
+            ("offset", self._number(tenant, message.offset)),
+            message.topic,
+            message.priority,
+            message.published_at - message.deliver_at,
+            message.published_at,
+            message.expires_at,
+            (message.size, message.checksum),
+            message.partition_key,
+            message.key,
+            message.content_type,
+            dict(message.headers),
+        )
+
+    def delivery(self, tenant: str, delivery: Delivery) -> Plain:
+        assert delivery.receipt not in self._receipts, "C1: a receipt is never reused"
+        self._receipts[delivery.receipt] = len(self.receipts)
+        self.receipts.append(delivery.receipt)
+        return (
+            delivery.queue,
+            self.message(tenant, delivery.message),
+            delivery.payload,
+            delivery.attempts,
+            delivery.claimed_at,
+            delivery.lease_deadline,
+        )
+
+    def outcome(self, outcome: Outcome) -> Plain:
+        number = self._receipts[outcome.receipt]
+        return (number, str(outcome.verdict), outcome.state, outcome.until)
+
+    def snapshot(self, tenant: str, shown: Snapshot) -> Plain:
+        return (
+            shown.queue,
+            str(shown.state),
+            self.message(tenant, shown.message),
+            shown.attempts,
+            ("at", shown.at if shown.state in _AT_MATTERS else None),
+            (shown.claimed_at, shown.lease_deadline, shown.consumer),
+            ("error", shown.error),
+            shown.payload,
+        )
+
+    def info(self, info: QueueInfo) -> Plain:
+        cursor = None if info.cursor is None else self.below(info.tenant, info.cursor)
+        return (info.name, info.policy, info.filter_version, info.created_at, ("cursor", cursor))
+
+    def ownership(self, own: Ownership) -> Plain:
+        return (own.consumer, own.partitions, own.deadline)
+
+    def route(self, tenant: str, reply: RouteReply) -> Plain:
+        cursor = None if reply.cursor is None else self.below(tenant, reply.cursor)
+        return (reply.scanned, reply.assigned, cursor)
+
+    def replay(self, tenant: str, reply: ReplayReply, limit: int) -> Plain:
+        sample = [self._number(tenant, s.message.id) for s in reply.sample]
+        return (reply.count, sample, reply.skipped if reply.count < limit else None)
+
+    def result(self, tenant: str, result: Result | None) -> Plain:
+        if result is None:
+            return None
+        return (self._number(tenant, result.message_id), result.result, result.done_at)
+
+    def stats(self, tenant: str, stats: QueueStats) -> Plain:
+        def watermark(offset: int) -> int:
+            return bisect_right(self.offsets(tenant), offset)
+
+        return (
+            {str(s): getattr(stats, s.value) for s in State},
+            ("oldest", stats.oldest_available_ms),
+            stats.in_flight_by_consumer,
+            ("counters", stats.grants, stats.acks, stats.nacks, stats.failures),
+            ("watermark", watermark(stats.watermark), "lag", stats.lag),
+            [
+                (p.partition, p.owner, p.epoch, p.unsettled, p.in_flight, watermark(p.watermark))
+                for p in stats.partitions
+            ],
+        )
+
+    # -- everything that can be seen ---------------------------------------------------
+
+    async def browse(
+        self, tenant: str, queue: str, state: State, where: Filter | None = None, page: int = 100
+    ) -> Plain:
+        """All pages of a peek."""
+        found: list[Plain] = []
+        cursor: str | None = None
+        for _ in range(_MAX_PAGES):
+            reply = await self.engine.peek(tenant, queue, state, where, page, cursor, payloads=True)
+            found += [self.snapshot(tenant, s) for s in reply.items]
+            cursor = reply.cursor
+            if cursor is None:
+                return found
+        raise AssertionError("the pages never end")
+
+    async def log(self, tenant: str) -> Plain:
+        """The whole log; a payload only where the entry is its message's newest."""
+        page = await self.engine.read_log(tenant, Offset(0), 1_000_000, payloads=True)
+        newest = {e.message.id: e.message.offset for e in page.entries}
+        entries = [
+            (
+                self.message(tenant, e.message),
+                e.payload if newest[e.message.id] == e.message.offset else None,
+            )
+            for e in page.entries
+        ]
+        return (entries, self.below(tenant, await self.engine.log_end(tenant)))
+
+    async def picture(self, tenant: str, *, scan: bool) -> Plain:
+        """Every queue of a tenant; with ``scan`` every delivery and the log too."""
+        shown: dict[str, Plain] = {}
+        for info in await self.engine.list_queues(tenant):
+            for name in (info.name, f"{info.name}.dlq"):
+                stats = await self.engine.stats(tenant, name)
+                shown[name] = (
+                    self.info(await self.engine.get_queue(tenant, name)),
+                    self.stats(tenant, stats),
+                )
+                if not scan:
+                    continue
+                for state in State:
+                    shown[f"{name} {state}"] = await self.browse(tenant, name, state)
+        if scan:
+            shown["log"] = await self.log(tenant)
+        return shown
+
+
+def difference(expected: Plain, found: Plain, path: str = "") -> str | None:
+    """Where two plain values differ first, for a message that a person can read."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key in [*expected, *(k for k in found if k not in expected)]:
+            if key not in expected or key not in found:
+                return f"{path}[{key!r}] is only on one side"
+            if (inner := difference(expected[key], found[key], f"{path}[{key!r}]")) is not None:
+                return inner
+        return None
+    sequences = (list, tuple)
+    if (
+        isinstance(expected, sequences)
+        and isinstance(found, sequences)
+        and len(expected) == len(found)
+    ):
+        for n, (left, right) in enumerate(zip(expected, found, strict=True)):
+            if (inner := difference(left, right, f"{path}[{n}]")) is not None:
+                return inner
+        return None
+    if expected == found:
+        return None
+    return f"{path}\n  oracle: {expected!r}\n  engine: {found!r}"
+
+
+async def attempt(call: Coroutine[object, object, Plain]) -> Plain:
+    """The answer, or which error was raised."""
+    try:
+        return await call
+    except PenstockError as error:
+        return Refused((type(error).__name__,))

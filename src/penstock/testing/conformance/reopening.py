@@ -1,0 +1,180 @@
+"""Reopening a persistent store: everything is as it was, and goes on from there."""
+
+from __future__ import annotations
+
+from penstock.model.delivery import ReplaySource, Verdict
+from penstock.model.message import MessageId
+from penstock.model.queue import Ordering, Start, TopicPolicy
+from penstock.model.states import State
+from penstock.testing.conformance.harness import (
+    OTHER_TENANT,
+    TENANT,
+    Conformance,
+    Store,
+    ids_of,
+    msg,
+)
+
+__all__ = ["TestReopening"]
+
+
+class TestReopening(Conformance):
+    """P1 as far as an orderly stop goes; crash tests do the rest."""
+
+    async def test_p1_everything_is_as_it_was(self, store: Store) -> None:
+        now = store.clock.now()
+        for tenant in (TENANT, OTHER_TENANT):
+            await store.queue("q", max_attempts=2, tenant=tenant)
+            await store.queue("red", "color = 'red'", bucket_size=0, tenant=tenant)
+            await store.publish(
+                *(msg(str(n).encode(), color="red", n=n, priority=n) for n in range(10)),
+                msg(deliver_at=now + 50, expires_at=now + 90),
+                msg(expires_at=now + 5),
+                tenant=tenant,
+            )
+        a, b, c, d = await store.claim(limit=4, consumer="w")
+        await store.ack(a, b"result")
+        await store.nack(b, "broken")
+        await store.reject(c, "poison")
+        store.clock.advance(5)
+        await store.claim(limit=0)
+        await store.ack(await store.claim_one("q.dlq"), b"fixed")
+        await store.engine.pause(TENANT, "red", True)
+        queues = [(t, q) for t in (TENANT, OTHER_TENANT) for q in ("q", "red")]
+        before = [await store.picture(q, t) for t, q in queues]
+        log = await store.log()
+        history = await store.engine.history(TENANT, b.message.id)
+        await store.reopen()
+        assert [await store.picture(q, t) for t, q in queues] == before
+        assert await store.log() == log
+        assert await store.engine.history(TENANT, b.message.id) == history
+        result = await store.engine.result(TENANT, "q", a.message.id)
+        assert result is not None
+        assert result.result == b"result"
+        assert (await store.ack(a)).ok
+        assert (await store.ack(b)).verdict is Verdict.STALE
+        assert (await store.ack(d)).ok
+
+    async def test_s2_settled_stays_settled(self, store: Store) -> None:
+        """State that is dropped before a watermark is stored redelivers after a restart."""
+        await store.queue(bucket_size=0)
+        ids = await store.publish(*[b"x"] * 20)
+        for delivery in (await store.claim(limit=20))[::2]:
+            await store.ack(delivery)
+        await store.reopen()
+        store.clock.advance(60_000)
+        assert ids_of(await store.claim(limit=99)) == ids[1::2]
+
+    async def test_p4_ids_are_remembered(self, store: Store) -> None:
+        (first,) = await store.publish(msg(id="i"))
+        await store.reopen()
+        assert await store.publish(msg(id="i")) == [first]
+
+    async def test_l1_offsets_go_on_growing(self, store: Store) -> None:
+        """Ids must not be used again, not even those of messages that are gone."""
+        seen: list[MessageId] = []
+        for _ in range(4):
+            seen += await store.publish(b"x", b"y")
+            end = await store.engine.log_end(TENANT)
+            await store.reopen()
+            assert await store.engine.log_end(TENANT) == end
+        assert seen == sorted(set(seen))
+        assert [m.id for m in await store.log()] == seen
+
+    async def test_c1_receipts_are_not_used_again(self, store: Store) -> None:
+        await store.queue(max_attempts=99)
+        await store.publish(b"x")
+        receipts = []
+        for _ in range(4):
+            delivery = await store.claim_one()
+            receipts.append(delivery.receipt)
+            await store.release(delivery)
+            await store.reopen()
+        assert len(set(receipts)) == 4
+        last = await store.claim_one()
+        for receipt in receipts:
+            assert receipt != last.receipt
+
+    async def test_s1_a_receipt_is_good_across_a_restart(self, store: Store) -> None:
+        await store.queue()
+        await store.publish(b"1", b"2")
+        first, second = await store.claim(limit=2, lease_ms=5000)
+        await store.release(second)
+        await store.reopen()
+        assert (await store.extend(first, 9000)).until == store.clock.now() + 9000
+        assert (await store.ack(second)).verdict is Verdict.STALE
+        assert (await store.ack(first)).ok
+
+    async def test_c5_a_lease_lapses_while_the_store_is_closed(self, store: Store) -> None:
+        await store.queue()
+        ids = await store.publish(b"x", msg(deliver_at=store.clock.now() + 1000))
+        await store.claim_one(lease_ms=1000)
+        store.clock.advance(1000)
+        await store.reopen()
+        claimed = await store.claim(limit=9)
+        assert [(d.message.id, d.attempts) for d in claimed] == [(ids[0], 2), (ids[1], 1)]
+
+    async def test_c2_released_grants_are_remembered(self, store: Store) -> None:
+        await store.queue(max_attempts=2)
+        await store.publish(b"x")
+        for _ in range(2):
+            await store.release(await store.claim_one())
+            await store.reopen()
+        assert (await store.nack(await store.claim_one())).state is State.AVAILABLE
+        await store.reopen()
+        assert (await store.nack(await store.claim_one())).state is State.FAILED
+
+    async def test_open_keys_are_remembered(self, store: Store) -> None:
+        await store.queue()
+        (first, claimed) = await store.publish(msg(b"1", key="k"), msg(b"2", key="c", priority=9))
+        assert (await store.claim_one()).message.id == claimed
+        await store.reopen()
+        same, new = await store.publish(msg(b"3", key="k"), msg(b"4", key="c"))
+        assert same == first
+        assert new != claimed
+        assert [d.payload for d in await store.claim(limit=9)] == [b"3", b"4"]
+
+    async def test_r1_a_router_goes_on_where_it_was(self, store: Store) -> None:
+        ids = await store.publish(*[b"x"] * 6)
+        await store.queue(start=Start(Start.EARLIEST))
+        await store.engine.route(TENANT, "q", 2)
+        await store.reopen()
+        assert (await store.engine.route(TENANT, "q", 99)).assigned == 4
+        assert ids_of(await store.claim(limit=9)) == ids
+
+    async def test_replay_ids_are_remembered(self, store: Store) -> None:
+        await store.queue()
+        await store.publish(b"x")
+        await store.fail_one()
+        await store.engine.replay(TENANT, "q", ReplaySource.FAILED, None, 9, replay_id="r")
+        await store.fail_one()
+        await store.reopen()
+        reply = await store.engine.replay(TENANT, "q", ReplaySource.FAILED, None, 9, replay_id="r")
+        assert (reply.count, reply.skipped) == (0, 1)
+
+    async def test_o1_ownership_and_epochs_are_remembered(self, store: Store) -> None:
+        await store.queue(ordering=Ordering.PARTITION)
+        await store.publish(msg(partition_key="a"), msg(partition_key="b"))
+        own = await store.engine.join(TENANT, "q", "x")
+        (delivery, _) = await store.claim(limit=2, consumer="x")
+        await store.reopen()
+        assert await store.claim(limit=9, consumer="y") == []
+        assert (await store.ack(delivery)).ok
+        await store.publish(msg(partition_key="a"))
+        again = await store.engine.join(TENANT, "q", "x")
+        if "a" in again.partitions:
+            assert again.partitions["a"] > max(own.partitions.values())
+
+    async def test_topics_are_remembered(self, store: Store) -> None:
+        await store.engine.put_topic(TENANT, "t", TopicPolicy(default_ttl_ms=5))
+        await store.reopen()
+        assert await store.engine.get_topic(TENANT, "t") == TopicPolicy(default_ttl_ms=5)
+
+    async def test_a_deleted_queue_stays_deleted(self, store: Store) -> None:
+        await store.queue()
+        await store.publish(b"x")
+        await store.engine.delete_queue(TENANT, "q")
+        await store.reopen()
+        assert await store.engine.list_queues(TENANT) == ()
+        await store.queue()
+        assert await store.claim() == []

@@ -1,0 +1,63 @@
+"""Topics: policies by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import UnknownTopic
+from penstock.model.queue import TopicPolicy
+from penstock.testing.conformance.harness import OTHER_TENANT, TENANT, Conformance, Store, msg
+
+__all__ = ["TestTopics"]
+
+
+class TestTopics(Conformance):
+    """put, get, list, delete."""
+
+    async def test_a_topic_comes_back_as_it_was_put(self, store: Store) -> None:
+        policy = TopicPolicy(
+            default_ttl_ms=5000,
+            dedup_window_ms=7,
+            schema_type="json-schema",
+            schema='{"type": "object", "title": "ü"}',
+        )
+        await store.engine.put_topic(TENANT, "t", policy)
+        assert await store.engine.get_topic(TENANT, "t") == policy
+        await store.engine.put_topic(TENANT, "t", TopicPolicy())
+        assert await store.engine.get_topic(TENANT, "t") == TopicPolicy()
+
+    async def test_publishing_registers_nothing(self, store: Store) -> None:
+        await store.publish(b"x", topic="t")
+        assert await store.engine.get_topic(TENANT, "t") is None
+        assert await store.engine.list_topics(TENANT) == ()
+
+    async def test_topics_are_listed_by_name(self, store: Store) -> None:
+        for n, name in enumerate(["b", "a.b", "a", "B"]):
+            await store.engine.put_topic(TENANT, name, TopicPolicy(dedup_window_ms=n))
+        listed = await store.engine.list_topics(TENANT)
+        assert [(name, policy.dedup_window_ms) for name, policy in listed] == [
+            ("B", 3),
+            ("a", 2),
+            ("a.b", 1),
+            ("b", 0),
+        ]
+
+    async def test_deleting_forgets_the_policy_only(self, store: Store) -> None:
+        await store.engine.put_topic(TENANT, "t", TopicPolicy(default_ttl_ms=10))
+        await store.publish(b"x", topic="t")
+        await store.engine.delete_topic(TENANT, "t")
+        assert await store.engine.get_topic(TENANT, "t") is None
+        assert [m.topic for m in await store.log()] == ["t"]
+        await store.publish(b"y", topic="t")
+        assert (await store.log())[1].expires_at is None
+        with pytest.raises(UnknownTopic):
+            await store.engine.delete_topic(TENANT, "t")
+
+    async def test_t1_topics_belong_to_a_tenant(self, store: Store) -> None:
+        await store.engine.put_topic(TENANT, "t", TopicPolicy(default_ttl_ms=10))
+        assert await store.engine.get_topic(OTHER_TENANT, "t") is None
+        assert await store.engine.list_topics(OTHER_TENANT) == ()
+        with pytest.raises(UnknownTopic):
+            await store.engine.delete_topic(OTHER_TENANT, "t")
+        await store.engine.publish(OTHER_TENANT, "t", [msg(b"x")])
+        assert (await store.log(tenant=OTHER_TENANT))[0].expires_at is None

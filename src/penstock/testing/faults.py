@@ -1,0 +1,176 @@
+"""A disk that fails on demand: an adapter that knows what was synced from what was written.
+
+What it models, and which law each fault is there to break:
+
+- Power loss (P1, P2, S3): writes reach the disk in order and whole, as the batches of a
+  write-ahead log do. A synced write survives with everything before it; of the others some
+  prefix survives, chosen by the seed. ``survivor`` gives every such disk, one at a time.
+- A failed fsync (P2): the write raises ``EIO`` and nobody knows whether it is on the disk.
+- A full disk (P2): the write raises ``ENOSPC`` and nothing of it is there.
+- An unreadable sector: a read of a matching key raises ``StoreUnavailable``, as the RocksDB
+  adapter does for an I/O error.
+- A flipped bit (X1): a matching key reads as one bit different from what was written.
+
+What it does not model: a store that notices the flipped bit itself. RocksDB's own checksums
+are tested on real files, in tests/crash.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from penstock.errors import StoreUnavailable
+from penstock.model.message import Durability
+from penstock.storage.keyvalue.adapters import KeyRange, Writes
+from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
+
+__all__ = ["Damage", "FaultyAdapter", "KeyMatch", "Written"]
+
+KeyMatch: TypeAlias = Callable[[bytes], bool]
+
+
+class Written(Struct, frozen=True):
+    """One batch as it was handed to the disk."""
+
+    writes: dict[bytes, bytes | None]
+    removed: tuple[KeyRange, ...]
+    sync: bool
+
+
+class Damage(Struct, frozen=True):
+    """One bit that reads wrong, in every value whose key matches."""
+
+    match: KeyMatch
+    bit: int
+    """Counted from the first byte's lowest; taken modulo the value's size."""
+
+    def apply(self, key: bytes, value: bytes) -> bytes:
+        if not value or not self.match(key):
+            return value
+        place, bit = divmod(self.bit % (8 * len(value)), 8)
+        return value[:place] + bytes((value[place] ^ 1 << bit,)) + value[place + 1 :]
+
+
+class FaultyAdapter:
+    """An ordered map whose disk can be pulled, filled up, or scratched."""
+
+    name = "faulty"
+    durability: Durability = "fsync"
+    persistent = True
+
+    def __init__(
+        self, *, seed: int = 0, inline: bool = True, base: dict[bytes, bytes] | None = None
+    ) -> None:
+        self.inline = inline
+        self.seed = seed
+        self._random = Random(seed)
+        #: What was on the disk before the first write of ``journal``.
+        self._base = dict(base or {})
+        self._map = MemoryAdapter()
+        self._map.write(self._base, (), False)
+        #: Every batch that reached the operating system, in order.
+        self.journal: list[Written] = []
+        #: How many of them are on the disk for certain.
+        self.synced = 0
+        #: The batch whose fsync failed: on the disk or not.
+        self.doubtful: Written | None = None
+        #: Calls of ``write``, refused ones included.
+        self.calls = 0
+        self.closed = False
+        self._refusals: dict[int, int] = {}
+        self._unreadable: KeyMatch | None = None
+        self._damage: Damage | None = None
+
+    # -- faults ------------------------------------------------------------------------
+
+    def fail_sync(self, nth: int = 1) -> None:
+        """Fail the fsync of the nth write from now with EIO."""
+        self._refusals[self.calls + nth] = errno.EIO
+
+    def fail_space(self, nth: int = 1) -> None:
+        """Refuse the nth write from now with ENOSPC."""
+        self._refusals[self.calls + nth] = errno.ENOSPC
+
+    def fail_reads(self, match: KeyMatch | None) -> None:
+        """Fail reads of matching keys, until called with None."""
+        self._unreadable = match
+
+    def damage(self, match: KeyMatch | None, bit: int = 0) -> None:
+        """Flip one bit of the values of matching keys, until called with None."""
+        self._damage = None if match is None else Damage(match, bit)
+
+    # -- what is left ------------------------------------------------------------------
+
+    def power_loss(self) -> FaultyAdapter:
+        """The disk after the power came back: synced writes, and perhaps some after them."""
+        return self.survivor(self._random.randint(self.synced, len(self._attempted)))
+
+    def process_loss(self) -> FaultyAdapter:
+        """The disk after the process was killed: everything that was written.
+
+        Only a batch whose fsync failed may be there or not.
+        """
+        return self.survivor(self._random.randint(len(self.journal), len(self._attempted)))
+
+    def survivor(self, writes: int) -> FaultyAdapter:
+        """The disk on which exactly the first ``writes`` batches survived."""
+        disk = MemoryAdapter()
+        disk.write(self._base, (), False)
+        for batch in self._attempted[:writes]:
+            disk.write(batch.writes, batch.removed, False)
+        base = dict(disk.scan(b"", b"\xff" * 16))
+        return FaultyAdapter(seed=self.seed + writes + 1, inline=self.inline, base=base)
+
+    def contents(self) -> dict[bytes, bytes]:
+        """Every pair as it was written, whatever faults are set."""
+        return dict(self._map.scan(b"", b"\xff" * 16))
+
+    @property
+    def _attempted(self) -> list[Written]:
+        return self.journal if self.doubtful is None else [*self.journal, self.doubtful]
+
+    # -- the adapter -------------------------------------------------------------------
+
+    def get(self, key: bytes) -> bytes | None:
+        self._check_readable(key)
+        value = self._map.get(key)
+        return value if value is None or self._damage is None else self._damage.apply(key, value)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
+    def scan(
+        self, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in self._map.scan(start, end, reverse=reverse):
+            self._check_readable(key)
+            yield key, value if self._damage is None else self._damage.apply(key, value)
+
+    def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
+        self.calls += 1
+        refusal = self._refusals.pop(self.calls, None)
+        if refusal == errno.ENOSPC:
+            raise OSError(refusal, os.strerror(refusal))
+        batch = Written(dict(writes), tuple(removed), sync)
+        if refusal is not None and sync:
+            # Like RocksDB, which shows a batch only after its write-ahead log is synced.
+            self.doubtful = batch
+            raise OSError(refusal, os.strerror(refusal))
+        self.journal.append(batch)
+        self._map.write(batch.writes, batch.removed, sync)
+        if sync:
+            self.synced = len(self.journal)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _check_readable(self, key: bytes) -> None:
+        if self._unreadable is not None and self._unreadable(key):
+            error = OSError(errno.EIO, os.strerror(errno.EIO))
+            raise StoreUnavailable(f"The store cannot be read: {error}.") from error
