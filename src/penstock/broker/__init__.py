@@ -6,7 +6,8 @@ storage contract and never an engine.
 
 from __future__ import annotations
 
-from penstock.broker.broker import Broker, BrokerOptions
+from penstock.broker.broker import Broker
 from penstock.broker.opening import Opening, open  # noqa: A004
+from penstock.broker.scope import BrokerOptions
 
 __all__ = ["Broker", "BrokerOptions", "Opening", "open"]

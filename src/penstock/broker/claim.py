@@ -8,14 +8,68 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.broker.scope import BrokerOptions, Scope
 from penstock.errors import BadInput
-from penstock.model.limits import MAX_CLAIM, MAX_LEASE_MS
+from penstock.model.delivery import Delivery, Ownership
+from penstock.model.limits import MAX_CLAIM, MAX_LEASE_MS, check_name, check_queue_name
+from penstock.storage.contract import Engine
 
-__all__ = ["Throttle", "check_claim"]
+__all__ = ["Claiming", "Throttle", "check_claim", "check_lease"]
 
 #: How long a queue's limit is remembered before the engine is asked again; another process
 #: may have changed it.
 _REMEMBER_MS: Final = 1_000
+_ANONYMOUS: Final = "anonymous"
+
+
+class Claiming(Scope):
+    """The verbs that take deliveries, and that consumers of ordered queues live by."""
+
+    def __init__(self, engine: Engine, options: BrokerOptions, tenant: str) -> None:
+        super().__init__(engine, options, tenant)
+        self._throttles: dict[str, Throttle] = {}
+
+    async def claim(
+        self,
+        queue: str,
+        *,
+        limit: int = 1,
+        consumer: str = _ANONYMOUS,
+        lease_ms: int | None = None,
+    ) -> list[Delivery]:
+        """Lease up to ``limit`` deliveries."""
+        check_queue_name(queue)
+        check_name(consumer, "consumer")
+        check_claim(limit, lease_ms)
+        throttle = await self._throttle(queue)
+        allowed = throttle.allowance(limit, self._clock.now())
+        if not allowed:
+            return []
+        deliveries = await self._engine.claim(self.tenant, queue, consumer, allowed, lease_ms)
+        throttle.charge(len(deliveries))
+        return deliveries
+
+    async def join(self, queue: str, consumer: str) -> Ownership:
+        """Join an ordered queue, or heartbeat."""
+        check_queue_name(queue)
+        return await self._engine.join(self.tenant, queue, check_name(consumer, "consumer"))
+
+    async def leave(self, queue: str, consumer: str) -> None:
+        """Release the consumer's partitions at once."""
+        check_queue_name(queue)
+        await self._engine.leave(self.tenant, queue, check_name(consumer, "consumer"))
+
+    async def _throttle(self, queue: str) -> Throttle:
+        now = self._clock.now()
+        throttle = self._throttles.get(queue)
+        if throttle is None or not throttle.is_fresh(now):
+            info = await self._engine.get_queue(self.tenant, queue)
+            limit = info.policy.throughput_limit
+            if throttle is None:
+                throttle = self._throttles[queue] = Throttle(limit, now)
+            else:
+                throttle.remember(limit, now)
+        return throttle
 
 
 def check_claim(limit: object, lease_ms: object) -> None:
@@ -50,6 +104,10 @@ class Throttle:
         self.remembered_at = now
         self._filled_at = now
         self._milli_tokens = 0 if rate is None else rate * 1000
+
+    def doubt(self) -> None:
+        """The rate may have changed: read it again before the next claim."""
+        self.remembered_at = -_REMEMBER_MS
 
     def is_fresh(self, now: int) -> bool:
         """Whether the rate may still be trusted."""

@@ -80,11 +80,12 @@ def _why_absent(info: QueueInfo, message: Message) -> list[str]:
         return [f"the filter is not TRUE: {explanation}"]
     if info.cursor is not None and info.cursor <= message.offset:
         return [f"the queue is routed up to offset {info.cursor}; the message is still to come"]
-    return [
+    reason = (
         "the filter is TRUE now, but the queue does not have it: it was published before the "
         "queue or its filter, was purged, or retention removed it; replay from the log brings "
         "it in"
-    ]
+    )
+    return [reason]
 
 
 def _why_in(
@@ -103,10 +104,8 @@ def _why_in(
             return [f"it expired at {snapshot.at}"]
         case State.FAILED:
             error = f": {snapshot.error}" if snapshot.error else ""
-            return [
-                f"it failed at {snapshot.at} after {snapshot.attempts} attempts{error}; "
-                f"it waits in {info.name}.dlq"
-            ]
+            after = f"after {snapshot.attempts} attempts{error}"
+            return [f"it failed at {snapshot.at} {after}; it waits in {info.name}.dlq"]
         case State.AVAILABLE:
             return _why_waiting(info, snapshot, stats, ahead, now)
 
@@ -140,5 +139,7 @@ def _why_waiting(
             )
         found = next((item for item in stats.partitions if item.partition == partition), None)
         if found is not None and found.owner is None:
-            reasons.append(f"no consumer owns partition {partition!r}; it goes to the next that joins")
+            reasons.append(
+                f"no consumer owns partition {partition!r}; it goes to the next that joins"
+            )
     return reasons

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from types import TracebackType
 
-from penstock.broker.broker import Broker, BrokerOptions
+from penstock.broker.broker import Broker
+from penstock.broker.scope import BrokerOptions
 from penstock.storage.engines import open_engine
 
 __all__ = ["Opening", "open"]

@@ -8,8 +8,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from penstock.errors import BadInput, TooLarge
+from penstock.broker.scope import Scope
+from penstock.errors import BadInput, TooLarge, UnknownTopic
 from penstock.model.limits import (
+    DEFAULT_PRIORITY,
     MAX_BATCH,
     MAX_HEADER_NAME_BYTES,
     MAX_HEADERS,
@@ -17,13 +19,84 @@ from penstock.model.limits import (
     MAX_KEY_BYTES,
     MAX_PRIORITY,
     MAX_TIME_MS,
+    check_name,
 )
-from penstock.model.message import HeaderValue, NewMessage
+from penstock.model.message import (
+    NO_HEADERS,
+    Durability,
+    HeaderValue,
+    NewMessage,
+    Published,
+    PublishReply,
+)
 
-__all__ = ["check_batch", "to_payload"]
+__all__ = ["Publishing", "check_batch", "to_payload"]
 
 _INT64: Final = range(-(2**63), 2**63)
 _NUMBER_BYTES: Final = 8
+
+
+class Publishing(Scope):
+    """The verbs that publish."""
+
+    async def publish(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        headers: Mapping[str, HeaderValue] = NO_HEADERS,
+        id: str | None = None,
+        key: str | None = None,
+        partition_key: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        content_type: str | None = None,
+        delay_ms: int | None = None,
+        deliver_at: int | None = None,
+        ttl_ms: int | None = None,
+        expires_at: int | None = None,
+        durability: Durability = "fsync",
+    ) -> Published:
+        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON."""
+        raw, natural_type = to_payload(payload)
+        message = NewMessage(
+            raw,
+            headers,
+            id,
+            key,
+            partition_key,
+            priority,
+            natural_type if content_type is None else content_type,
+            deliver_at,
+            expires_at,
+            delay_ms,
+            ttl_ms,
+        )
+        checked = self._check_batch(topic, (message,), durability)
+        if self._options.require_topics:
+            await self._check_registered(topic)
+        reply = await self._engine.publish(self.tenant, topic, checked, durability)
+        return reply.messages[0]
+
+    async def publish_batch(
+        self, topic: str, messages: Sequence[NewMessage], *, durability: Durability = "fsync"
+    ) -> PublishReply:
+        """Publish a batch: all of it or nothing (P2)."""
+        checked = self._check_batch(topic, messages, durability)
+        if self._options.require_topics:
+            await self._check_registered(topic)
+        return await self._engine.publish(self.tenant, topic, checked, durability)
+
+    def _check_batch(
+        self, topic: str, messages: Sequence[NewMessage], durability: Durability = "fsync"
+    ) -> Sequence[NewMessage]:
+        check_name(topic, "topic")
+        if durability not in ("fsync", "os"):
+            raise BadInput(f"durability is {durability!r}; it is fsync or os.", field="durability")
+        return check_batch(messages, self._limits.payload_bytes, self._clock.now())
+
+    async def _check_registered(self, topic: str) -> None:
+        if await self._engine.get_topic(self.tenant, topic) is None:
+            raise UnknownTopic(f"There is no topic {topic!r}.", field="topic")
 
 
 def to_payload(value: object) -> tuple[bytes, str | None]:
@@ -40,7 +113,9 @@ def to_payload(value: object) -> tuple[bytes, str | None]:
     try:
         return msgspec.json.encode(value), "application/json"
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise BadInput(f"The payload cannot be encoded as JSON: {error}.", field="payload") from error
+        raise BadInput(
+            f"The payload cannot be encoded as JSON: {error}.", field="payload"
+        ) from error
 
 
 def check_batch(
@@ -59,9 +134,7 @@ def check_batch(
             raise BadInput("A batch is a sequence of NewMessage.", field="messages")
         payload = message.payload
         if type(payload) is not bytes:
-            raise BadInput(
-                f"A payload is bytes, not {type(payload).__name__}.", field="payload"
-            )
+            raise BadInput(f"A payload is bytes, not {type(payload).__name__}.", field="payload")
         if len(payload) > payload_limit:
             raise TooLarge(
                 f"A payload of {len(payload)} bytes is over the limit of {payload_limit}.",
@@ -77,17 +150,18 @@ def check_batch(
                 field="priority",
                 limit=MAX_PRIORITY,
             )
-        # Most messages have none of these, and five tests for None are what it costs them.
-        if message.id is not None:
-            _check_text("id", message.id, least=1)
-        if message.key is not None:
-            _check_text("key", message.key, least=1)
-        if message.partition_key is not None:
-            _check_text("partition_key", message.partition_key)
-        if message.content_type is not None:
-            _check_text("content_type", message.content_type)
-        if _check_times(message):
-            relative = True
+        # Most messages have none of these, and looking costs them a quarter of a microsecond.
+        if (
+            message.id is not None
+            or message.key is not None
+            or message.partition_key is not None
+            or message.content_type is not None
+            or message.deliver_at is not None
+            or message.expires_at is not None
+            or message.delay_ms is not None
+            or message.ttl_ms is not None
+        ):
+            relative = _check_options(message) or relative
     return [_absolute(message, now) for message in messages] if relative else messages
 
 
@@ -158,8 +232,16 @@ def _utf8_bytes(field: str, text: str) -> int:
         raise BadInput(f"{field} holds text that is not valid Unicode.", field=field) from error
 
 
-def _check_times(message: NewMessage) -> bool:
-    """Check the four times; returns whether relative ones have to be made absolute."""
+def _check_options(message: NewMessage) -> bool:
+    """Check texts and times; returns whether relative times have to be made absolute."""
+    if message.id is not None:
+        _check_text("id", message.id, least=1)
+    if message.key is not None:
+        _check_text("key", message.key, least=1)
+    if message.partition_key is not None:
+        _check_text("partition_key", message.partition_key)
+    if message.content_type is not None:
+        _check_text("content_type", message.content_type)
     delay_ms, ttl_ms = message.delay_ms, message.ttl_ms
     if message.deliver_at is not None:
         _check_time("deliver_at", message.deliver_at, 0)

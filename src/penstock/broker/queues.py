@@ -2,14 +2,83 @@
 
 from __future__ import annotations
 
+from penstock.broker.scope import Scope
 from penstock.errors import BadInput, BadPolicy
 from penstock.filters import parse
-from penstock.model.limits import MAX_TIME_MS
-from penstock.model.queue import QueuePolicy, Start, check_queue_policy
+from penstock.model.limits import MAX_TIME_MS, check_name, check_queue_name
+from penstock.model.queue import (
+    QueueInfo,
+    QueuePolicy,
+    Start,
+    TopicPolicy,
+    check_queue_policy,
+    check_topic_policy,
+)
 
-__all__ = ["changed_policy", "new_policy", "to_start"]
+__all__ = ["Queues", "changed_policy", "new_policy", "to_start"]
 
 _FIELDS = frozenset(QueuePolicy.__struct_fields__)
+
+
+class Queues(Scope):
+    """The verbs on queues and topics themselves."""
+
+    async def create_queue(
+        self, name: str, filter: str = "TRUE", *, start: str | Start = "latest", **policy: object
+    ) -> QueueInfo:
+        """Create a queue, or give the one of that name exactly this policy.
+
+        ``start`` other than ``latest`` takes history: call ``route`` until it is caught up.
+        """
+        check_name(name, "queue")
+        wanted = new_policy({"filter": filter, **policy})
+        return await self._put(name, wanted, to_start(start))
+
+    async def update_queue(self, name: str, **changes: object) -> QueueInfo:
+        """Change some fields of a queue's policy; the others stay."""
+        check_name(name, "queue")
+        info = await self._engine.get_queue(self.tenant, name)
+        return await self._put(name, changed_policy(info.policy, changes), Start())
+
+    async def queue(self, name: str) -> QueueInfo:
+        """The queue as it is."""
+        return await self._engine.get_queue(self.tenant, check_queue_name(name))
+
+    async def queues(self) -> tuple[QueueInfo, ...]:
+        """All queues by name."""
+        return await self._engine.list_queues(self.tenant)
+
+    async def delete_queue(self, name: str) -> None:
+        """Remove a queue, its deliveries and its dead letters; the log stays."""
+        await self._engine.delete_queue(self.tenant, check_name(name, "queue"))
+
+    async def pause(self, queue: str) -> None:
+        """Hand out nothing until ``resume``."""
+        await self._engine.pause(self.tenant, check_queue_name(queue), True)
+
+    async def resume(self, queue: str) -> None:
+        """Hand out again."""
+        await self._engine.pause(self.tenant, check_queue_name(queue), False)
+
+    async def put_topic(self, name: str, policy: TopicPolicy | None = None) -> None:
+        """Register a topic, or replace its policy."""
+        checked = check_topic_policy(policy or TopicPolicy())
+        await self._engine.put_topic(self.tenant, check_name(name, "topic"), checked)
+
+    async def topic(self, name: str) -> TopicPolicy | None:
+        """The topic's policy, or None when it is not registered."""
+        return await self._engine.get_topic(self.tenant, check_name(name, "topic"))
+
+    async def topics(self) -> tuple[tuple[str, TopicPolicy], ...]:
+        """All registered topics by name."""
+        return await self._engine.list_topics(self.tenant)
+
+    async def delete_topic(self, name: str) -> None:
+        """Forget a topic's policy; its messages stay."""
+        await self._engine.delete_topic(self.tenant, check_name(name, "topic"))
+
+    async def _put(self, name: str, policy: QueuePolicy, start: Start) -> QueueInfo:
+        return await self._engine.put_queue(self.tenant, name, policy, start)
 
 
 def new_policy(fields: dict[str, object]) -> QueuePolicy:

@@ -6,15 +6,81 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.broker.claim import check_lease
-from penstock.errors import BadInput, TooLarge
-from penstock.model.delivery import Ack, Extend, Nack, Reject, Release, Settlement
-from penstock.model.limits import MAX_BATCH
+from penstock.broker.publish import Publishing
+from penstock.errors import BadInput, StaleReceipt, TooLarge
+from penstock.model.delivery import (
+    Ack,
+    Delivery,
+    Extend,
+    Nack,
+    Outcome,
+    Reject,
+    Release,
+    Settlement,
+    SettleReply,
+)
+from penstock.model.limits import MAX_BATCH, check_queue_name
+from penstock.storage.contract import Outgoing
 
-__all__ = ["check_settlements"]
+__all__ = ["Settling", "check_settlements"]
 
 #: As long as failed deliveries are kept by default: a longer wait is a schedule, not a retry.
 MAX_NACK_DELAY_MS: Final = 14 * 24 * 3600 * 1000
 _KINDS: Final = (Ack, Nack, Reject, Release, Extend)
+
+
+class Settling(Publishing):
+    """The verbs that end claims."""
+
+    async def settle(
+        self,
+        queue: str,
+        settlements: Sequence[Settlement],
+        *,
+        publish: Sequence[Outgoing] = (),
+    ) -> SettleReply:
+        """End claims, each on its own; with ``publish``, all of it in one commit or nothing."""
+        check_queue_name(queue)
+        check_settlements(settlements, self._limits.payload_bytes)
+        outgoing = [
+            Outgoing(item.topic, self._check_batch(item.topic, item.messages)) for item in publish
+        ]
+        if self._options.require_topics:
+            for item in outgoing:
+                await self._check_registered(item.topic)
+        return await self._engine.settle(self.tenant, queue, settlements, outgoing)
+
+    async def ack(self, delivery: Delivery, result: bytes | None = None) -> Outcome:
+        """Done. Raises ``StaleReceipt`` if the claim is no longer current."""
+        return await self._settle_one(delivery, Ack(delivery.receipt, result))
+
+    async def nack(
+        self, delivery: Delivery, error: str | None = None, *, delay_ms: int | None = None
+    ) -> Outcome:
+        """Not done: again later, or failed when no attempts are left."""
+        return await self._settle_one(delivery, Nack(delivery.receipt, error, delay_ms))
+
+    async def reject(self, delivery: Delivery, error: str | None = None) -> Outcome:
+        """Never again: failed at once."""
+        return await self._settle_one(delivery, Reject(delivery.receipt, error))
+
+    async def release(self, delivery: Delivery) -> Outcome:
+        """Hand back untouched; the grant does not count."""
+        return await self._settle_one(delivery, Release(delivery.receipt))
+
+    async def extend(self, delivery: Delivery, lease_ms: int) -> Outcome:
+        """Hold it for ``lease_ms`` more, from now."""
+        return await self._settle_one(delivery, Extend(delivery.receipt, lease_ms))
+
+    async def _settle_one(self, delivery: Delivery, settlement: Settlement) -> Outcome:
+        reply = await self.settle(delivery.queue, (settlement,))
+        outcome = reply.outcomes[0]
+        if not outcome.ok:
+            raise StaleReceipt(
+                f"The claim of message {delivery.message.id} in {delivery.queue!r} is over.",
+                field="receipt",
+            )
+        return outcome
 
 
 def check_settlements(settlements: Sequence[Settlement], result_limit: int) -> None:

@@ -7,6 +7,7 @@ because a format or a law depends on them.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -78,6 +79,11 @@ DLQ_SUFFIX: Final = ".dlq"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
+@lru_cache(maxsize=4096)
+def _is_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
 class Limits(Struct, frozen=True, kw_only=True):
     """The bounds an operator may move."""
 
@@ -92,7 +98,7 @@ def is_dead_letter(queue: str) -> bool:
 
 def check_name(name: object, field: str) -> str:
     """Return ``name`` if it may be given to a tenant, topic, queue or consumer."""
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+    if not isinstance(name, str) or not _is_name(name):
         raise BadName(f"{field} {name!r} is not a valid name.", field=field, limit=128)
     if name.endswith(DLQ_SUFFIX):
         raise BadName(f"{field} {name!r} ends in the reserved suffix .dlq.", field=field)

@@ -80,6 +80,11 @@ class Message(Struct, frozen=True, gc=False):
     content_type: str | None = None
     headers: dict[str, HeaderValue] = NO_HEADERS
 
+    @property
+    def is_replacement(self) -> bool:
+        """Whether these values replaced earlier ones under the same key."""
+        return int(self.id) != int(self.offset)
+
 
 class Published(Struct, frozen=True, gc=False):
     """What became of one message of a publish."""

@@ -170,4 +170,6 @@ def _within(field: str, value: object, low: int, high: int) -> None:
 
 def _text(field: str, value: object, limit: int) -> None:
     if not isinstance(value, str) or len(value.encode()) > limit:
-        raise BadPolicy(f"{field} has to be text of at most {limit} bytes.", field=field, limit=limit)
+        raise BadPolicy(
+            f"{field} has to be text of at most {limit} bytes.", field=field, limit=limit
+        )

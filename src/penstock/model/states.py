@@ -62,9 +62,7 @@ TRANSITIONS: Final[dict[tuple[State | None, Transition], frozenset[State | None]
         {State.AVAILABLE, State.DELAYED, State.FAILED, State.EXPIRED}
     ),
     (State.IN_FLIGHT, Transition.RELEASE): frozenset({State.AVAILABLE, State.EXPIRED}),
-    (State.IN_FLIGHT, Transition.LAPSE): frozenset(
-        {State.AVAILABLE, State.FAILED, State.EXPIRED}
-    ),
+    (State.IN_FLIGHT, Transition.LAPSE): frozenset({State.AVAILABLE, State.FAILED, State.EXPIRED}),
     (State.IN_FLIGHT, Transition.REJECT): frozenset({State.FAILED}),
     (State.DELAYED, Transition.EXPIRE): frozenset({State.EXPIRED}),
     (State.AVAILABLE, Transition.EXPIRE): frozenset({State.EXPIRED}),

@@ -20,6 +20,7 @@ Rules that all verbs share
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -58,9 +59,8 @@ Jitter: TypeAlias = Callable[[int], int]
 
 def full_jitter(ceiling_ms: int) -> int:
     """A uniformly random wait from 0 to ``ceiling_ms``."""
-    import random  # noqa: PLC0415  (the one place where randomness enters by default)
-
-    return random.randint(0, ceiling_ms)  # noqa: S311
+    # The one place where randomness enters by default; spreading retries needs no secrecy.
+    return random.randint(0, ceiling_ms)  # noqa: S311, TID251
 
 
 class EngineOptions(Struct, frozen=True, kw_only=True):
@@ -164,9 +164,9 @@ class Engine(ABC):
         deliver_at stay, a new log entry is appended, and the message is routed again:
         it leaves the queues whose filter is no longer TRUE and joins those where it now is.
         Else a new message, routed to every caught-up queue whose filter is TRUE (R1), and
-        with ``auto_create`` to a new queue named after the topic if nothing matched and no
-        queue (caught up or not) has that name. ``deliver_at`` later than now starts delayed. The topic's default
-        ttl applies where ``expires_at`` is None.
+        with ``auto_create`` to a new queue named after the topic, if no queue's filter,
+        caught up or not, is TRUE and no queue has that name. ``deliver_at`` later than now
+        starts delayed. The topic's default ttl applies where ``expires_at`` is None.
 
         A queue that would pass ``max_depth`` refuses the whole batch: ``QueueFull``.
         """
@@ -243,8 +243,8 @@ class Engine(ABC):
         Selected in publish order: of ``failed`` or ``done``, or log entries that the queue's
         filter takes and that are not live in it. The same ``replay_id`` moves a message
         once. Past ``expires_at`` is skipped. ``rate`` (a second) delays the i-th by
-        i * 1000 // rate ms. ``dry_run`` counts up to ``limit`` and samples ten. A replay of ``Q.dlq`` from
-        ``failed`` is the replay of Q from ``failed``.
+        i * 1000 // rate ms; ``deliver_at`` still holds. ``dry_run`` counts up to ``limit`` and
+        samples ten. A replay of ``Q.dlq`` from ``failed`` is the replay of Q from ``failed``.
         """
 
     @abstractmethod

@@ -90,7 +90,7 @@ class FaultyAdapter:
     # -- faults ------------------------------------------------------------------------
 
     def fail_sync(self, nth: int = 1) -> None:
-        """Fail the fsync of the nth write from now with EIO."""
+        """Fail the fsync of the nth write from now, or of the first after it that has one."""
         self._refusals[self.calls + nth] = errno.EIO
 
     def fail_space(self, nth: int = 1) -> None:
@@ -158,7 +158,9 @@ class FaultyAdapter:
         if refusal == errno.ENOSPC:
             raise OSError(refusal, os.strerror(refusal))
         batch = Written(dict(writes), tuple(removed), sync)
-        if refusal is not None and sync:
+        if refusal is not None and not sync:
+            self.fail_sync()
+        elif refusal is not None:
             # Like RocksDB, which shows a batch only after its write-ahead log is synced.
             self.doubtful = batch
             raise OSError(refusal, os.strerror(refusal))

@@ -1,6 +1,6 @@
 """Random programs, run on an engine and on the oracle side by side.
 
-``machine_for(url)`` gives a hypothesis state machine. Its rules are the verbs, its state is
+``machine_for(url)`` gives a hypothesis state machine. Its steps are the verbs, its state is
 two stores and one clock; every answer is compared at once, and after each step everything
 that can be seen of the tenant it touched. A failing run prints the program and the blob
 that repeats it.
@@ -14,11 +14,10 @@ import tempfile
 from abc import abstractmethod
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
-import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from msgspec.structs import replace
 
 from penstock.filters import Filter, parse
@@ -34,19 +33,18 @@ from penstock.model.delivery import (
 )
 from penstock.model.limits import Limits
 from penstock.model.message import HeaderValue, NewMessage
-from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start, TopicPolicy
+from penstock.model.queue import QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions, Outgoing
 from penstock.testing.clock import FakeClock
 from penstock.testing.comparing import Plain, Side, Verb, attempt, difference
 from penstock.testing.model import Oracle
 from penstock.testing.opening import Opener, url_opener
+from penstock.testing.programs import FIRST, POLICIES, STEPS, Draft, Step
 
 __all__ = ["CI", "EngineAgainstOracle", "machine_for"]
 
 T = TypeVar("T")
-#: A message without times, its delay and its time to live: a call makes them absolute.
-Draft: TypeAlias = tuple[NewMessage, int | None, int | None]
 
 #: About a minute on two cores with an engine in memory. Not derandomized: every run tries
 #: other programs, and a failing one prints the blob that repeats it.
@@ -65,67 +63,13 @@ _NEVER_MS: Final = 10**13
 #: More than any program here can need.
 _MAX_SWEEPS: Final = 100_000
 
-TENANTS = st.sampled_from(["acme", "acme", "acme", "rival"])
-TOPICS = st.sampled_from(["orders", "orders", "bills"])
-#: Name to the part of the policy that does not change while the queue is in use.
-QUEUES: Final = {
-    "all": QueuePolicy(filter="TRUE", max_attempts=2, backoff=Backoff(1000, 4000)),
-    "lane": QueuePolicy(
-        filter="color IS NOT NULL", ordering=Ordering.PARTITION, max_attempts=2, bucket_size=0
-    ),
-    "late": QueuePolicy(filter="amount >= 5", bucket_size=1, failed_retention_s=60),
-    "red": QueuePolicy(filter="color = 'red'", max_attempts=1, max_depth=4, bucket_size=0),
-    "wide": QueuePolicy(
-        filter="topic = 'orders'", ordering=Ordering.PARTITION, partition_concurrency=2
-    ),
-}
-#: ``orders`` and ``bills`` may have been created by a publish.
-NAMES = st.sampled_from([*QUEUES, "all", "all", "lane", "orders", "bills"])
-CLAIMABLE = st.one_of(NAMES, NAMES, NAMES.map(lambda name: f"{name}.dlq"))
-CONSUMERS = st.sampled_from(["c1", "c2", "c3"])
-CONDITIONS = st.sampled_from([None, None, "color = 'red'", "amount >= 5", "priority > 4"])
-LEASES_MS = st.sampled_from([None, 1_000, 5_000, 45_000])
-DELAYS_MS = st.sampled_from([None, None, 0, 500, 5_000])
-STEPS_MS = st.sampled_from([1, 499, 500, 1_000, 2_000, 5_000, 29_999, 30_000, 60_000, 4_000_000])
-LIMITS = st.sampled_from([1, 2, 3, 100])
-
-
-@st.composite
-def new_messages(draw: st.DrawFn) -> Draft:
-    """A message, with its delay and its time to live: times are made absolute at the call."""
-    headers: dict[str, HeaderValue] = {}
-    color = draw(st.sampled_from(["red", "blue", None]))
-    if color is not None:
-        headers["color"] = color
-    amount = draw(st.sampled_from([None, 1, 5, 9.5]))
-    if amount is not None:
-        headers["amount"] = amount
-    new = NewMessage(
-        payload=draw(st.sampled_from([b"", b"x", b"yy", b"\x00\xff"])),
-        headers=headers,
-        id=draw(st.sampled_from([None, None, None, "i", "j"])),
-        key=draw(st.sampled_from([None, None, "k", "l"])),
-        partition_key=draw(st.sampled_from([None, "a", "b", "c"])),
-        priority=draw(st.sampled_from([4, 4, 4, 0, 9])),
-    )
-    delay_ms = draw(st.sampled_from([None, None, None, 500, 5_000]))
-    ttl_ms = draw(st.sampled_from([None, None, None, 1_000, 40_000]))
-    return new, delay_ms, ttl_ms
-
-
-BATCHES = st.lists(new_messages(), min_size=1, max_size=4)
-VERBS = st.sampled_from(["ack", "ack", "nack", "nack", "reject", "release", "extend"])
-#: Which claim (counted back from the last), what to do with it, and the delay of a nack.
-SETTLEMENTS = st.lists(st.tuples(st.integers(0, 30), VERBS, DELAYS_MS), min_size=1, max_size=4)
-PICKS = st.integers(0, 10_000)
-
 
 def _half(ceiling_ms: int) -> int:
     return ceiling_ms // 2
 
 
 class EngineAgainstOracle(RuleBasedStateMachine):
-    """The verbs as rules."""
+    """One rule: do what the program says next."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,23 +110,22 @@ class EngineAgainstOracle(RuleBasedStateMachine):
 
     def messages(self, batch: Sequence[Draft]) -> list[NewMessage]:
         """The batch with absolute times."""
-        now = self.clock.now()
-        return [
-            replace(
-                new,
-                deliver_at=None if delay_ms is None else now + delay_ms,
-                expires_at=None if ttl_ms is None else now + ttl_ms,
-            )
-            for new, delay_ms, ttl_ms in batch
-        ]
+        return [_message(draft, self.clock.now()) for draft in batch]
 
-    # -- rules -------------------------------------------------------------------------
+    # -- the verbs ---------------------------------------------------------------------
 
-    @initialize(names=st.sets(st.sampled_from(sorted(QUEUES)), min_size=2))
-    def begin(self, names: set[str]) -> None:
+    @initialize(batch=FIRST)
+    def begin(self, batch: list[Draft]) -> None:
         for tenant in ("acme", "rival"):
-            for name in sorted(names):
-                self._put(tenant, name, QUEUES[name], Start())
+            for name, policy in POLICIES.items():
+                if name != "late":
+                    self._put(tenant, name, policy, Start())
+        self.publish("acme", "orders", batch)
+
+    @rule(step=STEPS)
+    def do(self, step: Step) -> None:
+        name, arguments = step
+        getattr(self, name)(**arguments)
 
     def _put(self, tenant: str, name: str, policy: QueuePolicy, start: Start) -> None:
         async def put(side: Side) -> Plain:
@@ -194,7 +137,6 @@ class EngineAgainstOracle(RuleBasedStateMachine):
 
         self.both(put)
 
-    @rule(tenant=TENANTS, topic=TOPICS, batch=BATCHES)
     def publish(self, tenant: str, topic: str, batch: list[Draft]) -> None:
         messages = self.messages(batch)
 
@@ -205,7 +147,6 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both(publish)
         self.look(tenant)
 
-    @rule(tenant=TENANTS, queue=CLAIMABLE, consumer=CONSUMERS, limit=LIMITS, lease_ms=LEASES_MS)
     def claim(
         self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
     ) -> None:
@@ -218,21 +159,16 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             self.claims += [(tenant, queue)] * len(granted)
         self.look(tenant)
 
-    @rule(tenant=TENANTS, queue=NAMES, consumer=CONSUMERS)
-    def claim_more(self, tenant: str, queue: str, consumer: str) -> None:
-        """Claims are what most other rules need: hence twice."""
-        self.claim(tenant, queue, consumer, 3, 5_000)
-
-    @precondition(lambda self: self.claims)
-    @rule(chosen=SETTLEMENTS, publish=st.one_of(st.none(), st.none(), BATCHES), topic=TOPICS)
     def settle(
-        self, chosen: list[tuple[int, str, int | None]], publish: list[Draft] | None, topic: str
+        self, chosen: list[tuple[int, str, int | None]], batch: list[Draft] | None, topic: str
     ) -> None:
         """The first choice says which queue is called; the others may not belong to it."""
+        if not self.claims:
+            return
         total = len(self.claims)
         numbers = [total - 1 - back % total for back, _, _ in chosen]
         tenant, queue = self.claims[numbers[0]]
-        outgoing = [] if publish is None else [Outgoing(topic, self.messages(publish))]
+        outgoing = [] if batch is None else [Outgoing(topic, self.messages(batch))]
 
         async def settle(side: Side) -> Plain:
             settlements = [
@@ -246,16 +182,9 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both(settle)
         self.look(tenant)
 
-    @precondition(lambda self: self.claims)
-    @rule(back=st.integers(0, 5), verb=VERBS, delay_ms=DELAYS_MS)
-    def settle_one(self, back: int, verb: str, delay_ms: int | None) -> None:
-        self.settle([(back, verb, delay_ms)], None, "orders")
-
-    @rule(ms=STEPS_MS)
     def advance(self, ms: int) -> None:
         self.clock.advance(ms)
 
-    @rule(limit=st.sampled_from([1, 5, 10_000]))
     def sweep(self, limit: int) -> None:
         async def sweep(side: Side) -> Plain:
             for _ in range(_MAX_SWEEPS):
@@ -267,17 +196,6 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         for tenant in ("acme", "rival"):
             self.look(tenant)
 
-    @rule(
-        tenant=TENANTS,
-        name=st.sampled_from(sorted(QUEUES)),
-        start=st.sampled_from([Start.LATEST, Start.EARLIEST, Start.OFFSET, Start.TIME]),
-        back=PICKS,
-        filter=st.sampled_from([None, None, "amount >= 5", "topic = 'bills'"]),
-        max_attempts=st.sampled_from([1, 2, 3]),
-        max_depth=st.sampled_from([None, None, 3]),
-        done_retention_s=st.sampled_from([0, 10, 3600]),
-        bucket_size=st.sampled_from([None, None, None, 0, 1]),
-    )
     def put_queue(
         self,
         tenant: str,
@@ -290,7 +208,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         done_retention_s: int,
         bucket_size: int | None,
     ) -> None:
-        fixed = QUEUES[name]
+        fixed = POLICIES[name]
         policy = replace(
             fixed,
             filter=fixed.filter if filter is None else filter,
@@ -303,7 +221,6 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self._put(tenant, name, policy, Start(start, value))
         self.look(tenant)
 
-    @rule(tenant=TENANTS, queue=NAMES, limit=LIMITS)
     def route(self, tenant: str, queue: str, limit: int) -> None:
         async def route(side: Side) -> Plain:
             return side.route(tenant, await side.engine.route(tenant, queue, limit))
@@ -311,16 +228,6 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both(route)
         self.look(tenant)
 
-    @rule(
-        tenant=TENANTS,
-        queue=CLAIMABLE,
-        source=st.sampled_from(ReplaySource),
-        where=CONDITIONS,
-        limit=LIMITS,
-        rate=st.sampled_from([None, None, 2]),
-        dry_run=st.booleans(),
-        replay_id=st.sampled_from([None, None, "r1", "r2"]),
-    )
     def replay(
         self,
         tenant: str,
@@ -348,13 +255,6 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both(replay)
         self.look(tenant)
 
-    @rule(
-        tenant=TENANTS,
-        queue=CLAIMABLE,
-        state=st.sampled_from(State),
-        where=CONDITIONS,
-        limit=LIMITS,
-    )
     def purge(self, tenant: str, queue: str, state: State, where: str | None, limit: int) -> None:
         async def purge(side: Side) -> Plain:
             reply = await side.engine.purge(tenant, queue, state, _condition(where), limit)
@@ -363,17 +263,9 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both(purge)
         self.look(tenant)
 
-    @rule(
-        tenant=TENANTS,
-        queue=CLAIMABLE,
-        state=st.sampled_from(State),
-        where=CONDITIONS,
-        page=st.integers(1, 3),
-    )
     def peek(self, tenant: str, queue: str, state: State, where: str | None, page: int) -> None:
         self.both(lambda side: side.browse(tenant, queue, state, _condition(where), page))
 
-    @rule(tenant=TENANTS, queue=CLAIMABLE, number=PICKS)
     def read(self, tenant: str, queue: str, number: int) -> None:
         if not self.oracle.offsets(tenant):
             return
@@ -393,26 +285,19 @@ class EngineAgainstOracle(RuleBasedStateMachine):
 
         self.both(read)
 
-    @rule(tenant=TENANTS, queue=CLAIMABLE, paused=st.sampled_from([True, False, False]))
     def pause(self, tenant: str, queue: str, paused: bool) -> None:
         self.both(lambda side: side.engine.pause(tenant, queue, paused))
         self.look(tenant)
 
-    @rule(tenant=TENANTS, queue=NAMES, sure=st.integers(0, 2))
-    def delete_queue(self, tenant: str, queue: str, sure: int) -> None:
-        """Not too often: there is more to find in queues that live long."""
-        if sure:
-            return
+    def delete_queue(self, tenant: str, queue: str) -> None:
         self.both(lambda side: side.engine.delete_queue(tenant, queue))
         self.look(tenant)
 
-    @rule(tenant=TENANTS, topic=TOPICS, ttl_ms=st.sampled_from([None, 30_000]))
     def put_topic(self, tenant: str, topic: str, ttl_ms: int | None) -> None:
         policy = TopicPolicy(default_ttl_ms=ttl_ms)
         self.both(lambda side: side.engine.put_topic(tenant, topic, policy))
         self.both(lambda side: side.engine.list_topics(tenant))
 
-    @rule(tenant=TENANTS, queue=st.sampled_from(["lane", "wide"]), consumer=CONSUMERS)
     def join(self, tenant: str, queue: str, consumer: str) -> None:
         async def join(side: Side) -> Plain:
             return side.ownership(await side.engine.join(tenant, queue, consumer))
@@ -420,14 +305,13 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both(join)
         self.look(tenant)
 
-    @rule(tenant=TENANTS, queue=st.sampled_from(["lane", "wide"]), consumer=CONSUMERS)
     def leave(self, tenant: str, queue: str, consumer: str) -> None:
         self.both(lambda side: side.engine.leave(tenant, queue, consumer))
         self.look(tenant)
 
-    @precondition(lambda self: self.engine.engine.capabilities.persistent)
-    @rule()
     def reopen(self) -> None:
+        if not self.engine.engine.capabilities.persistent:
+            return
         self._wait(self.engine.engine.close())
         self.engine.engine = self._wait(self._open())
         for tenant in ("acme", "rival"):
@@ -462,6 +346,22 @@ def _same(expected: Plain, found: Plain) -> None:
     where = difference(expected, found)
     if where is not None:
         raise AssertionError(f"the engine and the oracle differ at {where}")
+
+
+def _message(draft: Draft, now: int) -> NewMessage:
+    headers: dict[str, HeaderValue] = {
+        name: draft[name] for name in ("color", "amount") if name in draft
+    }
+    return NewMessage(
+        payload=draft.get("payload", b""),
+        headers=headers,
+        id=draft.get("id"),
+        key=draft.get("key"),
+        partition_key=draft.get("partition_key"),
+        priority=draft.get("priority", 4),
+        deliver_at=now + draft["delay_ms"] if "delay_ms" in draft else None,
+        expires_at=now + draft["ttl_ms"] if "ttl_ms" in draft else None,
+    )
 
 
 def _condition(text: str | None) -> Filter | None:

@@ -43,12 +43,6 @@ def test_names_are_unique() -> None:
         index.replace("b", parse("TRUE"), "B")
 
 
-def test_the_callers_list_is_its_own(message) -> None:
-    index = _index(a="topic = 'orders'")
-    index.match(message()).clear()
-    assert index.match(message()) == ["A"]
-
-
 @pytest.mark.parametrize(
     "text, value, hit",
     [

@@ -45,12 +45,10 @@ def peek(
     after = -1 if cursor is None else int(cursor, 16)
     items: list[Snapshot] = []
     position = after
-    looked = 0
-    for number, snapshot in snapshots(queue, state, after):
+    for looked, (number, snapshot) in enumerate(snapshots(queue, state, after)):
         if len(items) == limit or looked == MAX_SCAN:
             return Page(tuple(items), f"{position:x}")
         position = number
-        looked += 1
         if where is None or where.matches(snapshot.message):
             items.append(_with_payload(queue, snapshot) if payloads else snapshot)
     return Page(tuple(items), None)
@@ -93,9 +91,7 @@ def snapshots(queue: Queue, state: State, after: int) -> Iterator[tuple[int, Sna
 
 def in_publish_order(queue: Queue, state: State, after: int) -> Iterator[tuple[int, Snapshot]]:
     """(message id, snapshot) of deliveries whose id is above ``after``, whatever their priority."""
-    return merge(
-        *(_lane(queue, state, lane, after) for lane in range(LANES)), key=itemgetter(0)
-    )
+    return merge(*(_lane(queue, state, lane, after) for lane in range(LANES)), key=itemgetter(0))
 
 
 def _lane(queue: Queue, state: State, lane: int, after: int) -> Iterator[tuple[int, Snapshot]]:
@@ -176,5 +172,3 @@ def _settled(queue: Queue, item: Settled, state: State) -> Snapshot:
 def _with_payload(queue: Queue, snapshot: Snapshot) -> Snapshot:
 
     return replace(snapshot, payload=read_payload(queue.stage.get, snapshot.message))
-
-

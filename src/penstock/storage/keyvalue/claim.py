@@ -191,9 +191,7 @@ def read_payloads(
 ) -> list[bytes]:
     """The payloads, each checked against the checksum it was published with (P3, X1)."""
     values = get_many([payload_key(entry.message.offset) for entry in entries])
-    return [
-        _checked(value, entry.message) for entry, value in zip(entries, values, strict=True)
-    ]
+    return [_checked(value, entry.message) for entry, value in zip(entries, values, strict=True)]
 
 
 def read_payload(get: Callable[[bytes], bytes | None], message: Message) -> bytes:

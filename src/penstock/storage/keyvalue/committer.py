@@ -24,21 +24,19 @@ __all__ = ["Committer"]
 class Committer:
     """Writes batches one after another and wakes those who wait for them."""
 
-    def __init__(
-        self, adapter: Adapter, stage: Stage, on_commit: Callable[[int], None]
-    ) -> None:
+    def __init__(self, adapter: Adapter, stage: Stage, on_commit: Callable[[int], None]) -> None:
         self._adapter = adapter
         self._stage = stage
         self._on_commit = on_commit
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[asyncio.Future[bool]] = []
+        self._waiting: list[asyncio.Future[Durability]] = []
         self._scheduled = False
         self._busy = False
         self._closed = False
         self._failure: PenstockError | None = None
         self._batches: SimpleQueue[Batch | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._current: list[asyncio.Future[bool]] = []
+        self._current: list[asyncio.Future[Durability]] = []
         self._current_sync = False
         if not adapter.inline:
             self._thread = threading.Thread(
@@ -57,19 +55,19 @@ class Committer:
         if self._closed:
             raise StoreClosed("The store is closed.")
 
-    async def commit(self, *, sync: bool = True) -> Durability:
-        """Wait until everything staged so far is in the store; say how safe it is."""
+    def commit(self, *, sync: bool = True) -> asyncio.Future[Durability]:
+        """What to await until everything staged so far is in the store; it says how safe it is.
+
+        A future of the caller's own: whoever is cancelled takes nobody along.
+        """
         if sync:
             self._stage.ask_sync()
-        future: asyncio.Future[bool] = self._loop.create_future()
+        future: asyncio.Future[Durability] = self._loop.create_future()
         self._waiting.append(future)
         if not self._scheduled and not self._busy:
             self._scheduled = True
             self._loop.call_soon(self._begin)
-        synced = await future
-        if not synced:
-            return "os" if self._adapter.durability == "fsync" else self._adapter.durability
-        return self._adapter.durability
+        return future
 
     async def settled(self) -> None:
         """Wait until nothing staged is left uncommitted, without asking for a commit of its own.
@@ -104,7 +102,7 @@ class Committer:
         self._current, self._waiting = self._waiting, []
         try:
             batch = self._stage.take()
-        except Exception as error:  # a record that cannot be encoded: memory is not to be trusted
+        except Exception as error:  # noqa: BLE001  (a bug: memory is not to be trusted any more)
             self._finish(error)
             return
         self._taken += 1
@@ -115,7 +113,7 @@ class Committer:
             return
         try:
             self._adapter.write(batch.writes, batch.removed, batch.sync)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (whatever it is, the commit failed)
             self._finish(error)
         else:
             self._finish(None)
@@ -136,16 +134,18 @@ class Committer:
         self.completed = self._taken
         self._stage.committed()
         self._on_commit(self.completed)
-        synced = self._current_sync
+        durability = self._adapter.durability
+        if durability == "fsync" and not self._current_sync:
+            durability = "os"
         for future in current:
             if not future.done():
-                future.set_result(synced)
+                future.set_result(durability)
         if self._waiting or self._stage.has_work:
             # After the wake-ups above, so that whoever goes on at once is in the next batch.
             self._scheduled = True
             self._loop.call_soon(self._begin)
 
-    def _fail(self, futures: list[asyncio.Future[bool]]) -> None:
+    def _fail(self, futures: list[asyncio.Future[Durability]]) -> None:
         assert self._failure is not None
         for future in futures:
             if not future.done():
@@ -158,7 +158,7 @@ class Committer:
             error: Exception | None = None
             try:
                 self._adapter.write(batch.writes, batch.removed, batch.sync)
-            except Exception as raised:
+            except Exception as raised:  # noqa: BLE001  (whatever it is, the commit failed)
                 error = raised
             try:
                 self._loop.call_soon_threadsafe(self._finish, error)

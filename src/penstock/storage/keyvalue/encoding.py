@@ -19,9 +19,9 @@ __all__ = [
     "prefix_end",
     "seal",
     "terminated",
+    "unpack_var_u64",
     "unseal",
     "untangle",
-    "unpack_var_u64",
 ]
 
 _U16 = struct.Struct("<H")

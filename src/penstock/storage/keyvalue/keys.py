@@ -15,6 +15,7 @@ from penstock.model.limits import DLQ_SUFFIX, MAX_PRIORITY
 from penstock.storage.keyvalue.encoding import pack_var_u64, prefix_end, terminated
 
 __all__ = [
+    "DEDUP_SLOT_PREFIX",
     "EXPONENT_SHIFT",
     "FORMAT_KEY",
     "LANES",
@@ -23,7 +24,6 @@ __all__ = [
     "QUEUE_NUMBER_KEY",
     "SEQ_BLOCK_KEY",
     "SPEC_PREFIX",
-    "DEDUP_SLOT_PREFIX",
     "TENANT_PREFIX",
     "TOPIC_PREFIX",
     "LogKeys",
@@ -119,38 +119,47 @@ def bucket_of(claim_id: int) -> int:
 
 
 def payload_key(offset: int) -> bytes:
+    """The payload that came with the log entry at ``offset``."""
     return _PAYLOAD + _U64.pack(offset)
 
 
 def replaced_key(message_id: int) -> bytes:
+    """Where the newest values of a replaced message stand."""
     return _REPLACED + _U64.pack(message_id)
 
 
 def replacement_key(offset: int) -> bytes:
+    """Which message the entry at ``offset`` replaces."""
     return _REPLACEMENT + _U64.pack(offset)
 
 
 def topic_key(tenant: str, topic: str) -> bytes:
+    """A topic's policy."""
     return TOPIC_PREFIX + terminated(tenant.encode()) + topic.encode()
 
 
 def tenant_key(tenant: str) -> bytes:
+    """Where a tenant's log ends, and how far it is archived."""
     return TENANT_PREFIX + tenant.encode()
 
 
 def dedup_key(tenant: str, topic: str, idempotency_id: str) -> bytes:
+    """The message that an idempotency id stands for."""
     return _DEDUP + terminated(f"{tenant}/{topic}".encode()) + idempotency_id.encode()
 
 
 def dedup_slot_key(slot: int, offset: int) -> bytes:
+    """Idempotency ids whose window ends in that minute."""
     return DEDUP_SLOT_PREFIX + _U64.pack(slot) + _U64.pack(offset)
 
 
 def open_key(tenant: str, topic: str, key: str) -> bytes:
+    """The message that a key stands for while nobody has claimed it."""
     return _OPEN + terminated(f"{tenant}/{topic}".encode()) + key.encode()
 
 
 def segment_meta_key(segment: int) -> bytes:
+    """Where a segment begins."""
     return _SEGMENT_META + _U32.pack(segment)
 
 
@@ -235,10 +244,7 @@ class QueueKeys:
         """Every key of the queue but its spec, for deletion."""
         prefixes = (
             *(kind + self._name for kind in (_ACTIVE, _DONE, _FAILED, _ATTEMPTS)),
-            *(
-                _OURS + bytes((kind,)) + self._name
-                for kind in range(_STATE[2], _REPLAYED[2] + 1)
-            ),
+            *(_OURS + bytes((kind,)) + self._name for kind in range(_STATE[2], _REPLAYED[2] + 1)),
         )
         return [(prefix, prefix_end(prefix)) for prefix in prefixes]
 

@@ -32,7 +32,7 @@ from penstock.storage.keyvalue.keys import (
     tenant_key,
 )
 from penstock.storage.keyvalue.metadata import decode_metadata
-from penstock.storage.keyvalue.records import array, logged, read_log_value
+from penstock.storage.keyvalue.records import Logged, log_value, read_log_value
 from penstock.storage.keyvalue.stage import Stage
 
 __all__ = ["Log", "Segment"]
@@ -74,10 +74,17 @@ class TenantLog:
         self.committed_end = 0
         #: The highest offset with a verified archived copy.
         self.archived = -1
-        #: (first offset, encoded elements) that the next commit writes as one entry.
-        self.staged: list[tuple[int, bytes]] = []
-        #: Messages that are not committed yet, by offset, with their metadata.
-        self.tail: dict[int, tuple[Message, bytes]] = {}
+        #: Messages with their metadata that the next commit writes as one entry.
+        self.staged: list[Logged] = []
+        #: Everything that is not committed yet, in batches, in order of offset.
+        self.tail: list[list[Logged]] = []
+
+    def uncommitted(self, start: int) -> Iterator[Logged]:
+        """What is not committed yet, from offset ``start`` on."""
+        for batch in self.tail:
+            for pair in batch:
+                if pair[0].offset >= start and pair[0].offset >= self.committed_end:
+                    yield pair
 
 
 class Log:
@@ -141,12 +148,11 @@ class Log:
         self.segments.append(Segment(number, start, now))
         self._stage.put(segment_meta_key(number), _META.pack(start, now))
 
-    def append(self, tenant: TenantLog, message: Message, metadata: bytes) -> None:
-        """Stage one entry; ``message.offset`` was reserved."""
-        offset = message.offset
-        tenant.staged.append((offset, logged(message.id, metadata)))
-        tenant.tail[offset] = (message, metadata)
-        tenant.end = offset + 1
+    def append(self, tenant: TenantLog, batch: list[Logged]) -> None:
+        """Stage messages, with their metadata, whose offsets were reserved."""
+        tenant.staged += batch
+        tenant.tail.append(batch)
+        tenant.end = batch[-1][0].offset + 1
         if tenant not in self._appended:
             self._appended[tenant] = None
             if self._marked != self._stage.number:
@@ -165,9 +171,10 @@ class Log:
         """What was written last is in the store."""
         for tenant, end in self._committing:
             tenant.committed_end = end
-            tail = tenant.tail
-            while tail and (first := next(iter(tail))) < end:
-                del tail[first]
+            keep = next(
+                (i for i, batch in enumerate(tenant.tail) if batch[-1][0].offset >= end), None
+            )
+            tenant.tail = [] if keep is None else tenant.tail[keep:]
         self._committing = []
 
     def archive(self, name: str, through: int) -> None:
@@ -189,12 +196,12 @@ class Log:
             self._stage.writes[tenant.keys.listing(segment.number)] = b""
             for begin in range(0, len(staged), _MAX_ENTRY):
                 part = staged[begin : begin + _MAX_ENTRY]
-                key = tenant.keys.entry(segment.number, part[0][0] - segment.start)
-                self._stage.writes[key] = array([element for _, element in part])
+                key = tenant.keys.entry(segment.number, part[0][0].offset - segment.start)
+                self._stage.writes[key] = log_value(part)
 
     # -- reading -----------------------------------------------------------------------
 
-    def read(self, name: str, start: int, *, staged: bool) -> Iterator[tuple[Message, bytes]]:
+    def read(self, name: str, start: int, *, staged: bool) -> Iterator[Logged]:
         """(message, metadata) from offset ``start`` on; with ``staged`` also the uncommitted."""
         tenant = self.tenants.get(name)
         if tenant is None:
@@ -205,16 +212,14 @@ class Log:
                     break
                 yield message, metadata
         if staged:
-            for offset in sorted(tenant.tail):
-                if offset >= start and offset >= tenant.committed_end:
-                    yield tenant.tail[offset]
+            yield from tenant.uncommitted(start)
 
     def count_from(self, name: str, start: int) -> int:
         """How many entries, staged ones included, are at or above ``start``."""
         tenant = self.tenants.get(name)
         if tenant is None:
             return 0
-        total = sum(offset >= start and offset >= tenant.committed_end for offset in tenant.tail)
+        total = sum(1 for _ in tenant.uncommitted(start))
         for index in range(max(0, self._segment_index(start)), len(self.segments)):
             prefix = tenant.keys.prefix(self.segments[index].number)
             base = self.segments[index].start
@@ -230,19 +235,21 @@ class Log:
                 total += count
         return total
 
-    def find(self, name: str, message_id: int) -> tuple[Message, bytes] | None:
+    def find(self, name: str, message_id: int) -> Logged | None:
         """The newest entry of a message of this tenant, committed or not."""
         value = self._stage.get(replaced_key(message_id))
         offset = message_id if value is None else int(_U64.unpack(value)[0])
         return self.at(name, offset)
 
-    def at(self, name: str, offset: int) -> tuple[Message, bytes] | None:
+    def at(self, name: str, offset: int) -> Logged | None:
         """The entry at one offset of this tenant."""
         tenant = self.tenants.get(name)
         if tenant is None:
             return None
-        if offset in tenant.tail:
-            return tenant.tail[offset]
+        if offset >= tenant.committed_end:
+            for message, metadata in tenant.uncommitted(offset):
+                return (message, metadata) if message.offset == offset else None
+            return None
         index = self._segment_index(offset)
         if index < 0:
             return None
@@ -255,9 +262,7 @@ class Log:
         self._stage.put(replaced_key(message_id), _U64.pack(offset))
         self._stage.put(replacement_key(offset), _U64.pack(message_id))
 
-    def _read_segment(
-        self, tenant: TenantLog, index: int, start: int
-    ) -> Iterator[tuple[Message, bytes]]:
+    def _read_segment(self, tenant: TenantLog, index: int, start: int) -> Iterator[Logged]:
         segment = self.segments[index]
         prefix = tenant.keys.prefix(segment.number)
         begin = prefix

@@ -39,41 +39,66 @@ _TRUE = bytes((_BOOLEAN, 1))
 _FALSE = bytes((_BOOLEAN, 0))
 _NO_HEADERS = _U16.pack(0)
 
+#: What follows the head for a message with nothing but a topic, by topic.
+_PLAIN_TAILS: dict[str, bytes] = {}
+_MAX_PLAIN_TAILS: Final = 4_096
+
 
 def encode_metadata(message: Message) -> bytes:
     """Encode everything but the id."""
-    topic = message.topic.encode()
-    parts = [b"", _U16.pack(len(topic)), topic]
     flags = 0
-    if message.partition_key is not None:
-        flags |= _HAS_PARTITION_KEY
-        raw = message.partition_key.encode()
-        parts += (_U16.pack(len(raw)), raw)
-    if message.key is not None:
-        flags |= _HAS_KEY
-        raw = message.key.encode()
-        parts += (_U16.pack(len(raw)), raw)
-    if message.content_type is not None:
-        flags |= _HAS_CONTENT_TYPE
-        raw = message.content_type.encode()
-        parts += (_U16.pack(len(raw)), raw)
+    if message.headers or not (
+        message.partition_key is message.key is message.content_type is None
+    ):
+        flags, tail = _encode_tail(message)
+    else:
+        # A message with a topic only: two thirds of the time of the general case.
+        tail = _PLAIN_TAILS.get(message.topic) or _plain_tail(message.topic)
+    expires_at = message.expires_at
+    body = (
+        _HEAD.pack(
+            _VERSION,
+            message.offset,
+            message.published_at,
+            message.deliver_at,
+            _NEVER if expires_at is None else expires_at,
+            message.priority,
+            message.size,
+            message.checksum,
+            flags,
+        )
+        + tail
+    )
+    return body + _CRC.pack(zlib.crc32(body))
+
+
+def _plain_tail(topic: str) -> bytes:
+    if len(_PLAIN_TAILS) >= _MAX_PLAIN_TAILS:
+        _PLAIN_TAILS.clear()
+    raw = topic.encode()
+    tail = _PLAIN_TAILS[topic] = _U16.pack(len(raw)) + raw + _NO_HEADERS
+    return tail
+
+
+def _encode_tail(message: Message) -> tuple[int, bytes]:
+    """The flags, and everything after them but the checksum."""
+    topic = message.topic.encode()
+    parts = [_U16.pack(len(topic)), topic]
+    flags = 0
+    for flag, text in (
+        (_HAS_PARTITION_KEY, message.partition_key),
+        (_HAS_KEY, message.key),
+        (_HAS_CONTENT_TYPE, message.content_type),
+    ):
+        if text is not None:
+            flags |= flag
+            raw = text.encode()
+            parts += (_U16.pack(len(raw)), raw)
     if message.headers:
         _encode_headers(message.headers, parts)
     else:
         parts.append(_NO_HEADERS)
-    parts[0] = _HEAD.pack(
-        _VERSION,
-        message.offset,
-        message.published_at,
-        message.deliver_at,
-        _NEVER if message.expires_at is None else message.expires_at,
-        message.priority,
-        message.size,
-        message.checksum,
-        flags,
-    )
-    body = b"".join(parts)
-    return body + _CRC.pack(zlib.crc32(body))
+    return flags, b"".join(parts)
 
 
 def decode_metadata(message_id: int, encoded: bytes) -> Message:

@@ -10,12 +10,14 @@ from penstock.model.limits import MAX_ATTEMPTS
 from penstock.model.message import Message
 from penstock.model.states import State, Transition
 from penstock.storage.keyvalue.entry import Entry
-from penstock.storage.keyvalue.keys import claim_id_of, open_key
+from penstock.storage.keyvalue.keys import LANE_SPAN, claim_id_of, open_key
 from penstock.storage.keyvalue.open_keys import OpenKey
 from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.records import AVAILABLE, Logged
 
 __all__ = [
     "assign",
+    "assign_many",
     "close_key",
     "come_back",
     "drop_waiting",
@@ -34,7 +36,7 @@ __all__ = [
 def assign(queue: Queue, message: Message, metadata: bytes, now: int) -> Entry:
     """Route a message into the queue: available, or delayed until it is due."""
     claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
-    entry = Entry(message.id, claim_id, 0, metadata, message)
+    entry = Entry.waiting(message.id, claim_id, 0, metadata, message)
     if message.deliver_at > now:
         queue.make_delayed(entry, message.deliver_at)
     else:
@@ -44,6 +46,27 @@ def assign(queue: Queue, message: Message, metadata: bytes, now: int) -> Entry:
     if queue.partitions is not None:
         queue.partitions.added(entry)
     return entry
+
+
+def assign_many(queue: Queue, batch: list[Logged], now: int) -> None:
+    """``assign`` for a batch of a publish; messages that nothing holds back go in one go."""
+    if queue.partitions is not None:
+        for message, metadata in batch:
+            assign(queue, message, metadata, now)
+        return
+    first = claim_id_of(queue.policy.bucket_size, 0, 0)
+    entries = []
+    for message, metadata in batch:
+        if message.deliver_at > now or message.expires_at is not None:
+            assign(queue, message, metadata, now)
+        else:
+            # claim_id_of and Entry.waiting, spelled out: 0.2 of 0.6 µs a message.
+            message_id = message.id
+            claim_id = first - message.priority * LANE_SPAN + message_id
+            head = AVAILABLE.pack(message_id, claim_id, 0, len(metadata))
+            entries.append(Entry(message_id, claim_id, 0, metadata, head + metadata, message))
+    if entries:
+        queue.make_many_available(entries)
 
 
 def finish(queue: Queue, entry: Entry, now: int, result: bytes | None) -> None:
@@ -81,9 +104,7 @@ def come_back(
     return state
 
 
-def fail(
-    queue: Queue, entry: Entry, now: int, transition: Transition, error: str | None
-) -> State:
+def fail(queue: Queue, entry: Entry, now: int, transition: Transition, error: str | None) -> State:
     """In flight to failed, which is to say to the dead-letter queue (D1)."""
     if queue.dead is None:
         return come_back(queue, entry, now, transition, error=error)
@@ -131,7 +152,7 @@ def revive(
 ) -> Entry:
     """Replay: into the queue again at its old place, with attempts 0."""
     claim_id = claim_id_of(queue.policy.bucket_size, priority, message_id)
-    entry = Entry(message_id, claim_id, 0, metadata)
+    entry = Entry.waiting(message_id, claim_id, 0, metadata)
     entry.at = now
     state = State.DELAYED if due_at > now else State.AVAILABLE
     queue.home.replays += 1

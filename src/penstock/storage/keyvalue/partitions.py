@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final
 
 from penstock.model.limits import CONSUMER_LEASE_MS
@@ -41,7 +42,16 @@ def fair_share(partitions: int, consumers: int, rank: int) -> int:
 class Partition:
     """One partition: its owner and the ids that come next."""
 
-    __slots__ = ("epoch", "in_flight", "name", "owner", "partitions", "partial", "unsettled", "window")
+    __slots__ = (
+        "epoch",
+        "in_flight",
+        "name",
+        "owner",
+        "partitions",
+        "partial",
+        "unsettled",
+        "window",
+    )
 
     def __init__(self, partitions: Partitions, name: str) -> None:
         self.partitions = partitions
@@ -168,16 +178,18 @@ class Partitions:
         return len(dead)
 
     def join(
-        self, consumer: str, now: int, lapse: Callable[[Entry], object], release: Callable[[Entry], object]
+        self,
+        consumer: str,
+        now: int,
+        lapse: Callable[[Entry], object],
+        release: Callable[[Entry], object],
     ) -> None:
         """Heartbeat: renew, let go of the excess, take what is free."""
         self.drop_dead(now, lapse)
         deadline = now + CONSUMER_LEASE_MS
         if self.consumers.get(consumer) != deadline:
             self.consumers[consumer] = deadline
-            self._stage.put(
-                self.queue.keys.consumer + consumer.encode(), seal(_I64.pack(deadline))
-            )
+            self._stage.put(self.queue.keys.consumer + consumer.encode(), seal(_I64.pack(deadline)))
         rank = sorted(self.consumers).index(consumer)
         share = fair_share(len(self.by_name), len(self.consumers), rank)
         owned = self.owned_by(consumer)
@@ -230,12 +242,11 @@ class Partitions:
         start = prefix
         if partition.window:
             start = prefix + (partition.window[-1][0] + 1).to_bytes(8, "big")
-        read = 0
-        for key, value in self._stage.scan(start, prefix_end(prefix)):
+        pairs = list(islice(self._stage.scan(start, prefix_end(prefix)), _WINDOW))
+        for key, value in pairs:
             place = (int.from_bytes(key[-8:], "big"), int(_U64.unpack(value)[0]))
             partition.window.append(place)
-            read += 1
-            if read == _WINDOW:
-                return True
+        if len(pairs) == _WINDOW:
+            return True
         partition.partial = False
         return index < len(partition.window)

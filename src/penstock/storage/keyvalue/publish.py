@@ -7,8 +7,10 @@ that a key or an id that occurs twice in a batch means what it would in two call
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 from zlib import crc32
+
+from msgspec.structs import replace
 
 from penstock.errors import QueueFull
 from penstock.model.message import (
@@ -21,16 +23,15 @@ from penstock.model.message import (
 )
 from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import Outgoing
+from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.dedup import FirstPublish
 from penstock.storage.keyvalue.keys import claim_id_of, open_key, payload_key
 from penstock.storage.keyvalue.metadata import encode_metadata
-from penstock.storage.keyvalue.moves import assign, drop_waiting
+from penstock.storage.keyvalue.moves import assign_many, drop_waiting
 from penstock.storage.keyvalue.open_keys import OpenKey
 from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.records import Logged
 from penstock.storage.keyvalue.tenant import Tenant
-
-if TYPE_CHECKING:
-    from penstock.storage.keyvalue.engine import Core
 
 __all__ = ["Plan"]
 
@@ -38,30 +39,35 @@ __all__ = ["Plan"]
 _RETRY_AFTER_MS: Final = 1000
 
 
-class _Item:
-    """One message that will be appended."""
+class _Replacement:
+    """A keyed message that takes the place of one that nobody has claimed yet."""
 
-    __slots__ = ("kept", "left", "message", "metadata", "new", "queues")
+    __slots__ = ("kept", "left")
 
-    def __init__(
-        self, new: NewMessage, message: Message, metadata: bytes, queues: Sequence[Queue]
-    ) -> None:
-        self.new = new
-        self.message = message
-        self.metadata = metadata
-        #: Where it becomes a delivery.
-        self.queues = queues
-        #: A replacement: where it is replaced in place, and what it leaves.
-        self.kept: list[Queue] = []
-        self.left: list[Queue] = []
+    def __init__(self, kept: list[Queue], left: list[Queue]) -> None:
+        #: Where it is replaced in place, and what it leaves.
+        self.kept = kept
+        self.left = left
 
-    @property
-    def replaces(self) -> bool:
-        return self.message.id != self.message.offset
+
+#: What will be appended: the message with its metadata, where it becomes a delivery, and what
+#: it replaces. A tuple, because making an object a message was a tenth of publishing.
+_Item: TypeAlias = tuple[NewMessage, Logged, Sequence[Queue], _Replacement | None]
 
 
 class Plan:
     """What one publish, or the publishes of one settle, will do."""
+
+    __slots__ = (
+        "_core",
+        "_created",
+        "_ids",
+        "_items",
+        "_keys",
+        "_now",
+        "_replies",
+        "_tenant",
+    )
 
     def __init__(self, core: Core, tenant: Tenant, now: int) -> None:
         self._core = core
@@ -109,20 +115,20 @@ class Plan:
                 dict(new.headers) if new.headers else NO_HEADERS,
             )
             offset += 1
+            replaced = False
             if new.key is not None:
                 item = self._plan_keyed(new, message, new.key)
+                message, replaced = item[1][0], item[3] is not None
             else:
-                item = _Item(new, message, encode_metadata(message), match(message))
-            message = item.message
-            if not item.replaces:
-                if created is not None:
-                    item.queues = [*item.queues, created]
-                elif not item.queues:
-                    created = self._auto_create(message)
-                    if created is not None:
-                        item.queues = [created]
+                item = (new, (message, encode_metadata(message)), match(message), None)
+            if created is not None or not item[2]:
+                created = self._auto_create(message)
+                if created is not None and not replaced:
+                    item = (new, item[1], (*item[2], created), None)
+                    if new.key is not None:
+                        self._keys[topic, new.key] = item
             append(item)
-            reply(Published(message.id, message.offset, False, item.replaces))
+            reply(Published(message.id, message.offset, False, replaced))
             if new.id is not None and policy.dedup_window_ms:
                 self._ids[topic, new.id] = FirstPublish(message.id, message.offset, now)
 
@@ -132,8 +138,8 @@ class Plan:
         ``leaving`` deliveries of the queue ``settled`` end in the same commit: they make room.
         """
         bounded: dict[Queue, int] = {}
-        for item in self._items:
-            for queue in item.queues:
+        for _, _, queues, _ in self._items:
+            for queue in queues:
                 if queue.policy.max_depth is not None:
                     bounded[queue] = bounded.get(queue, 0) + 1
         for queue, added in bounded.items():
@@ -159,45 +165,41 @@ class Plan:
         return True
 
     def _plan_keyed(self, new: NewMessage, message: Message, key: str) -> _Item:
-        matching = self._tenant.index.match(message)
         planned = self._keys.get((message.topic, key))
+        item: _Item
         if planned is not None:
-            before = [*planned.kept, *planned.queues]
-            first = planned.message
+            _, (first, _), joined, earlier = planned
+            before = [*earlier.kept, *joined] if earlier else list(joined)
         else:
             found = self._open(message.topic, key)
             if found is None:
-                item = _Item(new, message, encode_metadata(message), matching)
+                matching = self._tenant.index.match(message)
+                item = (new, (message, encode_metadata(message)), matching, None)
                 self._keys[message.topic, key] = item
                 return item
             before, first = found
-        replacement = Message(
-            first.id,
-            message.offset,
-            message.topic,
-            first.priority,
-            first.published_at,
-            first.deliver_at,
-            message.expires_at,
-            message.size,
-            message.checksum,
-            first.partition_key,
-            key,
-            message.content_type,
-            message.headers,
+        # What stays is the message's place; the rest is new.
+        message = replace(
+            message,
+            id=first.id,
+            priority=first.priority,
+            published_at=first.published_at,
+            deliver_at=first.deliver_at,
+            partition_key=first.partition_key,
         )
+        matching = self._tenant.index.match(message)
         created = self._created.get(message.topic)
-        matching = self._tenant.index.match(replacement)
         if created is not None:
-            matching = [*matching, created]
-        joined = [queue for queue in matching if queue not in before]
-        item = _Item(new, replacement, encode_metadata(replacement), joined)
-        item.kept = [queue for queue in before if queue in matching]
-        item.left = [queue for queue in before if queue not in matching]
-        if item.kept or item.queues:
-            self._keys[message.topic, key] = item
-        else:
-            self._keys.pop((message.topic, key), None)
+            matching = (*matching, created)
+        change = _Replacement(
+            kept=[queue for queue in before if queue in matching],
+            left=[queue for queue in before if queue not in matching],
+        )
+        joining = [queue for queue in matching if queue not in before]
+        item = (new, (message, encode_metadata(message)), joining, change)
+        self._keys[message.topic, key] = item
+        if not change.kept and not joining:
+            del self._keys[message.topic, key]
         return item
 
     def _open(self, topic: str, key: str) -> tuple[list[Queue], Message] | None:
@@ -219,6 +221,8 @@ class Plan:
 
     def _auto_create(self, message: Message) -> Queue | None:
         topic = message.topic
+        if topic in self._created:
+            return self._created[topic]
         if not self._core.options.auto_create or topic in self._tenant.queues:
             return None
         if any(
@@ -236,48 +240,57 @@ class Plan:
         """Append, route and remember; nothing here can be refused."""
         for queue in self._created.values():
             self._core.register(queue)
+        if self._items:
+            self._core.log.append(self._tenant.log, [item[1] for item in self._items])
         writes = self._core.stage.writes
-        append, log, now = self._core.log.append, self._tenant.log, self._now
-        for item in self._items:
-            message = item.message
-            writes[payload_key(message.offset)] = item.new.payload
-            append(log, message, item.metadata)
-            if item.replaces:
-                self._replace(item)
-            for queue in item.queues:
-                assign(queue, message, item.metadata, now)
-            if item.new.key is not None:
-                self._open_again(item, item.new.key)
+        routed: dict[Queue, list[Logged]] = {}
+        for new, logged, queues, change in self._items:
+            writes[payload_key(logged[0].offset)] = new.payload
+            if change is not None:
+                # What is replaced may be in this very batch.
+                self._assign(routed)
+                routed = {}
+                self._replace(*logged, change)
+            for queue in queues:
+                batch = routed.get(queue)
+                if batch is None:
+                    routed[queue] = [logged]
+                else:
+                    batch.append(logged)
+            if new.key is not None:
+                kept = change.kept if change else ()
+                self._open_again(logged[0], new.key, [*kept, *queues])
+        self._assign(routed)
         for (topic, idempotency_id), first in self._ids.items():
             window_ms = self._tenant.topic(topic).dedup_window_ms
             self._core.dedup.remember(self._tenant.name, topic, idempotency_id, first, window_ms)
         return tuple(self._replies)
 
-    def _replace(self, item: _Item) -> None:
-        message = item.message
+    def _assign(self, routed: dict[Queue, list[Logged]]) -> None:
+        for queue, batch in routed.items():
+            assign_many(queue, batch, self._now)
+
+    def _replace(self, message: Message, metadata: bytes, change: _Replacement) -> None:
         self._core.log.replaced(message.id, message.offset)
-        for queue in item.left:
+        for queue in change.left:
             claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
-            due_at = queue.due_of(claim_id)
-            if due_at is None:
+            delayed = queue.find_delayed(claim_id)
+            if delayed is None:
                 entry = queue.take_available(claim_id)
             else:
-                delayed = queue.find_delayed(claim_id)
-                assert delayed is not None
-                entry = delayed[1]
+                due_at, entry = delayed
                 queue.take_delayed(due_at, claim_id)
             drop_waiting(queue, entry)
-        for queue in item.kept:
-            queue.replace_waiting(message, item.metadata)
+        for queue in change.kept:
+            queue.replace_waiting(message, metadata)
 
-    def _open_again(self, item: _Item, key: str) -> None:
-        names = tuple(sorted(queue.name for queue in (*item.kept, *item.queues)))
-        record = open_key(self._tenant.name, item.message.topic, key)
-        if not names:
+    def _open_again(self, message: Message, key: str, queues: list[Queue]) -> None:
+        record = open_key(self._tenant.name, message.topic, key)
+        if not queues:
             self._core.stage.delete(record)
             return
-        value = OpenKey(item.message.id, item.message.priority, names).encode()
-        self._core.stage.put(record, value)
+        names = tuple(sorted(queue.name for queue in queues))
+        self._core.stage.put(record, OpenKey(message.id, message.priority, names).encode())
 
 
 def _waits(queue: Queue, priority: int, message_id: int) -> bool:

@@ -250,12 +250,16 @@ class Queue:
         """To the shelf, at its place."""
         if self.is_dead_letter:
             entry.rest_failed()
-            slot = self.home.keys.slot(
-                FAILED_SLOT, entry.at // SLOT_MS, bucket_of(entry.claim_id)
-            )
+            slot = self.home.keys.slot(FAILED_SLOT, entry.at // SLOT_MS, bucket_of(entry.claim_id))
             self.stage.writes[slot] = b""
         self.shelf.add(entry)
         self.available_count += 1
+        self.touch()
+
+    def make_many_available(self, entries: list[Entry]) -> None:
+        """New entries to the shelf; not for dead letters, which come one by one."""
+        self.shelf.add_many(entries)
+        self.available_count += len(entries)
         self.touch()
 
     def take_available(self, claim_id: int) -> Entry:
@@ -310,9 +314,9 @@ class Queue:
     def delayed_entry(self, value: bytes) -> Entry:
         if not self.is_dead_letter:
             ((message_id, claim_id, attempts, metadata),), _ = read_available(value)
-            return Entry(message_id, claim_id, attempts, metadata)
+            return Entry.waiting(message_id, claim_id, attempts, metadata)
         ((message_id, claim_id, at, attempts, metadata),) = read_settled(value)
-        entry = Entry(message_id, claim_id, attempts, metadata)
+        entry = Entry.waiting(message_id, claim_id, attempts, metadata)
         entry.at = at
         return entry
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Attempt
+from penstock.model.message import Message
 from penstock.model.queue import Backoff, Ordering, QueuePolicy
 from penstock.storage.keyvalue.encoding import Reader, pack_utf8, pack_var_bytes
 
@@ -17,12 +19,14 @@ __all__ = [
     "AVAILABLE",
     "IN_FLIGHT",
     "SETTLED",
+    "Logged",
     "append_attempt",
     "array",
     "decode_attempts",
     "decode_spec",
     "encode_spec",
     "first_attempt",
+    "log_value",
     "read_available",
     "read_in_flight",
     "read_log_value",
@@ -39,6 +43,9 @@ SETTLED = struct.Struct("<QQqHI")
 #: messageID, metadata length
 _LOGGED = struct.Struct("<QI")
 
+#: A message with its metadata bytes, as the log has it.
+Logged: TypeAlias = tuple[Message, bytes]
+
 _COUNT = struct.Struct("<H")
 _AT = struct.Struct("<q")
 _I64 = struct.Struct("<q")
@@ -50,7 +57,9 @@ def array(parts: list[bytes]) -> bytes:
     return _COUNT.pack(len(parts)) + b"".join(parts)
 
 
-def read_available(value: bytes, position: int = 0) -> tuple[list[tuple[int, int, int, bytes]], int]:
+def read_available(
+    value: bytes, position: int = 0
+) -> tuple[list[tuple[int, int, int, bytes]], int]:
     """(message id, claim id, attempts, metadata) of each, and the position after them."""
     return _read(AVAILABLE, value, position)  # type: ignore[return-value]
 
@@ -78,9 +87,10 @@ def read_log_value(value: bytes) -> Iterator[tuple[int, bytes]]:
     return iter(out)  # type: ignore[arg-type]
 
 
-def logged(message_id: int, metadata: bytes) -> bytes:
-    """One MessageMetadata element of a log entry."""
-    return _LOGGED.pack(message_id, len(metadata)) + metadata
+def log_value(batch: list[Logged]) -> bytes:
+    """Array<MessageMetadata> of messages with their metadata."""
+    pack = _LOGGED.pack
+    return array([pack(message.id, len(raw)) + raw for message, raw in batch])
 
 
 def _read(head: struct.Struct, value: bytes, position: int) -> tuple[list[tuple[object, ...]], int]:
@@ -123,6 +133,7 @@ def append_attempt(value: bytes | None, claimed_at: int, consumer: bytes) -> byt
 
 
 def decode_attempts(value: bytes | None) -> list[Attempt]:
+    """Every attempt on record, oldest first."""
     if value is None:
         return []
     reader = Reader(value, "attempts")
@@ -161,9 +172,7 @@ def encode_spec(policy: QueuePolicy, facts: dict[str, int]) -> bytes:
     return b"".join(
         (
             pack_var_bytes(_FILTER_VERSION + policy.filter.encode()),
-            struct.pack(
-                "<HIB", policy.max_attempts, policy.done_retention_s, policy.bucket_size
-            ),
+            struct.pack("<HIB", policy.max_attempts, policy.done_retention_s, policy.bucket_size),
             pack_utf8(policy.description),
             array(parts),
         )

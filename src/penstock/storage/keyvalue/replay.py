@@ -100,7 +100,7 @@ class Replay:
 
     def _logged_one(self, entry: Message) -> Snapshot | None:
         queue = self._queue
-        if entry.id != entry.offset:
+        if entry.is_replacement:
             return None  # A replacement: the message was met at its own place.
         message = entry
         if entry.key is not None:

@@ -65,7 +65,7 @@ def _route_one(
         newest = log.find(tenant.name, message.id)
         if newest is None:
             return False
-        if newest[0].offset != message.id and any(snapshots_of(queue, newest[0])):
+        if newest[0].is_replacement and any(snapshots_of(queue, newest[0])):
             return False
         message, metadata = newest[0], encode_metadata(newest[0])
     if not queue.filter.matches(message):

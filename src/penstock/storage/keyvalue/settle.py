@@ -30,13 +30,17 @@ def stale(queue: Queue, settlements: Sequence[Settlement]) -> set[Receipt]:
     """The receipts that are not current; a second one for the same claim is not either."""
     out: set[Receipt] = set()
     ended: set[Receipt] = set()
+    acked: set[Receipt] = set()
     for item in settlements:
         receipt = item.receipt
         current = receipt in queue.claims and receipt not in ended
-        if not current and not (isinstance(item, Ack) and (receipt in ended or _was_acked(queue, receipt))):
+        repeated = isinstance(item, Ack) and (receipt in acked or _was_acked(queue, receipt))
+        if not current and not repeated:
             out.add(receipt)
-        if not isinstance(item, Extend):
+        if current and not isinstance(item, Extend):
             ended.add(receipt)
+            if isinstance(item, Ack):
+                acked.add(receipt)
     return out
 
 
@@ -88,9 +92,7 @@ def settle(
     return tuple(out)
 
 
-def _settle_one(
-    queue: Queue, entry: Entry, item: Settlement, now: int, jitter: Jitter
-) -> Outcome:
+def _settle_one(queue: Queue, entry: Entry, item: Settlement, now: int, jitter: Jitter) -> Outcome:
     until: int | None = None
     match item:
         case Ack():

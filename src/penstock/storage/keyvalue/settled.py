@@ -23,7 +23,7 @@ from penstock.storage.keyvalue.keys import (
 from penstock.storage.keyvalue.records import SETTLED, array, read_settled
 from penstock.storage.keyvalue.stage import Stage
 
-__all__ = ["SLOT_MS", "SettledShelf", "Settled"]
+__all__ = ["SLOT_MS", "Settled", "SettledShelf"]
 
 #: How finely retention looks at time; deliveries inside a slot are still compared exactly.
 SLOT_MS: Final = 60_000

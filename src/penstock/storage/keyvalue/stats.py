@@ -120,18 +120,14 @@ def history_in(queue: Queue, message: Message) -> Iterator[Event]:
         state=State.DELAYED if delayed else State.AVAILABLE,
     )
     attempts = queue.stage.get(queue.keys.attempts + message.id.to_bytes(8, "big"))
-    yield from _interleave(
-        queue.name, decode_attempts(attempts), queue.trail(message.id).marks
-    )
+    yield from _interleave(queue.name, decode_attempts(attempts), queue.trail(message.id).marks)
     if places[0].state is State.DONE and places[0].at is not None:
         yield Event(
             at=places[0].at, queue=places[0].queue, transition=Transition.ACK, state=State.DONE
         )
 
 
-def _interleave(
-    queue: str, attempts: list[Attempt], marks: tuple[Mark, ...]
-) -> Iterator[Event]:
+def _interleave(queue: str, attempts: list[Attempt], marks: tuple[Mark, ...]) -> Iterator[Event]:
     """Grants and marks by time; what ended a grant comes between it and the next."""
     position = 0
     held = False

@@ -120,9 +120,9 @@ def _may_go(
 def _refers(queue: Queue, low: int, high: int) -> bool:
     """Whether a delivery, in any state, is of a message with low <= id < high."""
     exponent = queue.policy.bucket_size
-    if queue.available_count or queue.in_flight_count:
-        if queue.shelf.refers(low, high, exponent):
-            return True
+    held = queue.available_count or queue.in_flight_count
+    if held and queue.shelf.refers(low, high, exponent):
+        return True
     if queue.delayed_count:
         for first, end in claim_ranges(low, high, (exponent,)):
             place = queue.keys.place

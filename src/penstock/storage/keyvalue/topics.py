@@ -19,6 +19,7 @@ def encode_topic(policy: TopicPolicy) -> bytes:
 
 
 def decode_topic(value: bytes) -> TopicPolicy:
+    """What ``encode_topic`` wrote."""
     try:
         return _decoder.decode(unseal(value, "topic"))
     except msgspec.MsgspecError as error:

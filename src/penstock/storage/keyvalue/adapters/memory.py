@@ -27,7 +27,8 @@ class MemoryAdapter:
         self._map: SortedDict[bytes, bytes] = SortedDict()
 
     def get(self, key: bytes) -> bytes | None:
-        return self._map.get(key)
+        value: bytes | None = self._map.get(key)
+        return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self._map.get(key) for key in keys]

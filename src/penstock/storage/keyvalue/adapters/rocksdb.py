@@ -33,12 +33,12 @@ from penstock.errors import StoreCorrupt, StoreLocked, StoreUnavailable
 from penstock.model.message import Durability
 from penstock.storage.keyvalue.adapters import KeyRange, Writes
 
-__all__ = ["RocksDBAdapter"]
+__all__ = ["RocksDBAdapter", "store_options"]
 
 _WRITE_BUFFER_BYTES: Final = 32 * 1024 * 1024
 _WRITE_BUFFERS: Final = 3
 _BLOCK_CACHE_BYTES: Final = 32 * 1024 * 1024
-_BLOOM_BITS: Final = 10.0
+_BLOOM_BITS: Final = 10
 _DAMAGE: Final = ("corruption", "checksum mismatch", "truncated")
 
 
@@ -61,7 +61,7 @@ class RocksDBAdapter:
         if not os.access(path, os.W_OK | os.X_OK):
             raise StoreUnavailable(f"The store directory {path} is not writable.", field="url")
         try:
-            self._db = Rdict(str(path), _options())
+            self._db = Rdict(str(path), store_options())
         except Exception as error:
             raise _opening_error(path, error) from error
         self._synced = WriteOptions()
@@ -77,7 +77,7 @@ class RocksDBAdapter:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         try:
-            values: list[bytes | None] = self._db.get(list(keys))
+            values: list[bytes | None] = self._db.get(list(keys))  # type: ignore[assignment]
         except Exception as error:
             raise _reading_error(error) from error
         return values
@@ -89,7 +89,10 @@ class RocksDBAdapter:
         options.set_iterate_upper_bound(end)
         begin = None if reverse else start
         try:
-            for pair in self._db.items(backwards=reverse, from_key=begin, read_opt=options):
+            pairs: Iterator[tuple[bytes, bytes]] = self._db.items(  # type: ignore[assignment]
+                backwards=reverse, from_key=begin, read_opt=options
+            )
+            for pair in pairs:
                 # The binding does not pass a lower bound on to RocksDB.
                 if reverse and pair[0] < start:
                     return
@@ -116,7 +119,8 @@ class RocksDBAdapter:
         self._db.close()
 
 
-def _options() -> Options:
+def store_options() -> Options:
+    """How Penstock opens RocksDB; benchmarks open their bare reference the same way."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())

@@ -1,0 +1,56 @@
+"""``python -m bench``: run every benchmark and print the ratios."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from bench.depth import DEEP, depth
+from bench.measuring import Figure
+from bench.routing import routing
+from bench.throughput import publish_by_many, publish_in_batches, whole_cycle
+
+
+async def run(seconds: float, rounds: int, deep: int) -> list[Figure]:
+    """Every figure, one benchmark after another."""
+    figures = [
+        _show(await publish_in_batches(seconds, rounds)),
+        _show(await publish_by_many(seconds, rounds)),
+        _show(await whole_cycle(seconds, rounds)),
+        _show(await routing(seconds, rounds)),
+    ]
+    figures += [_show(figure) for figure in await depth(rounds, deep)]
+    return figures
+
+
+def _show(figure: Figure) -> Figure:
+    bound = "at most" if figure.at_most else "at least"
+    verdict = "holds" if figure.holds else "MISSED"
+    sys.stdout.write(
+        f"{figure.ratio:6.2f}  ({bound} {figure.target:.2f}, {verdict})  {figure.name}"
+        f"  [{figure.ours} : {figure.reference}]\n"
+    )
+    sys.stdout.flush()
+    return figure
+
+
+def main() -> int:
+    """Exit 1 if a target is missed."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=2.0, help="a measurement")
+    parser.add_argument("--rounds", type=int, default=5, help="the median of so many")
+    parser.add_argument("--deep", type=int, default=DEEP, help="messages waiting")
+    arguments = parser.parse_args()
+    try:
+        import uvloop  # noqa: PLC0415
+    except ImportError:
+        runner = asyncio.run
+    else:
+        runner = uvloop.run
+    figures = runner(run(arguments.seconds, arguments.rounds, arguments.deep))
+    return 0 if all(figure.holds for figure in figures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Depth: the same work at the head of a thousand and of a million waiting messages.
+
+The deep part runs in a process of its own, because its memory is one of the figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+import penstock
+from bench.measuring import Figure, middle, payloads, per_second, scratch
+from penstock import Ack, Broker, NewMessage
+
+BATCH = 100
+SHALLOW = 1_000
+DEEP = 1_000_000
+#: Claim and ack this many in a round, refilling as many: the depth stays what it is.
+ROUND = 20_000
+OPEN_SECONDS = 2.0
+MEMORY_BYTES = 300 * 1024 * 1024
+
+
+class Deep(msgspec.Struct, frozen=True):
+    """What the deep process reports."""
+
+    deep: list[float]
+    shallow: list[float]
+    open_seconds: float
+    memory_bytes: int
+
+
+async def depth(rounds: int, deep: int = DEEP) -> list[Figure]:
+    """Claim and ack at the head, opening, and memory."""
+    with scratch() as path:
+        command = [sys.executable, "-m", "bench.depth", str(path), str(deep), str(rounds)]
+        done = await asyncio.to_thread(subprocess.run, command, check=True, stdout=subprocess.PIPE)
+    found = msgspec.json.decode(done.stdout, type=Deep)
+    ratio = middle([a / b for a, b in zip(found.deep, found.shallow, strict=True)])
+    return [
+        Figure(
+            f"claim + ack at {deep:,} waiting, of {SHALLOW:,}",
+            ratio,
+            0.8,
+            per_second(middle(found.deep)),
+            per_second(middle(found.shallow)),
+        ),
+        Figure(
+            f"opening {deep:,} waiting, of {OPEN_SECONDS:.0f} s",
+            found.open_seconds / OPEN_SECONDS,
+            1.0,
+            f"{found.open_seconds:.2f} s",
+            f"{OPEN_SECONDS:.0f} s",
+            at_most=True,
+        ),
+        Figure(
+            f"memory with {deep:,} waiting, of 300 MB",
+            found.memory_bytes / MEMORY_BYTES,
+            1.0,
+            f"{found.memory_bytes / 2**20:.0f} MB",
+            "300 MB",
+            at_most=True,
+        ),
+    ]
+
+
+async def _fill(q: Broker, topic: str, count: int) -> None:
+    bodies = payloads(1000)
+    for begin in range(0, count, 1000):
+        batch = [NewMessage(bodies[i % 1000]) for i in range(min(1000, count - begin))]
+        await q.publish_batch(topic, batch, durability="os")
+
+
+async def _drain(q: Broker, queue: str, count: int) -> float:
+    """Claim and ack ``count`` messages; returns the rate."""
+    begin = time.perf_counter()
+    done = 0
+    while done < count:
+        deliveries = await q.claim(queue, limit=BATCH, consumer="bench")
+        await q.settle(queue, [Ack(delivery.receipt) for delivery in deliveries])
+        done += len(deliveries)
+    return done / (time.perf_counter() - begin)
+
+
+async def _measure(path: Path, deep: int, rounds: int) -> Deep:
+    url = f"rocksdb:{path / 'store'}"
+    async with penstock.open(url) as q:
+        await q.create_queue("deep", "topic = 'deep'")
+        await q.create_queue("shallow", "topic = 'shallow'")
+        await _fill(q, "deep", deep + ROUND)
+    begin = time.perf_counter()
+    q = await penstock.open(url)
+    open_seconds = time.perf_counter() - begin
+    deep_rates, shallow_rates = [], []
+    for _ in range(rounds):
+        deep_rates.append(await _drain(q, "deep", ROUND))
+        await _fill(q, "deep", ROUND)
+        shallow_rates.append(await _shallow(q))
+    await q.close()
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Deep(deep_rates, shallow_rates, open_seconds, memory)
+
+
+async def _shallow(q: Broker) -> float:
+    """The same number of messages, never more than a thousand waiting."""
+    rates = []
+    for _ in range(ROUND // SHALLOW):
+        await _fill(q, "shallow", SHALLOW)
+        rates.append(await _drain(q, "shallow", SHALLOW))
+    return len(rates) / sum(1 / value for value in rates)
+
+
+if __name__ == "__main__":
+    found = asyncio.run(_measure(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    sys.stdout.buffer.write(msgspec.json.encode(found))

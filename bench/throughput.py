@@ -1,0 +1,115 @@
+"""Throughput against bare RocksDB: publishing by batch, by many, and the whole cycle."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from itertools import cycle
+
+import penstock
+from bench.bare import Bare
+from bench.measuring import Figure, middle, payloads, per_second, rate, scratch
+from penstock import Ack, Broker, NewMessage
+
+BATCH = 100
+TASKS = 64
+CLIENTS = 8
+
+
+async def publish_in_batches(seconds: float, rounds: int) -> Figure:
+    """One client, a hundred messages a call."""
+    ours: list[float] = []
+    bare: list[float] = []
+    with scratch() as path:
+        reference = Bare(path / "bare")
+        async with penstock.open(f"rocksdb:{path / 'store'}") as q:
+            await q.create_queue("q", "topic = 't'")
+            supply = _supply()
+
+            async def publish() -> int:
+                await q.publish_batch("t", [NewMessage(next(supply)) for _ in range(BATCH)])
+                return BATCH
+
+            for _ in range(rounds):
+                bare.append(await rate(lambda: reference.commit(BATCH), seconds))
+                ours.append(await rate(publish, seconds))
+        reference.close()
+    return _figure("publish, 100 a batch, one client", ours, bare, 0.5)
+
+
+async def publish_by_many(seconds: float, rounds: int) -> Figure:
+    """64 concurrent tasks, one message a call; the group commit makes the batches."""
+    ours: list[float] = []
+    bare: list[float] = []
+    with scratch() as path:
+        reference = Bare(path / "bare")
+        async with penstock.open(f"rocksdb:{path / 'store'}") as q:
+            await q.create_queue("q", "topic = 't'")
+            supply = _supply()
+
+            async def publish_some() -> None:
+                for _ in range(10):
+                    await q.publish("t", next(supply))
+
+            async def publish() -> int:
+                await asyncio.gather(*(publish_some() for _ in range(TASKS)))
+                return TASKS * 10
+
+            for _ in range(rounds):
+                bare.append(await rate(lambda: reference.commit(TASKS), seconds))
+                ours.append(await rate(publish, seconds))
+        reference.close()
+    return _figure("publish, 64 tasks, one a call", ours, bare, 0.35)
+
+
+async def whole_cycle(seconds: float, rounds: int) -> Figure:
+    """Publish, claim, ack: 8 clients, batches of 100, every message checked."""
+    ours: list[float] = []
+    bare: list[float] = []
+    with scratch() as path:
+        reference = Bare(path / "bare")
+        async with penstock.open(f"rocksdb:{path / 'store'}") as q:
+            await q.create_queue("q", "topic = 't'")
+            clients = [_Client(q, number) for number in range(CLIENTS)]
+
+            async def run() -> int:
+                return sum(await asyncio.gather(*(client.cycle() for client in clients)))
+
+            for _ in range(rounds):
+                bare.append(await rate(lambda: reference.commit(BATCH), seconds))
+                ours.append(await rate(run, seconds))
+        reference.close()
+    return _figure("publish, claim, ack, 8 clients, 100 a batch", ours, bare, 0.3)
+
+
+class _Client:
+    """Publishes a batch, claims one, checks every message of it, acks it."""
+
+    def __init__(self, q: Broker, number: int) -> None:
+        self._q = q
+        self._name = f"client-{number}"
+        self._supply = _supply()
+
+    async def cycle(self) -> int:
+        messages = [NewMessage(next(self._supply)) for _ in range(BATCH)]
+        await self._q.publish_batch("t", messages)
+        deliveries = await self._q.claim("q", limit=BATCH, consumer=self._name)
+        for delivery in deliveries:
+            payload = delivery.payload
+            if int.from_bytes(payload[:4], "big") != zlib.crc32(payload[4:]):
+                raise AssertionError("a payload came back changed")
+        reply = await self._q.settle("q", [Ack(delivery.receipt) for delivery in deliveries])
+        if not all(outcome.ok for outcome in reply.outcomes):
+            raise AssertionError("an ack was refused")
+        return len(deliveries)
+
+
+def _supply() -> cycle[bytes]:
+    return cycle(
+        zlib.crc32(payload[4:]).to_bytes(4, "big") + payload[4:] for payload in payloads(1000)
+    )
+
+
+def _figure(name: str, ours: list[float], bare: list[float], target: float) -> Figure:
+    ratio = middle([mine / other for mine, other in zip(ours, bare, strict=True)])
+    return Figure(name, ratio, target, per_second(middle(ours)), per_second(middle(bare)))

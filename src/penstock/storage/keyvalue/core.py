@@ -1,0 +1,138 @@
+"""The engine's state: tenants, queues, the log and what is staged, and how it is opened.
+
+Opening reads specs, cursors and what is in flight, never the backlog; afterwards memory
+stays bounded, because every commit lets buckets go that nobody is near to.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from penstock.errors import StoreCorrupt, StoreTooNew
+from penstock.filters import parse
+from penstock.model.queue import Ordering, QueuePolicy
+from penstock.storage.contract import EngineOptions
+from penstock.storage.keyvalue.adapters import Adapter
+from penstock.storage.keyvalue.dedup import Dedup
+from penstock.storage.keyvalue.encoding import untangle
+from penstock.storage.keyvalue.keys import (
+    FORMAT_KEY,
+    QUEUE_NUMBER_KEY,
+    SPEC_PREFIX,
+    TOPIC_PREFIX,
+)
+from penstock.storage.keyvalue.log import Log
+from penstock.storage.keyvalue.partitions import Partitions
+from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.records import decode_spec
+from penstock.storage.keyvalue.stage import Stage
+from penstock.storage.keyvalue.tenant import Tenant
+from penstock.storage.keyvalue.topics import decode_topic
+
+__all__ = ["FORMAT_VERSION", "Core"]
+
+#: Raised with every change of the records that an older Penstock could not read.
+FORMAT_VERSION: Final = 1
+#: Deliveries kept decoded over all queues, in flight ones apart: some 50 MB.
+_CACHED_ENTRIES: Final = 50_000
+_MIN_BUCKETS: Final = 2
+
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+
+
+class Core:
+    """The engine's state: what the verbs share."""
+
+    def __init__(self, adapter: Adapter, options: EngineOptions) -> None:
+        self.adapter = adapter
+        self.options = options
+        self.stage = Stage(adapter)
+        self.log = Log(self.stage)
+        self.dedup = Dedup(self.stage)
+        self.tenants: dict[str, Tenant] = {}
+        self._next_queue_number = 0
+        self._queue_count = 0
+
+    def load(self) -> None:
+        """Read specs, cursors and what is in flight; never the backlog."""
+        value = self.stage.get(FORMAT_KEY)
+        if value is None:
+            self.stage.put(FORMAT_KEY, _U32.pack(FORMAT_VERSION))
+        elif len(value) != _U32.size:
+            raise StoreCorrupt("The format record is damaged.")
+        elif (version := _U32.unpack(value)[0]) > FORMAT_VERSION:
+            raise StoreTooNew(
+                f"The store has format {version}; this Penstock knows up to {FORMAT_VERSION}.",
+                field="url",
+                limit=FORMAT_VERSION,
+            )
+        self.log.load()
+        number = self.stage.get(QUEUE_NUMBER_KEY)
+        if number is not None:
+            (self._next_queue_number,) = _U64.unpack(number)
+        for key, value in self.stage.prefix(TOPIC_PREFIX):
+            tenant, position = untangle(key, len(TOPIC_PREFIX))
+            self.tenant(tenant.decode()).topics[key[position:].decode()] = decode_topic(value)
+        for key, value in self.stage.prefix(SPEC_PREFIX):
+            tenant_name, _, name = key[len(SPEC_PREFIX) :].decode().partition("/")
+            policy, facts = decode_spec(value)
+            queue = self._build(tenant_name, name, facts["queue_number"], policy)
+            queue.filter_version = facts["filter_version"]
+            queue.created_at = facts["created_at"]
+            queue.load(self.log.next_offset - 1)
+            if queue.partitions is not None:
+                queue.partitions.load()
+            self.tenant(tenant_name).add(queue)
+            self._queue_count += 1
+
+    def tenant(self, name: str) -> Tenant:
+        tenant = self.tenants.get(name)
+        if tenant is None:
+            tenant = self.tenants[name] = Tenant(name, self.log.tenant(name))
+        return tenant
+
+    def new_queue(
+        self, tenant: str, name: str, now: int, policy: QueuePolicy | None = None
+    ) -> Queue:
+        """A queue that is not registered yet; without a policy, the one for a topic."""
+        if policy is None:
+            policy = QueuePolicy(filter=f"topic = '{name}'")
+        queue = self._build(tenant, name, self._next_queue_number, policy)
+        self._next_queue_number += 2
+        queue.created_at = now
+        return queue
+
+    def register(self, queue: Queue) -> None:
+        self.stage.put(QUEUE_NUMBER_KEY, _U64.pack(self._next_queue_number))
+        queue.write_spec()
+        queue.touch()
+        self.tenant(queue.tenant).add(queue)
+        self._queue_count += 1
+
+    def unregister(self, queue: Queue) -> None:
+        self.tenant(queue.tenant).remove(queue)
+        queue.discard()
+        self._queue_count -= 1
+
+    def queues(self) -> list[Queue]:
+        return [queue for tenant in self.tenants.values() for queue in tenant.queues.values()]
+
+    def committed(self, completed: int) -> None:
+        """A commit is in the store: readers may see it, and memory may shrink."""
+        self.log.committed()
+        for tenant in self.tenants.values():
+            for queue in tenant.queues.values():
+                per_queue = _CACHED_ENTRIES // 10**queue.policy.bucket_size
+                keep = max(_MIN_BUCKETS, per_queue // max(1, self._queue_count))
+                queue.evict(keep, completed)
+
+    def window_of(self, tenant: str, topic: str) -> int:
+        return self.tenant(tenant).topic(topic).dedup_window_ms
+
+    def _build(self, tenant: str, name: str, number: int, policy: QueuePolicy) -> Queue:
+        queue = Queue(self.stage, tenant, name, number, policy, parse(policy.filter))
+        if policy.ordering is Ordering.PARTITION:
+            queue.partitions = Partitions(queue)
+        return queue

@@ -1,0 +1,259 @@
+"""The checker can fail: every law that it checks, broken on purpose in a small history."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.testing.checker import check
+from penstock.testing.history import (
+    MAX_LINE_BYTES,
+    Claim,
+    Claimed,
+    Found,
+    Granted,
+    HistoryEvent,
+    Logged,
+    Publish,
+    Published,
+    Recorder,
+    Refused,
+    Scanned,
+    Settle,
+    Settled,
+    digest,
+    read_history,
+)
+
+MAX_ATTEMPTS = 3
+
+
+def publish(call: int, *payloads: str, ids: tuple[str | None, ...] = ()) -> Publish:
+    return Publish(call=call, payloads=payloads, ids=ids or (None,) * len(payloads))
+
+
+def published(call: int, *messages: int) -> Published:
+    return Published(call=call, messages=messages)
+
+
+def granted(
+    message: int = 1, payload: str = "a", receipt: str = "1", attempts: int = 1, at: int = 100
+) -> list[HistoryEvent]:
+    """A whole claim of one delivery, with a lease of 50."""
+    call = 1000 + int(receipt)
+    return [
+        Claim(call=call, queue="q"),
+        Granted(
+            call=call,
+            queue="q",
+            message=message,
+            payload=payload,
+            receipt=receipt,
+            attempts=attempts,
+            claimed_at=at,
+            deadline=at + 50,
+            consumer="c",
+        ),
+        Claimed(call=call),
+    ]
+
+
+def settled(
+    verb: str, state: str | None, receipt: str = "1", at: int = 110, until: int | None = None
+) -> list[HistoryEvent]:
+    """A whole settlement; without a state it was stale."""
+    verdict = "stale" if state is None else "ok"
+    return [
+        Settle(call=at, receipt=receipt, verb=verb, at=at, lease_ms=50),
+        Settled(call=at, verdict=verdict, state=state, until=until, at=at),
+    ]
+
+
+def scan(*found: tuple[int, str, str], drained: bool = False) -> list[HistoryEvent]:
+    """A scan that finds (message, payload, state)."""
+    log = {message: payload for message, payload, _ in found}
+    return [
+        *(Logged(scan=1, message=message, payload=payload) for message, payload in log.items()),
+        *(
+            Found(scan=1, queue="q", message=message, state=state, attempts=1)
+            for message, _, state in found
+        ),
+        Scanned(scan=1, queue="q", drained=drained),
+    ]
+
+
+def laws(*parts: HistoryEvent | list[HistoryEvent], runs: tuple[int, ...] = ()) -> list[str]:
+    """The laws broken; a new run begins with each event whose place is in ``runs``."""
+    events = [event for part in parts for event in (part if isinstance(part, list) else [part])]
+    run, stamped = 1, []
+    for order, event in enumerate(events, 1):
+        run += order - 1 in runs
+        stamped.append(msgspec.structs.replace(event, run=run, order=order))
+    found = check(stamped, max_attempts={"q": MAX_ATTEMPTS}, grant_number=int)
+    return [violation.law for violation in found]
+
+
+ONE = [publish(1, "a"), published(1, 1)]
+
+
+def test_a_history_that_keeps_the_laws() -> None:
+    assert not laws(
+        publish(1, "a", "b", ids=("x", None)),
+        published(1, 1, 2),
+        publish(2, "a", "b", ids=("x", None)),
+        published(2, 1, 3),
+        granted(),
+        settled("extend", "in_flight", until=160),
+        granted(receipt="2", attempts=2, at=160),
+        settled("ack", None, receipt="1", at=165),
+        settled("release", "available", receipt="2", at=170),
+        granted(receipt="3", attempts=3, at=171),
+        settled("ack", "done", receipt="3", at=180),
+        settled("ack", "done", receipt="3", at=181),
+        scan((1, "a", "done"), (2, "b", "available"), (3, "b", "available")),
+    )
+
+
+def test_p1_an_acknowledged_message_is_gone() -> None:
+    assert laws(*ONE, publish(2, "b"), published(2, 2), scan((1, "a", "done"))) == ["P1"]
+
+
+def test_p2_a_delivery_that_nobody_published() -> None:
+    assert laws(ONE, granted(message=2, payload="z")) == ["P2"]
+
+
+def test_p2_a_refused_publish_is_visible() -> None:
+    assert laws(publish(1, "a"), Refused(call=1), scan((1, "a", "available"))) == ["P2"]
+
+
+def test_p2_half_a_batch() -> None:
+    half = scan((1, "a", "available"))
+    assert laws(publish(1, "a", "b"), half) == ["P2"]
+    assert not laws(publish(1, "a", "b"), scan())
+    assert not laws(publish(1, "a", "b"), scan((1, "a", "available"), (2, "b", "available")))
+
+
+def test_p2_more_copies_than_calls() -> None:
+    twice = scan((1, "a", "available"), (2, "a", "available"))
+    assert laws(ONE, twice) == ["P2"]
+    assert not laws(ONE, publish(2, "a"), twice)
+
+
+def test_p3_another_payload() -> None:
+    assert laws(ONE, granted(payload="torn")) == ["P3"]
+
+
+def test_p4_an_id_with_two_messages() -> None:
+    calls = [publish(1, "a", ids=("x",)), published(1, 1), publish(2, "a", ids=("x",))]
+    assert laws(*calls, published(2, 2)) == ["P4"]
+    assert laws(*calls, scan((1, "a", "available"), (2, "a", "available"))) == ["P4"]
+
+
+def test_c1_two_live_claims() -> None:
+    assert laws(ONE, granted(), granted(receipt="2", attempts=2, at=149)) == ["C1"]
+    assert not laws(ONE, granted(), granted(receipt="2", attempts=2, at=150))
+
+
+def test_c1_an_extended_claim_is_live() -> None:
+    extended = settled("extend", "in_flight", until=200)
+    assert laws(ONE, granted(), extended, granted(receipt="2", attempts=2, at=160)) == ["C1"]
+
+
+def test_c1_a_lost_settlement_may_have_ended_a_claim() -> None:
+    lost = settled("nack", "available")[:1]
+    assert not laws(ONE, granted(), lost, granted(receipt="2", attempts=2, at=120))
+
+
+def test_c1_a_live_claim_is_called_stale() -> None:
+    assert laws(ONE, granted(), settled("ack", None, at=149)) == ["C1"]
+    assert not laws(ONE, granted(), settled("ack", None, at=150))
+
+
+def test_c1_a_receipt_that_comes_again_or_does_not_grow() -> None:
+    again = granted(receipt="2", attempts=2, at=150)
+    assert laws(ONE, granted(receipt="2"), again) == ["C1", "C1"]
+    assert laws(ONE, granted(receipt="3"), again) == ["C1"]
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_c2_attempts_that_do_not_rise_by_one(attempts: int) -> None:
+    assert laws(ONE, granted(), granted(receipt="2", attempts=attempts, at=150)) == ["C2"]
+
+
+def test_c2_a_lost_claim_explains_one_attempt() -> None:
+    lost = Claim(call=9, queue="q")
+    later = granted(receipt="5", attempts=3, at=500)
+    assert not laws(ONE, granted(), lost, later, runs=(6,))
+    later = granted(receipt="5", attempts=4, at=500)
+    assert laws(ONE, granted(), lost, later, runs=(6,)) == ["C2", "C2"]
+
+
+def test_c2_more_grants_than_max_attempts() -> None:
+    grants = [granted(receipt=str(n), attempts=n, at=100 * n) for n in range(1, 5)]
+    assert laws(ONE, *grants) == ["C2"]
+    handed_back = settled("release", "available", at=110)
+    assert not laws(ONE, grants[0], handed_back, *grants[1:])
+
+
+def test_s1_a_stale_receipt_takes_effect() -> None:
+    taken_over = [*granted(), *granted(receipt="2", attempts=2, at=150)]
+    assert laws(ONE, taken_over, settled("ack", "done", at=160)) == ["S1"]
+
+
+def test_s1_a_claim_is_ended_twice() -> None:
+    twice = [*settled("nack", "available"), *settled("nack", "available", at=111)]
+    assert laws(ONE, granted(), twice) == ["S1"]
+
+
+@pytest.mark.parametrize("verb, state", [("ack", "done"), ("nack", "failed")])
+def test_s2_a_settled_message_is_granted(verb: str, state: str) -> None:
+    again = granted(receipt="2", attempts=2, at=500)
+    assert laws(ONE, granted(), settled(verb, state), again) == ["S2"]
+
+
+def test_s3_two_states() -> None:
+    assert laws(ONE, scan((1, "a", "available"), (1, "a", "done"))) == ["S3"]
+
+
+def test_s3_no_state() -> None:
+    lost = [Logged(scan=1, message=1, payload="a"), Scanned(scan=1, queue="q")]
+    assert laws(ONE, lost) == ["S3"]
+
+
+def test_s3_another_state_than_it_was_settled_to() -> None:
+    assert laws(ONE, granted(), settled("ack", "done"), scan((1, "a", "failed"))) == ["S3"]
+
+
+def test_c5_a_drained_queue_has_something_live() -> None:
+    assert laws(ONE, scan((1, "a", "available"), drained=True)) == ["C5"]
+
+
+def test_a_history_out_of_order_is_refused() -> None:
+    with pytest.raises(ValueError, match="not in order"):
+        check([Claim(call=1, queue="q", run=1, order=2), Claimed(call=1, run=1)], max_attempts={})
+
+
+def test_a_recorder_leaves_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    for run in (1, 2):
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        recorder = Recorder(descriptor, run)
+        recorder.record(publish(recorder.call(), digest(b"a"), ids=("x",)))
+        recorder.record(Refused(call=recorder.call()))
+        os.close(descriptor)
+    with path.open("rb") as lines:
+        events = list(read_history(lines))
+    assert [(event.run, event.order) for event in events] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert isinstance(events[0], Publish)
+    assert events[0].payloads == (digest(b"a"),)
+    assert len({event.call for event in events if isinstance(event, Publish | Refused)}) == 4
+
+
+def test_a_recorder_refuses_a_line_that_a_pipe_could_tear(tmp_path: Path) -> None:
+    with (tmp_path / "history.jsonl").open("wb") as file:
+        recorder = Recorder(file.fileno(), 1)
+        with pytest.raises(ValueError, match="longer"):
+            recorder.record(publish(1, "a" * MAX_LINE_BYTES))
