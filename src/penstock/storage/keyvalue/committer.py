@@ -38,6 +38,8 @@ class Committer:
         self._thread: threading.Thread | None = None
         self._current: list[asyncio.Future[Durability]] = []
         self._current_sync = False
+        #: Whether the last commit was left to the operating system.
+        self._unsynced = False
         if not adapter.inline:
             self._thread = threading.Thread(
                 target=self._write_batches, name="penstock-commit", daemon=True
@@ -108,6 +110,10 @@ class Committer:
         self._taken += 1
         self._busy = True
         self._current_sync = batch.sync
+        if not batch and not (batch.sync and self._unsynced):
+            self._finish(None)
+            return
+        self._unsynced = not batch.sync
         if self._thread is not None:
             self._batches.put(batch)
             return
@@ -132,8 +138,8 @@ class Committer:
             self._waiting = []
             return
         self.completed = self._taken
-        self._stage.committed()
         self._on_commit(self.completed)
+        self._stage.committed()
         durability = self._adapter.durability
         if durability == "fsync" and not self._current_sync:
             durability = "os"

@@ -122,11 +122,11 @@ class Core:
     def committed(self, completed: int) -> None:
         """A commit is in the store: readers may see it, and memory may shrink."""
         self.log.committed()
-        for tenant in self.tenants.values():
-            for queue in tenant.queues.values():
-                per_queue = _CACHED_ENTRIES // 10**queue.policy.bucket_size
+        for item in self.stage.written:
+            if isinstance(item, Queue):
+                per_queue = _CACHED_ENTRIES // 10**item.policy.bucket_size
                 keep = max(_MIN_BUCKETS, per_queue // max(1, self._queue_count))
-                queue.evict(keep, completed)
+                item.evict(keep, completed)
 
     def window_of(self, tenant: str, topic: str) -> int:
         return self.tenant(tenant).topic(topic).dedup_window_ms

@@ -185,8 +185,8 @@ def drop_waiting(queue: Queue, entry: Entry) -> None:
 def let_time_pass(queue: Queue, now: int, limit: int) -> tuple[int, int, int]:
     """Due, lapsed and expired deliveries take their turn; returns how many of each."""
     lapsed = expired = due = 0
-    if queue.next_lapse is not None and queue.next_lapse <= now:
-        for entry in queue.lapsed(now, limit):
+    if queue.deadlines.next is not None and queue.deadlines.next <= now:
+        for entry in queue.deadlines.lapsed(now, limit):
             lapse(queue, entry, now)
             lapsed += 1
     if queue.partitions is not None:

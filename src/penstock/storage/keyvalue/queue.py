@@ -11,8 +11,6 @@ failed ones (D1). It shares Q's attempts and trails, and has no dead-letter queu
 from __future__ import annotations
 
 import struct
-from heapq import heappop, heappush
-from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -22,6 +20,7 @@ from penstock.model.delivery import Receipt
 from penstock.model.limits import DLQ_SUFFIX, MAX_ATTEMPTS
 from penstock.model.message import Message, Offset
 from penstock.model.queue import Ordering, QueueInfo, QueuePolicy
+from penstock.storage.keyvalue.deadlines import Deadlines
 from penstock.storage.keyvalue.encoding import prefix_end, seal, unseal
 from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import QueueKeys, bucket_of, claim_id_of
@@ -81,8 +80,7 @@ class Queue:
         self.done = SettledShelf(stage, self.keys, self.keys.done, DONE_SLOT)
         self.expired = SettledShelf(stage, self.keys, self.keys.expired, EXPIRED_SLOT)
         self.claims: dict[Receipt, Entry] = {}
-        self._deadlines: list[tuple[int, int, list[Entry]]] = []
-        self._order = count()
+        self.deadlines = Deadlines()
         self.next_due: int | None = None
         self.next_expiry: int | None = None
         self.partitions: Partitions | None = None
@@ -217,7 +215,7 @@ class Queue:
         self.shelf.start(self.policy.bucket_size, last_offset)
         for entry in self.shelf.load_leases(self.number):
             self.claims[entry.receipt] = entry
-            self.watch(entry.deadline, [entry])
+            self.deadlines.add(entry)
         self.next_due = self._first_time(self.keys.delayed)
         self.next_expiry = self._first_time(self.keys.expiry)
         if self.dead is not None:
@@ -241,8 +239,6 @@ class Queue:
         self.shelf.evict(keep, completed)
         self.done.evict(completed)
         self.expired.evict(completed)
-        if self.dead is not None:
-            self.dead.evict(keep, completed)
 
     # -- places ------------------------------------------------------------------------
 
@@ -330,10 +326,19 @@ class Queue:
         """Hold an entry that ``moves.grant`` has leased."""
         self.shelf.hold(entry)
         self.claims[entry.receipt] = entry
+        self.deadlines.add(entry)
         self.in_flight_count += 1
+
+    def extend(self, entry: Entry, deadline: int) -> None:
+        """Hold an entry that is in flight until another deadline."""
+        self.deadlines.discard(entry)
+        entry.hold(deadline)
+        self.deadlines.add(entry)
+        self.shelf.hold(entry)
 
     def take_in_flight(self, entry: Entry) -> None:
         del self.claims[entry.receipt]
+        self.deadlines.discard(entry)
         self.shelf.let_go(entry)
         self.in_flight_count -= 1
         self.touch()
@@ -355,26 +360,6 @@ class Queue:
         self.touch()
 
     # -- timers ------------------------------------------------------------------------
-
-    def watch(self, deadline: int, entries: list[Entry]) -> None:
-        """Notice when the leases of ``entries`` lapse, unless they were extended."""
-        heappush(self._deadlines, (deadline, next(self._order), entries))
-
-    def lapsed(self, now: int, limit: int) -> list[Entry]:
-        """In-flight entries whose lease has ended, in claim order; at least ``limit`` or all."""
-        out: list[Entry] = []
-        while self._deadlines and self._deadlines[0][0] <= now and len(out) < limit:
-            deadline, _, entries = heappop(self._deadlines)
-            out += (
-                entry
-                for entry in entries
-                if entry.deadline == deadline and self.claims.get(entry.receipt) is entry
-            )
-        return out
-
-    @property
-    def next_lapse(self) -> int | None:
-        return self._deadlines[0][0] if self._deadlines else None
 
     def watch_expiry(self, entry: Entry) -> None:
         """Index a live delivery that can expire."""

@@ -108,9 +108,7 @@ def _settle_one(queue: Queue, entry: Entry, item: Settlement, now: int, jitter: 
             policy = queue.policy
             lease_ms = min(max(item.lease_ms, policy.min_lease_ms), policy.max_lease_ms)
             until = now + lease_ms
-            entry.hold(until)
-            queue.shelf.hold(entry)
-            queue.watch(until, [entry])
+            queue.extend(entry, until)
             state = State.IN_FLIGHT
         case _:
             assert_never(item)

@@ -10,7 +10,7 @@ however many verbs changed it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from penstock.storage.keyvalue.adapters import Adapter, KeyRange
@@ -47,7 +47,7 @@ _EMPTY = Batch()
 class Stage:
     """Collects the next batch and reads through it."""
 
-    __slots__ = ("_adapter", "_committing", "_dirty", "_next", "number", "writes")
+    __slots__ = ("_adapter", "_committing", "_dirty", "_next", "number", "written", "writes")
 
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
@@ -56,6 +56,8 @@ class Stage:
         self._committing = _EMPTY
         #: The next batch's writes, for hot paths that put many records at once.
         self.writes = self._next.writes
+        #: What the batch that was taken last had to encode.
+        self.written: Iterable[Dirty] = ()
         #: The number of the commit that is being collected.
         self.number = 1
 
@@ -94,6 +96,7 @@ class Stage:
         dirty, self._dirty = self._dirty, {}
         for item in dirty:
             item.write_to(self)
+        self.written = dirty
         batch = self._committing = self._next
         self._next = Batch()
         self.writes = self._next.writes
@@ -103,6 +106,7 @@ class Stage:
     def committed(self) -> None:
         """The batch taken last is in the store."""
         self._committing = _EMPTY
+        self.written = ()
 
     # -- reading -----------------------------------------------------------------------
 

@@ -101,6 +101,11 @@ class RocksDBAdapter:
             raise _reading_error(error) from error
 
     def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
+        if not writes and not removed:
+            # RocksDB would skip an empty batch, and with it the sync of what came before.
+            if sync:
+                self._sync()
+            return
         batch = WriteBatch(raw_mode=True)
         for low, high in removed:
             batch.delete_range(low, high)
@@ -117,6 +122,12 @@ class RocksDBAdapter:
 
     def close(self) -> None:
         self._db.close()
+
+    def _sync(self) -> None:
+        try:
+            self._db.flush_wal(True)
+        except Exception as error:
+            raise OSError(str(error)) from error
 
 
 def store_options() -> Options:

@@ -1,0 +1,64 @@
+"""When leases lapse: the in-flight entries of a queue by deadline.
+
+It holds exactly what is in flight. A settled entry is forgotten at once, so that memory
+follows the claims that are open and not those of the last lease period.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from penstock.storage.keyvalue.entry import Entry
+
+__all__ = ["Deadlines"]
+
+#: Deadlines that nobody waits for any more are dropped when they outnumber the others.
+_SLACK: Final = 1024
+
+
+class Deadlines:
+    """In-flight entries, earliest deadline first."""
+
+    __slots__ = ("_by_time", "_times")
+
+    def __init__(self) -> None:
+        self._by_time: dict[int, dict[int, Entry]] = {}
+        #: A heap of deadlines; some may be empty by now.
+        self._times: list[int] = []
+
+    @property
+    def next(self) -> int | None:
+        """Before this time no lease lapses."""
+        return self._times[0] if self._times else None
+
+    def add(self, entry: Entry) -> None:
+        """Watch an entry until its deadline."""
+        group = self._by_time.get(entry.deadline)
+        if group is None:
+            group = self._by_time[entry.deadline] = {}
+            if len(self._times) > 2 * len(self._by_time) + _SLACK:
+                self._times = list(self._by_time)
+                heapify(self._times)
+            else:
+                heappush(self._times, entry.deadline)
+        group[entry.claim_id] = entry
+
+    def discard(self, entry: Entry) -> None:
+        """The entry is no longer in flight, or about to have another deadline."""
+        group = self._by_time[entry.deadline]
+        del group[entry.claim_id]
+        if not group:
+            del self._by_time[entry.deadline]
+
+    def lapsed(self, now: int, limit: int) -> list[Entry]:
+        """Entries whose lease has ended, up to ``limit``; they stay until they are discarded."""
+        out: list[Entry] = []
+        while self._times and self._times[0] <= now and len(out) < limit:
+            time = heappop(self._times)
+            while self._times and self._times[0] == time:
+                heappop(self._times)  # It was empty once and came back.
+            out += sorted(self._by_time.get(time, {}).values(), key=lambda entry: entry.claim_id)
+            if len(out) > limit:
+                heappush(self._times, time)
+        return out[:limit]
