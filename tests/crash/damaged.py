@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from program import TENANT, everything, open_on
-
 from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Ack, Nack, Receipt, Reject, ReplaySource
 from penstock.model.message import NewMessage
@@ -20,6 +18,7 @@ from penstock.storage.contract import Engine
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.testing.clock import FakeClock
 from penstock.testing.faults import FaultyAdapter
+from tests.crash.program import TENANT, everything, open_on
 
 #: Key prefix to kind, for every record of docs/formats.md.
 KINDS: Final[dict[bytes, str]] = {

@@ -13,9 +13,26 @@ from functools import cache
 from random import Random
 
 import pytest
-from damaged import DETECTED, EMPTY, HARMLESS, KINDS, build, kind_of, outcome, round_of_verbs
-from program import TENANT, open_on, states
-from test_disk_errors import (
+
+from penstock.errors import StoreCorrupt
+from penstock.model.delivery import Delivery
+from penstock.model.message import NewMessage
+from penstock.model.queue import QueuePolicy, Start
+from penstock.storage.contract import Engine
+from penstock.testing.clock import FakeClock
+from penstock.testing.faults import FaultyAdapter
+from tests.crash.damaged import (
+    DETECTED,
+    EMPTY,
+    HARMLESS,
+    KINDS,
+    build,
+    kind_of,
+    outcome,
+    round_of_verbs,
+)
+from tests.crash.program import TENANT, open_on, states
+from tests.crash.test_disk_errors import (
     HALF_DONE,
     QUEUE,
     TRAIL,
@@ -25,14 +42,6 @@ from test_disk_errors import (
     nothing_is_lost,
     sweep,
 )
-
-from penstock.errors import StoreCorrupt
-from penstock.model.delivery import Delivery
-from penstock.model.message import NewMessage
-from penstock.model.queue import QueuePolicy, Start
-from penstock.storage.contract import Engine
-from penstock.testing.clock import FakeClock
-from penstock.testing.faults import FaultyAdapter
 
 SEALED = frozenset(
     {

@@ -12,7 +12,6 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
-from program import ALL, TENANT, Program, everything, open_on, states
 
 from penstock.errors import CommitFailed, PenstockError, StoreUnavailable
 from penstock.model.delivery import Ack, Delivery, Nack, ReplaySource
@@ -22,6 +21,7 @@ from penstock.model.states import State
 from penstock.storage.contract import Engine
 from penstock.testing.clock import FakeClock
 from penstock.testing.faults import FaultyAdapter
+from tests.crash.program import ALL, TENANT, Program, everything, open_on, states
 
 QUEUE = "orders"
 each_thread = pytest.mark.parametrize("inline", [True, False], ids=["inline", "thread"])

@@ -96,7 +96,7 @@ def laws(*parts: HistoryEvent | list[HistoryEvent], runs: tuple[int, ...] = ()) 
     return [violation.law for violation in found]
 
 
-ONE = [publish(1, "a"), published(1, 1)]
+ONE: list[HistoryEvent] = [publish(1, "a"), published(1, 1)]
 
 
 def test_a_history_that_keeps_the_laws() -> None:
@@ -147,7 +147,11 @@ def test_p3_another_payload() -> None:
 
 
 def test_p4_an_id_with_two_messages() -> None:
-    calls = [publish(1, "a", ids=("x",)), published(1, 1), publish(2, "a", ids=("x",))]
+    calls: list[HistoryEvent] = [
+        publish(1, "a", ids=("x",)),
+        published(1, 1),
+        publish(2, "a", ids=("x",)),
+    ]
     assert laws(*calls, published(2, 2)) == ["P4"]
     assert laws(*calls, scan((1, "a", "available"), (2, "a", "available"))) == ["P4"]
 
@@ -219,7 +223,7 @@ def test_s3_two_states() -> None:
 
 
 def test_s3_no_state() -> None:
-    lost = [Logged(scan=1, message=1, payload="a"), Scanned(scan=1, queue="q")]
+    lost: list[HistoryEvent] = [Logged(scan=1, message=1, payload="a"), Scanned(scan=1, queue="q")]
     assert laws(ONE, lost) == ["S3"]
 
 

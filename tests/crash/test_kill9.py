@@ -12,6 +12,7 @@ same seed means the same programs, not the same moments.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -23,7 +24,6 @@ from random import Random
 from typing import Self
 
 import pytest
-import workload
 
 from penstock.model.clock import SystemClock
 from penstock.model.delivery import Ack, Settlement
@@ -48,6 +48,7 @@ from penstock.testing.history import (
     digest,
     read_history,
 )
+from tests.crash import workload
 
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "200"))
 #: Events that a child lives for, at most; some 50 are one commit of every client.
@@ -103,11 +104,13 @@ class Nursery:
         command = f"{run} {seed} {','.join(retry)} {','.join(old)}\n"
         self._process.stdin.write(command.encode())
         pid = int(self._line())
-        before = len(self.history)
+        before, answers = len(self.history), self._process.stdout
+        assert answers is not None
         while len(self.history) < before + events:
-            readable, _, _ = select.select([self._events, self._process.stdout], [], [], SILENCE_S)
+            readable, _, _ = select.select([self._events, answers.fileno()], [], [], SILENCE_S)
             if self._events not in readable:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
                 pytest.fail(f"run {run} ended by itself or is stuck: {self._line()!r}")
             self._drain()
         os.kill(pid, signal.SIGKILL)
@@ -165,8 +168,8 @@ async def test_nothing_that_was_acknowledged_is_lost_or_repeated(tmp_path: Path)
         for run in range(1, KILLS + 1):
             # The first run makes the queue; every later one may die before it does anything.
             shortest = 1 if run == 1 else 0
-            events = random.randint(shortest, random.choice((5, 40, MAX_EVENTS)))
-            nursery.run_and_kill(run, seed, events)
+            lifetime = random.randint(shortest, random.choice((5, 40, MAX_EVENTS)))
+            nursery.run_and_kill(run, seed, lifetime)
         await scan_and_drain(nursery)
         events = nursery.events()
     violations = check(

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
-from program import ALL, TENANT, Program, everything, open_on, states
 
 from penstock.model.delivery import Ack
 from penstock.model.message import MessageId, NewMessage, Offset, PublishReply
@@ -19,6 +18,7 @@ from penstock.model.states import State
 from penstock.storage.contract import Engine
 from penstock.testing.clock import FakeClock
 from penstock.testing.faults import FaultyAdapter
+from tests.crash.program import ALL, TENANT, Program, everything, open_on, states
 
 STEPS = 60
 

@@ -16,8 +16,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from program import ALL, TENANT
-from workload import store_url
 
 from penstock.errors import StoreCorrupt, StoreLocked, StoreTooNew, StoreUnavailable
 from penstock.model.message import NewMessage, Offset
@@ -25,6 +23,8 @@ from penstock.model.states import State
 from penstock.storage.engines import open_engine
 from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter
 from penstock.storage.keyvalue.keys import FORMAT_KEY
+from tests.crash.program import ALL, TENANT
+from tests.crash.workload import store_url
 
 QUEUE = "orders"
 BATCHES, BATCH = 20, 5
@@ -127,7 +127,24 @@ def log_headers(path: Path) -> Iterator[int]:
 @pytest.mark.xfail(
     reason="rocksdict's items() ends at a damaged block as if there were no more", strict=True
 )
-async def test_x1_a_damaged_table_is_noticed_by_whoever_reads_it(
+@pytest.mark.parametrize("reverse", [False, True], ids=["forwards", "backwards"])
+def test_x1_a_damaged_table_is_noticed_by_a_scan(
+    closed: Image, tmp_path: Path, reverse: bool
+) -> None:
+    sound = RocksDBAdapter(closed.copy(tmp_path / "sound"))
+    pairs = list(sound.scan(b"", b"\xff", reverse=reverse))
+    sound.close()
+    path = closed.copy(tmp_path / "store")
+    flip(one(path, "*.sst"), 5000)
+    adapter = RocksDBAdapter(path)
+    try:
+        with pytest.raises(StoreCorrupt):
+            assert list(adapter.scan(b"", b"\xff", reverse=reverse)) == pairs
+    finally:
+        adapter.close()
+
+
+async def test_x1_nothing_is_missing_from_a_store_with_a_damaged_table(
     closed: Image, tmp_path: Path
 ) -> None:
     size = one(closed.path, "*.sst").stat().st_size
@@ -139,7 +156,7 @@ async def test_x1_a_damaged_table_is_noticed_by_whoever_reads_it(
     assert "detected" in fates
 
 
-async def test_x1_a_damaged_table_is_noticed_by_a_get(closed: Image, tmp_path: Path) -> None:
+def test_x1_a_damaged_table_is_noticed_by_a_get(closed: Image, tmp_path: Path) -> None:
     """Single reads check the block; scans are the test above."""
     sound = RocksDBAdapter(closed.copy(tmp_path / "sound"))
     pairs = dict(sound.scan(b"", b"\xff"))
@@ -180,14 +197,19 @@ async def test_x1_a_missing_table_does_not_open(closed: Image, tmp_path: Path) -
 
 
 async def test_x1_damage_inside_the_log_does_not_open(killed: Image, tmp_path: Path) -> None:
-    """Any byte of any record, its checksum and type included; lengths are apart, below."""
+    """Any byte of any record, its checksum and type included; lengths are apart, below.
+
+    The bit is one that makes no type RocksDB knows. With bit 2 a whole record becomes one of
+    a recycled log: the first of a log then ends it in silence, and with any other RocksDB
+    9.8.4 never finishes opening.
+    """
     log = one(killed.path, "*.log")
     headers = list(log_headers(log))
     lengths = {header + n for header in headers for n in (4, 5)}
     places = set(Random(7).sample(range(log.stat().st_size), 60))
     places |= {header + n for header in headers for n in (0, 6, 7)}
     for place in sorted(places - lengths):
-        assert await fate(killed, "*.log", place, 2, tmp_path / "store") == "detected", place
+        assert await fate(killed, "*.log", place, 5, tmp_path / "store") == "detected", place
 
 
 async def test_x1_a_damaged_length_is_detected_before_the_last_block(
@@ -231,6 +253,16 @@ async def test_p1_a_tail_of_zeros_opens(killed: Image, tmp_path: Path) -> None:
     with one(path, "*.log").open("ab") as log:
         log.write(bytes(500))
     assert await read_all(path) == BATCHES * BATCH
+
+
+@pytest.mark.xfail(
+    reason="RocksDB takes the record for the remains of a recycled log: the store is empty",
+    strict=True,
+)
+async def test_x1_a_damaged_type_of_the_first_record_is_detected(
+    killed: Image, tmp_path: Path
+) -> None:
+    assert await fate(killed, "*.log", 6, 2, tmp_path / "store") == "detected"
 
 
 @pytest.mark.xfail(
@@ -295,10 +327,10 @@ async def test_e1_a_store_of_a_newer_format_is_too_new(closed: Image, tmp_path: 
     adapter = RocksDBAdapter(path)
     adapter.write({FORMAT_KEY: (10**6).to_bytes(4, "little")}, (), True)
     adapter.close()
+    # Twice: the refusal changes nothing, and lets go of the store.
     for _ in range(2):
-        with pytest.raises(StoreTooNew) as refused:
+        with pytest.raises(StoreTooNew):
             await open_engine(store_url(str(path)))
-    assert refused.value.field == "url"
 
 
 async def test_e1_a_store_is_opened_once_in_a_process(tmp_path: Path) -> None:
@@ -319,8 +351,9 @@ async def test_e1_a_store_is_opened_by_one_process(tmp_path: Path) -> None:
         "except Exception as error: print(type(error).__name__)\n"
     )
     url = store_url(str(tmp_path))
-    other = subprocess.run(
-        [sys.executable, "-c", program, url], capture_output=True, text=True, check=True
+    command = [sys.executable, "-c", program, url]
+    other = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, check=True
     )
     assert other.stdout.split() == ["StoreLocked"]
     await engine.close()

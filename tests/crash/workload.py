@@ -101,7 +101,7 @@ class Client:
         ids = tuple(item.id for item in reply.messages)
         self._recorder.record(Published(call=call, messages=ids))
 
-    async def claim(self, consumer: str, limit: int, lease_ms: int) -> list[Delivery]:
+    async def claim(self, consumer: str, limit: int, lease_ms: int | None) -> list[Delivery]:
         call = self._recorder.call()
         self._recorder.record(Claim(call=call, queue=QUEUE))
         deliveries = await self._engine.claim(TENANT, QUEUE, consumer, limit, lease_ms)

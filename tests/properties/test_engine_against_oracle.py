@@ -1,9 +1,23 @@
 """Random programs on every engine, compared with the oracle step by step."""
 
+from __future__ import annotations
+
+import unittest
+
+import pytest
+
 from penstock.testing.machine import CI, machine_for
 
-TestMemory = machine_for("memory://").TestCase
-TestMemory.settings = CI
+#: Seconds. A run takes one minute; a failing one needs five more to shrink its program.
+SHRINKING_S = 600
 
-TestRocksdb = machine_for("rocksdb://{path}").TestCase
-TestRocksdb.settings = CI
+
+def case_for(url: str) -> type[unittest.TestCase]:
+    case = machine_for(url).TestCase
+    case.settings = CI
+    setattr(case, "pytestmark", [pytest.mark.timeout(SHRINKING_S)])  # noqa: B010  (not in its type)
+    return case
+
+
+TestMemory = case_for("memory://")
+TestRocksdb = case_for("rocksdb://{path}")

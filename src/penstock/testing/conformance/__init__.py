@@ -20,18 +20,23 @@ pytest.register_assert_rewrite(
             "dead_letter",
             "harness",
             "history",
+            "idempotency",
             "keyed",
+            "leases",
             "log",
+            "ownership",
             "partitions",
             "peek",
             "publish",
             "purge",
             "queues",
+            "receipts",
             "reopening",
             "replay",
             "results",
             "route",
             "settle",
+            "settle_and_publish",
             "stats",
             "sweep",
             "tenants",
@@ -40,71 +45,30 @@ pytest.register_assert_rewrite(
     )
 )
 
-from penstock.testing.conformance.claim import (
-    TestBacklog,
-    TestClaim,
-    TestClaimOrder,
-    TestLeases,
-    TestTime,
-)
+from penstock.testing.conformance.claim import TestBacklog, TestClaim, TestClaimOrder
 from penstock.testing.conformance.concurrency import TestConcurrency
-from penstock.testing.conformance.dead_letter import (
-    TestDeadLetter,
-    TestDeadLetterQueue,
-)
-from penstock.testing.conformance.harness import (
-    engine_factory,
-    store,
-)
-from penstock.testing.conformance.history import (
-    TestHistory,
-    TestMessage,
-)
+from penstock.testing.conformance.dead_letter import TestDeadLetter, TestDeadLetterQueue
+from penstock.testing.conformance.harness import engine_factory, store
+from penstock.testing.conformance.history import TestHistory, TestMessage
+from penstock.testing.conformance.idempotency import TestIdempotency
 from penstock.testing.conformance.keyed import TestKeyed
+from penstock.testing.conformance.leases import TestLeases, TestTime
 from penstock.testing.conformance.log import TestLog
-from penstock.testing.conformance.partitions import (
-    TestOwnership,
-    TestPartitionOrder,
-    TestPartitionStats,
-)
+from penstock.testing.conformance.ownership import TestOwnership
+from penstock.testing.conformance.partitions import TestPartitionOrder, TestPartitionStats
 from penstock.testing.conformance.peek import TestPeek
-from penstock.testing.conformance.publish import (
-    TestAutoCreate,
-    TestDepth,
-    TestIdempotency,
-    TestPublish,
-)
+from penstock.testing.conformance.publish import TestAutoCreate, TestDepth, TestPublish
 from penstock.testing.conformance.purge import TestPurge
-from penstock.testing.conformance.queues import (
-    TestClosing,
-    TestIsolation,
-    TestQueues,
-)
+from penstock.testing.conformance.queues import TestClosing, TestIsolation, TestQueues
+from penstock.testing.conformance.receipts import TestStaleReceipts
 from penstock.testing.conformance.reopening import TestReopening
-from penstock.testing.conformance.replay import (
-    TestReplay,
-    TestReplayFromLog,
-    TestReplayIds,
-)
+from penstock.testing.conformance.replay import TestReplay, TestReplayFromLog, TestReplayIds
 from penstock.testing.conformance.results import TestResults
-from penstock.testing.conformance.route import (
-    TestCatchingUp,
-    TestRouting,
-    TestStart,
-)
-from penstock.testing.conformance.settle import (
-    TestAck,
-    TestNack,
-    TestRelease,
-    TestSettleAndPublish,
-    TestStaleReceipts,
-)
+from penstock.testing.conformance.route import TestCatchingUp, TestRouting, TestStart
+from penstock.testing.conformance.settle import TestAck, TestNack, TestRelease
+from penstock.testing.conformance.settle_and_publish import TestSettleAndPublish
 from penstock.testing.conformance.stats import TestStats
-from penstock.testing.conformance.sweep import (
-    TestDeliveryRetention,
-    TestLogRetention,
-    TestSweep,
-)
+from penstock.testing.conformance.sweep import TestDeliveryRetention, TestLogRetention, TestSweep
 from penstock.testing.conformance.tenants import TestTenants
 from penstock.testing.conformance.topics import TestTopics
 

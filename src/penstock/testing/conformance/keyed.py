@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import QueueFull
-from penstock.model.message import Offset, Published
+from penstock.errors import QueueFull, UnknownMessage
+from penstock.model.message import MessageId, Offset, Published
 from penstock.model.queue import Start
 from penstock.model.states import State
 from penstock.testing.conformance.harness import (
@@ -15,6 +15,7 @@ from penstock.testing.conformance.harness import (
     Store,
     ids_of,
     msg,
+    opened_with,
 )
 
 __all__ = ["TestKeyed"]
@@ -81,6 +82,14 @@ class TestKeyed(Conformance):
         (shown,) = await store.browse("q", State.AVAILABLE, payloads=True)
         assert (shown.payload, shown.message) == (b"2", found.message)
         assert (await store.engine.stats(TENANT, "q")).available == 1
+
+    async def test_the_entry_of_a_replacement_names_no_message(self, store: Store) -> None:
+        await store.queue()
+        first = await put(store, b"1")
+        second = await put(store, b"2")
+        assert second.offset != first.offset
+        with pytest.raises(UnknownMessage):
+            await store.engine.message(TENANT, MessageId(second.offset))
 
     async def test_a_claim_closes_the_key(self, store: Store) -> None:
         """A twin published while the first is in flight must not break the first's nack."""
@@ -173,6 +182,13 @@ class TestKeyed(Conformance):
         assert not third.replaced
         assert third.id != first.id
         assert await store.ids("red", State.AVAILABLE) == [third.id]
+
+    @opened_with(auto_create=True)
+    async def test_a_replacement_creates_no_queue(self, store: Store) -> None:
+        await store.queue("red", "color = 'red'")
+        await put(store, b"1", color="red")
+        assert (await put(store, b"2", color="blue")).replaced
+        assert [q.name for q in await store.engine.list_queues(TENANT)] == ["red"]
 
     async def test_a_message_that_nothing_takes_has_no_open_key(self, store: Store) -> None:
         first = await put(store, b"1")

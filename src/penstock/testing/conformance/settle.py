@@ -1,34 +1,28 @@
-"""settle: ack, nack, reject, release, extend; and publishing in the same commit."""
+"""settle: ack, nack, reject, release."""
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.errors import QueueFull, UnknownQueue
+from penstock.errors import UnknownQueue
 from penstock.model.delivery import (
     Ack,
-    Delivery,
     Extend,
     Nack,
     Receipt,
     Reject,
     Release,
-    ReplaySource,
     Verdict,
 )
-from penstock.model.queue import Backoff, QueuePolicy, Start
+from penstock.model.queue import Backoff
 from penstock.model.states import State
-from penstock.storage.contract import Outgoing
 from penstock.testing.conformance.harness import (
-    OTHER_TENANT,
     TENANT,
     Conformance,
     Store,
-    ids_of,
-    msg,
 )
 
-__all__ = ["TestAck", "TestNack", "TestRelease", "TestSettleAndPublish", "TestStaleReceipts"]
+__all__ = ["TestAck", "TestNack", "TestRelease"]
 
 
 class TestAck(Conformance):
@@ -255,214 +249,3 @@ class TestRelease(Conformance):
         await store.release(await store.claim_one())
         stats = await store.engine.stats(TENANT, "q")
         assert (stats.grants, stats.nacks, stats.acks) == (1, 0, 0)
-
-
-class TestStaleReceipts(Conformance):
-    """S1: only the current receipt settles; a stale one changes nothing."""
-
-    @staticmethod
-    def every_verb(delivery: Delivery) -> list[Ack | Nack | Reject | Release | Extend]:
-        r = delivery.receipt
-        return [Ack(r, b"z"), Nack(r, "z"), Reject(r, "z"), Release(r), Extend(r, 60_000)]
-
-    async def test_s1_stale_receipt_changes_nothing(self, store: Store) -> None:
-        """A zombie's settlement must not expose or finish its successor's message."""
-        await store.queue()
-        await store.publish(b"x")
-        zombie = await store.claim_one(lease_ms=1000, consumer="zombie")
-        store.clock.advance(1000)
-        heir = await store.claim_one(consumer="heir")
-        before = await store.picture("q")
-        for settlement in self.every_verb(zombie):
-            outcome = await store.settle(settlement)
-            assert (outcome.verdict, outcome.state, outcome.until) == (Verdict.STALE, None, None)
-            assert await store.picture("q") == before
-        assert (await store.ack(heir)).state is State.DONE
-
-    @pytest.mark.parametrize("way", ["nack", "nack with delay", "reject", "release", "sweep"])
-    async def test_s1_a_receipt_dies_with_its_claim(self, store: Store, way: str) -> None:
-        await store.queue()
-        await store.publish(b"x")
-        delivery = await store.claim_one(lease_ms=1000)
-        if way == "nack":
-            await store.nack(delivery)
-        elif way == "nack with delay":
-            await store.nack(delivery, delay_ms=1000)
-        elif way == "reject":
-            await store.reject(delivery)
-        elif way == "release":
-            await store.release(delivery)
-        else:
-            store.clock.advance(1000)
-            await store.sweep_all()
-        before = await store.picture("q")
-        for settlement in self.every_verb(delivery):
-            assert (await store.settle(settlement)).verdict is Verdict.STALE
-        assert await store.picture("q") == before
-
-    async def test_s1_one_bad_receipt_does_not_abort_the_others(self, store: Store) -> None:
-        await store.queue()
-        await store.publish(b"1", b"2")
-        first, second = await store.claim(limit=2)
-        reply = await store.engine.settle(
-            TENANT, "q", [Ack(first.receipt), Ack(Receipt("")), Ack(second.receipt)]
-        )
-        assert [o.ok for o in reply.outcomes] == [True, False, True]
-        assert (await store.engine.stats(TENANT, "q")).done == 2
-
-    @pytest.mark.parametrize("receipt", ["", "x", "0", "ü\x00", "a" * 5000, "1:2:3", "1.2.3", "-1"])
-    async def test_s1_no_text_is_a_receipt_by_accident(self, store: Store, receipt: str) -> None:
-        await store.queue()
-        await store.publish(b"x")
-        await store.claim_one()
-        assert (await store.settle(Ack(Receipt(receipt)))).verdict is Verdict.STALE
-
-    async def test_q1_a_receipt_belongs_to_its_queue(self, store: Store) -> None:
-        await store.queue("a")
-        await store.queue("b")
-        await store.publish(b"x")
-        of_a = await store.claim_one("a")
-        await store.claim_one("b")
-        for queue in ("b", "a.dlq", "b.dlq"):
-            for settlement in self.every_verb(of_a):
-                assert (await store.settle(settlement, queue)).verdict is Verdict.STALE
-        assert (await store.engine.stats(TENANT, "b")).in_flight == 1
-        assert (await store.ack(of_a)).ok
-
-    async def test_t1_a_receipt_belongs_to_its_tenant(self, store: Store) -> None:
-        for tenant in (TENANT, OTHER_TENANT):
-            await store.queue(tenant=tenant)
-            await store.publish(b"x", tenant=tenant)
-        mine = await store.claim_one()
-        theirs = await store.claim_one(tenant=OTHER_TENANT)
-        for settlement in self.every_verb(mine):
-            assert (await store.settle(settlement, tenant=OTHER_TENANT)).verdict is Verdict.STALE
-        assert (await store.settle(Ack(theirs.receipt), tenant=OTHER_TENANT)).ok
-        assert (await store.ack(mine)).ok
-
-    async def test_s1_a_receipt_is_stale_after_a_replay(self, store: Store) -> None:
-        """Attempts start again at a replay; receipts do not (C1)."""
-        await store.queue(max_attempts=2)
-        await store.publish(b"x")
-        old = [await store.claim_one()]
-        await store.nack(old[0])
-        old.append(await store.claim_one())
-        await store.nack(old[1])
-        await store.engine.replay(TENANT, "q", ReplaySource.FAILED, None, 10)
-        new = [await store.claim_one()]
-        await store.release(new[0])
-        new.append(await store.claim_one())
-        assert len({d.receipt for d in [*old, *new]}) == 4
-        for delivery in [*old, new[0]]:
-            assert (await store.ack(delivery)).verdict is Verdict.STALE
-        assert (await store.ack(new[1])).ok
-
-    async def test_s1_a_receipt_is_stale_after_its_queue_is_made_again(self, store: Store) -> None:
-        await store.queue()
-        (message_id,) = await store.publish(b"x")
-        old = await store.claim_one()
-        await store.engine.delete_queue(TENANT, "q")
-        with pytest.raises(UnknownQueue):
-            await store.ack(old)
-        await store.queue(start=Start(Start.EARLIEST))
-        await store.engine.route(TENANT, "q", 100)
-        new = await store.claim_one()
-        assert new.message.id == message_id
-        assert new.receipt != old.receipt
-        assert (await store.ack(old)).verdict is Verdict.STALE
-        assert (await store.ack(new)).ok
-
-
-class TestSettleAndPublish(Conformance):
-    """Consume-transform-produce without duplicates: all or nothing (S3)."""
-
-    async def ready(self, store: Store) -> tuple[Delivery, Delivery]:
-        await store.queue("in", "topic = 'orders'")
-        await store.queue("out", "topic = 'bills'")
-        await store.publish(b"1", b"2")
-        first, second = await store.claim("in", 2)
-        return first, second
-
-    async def test_s3_both_happen(self, store: Store) -> None:
-        first, second = await self.ready(store)
-        reply = await store.engine.settle(
-            TENANT,
-            "in",
-            [Ack(first.receipt), Nack(second.receipt, delay_ms=10)],
-            [Outgoing("bills", [msg(b"b1"), msg(b"b2")]), Outgoing("orders", [msg(b"3")])],
-        )
-        assert [o.state for o in reply.outcomes] == [State.DONE, State.DELAYED]
-        assert len(reply.published) == 3
-        assert [p.id for p in reply.published] == sorted(p.id for p in reply.published)
-        assert [d.payload for d in await store.claim("out", 9)] == [b"b1", b"b2"]
-        assert [d.payload for d in await store.claim("in", 9)] == [b"3"]
-
-    async def test_s3_a_stale_receipt_aborts_everything(self, store: Store) -> None:
-        first, second = await self.ready(store)
-        await store.ack(second)
-        before = await store.picture("in")
-        end = await store.engine.log_end(TENANT)
-        reply = await store.engine.settle(
-            TENANT,
-            "in",
-            [Extend(first.receipt, 9999), Nack(second.receipt), Ack(first.receipt)],
-            [Outgoing("bills", [msg(b"b1", id="i")])],
-        )
-        assert [(o.verdict, o.state) for o in reply.outcomes] == [
-            (Verdict.ABORTED, None),
-            (Verdict.STALE, None),
-            (Verdict.ABORTED, None),
-        ]
-        assert reply.published == ()
-        assert await store.picture("in") == before
-        assert await store.engine.log_end(TENANT) == end
-        assert await store.claim("out") == []
-        retry = await store.engine.settle(
-            TENANT, "in", [Ack(first.receipt)], [Outgoing("bills", [msg(b"b1", id="i")])]
-        )
-        assert not retry.published[0].duplicate
-
-    async def test_s3_a_full_queue_settles_nothing(self, store: Store) -> None:
-        first, _ = await self.ready(store)
-        await store.queue("out", "topic = 'bills'", max_depth=1)
-        await store.publish(b"fills it", topic="bills")
-        before = await store.picture("in")
-        with pytest.raises(QueueFull):
-            await store.engine.settle(
-                TENANT, "in", [Ack(first.receipt)], [Outgoing("bills", [msg(b"b1")])]
-            )
-        assert await store.picture("in") == before
-        assert (await store.ack(first)).ok
-
-    async def test_a_repeated_ack_does_not_abort(self, store: Store) -> None:
-        """With an idempotency id, a lost reply can be repeated as a whole."""
-        first, _ = await self.ready(store)
-        for expected in (False, True):
-            reply = await store.engine.settle(
-                TENANT, "in", [Ack(first.receipt)], [Outgoing("bills", [msg(b"b1", id="i")])]
-            )
-            assert reply.outcomes[0].state is State.DONE
-            assert reply.published[0].duplicate is expected
-        assert len(await store.claim("out", 9)) == 1
-
-    async def test_the_settlement_makes_room(self, store: Store) -> None:
-        await store.queue(max_depth=1)
-        await store.publish(b"1")
-        delivery = await store.claim_one()
-        reply = await store.engine.settle(
-            TENANT, "q", [Ack(delivery.receipt)], [Outgoing("orders", [msg(b"2")])]
-        )
-        assert reply.outcomes[0].state is State.DONE
-        assert [d.payload for d in await store.claim(limit=9)] == [b"2"]
-
-    async def test_publishing_with_nothing_to_settle(self, store: Store) -> None:
-        await store.queue()
-        reply = await store.engine.settle(TENANT, "q", [], [Outgoing("t", [msg(b"x")])])
-        assert ids_of(await store.claim()) == [reply.published[0].id]
-
-    async def test_extend_uses_the_present_policy(self, store: Store) -> None:
-        await store.queue()
-        await store.publish(b"x")
-        delivery = await store.claim_one(lease_ms=60_000)
-        await store.engine.put_queue(TENANT, "q", QueuePolicy(max_lease_ms=1000), Start())
-        assert (await store.extend(delivery, 60_000)).until == store.clock.now() + 1000

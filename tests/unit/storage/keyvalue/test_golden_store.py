@@ -51,13 +51,12 @@ def _raw(text: str) -> bytes:
 
 
 def _sealed(text: str) -> str:
-    body = _raw(text)
-    return (body + zlib.crc32(body).to_bytes(4, "little")).hex()
+    return f"{text} {zlib.crc32(_raw(text)).to_bytes(4, 'little').hex()}"
 
 
 def _sized(text: str) -> str:
     """VarBytes."""
-    return struct.pack("<I", len(_raw(text))).hex() + text
+    return f"{struct.pack('<I', len(_raw(text))).hex()} {text} "
 
 
 def _id(number: int) -> str:
@@ -79,7 +78,7 @@ def _metadata(
 ) -> str:
     """``times`` are published_at, deliver_at and expires_at."""
     checksum = zlib.crc32(payload).to_bytes(4, "little").hex()
-    name = f"{len(topic):02x}00" + topic.encode().hex()
+    name = f"{len(topic):02x}00 {topic.encode().hex()}"
     head = f"01 {_id(offset)} {times} 04 {len(payload):02x}000000 {checksum} {flags}"
     return _sealed(f"{head} {name} {keys} 0000")
 
@@ -87,7 +86,7 @@ def _metadata(
 def _field(name: str, value: int) -> str:
     """One later field of a specification."""
     number = struct.pack("<q", value).hex()
-    return f"{len(name):02x}00" + name.encode().hex() + "08000000" + number
+    return f"{len(name):02x}00 {name.encode().hex()} 08000000 {number} "
 
 
 def _spec(topic: str, number: int, created_at: int, bucket_size: int = 2, ordered: int = 0) -> str:
@@ -107,13 +106,13 @@ def _spec(topic: str, number: int, created_at: int, bucket_size: int = 2, ordere
         _field("visibility_timeout_ms", 30_000),
     ]
     head = _sized("01" + text.hex()) + f"0500 100e0000 {bucket_size:02x} 0000"
-    return head + f"{len(fields):02x}00" + "".join(fields)
+    return f"{head} {len(fields):02x}00 {''.join(fields)}"
 
 
 def _state(cursor: str, *numbers: int) -> str:
     """delayed, available, in flight, done, expired, grants, acks, nacks, failures, epoch, …"""
     assert len(numbers) == 12
-    return _sealed(cursor + "".join(map(_id, numbers)) + "00")
+    return _sealed(" ".join([cursor, *map(_id, numbers), "00"]))
 
 
 PLAIN = f"{T0} {T0} {NEVER}"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -146,6 +147,13 @@ def test_the_oldest_attempt_goes_when_the_count_would_not_fit() -> None:
     assert (attempts[0], attempts[-1]) == (Attempt(2, "w"), Attempt(3, "last"))
 
 
+@pytest.mark.xfail(strict=True, raises=struct.error, reason="the count is read unguarded")
+@pytest.mark.parametrize("value", [b"", b"\x01"])
+def test_x1_an_attempt_after_a_damaged_record(value: bytes) -> None:
+    with pytest.raises(StoreCorrupt):
+        append_attempt(value, 1, pack_utf8("w"))
+
+
 # -- the queue specification ---------------------------------------------------------------
 
 POLICIES = st.builds(
@@ -213,3 +221,24 @@ def test_x1_a_specification_that_is_cut_short() -> None:
 def test_x1_a_specification_that_nobody_wrote(value: bytes) -> None:
     with pytest.raises(StoreCorrupt):
         decode_spec(value)
+
+
+@pytest.mark.xfail(strict=True, raises=UnicodeDecodeError, reason="the filter is decoded unguarded")
+def test_x1_a_filter_that_is_not_text() -> None:
+    with pytest.raises(StoreCorrupt):
+        decode_spec(bytes.fromhex("02000000 01 ff") + RFC_SPEC[6:])
+
+
+@pytest.mark.xfail(strict=True, reason="the rest of a later field is ignored")
+def test_x1_a_later_field_that_is_too_long() -> None:
+    field = bytes.fromhex("0100 0600 706175736564 09000000 000000000000000000")
+    with pytest.raises(StoreCorrupt):
+        decode_spec(RFC_SPEC + field)
+
+
+@pytest.mark.xfail(strict=True, reason="an exponent that has no capacity is an IndexError later")
+def test_x1_a_bucket_size_that_there_is_not() -> None:
+    value = bytearray(RFC_SPEC)
+    value[12] = 5
+    with pytest.raises(StoreCorrupt):
+        decode_spec(bytes(value))

@@ -1,0 +1,102 @@
+"""Idempotency ids: one makes one log entry inside its window (P4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import QueueFull
+from penstock.model.queue import TopicPolicy
+from penstock.testing.conformance.harness import (
+    OTHER_TENANT,
+    TENANT,
+    Conformance,
+    Store,
+    msg,
+)
+
+__all__ = ["TestIdempotency"]
+
+HOUR_MS = 3600 * 1000
+
+
+class TestIdempotency(Conformance):
+    """P4: one idempotency id makes one log entry inside its window."""
+
+    async def test_p4_the_second_publish_answers_with_the_first_id(self, store: Store) -> None:
+        await store.queue()
+        first = await store.engine.publish(TENANT, "t", [msg(b"a", id="i")])
+        store.clock.advance(HOUR_MS - 1)
+        second = await store.engine.publish(TENANT, "t", [msg(b"b", id="i")])
+        assert second.messages[0].duplicate
+        assert second.messages[0].id == first.messages[0].id
+        assert second.messages[0].offset == first.messages[0].offset
+        assert len(await store.log()) == 1
+        assert (await store.claim_one()).payload == b"a"
+        assert await store.claim() == []
+
+    async def test_p4_the_window_counts_from_the_first_publish(self, store: Store) -> None:
+        await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=1000))
+        (first,) = await store.publish(msg(id="i"), topic="t")
+        store.clock.advance(600)
+        assert await store.publish(msg(id="i"), topic="t") == [first]
+        store.clock.advance(399)
+        assert await store.publish(msg(id="i"), topic="t") == [first]
+        store.clock.advance(1)
+        (second,) = await store.publish(msg(id="i"), topic="t")
+        assert second > first
+        assert await store.publish(msg(id="i"), topic="t") == [second]
+
+    async def test_p4_a_sweep_does_not_shorten_the_window(self, store: Store) -> None:
+        await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=1000))
+        (first,) = await store.publish(msg(id="i"), topic="t")
+        store.clock.advance(999)
+        await store.sweep_all()
+        assert await store.publish(msg(id="i"), topic="t") == [first]
+        store.clock.advance(1)
+        await store.sweep_all()
+        assert await store.publish(msg(id="i"), topic="t") != [first]
+
+    async def test_p4_inside_one_batch_too(self, store: Store) -> None:
+        await store.queue()
+        reply = await store.engine.publish(
+            TENANT, "t", [msg(b"1", id="i"), msg(b"2"), msg(b"3", id="i")]
+        )
+        first, other, again = reply.messages
+        assert (first.duplicate, other.duplicate, again.duplicate) == (False, False, True)
+        assert again.id == first.id != other.id
+        assert [d.payload for d in await store.claim(limit=9)] == [b"1", b"2"]
+
+    async def test_p4_ids_belong_to_a_topic_and_a_tenant(self, store: Store) -> None:
+        """An id that is global lets one tenant swallow another's messages (T1)."""
+        await store.publish(msg(id="i"), topic="t")
+        for tenant, topic in [(TENANT, "u"), (OTHER_TENANT, "t")]:
+            reply = await store.engine.publish(tenant, topic, [msg(id="i")])
+            assert not reply.messages[0].duplicate
+        assert len(await store.log()) == 2
+        assert len(await store.log(tenant=OTHER_TENANT)) == 1
+
+    async def test_p4_a_settled_message_is_still_a_duplicate(self, store: Store) -> None:
+        await store.queue()
+        (first,) = await store.publish(msg(id="i"))
+        await store.ack(await store.claim_one())
+        assert await store.publish(msg(id="i")) == [first]
+        assert await store.claim() == []
+
+    async def test_a_window_of_nothing_deduplicates_nothing(self, store: Store) -> None:
+        await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=0))
+        first, second = await store.publish(msg(id="i"), msg(id="i"), topic="t")
+        assert first != second
+
+    async def test_p4_a_refused_publish_uses_up_no_id(self, store: Store) -> None:
+        await store.queue(max_depth=1)
+        await store.publish(b"fills it")
+        with pytest.raises(QueueFull):
+            await store.publish(msg(id="i"))
+        await store.ack(await store.claim_one())
+        reply = await store.engine.publish(TENANT, "orders", [msg(id="i")])
+        assert not reply.messages[0].duplicate
+
+    async def test_p4_a_duplicate_is_not_refused_by_a_full_queue(self, store: Store) -> None:
+        await store.queue(max_depth=1)
+        (first,) = await store.publish(msg(id="i"))
+        assert await store.publish(msg(id="i")) == [first]

@@ -1,0 +1,344 @@
+"""Claim: bounds, leases, and the throughput limit that is charged for what was handed out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import Broker, NewMessage, Ordering, Start
+from penstock.broker.claim import Throttle
+from penstock.errors import BadInput, BadName, Conflict, UnknownQueue
+from penstock.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from tests.unit.broker.conftest import Refuses
+
+#: Twelve hours.
+LONGEST_LEASE_MS: Final = 43_200_000
+START: Final = 1_700_000_000_000
+
+
+async def fill(q: Broker, topic: str, count: int) -> None:
+    await q.publish_batch(topic, [NewMessage(b"%d" % n) for n in range(count)])
+
+
+async def taken(q: Broker, queue: str, limit: int = 1000) -> int:
+    return len(await q.claim(queue, limit=limit))
+
+
+# -- bounds ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1001, True, 1.0, "1", None])
+async def test_e1_a_limit_out_of_bounds(q: Broker, refuses: Refuses, limit: Any) -> None:
+    await refuses(q.claim("stock", limit=limit), BadInput, "limit", 1000)
+
+
+@pytest.mark.parametrize("lease_ms", [0, -1, LONGEST_LEASE_MS + 1, True, 1.0, "1"])
+async def test_e1_a_lease_out_of_bounds(q: Broker, refuses: Refuses, lease_ms: Any) -> None:
+    await refuses(q.claim("stock", lease_ms=lease_ms), BadInput, "lease_ms", LONGEST_LEASE_MS)
+
+
+@pytest.mark.parametrize("consumer", ["", None, 5, "a b", "é", "c" * 129])
+async def test_e1_a_consumer_that_is_not_a_name(q: Broker, refuses: Refuses, consumer: Any) -> None:
+    await q.create_queue("ordered", "FALSE", ordering=Ordering.PARTITION)
+    await refuses(q.claim("stock", consumer=consumer), BadName, "consumer", 128)
+    await refuses(q.join("ordered", consumer), BadName, "consumer", 128)
+    await refuses(q.leave("ordered", consumer), BadName, "consumer", 128)
+
+
+@pytest.mark.parametrize("queue", ["", None, 5, "a b", ".dlq", "q" * 129, "q" * 129 + ".dlq"])
+async def test_e1_a_queue_that_is_not_a_name(q: Broker, refuses: Refuses, queue: Any) -> None:
+    for call in (q.claim(queue), q.join(queue, "me"), q.leave(queue, "me")):
+        await refuses(call, BadName, "queue", 128)
+
+
+@pytest.mark.parametrize("queue", ["nowhere", "nowhere.dlq"])
+async def test_e1_a_queue_that_is_not_there(q: Broker, refuses: Refuses, queue: str) -> None:
+    for call in (q.claim(queue), q.join(queue, "me"), q.leave(queue, "me")):
+        await refuses(call, UnknownQueue, "queue")
+
+
+async def test_e1_only_ordered_queues_are_joined(q: Broker, refuses: Refuses) -> None:
+    await refuses(q.join("stock", "me"), Conflict, "queue")
+    await refuses(q.leave("stock", "me"), Conflict, "queue")
+
+
+async def test_claims_at_the_bounds(q: Broker, clock: FakeClock) -> None:
+    await fill(q, "orders", 1001)
+    many = await q.claim("orders", limit=1000, lease_ms=LONGEST_LEASE_MS, consumer="c" * 128)
+    assert len(many) == 1000
+    assert {item.lease_deadline for item in many} == {clock.now() + LONGEST_LEASE_MS}
+    assert (await q.stats("orders")).in_flight_by_consumer == {"c" * 128: 1000}
+
+
+async def test_a_claim_that_names_nothing(q: Broker, clock: FakeClock) -> None:
+    await fill(q, "orders", 2)
+    (delivery,) = await q.claim("orders")
+    assert delivery.payload == b"0"
+    assert delivery.lease_deadline == clock.now() + 30_000
+    assert (await q.stats("orders")).in_flight_by_consumer == {"anonymous": 1}
+
+
+@pytest.mark.parametrize(
+    "asked, given_ms",
+    [(1, 1_000), (999, 1_000), (1_000, 1_000), (3_000, 3_000), (5_000, 5_000), (5_001, 5_000)],
+)
+async def test_the_policy_clamps_the_lease(
+    q: Broker, clock: FakeClock, asked: int, given_ms: int
+) -> None:
+    await q.create_queue("orders", min_lease_ms=1_000, max_lease_ms=5_000)
+    await fill(q, "orders", 1)
+    (delivery,) = await q.claim("orders", lease_ms=asked)
+    assert delivery.lease_deadline == clock.now() + given_ms
+
+
+@pytest.mark.parametrize("own_ms, given_ms", [(1, 1_000), (2_000, 2_000), (9_000, 5_000)])
+async def test_the_policy_clamps_its_own_timeout(
+    q: Broker, clock: FakeClock, own_ms: int, given_ms: int
+) -> None:
+    await q.create_queue(
+        "orders", min_lease_ms=1_000, max_lease_ms=5_000, visibility_timeout_ms=own_ms
+    )
+    await fill(q, "orders", 1)
+    (delivery,) = await q.claim("orders")
+    assert delivery.lease_deadline == clock.now() + given_ms
+
+
+# -- the token bucket ------------------------------------------------------------------
+
+
+def test_a_bucket_begins_full() -> None:
+    throttle = Throttle(5, START)
+    assert throttle.allowance(3, START) == 3
+    assert throttle.allowance(9, START) == 5
+
+
+def test_asking_costs_nothing() -> None:
+    throttle = Throttle(5, START)
+    assert [throttle.allowance(9, START) for _ in range(10)] == [5] * 10
+
+
+def test_a_bucket_fills_with_time_and_never_over() -> None:
+    throttle = Throttle(5, START)
+    throttle.allowance(5, START)
+    throttle.charge(5)
+    seen = [throttle.allowance(9, START + ms) for ms in (0, 199, 200, 399, 400, 1000, 60_000)]
+    assert seen == [0, 0, 1, 1, 2, 5, 5]
+
+
+def test_fractions_of_a_token_add_up() -> None:
+    """Three a second is no whole number of milliseconds a token."""
+    throttle = Throttle(3, START)
+    throttle.allowance(3, START)
+    throttle.charge(3)
+    handed = 0
+    for ms in range(1, 10_001):
+        allowed = throttle.allowance(1, START + ms)
+        throttle.charge(allowed)
+        handed += allowed
+    assert handed == 30
+
+
+def test_a_clock_that_goes_back_fills_nothing() -> None:
+    throttle = Throttle(5, START)
+    throttle.allowance(5, START)
+    throttle.charge(5)
+    assert throttle.allowance(9, START - 10_000) == 0
+
+
+def test_without_a_rate_everything_is_allowed() -> None:
+    throttle = Throttle(None, START)
+    throttle.charge(10**9)
+    assert throttle.allowance(1000, START) == 1000
+
+
+def test_a_rate_is_trusted_for_a_second() -> None:
+    throttle = Throttle(5, START)
+    assert [throttle.is_fresh(START + ms) for ms in (-1, 0, 999, 1000)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    throttle.remember(5, START + 1000)
+    assert throttle.is_fresh(START + 1999)
+    throttle.doubt()
+    assert not throttle.is_fresh(START + 1000)
+    assert not throttle.is_fresh(0)
+
+
+def test_the_same_rate_read_again_leaves_the_bucket() -> None:
+    throttle = Throttle(5, START)
+    throttle.allowance(5, START)
+    throttle.charge(5)
+    throttle.remember(5, START)
+    assert throttle.allowance(9, START) == 0
+
+
+@pytest.mark.parametrize("rate, allowed", [(2, 2), (50, 50), (None, 99)])
+def test_another_rate_begins_with_a_full_bucket(rate: int | None, allowed: int) -> None:
+    throttle = Throttle(5, START)
+    throttle.allowance(5, START)
+    throttle.charge(5)
+    throttle.remember(rate, START)
+    assert throttle.allowance(99, START) == allowed
+
+
+@given(
+    rate=st.integers(1, 50),
+    steps=st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 100)), max_size=60),
+)
+def test_never_more_than_a_burst_and_the_rate(rate: int, steps: list[tuple[int, int]]) -> None:
+    throttle = Throttle(rate, START)
+    now, handed = START, 0
+    for wait_ms, limit in steps:
+        now += wait_ms
+        allowed = throttle.allowance(limit, now)
+        assert 0 <= allowed <= min(limit, rate)
+        throttle.charge(allowed)
+        handed += allowed
+        assert handed * 1000 <= rate * 1000 + rate * (now - START)
+
+
+# -- the throughput limit --------------------------------------------------------------
+
+
+async def test_a_limited_queue_gives_fewer_and_no_error(q: Broker, clock: FakeClock) -> None:
+    await q.create_queue("orders", throughput_limit=5)
+    await fill(q, "orders", 50)
+    counts = []
+    for wait_ms in (0, 0, 199, 1, 400, 60_000):
+        clock.advance(wait_ms)
+        counts.append(await taken(q, "orders"))
+    assert counts == [5, 0, 0, 1, 2, 5]
+
+
+async def test_polling_an_empty_queue_burns_nothing(q: Broker) -> None:
+    await q.create_queue("orders", throughput_limit=5)
+    for _ in range(20):
+        assert await taken(q, "orders") == 0
+    await fill(q, "orders", 9)
+    assert await taken(q, "orders") == 5
+
+
+async def test_charged_for_what_was_handed_out(q: Broker) -> None:
+    await q.create_queue("orders", throughput_limit=5)
+    await fill(q, "orders", 2)
+    assert await taken(q, "orders") == 2
+    await fill(q, "orders", 9)
+    assert await taken(q, "orders", 2) == 2
+    assert await taken(q, "orders") == 1
+
+
+async def test_a_paused_queue_burns_nothing(q: Broker) -> None:
+    await q.create_queue("orders", throughput_limit=5)
+    await fill(q, "orders", 9)
+    await q.pause("orders")
+    assert await taken(q, "orders") == 0
+    await q.resume("orders")
+    assert await taken(q, "orders") == 5
+
+
+@pytest.mark.parametrize("limit, count", [(7, 7), (1, 1), (None, 15)])
+async def test_a_changed_limit_holds_at_the_next_claim(
+    q: Broker, limit: int | None, count: int
+) -> None:
+    await q.create_queue("orders", throughput_limit=5)
+    await fill(q, "orders", 20)
+    assert await taken(q, "orders") == 5
+    await q.update_queue("orders", throughput_limit=limit)
+    assert await taken(q, "orders") == count
+
+
+async def test_a_limit_on_a_queue_that_had_none(q: Broker) -> None:
+    await fill(q, "orders", 20)
+    assert await taken(q, "orders", 3) == 3
+    await q.update_queue("orders", throughput_limit=2)
+    assert await taken(q, "orders") == 2
+
+
+async def test_a_limit_that_another_process_changed_holds_within_a_second(
+    q: Broker, clock: FakeClock
+) -> None:
+    info = await q.create_queue("orders", throughput_limit=5)
+    await fill(q, "orders", 20)
+    assert await taken(q, "orders") == 5
+    await q.engine.put_queue("default", "orders", type(info.policy)(throughput_limit=None), Start())
+    assert await taken(q, "orders") == 0
+    clock.advance(1000)
+    assert await taken(q, "orders") == 15
+
+
+async def test_q1_every_queue_has_its_own_bucket(q: Broker) -> None:
+    await q.create_queue("one", throughput_limit=2)
+    await q.create_queue("two", throughput_limit=3)
+    await fill(q, "orders", 9)
+    assert await taken(q, "one") == 2
+    assert await taken(q, "two") == 3
+    assert await taken(q, "one") == 0
+
+
+async def test_t1_every_tenant_has_its_own_bucket(q: Broker) -> None:
+    other = q.for_tenant("other")
+    for broker in (q, other):
+        await broker.create_queue("orders", throughput_limit=2)
+        await fill(broker, "orders", 9)
+    assert await taken(q, "orders") == 2
+    assert await taken(other, "orders") == 2
+    assert await taken(other, "orders") == 0
+    assert await taken(q.for_tenant("other"), "orders") == 0
+
+
+@pytest.mark.xfail(reason="the bucket is charged after the commit, and others claim meanwhile")
+async def test_claims_at_the_same_time_share_the_bucket(q: Broker) -> None:
+    await q.create_queue("orders", throughput_limit=2)
+    await fill(q, "orders", 20)
+    assert await taken(q, "orders", 1) == 1
+    counts = await asyncio.gather(*(taken(q, "orders", 2) for _ in range(5)))
+    assert sum(counts) == 1
+
+
+@pytest.mark.xfail(reason="each makes a bucket of its own, and the last one stays")
+async def test_the_first_claims_at_the_same_time_share_the_bucket(q: Broker) -> None:
+    await q.create_queue("orders", throughput_limit=2)
+    await fill(q, "orders", 20)
+    # The publish keeps the store busy, so that reading the limit has to wait.
+    claims = [taken(q, "orders", 2) for _ in range(5)]
+    _, counts = await asyncio.gather(fill(q, "other", 1), asyncio.gather(*claims))
+    assert sum(counts) == 2
+
+
+@pytest.mark.xfail(reason="an empty bucket answers before the engine is asked")
+async def test_e1_a_deleted_queue_is_unknown_even_if_its_bucket_was_empty(q: Broker) -> None:
+    await q.create_queue("orders", throughput_limit=1)
+    await fill(q, "orders", 2)
+    assert await taken(q, "orders") == 1
+    await q.delete_queue("orders")
+    with pytest.raises(UnknownQueue):
+        await q.claim("orders")
+
+
+async def test_a_queue_made_anew_has_its_own_limit(q: Broker) -> None:
+    await q.create_queue("orders", throughput_limit=1)
+    await fill(q, "orders", 2)
+    assert await taken(q, "orders") == 1
+    await q.delete_queue("orders")
+    await q.create_queue("orders", throughput_limit=4)
+    await fill(q, "orders", 9)
+    assert await taken(q, "orders") == 4
+
+
+@pytest.mark.xfail(reason="only the bucket of the queue itself is read anew")
+async def test_a_changed_limit_holds_for_the_dead_letters_too(q: Broker) -> None:
+    await q.create_queue("orders", throughput_limit=3)
+    await fill(q, "orders", 3)
+    for delivery in await q.claim("orders", limit=3):
+        await q.reject(delivery)
+    assert await taken(q, "orders.dlq", 1) == 1
+    await q.update_queue("orders", throughput_limit=1)
+    assert await taken(q, "orders.dlq") == 1
