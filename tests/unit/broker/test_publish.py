@@ -162,7 +162,11 @@ async def test_no_delay_is_available_at_once(q: Broker, clock: FakeClock) -> Non
 
 
 async def test_relative_times_touch_only_their_own_message(q: Broker, clock: FakeClock) -> None:
-    batch = [NewMessage(b"plain"), NewMessage(b"later", delay_ms=10), NewMessage(b"plain")]
+    batch = [
+        NewMessage(b"plain"),
+        NewMessage(b"later", delay_ms=10),
+        NewMessage(b"plain", partition_key="k"),
+    ]
     reply = await q.publish_batch("orders", batch)
     due = [(await q.message(item.id)).message.deliver_at - clock.now() for item in reply.messages]
     assert due == [0, 10, 0]

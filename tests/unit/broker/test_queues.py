@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from penstock import Backoff, Broker, NewMessage, Ordering, QueuePolicy, Start
+from penstock.broker.queues import changed_policy, new_policy
 from penstock.errors import (
     BadFilter,
     BadInput,
@@ -219,6 +220,14 @@ async def test_e1_a_field_that_no_policy_has(q: Broker, refuses: Refuses, field:
     error = await refuses(q.create_queue("orders", **policy), BadPolicy, field)
     assert "max_attempts" in error.detail
     await refuses(q.update_queue("stock", **policy), BadPolicy, field)
+
+
+def test_e1_the_broker_does_not_leave_the_filter_to_the_engine() -> None:
+    assert new_policy({"filter": "amount > 1"}).filter == "amount > 1"
+    with pytest.raises(BadFilter):
+        new_policy({"filter": "amount >"})
+    with pytest.raises(BadFilter):
+        changed_policy(QueuePolicy(), {"filter": "amount >"})
 
 
 async def test_what_is_not_given_has_its_default(q: Broker) -> None:

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 from zlib import crc32
 
-from penstock.errors import StoreCorrupt
+from penstock.errors import StoreCorrupt, StoreError
 from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_ATTEMPTS
 from penstock.model.message import Message
@@ -21,8 +21,9 @@ from penstock.storage.keyvalue.encoding import pack_utf8
 from penstock.storage.keyvalue.entry import LEASE, Entry, receipt_of
 from penstock.storage.keyvalue.keys import EXPONENT_SHIFT, NUMBER_MASK, payload_key
 from penstock.storage.keyvalue.moves import (
-    close_key,
-    expire_waiting,
+    expire_available,
+    is_expired,
+    key_to_close,
     lapse,
     let_time_pass,
     release,
@@ -58,8 +59,9 @@ def claim(
             _take_from_partitions(queue, queue.partitions, consumer, limit, now, entries)
         else:
             _take_in_order(queue, limit, now, entries)
-        payloads = read_payloads(queue.stage.get_many, entries)
-    except StoreCorrupt:
+        reads = _Reads(queue, entries)
+    except StoreError:
+        # A record that cannot be read: everything goes back to where it was.
         for entry in entries:
             if queue.partitions is not None:
                 queue.partitions.let_go(entry)
@@ -67,7 +69,28 @@ def claim(
         raise
     if not entries:
         return []
-    return _grant(queue, entries, payloads, consumer, now + _lease(queue, lease_ms), now)
+    return _grant(queue, entries, reads, consumer, now + _lease(queue, lease_ms), now)
+
+
+class _Reads:
+    """What granting has to know, read before anything is granted."""
+
+    __slots__ = ("attempts", "keys", "payloads")
+
+    def __init__(self, queue: Queue, entries: list[Entry]) -> None:
+        get = queue.stage.get
+        self.payloads = read_payloads(queue.stage.get_many, entries)
+        self.attempts: dict[int, bytes | None] = {}
+        self.keys: list[bytes] = []
+        replays = queue.home.replays
+        for entry in entries:
+            if entry.attempts or replays:
+                key = queue.keys.attempts + entry.message_id.to_bytes(8, "big")
+                self.attempts[entry.message_id] = get(key)
+            if not entry.attempts and entry.message.key is not None:
+                closing = key_to_close(queue, entry.message)
+                if closing is not None:
+                    self.keys.append(closing)
 
 
 def _lease(queue: Queue, lease_ms: int | None) -> int:
@@ -85,19 +108,17 @@ def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> No
         if bucket is None:
             break
         available = bucket.available
-        try:
-            for claim_id in list(islice(available, limit - len(taken))):
-                entry = available[claim_id]
-                message = entry.message
-                del available[claim_id]
-                queue.available_count -= 1
-                if expires and message.expires_at is not None and message.expires_at <= now:
-                    expire_waiting(queue, entry, now)
-                else:
-                    taken.append(entry)
-        finally:
-            shelf.took_from(bucket)
-            queue.touch()
+        for claim_id in list(islice(available, limit - len(taken))):
+            entry = available[claim_id]
+            message = entry.message
+            if expires and message.expires_at is not None and message.expires_at <= now:
+                expire_available(queue, entry, now)
+                continue
+            del available[claim_id]
+            queue.available_count -= 1
+            taken.append(entry)
+        shelf.took_from(bucket)
+        queue.touch()
 
 
 def _take_from_partitions(
@@ -119,11 +140,10 @@ def _take_from_partitions(
         found = queue.shelf.find(claim_id)
         if found is None:
             raise StoreCorrupt(f"Partition {name!r} names a delivery that is not there.")
-        expires_at = found.message.expires_at
-        entry = queue.take_available(claim_id)
-        if expires_at is not None and expires_at <= now:
-            expire_waiting(queue, entry, now)
+        if is_expired(found, now):
+            expire_available(queue, found, now)
         else:
+            entry = queue.take_available(claim_id)
             entry.epoch = partition.epoch
             partitions.held(entry)
             taken.append(entry)
@@ -139,7 +159,7 @@ def _offer(partitions: Partitions, partition: Partition, heads: list[tuple[int, 
 def _grant(
     queue: Queue,
     entries: list[Entry],
-    payloads: list[bytes],
+    reads: _Reads,
     consumer: str,
     deadline: int,
     now: int,
@@ -147,24 +167,22 @@ def _grant(
     """Give every entry a new receipt, one more attempt and a line in its attempts record."""
     consumer_utf8 = pack_utf8(consumer)
     first = first_attempt(now, consumer_utf8)
-    stage = queue.stage
-    writes = stage.writes
+    writes = queue.stage.writes
     attempts_key = queue.keys.attempts
     name, number, home = queue.name, queue.number, queue.home
     grant = home.last_grant
     ordered = queue.partitions is not None
-    replays = home.replays
+    known = reads.attempts
+    for key in reads.keys:
+        writes[key] = None
     out: list[Delivery] = []
-    for entry, payload in zip(entries, payloads, strict=True):
+    for entry, payload in zip(entries, reads.payloads, strict=True):
         grant += 1
-        key = attempts_key + entry.message_id.to_bytes(8, "big")
+        message_id = entry.message_id
+        writes[attempts_key + message_id.to_bytes(8, "big")] = (
+            append_attempt(known[message_id], now, consumer_utf8) if message_id in known else first
+        )
         attempts = entry.attempts
-        if attempts == 0:
-            close_key(queue, entry.message)
-        if attempts or replays:
-            writes[key] = append_attempt(stage.get(key), now, consumer_utf8)
-        else:
-            writes[key] = first
         if attempts < MAX_ATTEMPTS:
             attempts += 1
         entry.attempts = attempts

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from penstock.errors import CommitFailed, PenstockError, StoreClosed
+from penstock.errors import CommitFailed, PenstockError, StoreClosed, StoreCorrupt
 from penstock.model.message import Durability
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.stage import Batch, Stage
@@ -56,6 +56,15 @@ class Committer:
             raise type(self._failure)(self._failure.detail) from self._failure
         if self._closed:
             raise StoreClosed("The store is closed.")
+
+    def poison(self, error: BaseException) -> None:
+        """A verb stopped half way: nothing staged may reach the store any more (S3)."""
+        if self._failure is None:
+            self._failure = StoreCorrupt(
+                f"A verb met {type(error).__name__} ({error}) while it was changing state."
+            )
+        self._fail(self._waiting)
+        self._waiting = []
 
     def commit(self, *, sync: bool = True) -> asyncio.Future[Durability]:
         """What to await until everything staged so far is in the store; it says how safe it is.

@@ -9,13 +9,13 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from penstock.errors import StoreCorrupt, StoreTooNew
+from penstock.errors import QueueNotEmpty, StoreTooNew
 from penstock.filters import parse
 from penstock.model.queue import Ordering, QueuePolicy
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.dedup import Dedup
-from penstock.storage.keyvalue.encoding import untangle
+from penstock.storage.keyvalue.encoding import seal, unseal, untangle
 from penstock.storage.keyvalue.keys import (
     FORMAT_KEY,
     QUEUE_NUMBER_KEY,
@@ -59,10 +59,8 @@ class Core:
         """Read specs, cursors and what is in flight; never the backlog."""
         value = self.stage.get(FORMAT_KEY)
         if value is None:
-            self.stage.put(FORMAT_KEY, _U32.pack(FORMAT_VERSION))
-        elif len(value) != _U32.size:
-            raise StoreCorrupt("The format record is damaged.")
-        elif (version := _U32.unpack(value)[0]) > FORMAT_VERSION:
+            self.stage.put(FORMAT_KEY, seal(_U32.pack(FORMAT_VERSION)))
+        elif (version := _U32.unpack(unseal(value, "format"))[0]) > FORMAT_VERSION:
             raise StoreTooNew(
                 f"The store has format {version}; this Penstock knows up to {FORMAT_VERSION}.",
                 field="url",
@@ -71,7 +69,7 @@ class Core:
         self.log.load()
         number = self.stage.get(QUEUE_NUMBER_KEY)
         if number is not None:
-            (self._next_queue_number,) = _U64.unpack(number)
+            (self._next_queue_number,) = _U64.unpack(unseal(number, "queue number"))
         for key, value in self.stage.prefix(TOPIC_PREFIX):
             tenant, position = untangle(key, len(TOPIC_PREFIX))
             self.tenant(tenant.decode()).topics[key[position:].decode()] = decode_topic(value)
@@ -105,7 +103,7 @@ class Core:
         return queue
 
     def register(self, queue: Queue) -> None:
-        self.stage.put(QUEUE_NUMBER_KEY, _U64.pack(self._next_queue_number))
+        self.stage.put(QUEUE_NUMBER_KEY, seal(_U64.pack(self._next_queue_number)))
         queue.write_spec()
         queue.touch()
         self.tenant(queue.tenant).add(queue)
@@ -115,6 +113,26 @@ class Core:
         self.tenant(queue.tenant).remove(queue)
         queue.discard()
         self._queue_count -= 1
+
+    def change_policy(self, queue: Queue, policy: QueuePolicy) -> None:
+        """Give a queue another policy; a changed filter routes from now on (R1)."""
+        before = queue.policy
+        for field in ("bucket_size", "ordering"):
+            if getattr(before, field) != getattr(policy, field) and (
+                queue.depth or (queue.dead and queue.dead.depth)
+            ):
+                raise QueueNotEmpty(
+                    f"{field} of queue {queue.name!r} cannot change while it has deliveries.",
+                    field=field,
+                )
+        queue.change_policy(policy, parse(policy.filter))
+        if before.ordering is not policy.ordering:
+            ordered = policy.ordering is Ordering.PARTITION
+            queue.partitions = Partitions(queue) if ordered else None
+        if before.filter != policy.filter:
+            queue.filter_version += 1
+            self.tenant(queue.tenant).reindex(queue)
+        queue.write_spec()
 
     def queues(self) -> list[Queue]:
         return [queue for tenant in self.tenants.values() for queue in tenant.queues.values()]

@@ -30,6 +30,8 @@ class Deadlines:
     @property
     def next(self) -> int | None:
         """Before this time no lease lapses."""
+        while self._times and self._times[0] not in self._by_time:
+            heappop(self._times)
         return self._times[0] if self._times else None
 
     def add(self, entry: Entry) -> None:
@@ -54,11 +56,12 @@ class Deadlines:
     def lapsed(self, now: int, limit: int) -> list[Entry]:
         """Entries whose lease has ended, up to ``limit``; they stay until they are discarded."""
         out: list[Entry] = []
-        while self._times and self._times[0] <= now and len(out) < limit:
-            time = heappop(self._times)
+        looked: list[int] = []
+        while (time := self.next) is not None and time <= now and len(out) < limit:
             while self._times and self._times[0] == time:
-                heappop(self._times)  # It was empty once and came back.
-            out += sorted(self._by_time.get(time, {}).values(), key=lambda entry: entry.claim_id)
-            if len(out) > limit:
-                heappush(self._times, time)
+                heappop(self._times)  # More than once, if it was empty and came back.
+            looked.append(time)
+            out += sorted(self._by_time[time].values(), key=lambda entry: entry.claim_id)
+        for time in looked:
+            heappush(self._times, time)
         return out[:limit]

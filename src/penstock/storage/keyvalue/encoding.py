@@ -167,6 +167,11 @@ class Reader:
         return self.raw(self.u32())
 
     @property
+    def position(self) -> int:
+        """How many bytes were read."""
+        return self._position
+
+    @property
     def exhausted(self) -> bool:
         """Whether everything was read."""
         return self._position == len(self._value)

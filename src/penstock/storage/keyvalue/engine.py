@@ -8,17 +8,15 @@ back by a crash.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from penstock.errors import (
     BadName,
     Conflict,
-    QueueNotEmpty,
     UnknownMessage,
     UnknownTopic,
 )
-from penstock.filters import Filter, parse
+from penstock.filters import Filter
 from penstock.model.delivery import (
     Delivery,
     Event,
@@ -38,8 +36,15 @@ from penstock.model.delivery import (
     SweepReply,
 )
 from penstock.model.limits import is_dead_letter
-from penstock.model.message import Durability, MessageId, NewMessage, Offset, PublishReply
-from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, Start, TopicPolicy
+from penstock.model.message import (
+    Durability,
+    MessageId,
+    NewMessage,
+    Offset,
+    Published,
+    PublishReply,
+)
+from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import Capabilities, Engine, EngineOptions, Outgoing
 from penstock.storage.keyvalue.adapters import Adapter
@@ -47,6 +52,7 @@ from penstock.storage.keyvalue.browse import peek, snapshots_of
 from penstock.storage.keyvalue.claim import claim, read_payload
 from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.core import Core
+from penstock.storage.keyvalue.guarded import Guarded, changing, reading
 from penstock.storage.keyvalue.keys import (
     topic_key,
 )
@@ -65,13 +71,12 @@ from penstock.storage.keyvalue.topics import encode_topic
 __all__ = ["KeyValueEngine"]
 
 
-class KeyValueEngine(Engine):
+class KeyValueEngine(Guarded, Engine):
     """The contract over an ordered store."""
 
     def __init__(self, core: Core, committer: Committer) -> None:
+        super().__init__(committer, core.options.clock)
         self._core = core
-        self._committer = committer
-        self._clock = core.options.clock
         adapter = core.adapter
         self.capabilities = Capabilities(
             engine=adapter.name,
@@ -100,6 +105,7 @@ class KeyValueEngine(Engine):
 
     # -- queues and topics -------------------------------------------------------------
 
+    @changing
     async def put_queue(
         self, tenant: str, name: str, policy: QueuePolicy, start: Start
     ) -> QueueInfo:
@@ -115,36 +121,19 @@ class KeyValueEngine(Engine):
             queue.cursor = start_cursor(self._core.log, owner, start)
             self._core.register(queue)
         else:
-            self._change_policy(owner, queue, policy)
+            self._core.change_policy(queue, policy)
         info = queue.info
         await self._committer.commit()
         return info
 
-    def _change_policy(self, owner: Tenant, queue: Queue, policy: QueuePolicy) -> None:
-        before = queue.policy
-        for field in ("bucket_size", "ordering"):
-            if getattr(before, field) != getattr(policy, field) and (
-                queue.depth or (queue.dead and queue.dead.depth)
-            ):
-                raise QueueNotEmpty(
-                    f"{field} of queue {queue.name!r} cannot change while it has deliveries.",
-                    field=field,
-                )
-        queue.change_policy(policy, parse(policy.filter))
-        if before.ordering is not policy.ordering:
-            ordered = policy.ordering is Ordering.PARTITION
-            queue.partitions = Partitions(queue) if ordered else None
-        if before.filter != policy.filter:
-            queue.filter_version += 1
-            owner.reindex(queue)
-        queue.write_spec()
-
+    @reading
     async def get_queue(self, tenant: str, name: str) -> QueueInfo:
         self._begin()
         info = self._core.tenant(tenant).queue(name).info
         await self._committer.settled()
         return info
 
+    @reading
     async def list_queues(self, tenant: str) -> tuple[QueueInfo, ...]:
         self._begin()
         queues = self._core.tenant(tenant).queues
@@ -152,6 +141,7 @@ class KeyValueEngine(Engine):
         await self._committer.settled()
         return infos
 
+    @changing
     async def delete_queue(self, tenant: str, name: str) -> None:
         self._begin()
         if is_dead_letter(name):
@@ -159,29 +149,34 @@ class KeyValueEngine(Engine):
         self._core.unregister(self._core.tenant(tenant).queue(name))
         await self._committer.commit()
 
+    @changing
     async def pause(self, tenant: str, queue: str, paused: bool) -> None:
         self._begin()
         self._core.tenant(tenant).queue(queue).pause(paused)
         await self._committer.commit()
 
+    @changing
     async def put_topic(self, tenant: str, name: str, policy: TopicPolicy) -> None:
         self._begin()
         self._core.tenant(tenant).topics[name] = policy
         self._core.stage.put(topic_key(tenant, name), encode_topic(policy))
         await self._committer.commit()
 
+    @reading
     async def get_topic(self, tenant: str, name: str) -> TopicPolicy | None:
         self._begin()
         policy = self._core.tenant(tenant).topics.get(name)
         await self._committer.settled()
         return policy
 
+    @reading
     async def list_topics(self, tenant: str) -> tuple[tuple[str, TopicPolicy], ...]:
         self._begin()
         topics = tuple(sorted(self._core.tenant(tenant).topics.items(), key=lambda item: item[0]))
         await self._committer.settled()
         return topics
 
+    @changing
     async def delete_topic(self, tenant: str, name: str) -> None:
         self._begin()
         if self._core.tenant(tenant).topics.pop(name, None) is None:
@@ -199,10 +194,13 @@ class KeyValueEngine(Engine):
         durability: Durability = "fsync",
     ) -> PublishReply:
         now = self._begin()
-        plan = Plan(self._core, self._core.tenant(tenant), now)
-        plan.add(Outgoing(topic, messages))
-        plan.check_depth()
-        published = plan.apply()
+        try:
+            plan = Plan(self._core, self._core.tenant(tenant), now)
+            plan.add(Outgoing(topic, messages))
+            plan.check_depth()
+            published = self._apply(plan)
+        except Exception as error:
+            raise self._broken(error) from error
         return PublishReply(published, await self._committer.commit(sync=durability == "fsync"))
 
     async def claim(
@@ -210,7 +208,10 @@ class KeyValueEngine(Engine):
     ) -> list[Delivery]:
         now = self._begin()
         state = self._core.tenant(tenant).queue(queue)
-        deliveries = claim(state, consumer, limit, lease_ms, now)
+        try:
+            deliveries = claim(state, consumer, limit, lease_ms, now)
+        except Exception as error:
+            raise self._broken(error) from error
         if deliveries or self._core.stage.has_work:
             await self._committer.commit()
         return deliveries
@@ -225,20 +226,36 @@ class KeyValueEngine(Engine):
         now = self._begin()
         owner = self._core.tenant(tenant)
         state = owner.queue(queue)
-        plan: Plan | None = None
-        if publish:
-            bad = stale(state, settlements)
+        try:
+            bad = stale(state, settlements) if publish else set()
             if bad:
-                await self._committer.settled()
-                return SettleReply(abort(settlements, bad), (), self.capabilities.durability)
-            plan = Plan(self._core, owner, now)
-            for outgoing in publish:
-                plan.add(outgoing)
-            plan.check_depth(state, leaving(state, settlements, now))
-        outcomes = settle(state, settlements, now, self._core.options.jitter)
-        published = () if plan is None else plan.apply()
+                aborted = abort(settlements, bad)
+                return SettleReply(aborted, (), await self._committer.commit())
+            plan = self._plan(owner, publish, state, settlements, now)
+            outcomes = settle(state, settlements, now, self._core.options.jitter)
+            published = self._apply(plan)
+        except Exception as error:
+            raise self._broken(error) from error
         return SettleReply(outcomes, published, await self._committer.commit())
 
+    def _plan(
+        self,
+        owner: Tenant,
+        publish: Sequence[Outgoing],
+        settled: Queue,
+        settlements: Sequence[Settlement],
+        now: int,
+    ) -> Plan | None:
+        """What a settle publishes, refused before anything is settled."""
+        if not publish:
+            return None
+        plan = Plan(self._core, owner, now)
+        for outgoing in publish:
+            plan.add(outgoing)
+        plan.check_depth(settled, leaving(settled, settlements, now))
+        return plan
+
+    @changing
     async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
         now = self._begin()
         owner = self._core.tenant(tenant)
@@ -246,6 +263,7 @@ class KeyValueEngine(Engine):
         await self._committer.commit()
         return reply
 
+    @changing
     async def join(self, tenant: str, queue: str, consumer: str) -> Ownership:
         now = self._begin()
         state = self._core.tenant(tenant).queue(queue)
@@ -261,6 +279,7 @@ class KeyValueEngine(Engine):
         await self._committer.commit()
         return reply
 
+    @changing
     async def leave(self, tenant: str, queue: str, consumer: str) -> None:
         now = self._begin()
         state = self._core.tenant(tenant).queue(queue)
@@ -269,6 +288,7 @@ class KeyValueEngine(Engine):
 
     # -- bulk verbs --------------------------------------------------------------------
 
+    @changing
     async def replay(
         self,
         tenant: str,
@@ -297,6 +317,7 @@ class KeyValueEngine(Engine):
         await self._committer.commit()
         return work.reply
 
+    @changing
     async def purge(
         self, tenant: str, queue: str, state: State, where: Filter | None, limit: int
     ) -> PurgeReply:
@@ -307,6 +328,7 @@ class KeyValueEngine(Engine):
         await self._committer.commit()
         return PurgeReply(work.count, work.more)
 
+    @reading
     async def peek(
         self,
         tenant: str,
@@ -324,6 +346,7 @@ class KeyValueEngine(Engine):
         await self._committer.settled()
         return page
 
+    @changing
     async def sweep(self, limit: int = 10_000) -> SweepReply:
         now = self._begin()
         due = lapsed = expired = removed = 0
@@ -359,6 +382,7 @@ class KeyValueEngine(Engine):
             more=more or forgotten >= limit,
         )
 
+    @changing
     async def archived(self, tenant: str, through: Offset) -> None:
         self._begin()
         self._core.log.archive(tenant, through)
@@ -366,6 +390,7 @@ class KeyValueEngine(Engine):
 
     # -- reading -----------------------------------------------------------------------
 
+    @reading
     async def read_log(
         self, tenant: str, start: Offset, limit: int, *, payloads: bool = False
     ) -> LogPage:
@@ -382,10 +407,12 @@ class KeyValueEngine(Engine):
             next_offset = max(start, Offset(self._core.log.tenant(tenant).committed_end))
         return LogPage(tuple(entries), next_offset)
 
+    @reading
     async def log_end(self, tenant: str) -> Offset:
         self._begin()
         return Offset(self._core.log.tenant(tenant).committed_end)
 
+    @reading
     async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
         self._begin()
         owner = self._core.tenant(tenant)
@@ -402,6 +429,7 @@ class KeyValueEngine(Engine):
         await self._committer.settled()
         return MessageDeliveries(message, payload, deliveries)
 
+    @reading
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
         self._begin()
         state = self._core.tenant(tenant).queue(queue)
@@ -409,10 +437,11 @@ class KeyValueEngine(Engine):
         if found is None:
             raise UnknownMessage(f"There is no message {message_id}.", field="id")
         done = state.done.find(found[0].priority, message_id)
-        value = state.stage.get(state.keys.result + message_id.to_bytes(8, "big"))
+        value = state.result(message_id)
         await self._committer.settled()
         return None if done is None else Result(message_id, value, done.at)
 
+    @reading
     async def history(self, tenant: str, message_id: MessageId) -> tuple[Event, ...]:
         self._begin()
         owner = self._core.tenant(tenant)
@@ -428,6 +457,7 @@ class KeyValueEngine(Engine):
         await self._committer.settled()
         return tuple(events)
 
+    @reading
     async def stats(self, tenant: str, queue: str) -> QueueStats:
         now = self._begin()
         owner = self._core.tenant(tenant)
@@ -437,15 +467,15 @@ class KeyValueEngine(Engine):
 
     # -- shared ------------------------------------------------------------------------
 
-    def _begin(self) -> int:
-        """Refuse to work on a store that cannot commit; returns the verb's time."""
-        self._committer.check()
-        return self._clock.now()
-
-    async def _next_slice(self) -> None:
-        """Let other verbs have their turn in the middle of a bulk verb."""
-        await asyncio.sleep(0)
-        self._committer.check()
+    def _apply(self, plan: Plan | None) -> tuple[Published, ...]:
+        """Carry a plan out. It was checked, so whatever goes wrong now is half done."""
+        if plan is None:
+            return ()
+        try:
+            return plan.apply()
+        except Exception as error:
+            self._committer.poison(error)
+            raise
 
 
 def _partitions(queue: Queue) -> Partitions:

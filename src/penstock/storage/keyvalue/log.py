@@ -19,7 +19,7 @@ from typing import Final
 
 from penstock.errors import StoreCorrupt
 from penstock.model.message import Message
-from penstock.storage.keyvalue.encoding import prefix_end, unpack_var_u64
+from penstock.storage.keyvalue.encoding import prefix_end, seal, unpack_var_u64, unseal
 from penstock.storage.keyvalue.keys import (
     SEQ_BLOCK_KEY,
     TENANT_PREFIX,
@@ -113,7 +113,7 @@ class Log:
             self.segments.append(Segment(int.from_bytes(key[-4:], "big"), start, started_at))
         for key, state in self._stage.prefix(TENANT_PREFIX):
             tenant = self.tenant(key[len(TENANT_PREFIX) :].decode())
-            tenant.end, tenant.archived = _TENANT.unpack(state)
+            tenant.end, tenant.archived = _TENANT.unpack(unseal(state, "tenant"))
             tenant.committed_end = tenant.end
 
     def tenant(self, name: str) -> TenantLog:
@@ -184,7 +184,8 @@ class Log:
             self._write_tenant(tenant)
 
     def _write_tenant(self, tenant: TenantLog) -> None:
-        self._stage.put(tenant_key(tenant.name), _TENANT.pack(tenant.end, tenant.archived))
+        value = _TENANT.pack(tenant.end, tenant.archived)
+        self._stage.put(tenant_key(tenant.name), seal(value))
 
     def _flush_all(self) -> None:
         """Turn what is staged for the present segment into log entries."""
@@ -238,8 +239,12 @@ class Log:
     def find(self, name: str, message_id: int) -> Logged | None:
         """The newest entry of a message of this tenant, committed or not."""
         value = self._stage.get(replaced_key(message_id))
-        offset = message_id if value is None else int(_U64.unpack(value)[0])
-        return self.at(name, offset)
+        offset = message_id
+        if value is not None:
+            (offset,) = _U64.unpack(unseal(value, "replaced"))
+        found = self.at(name, offset)
+        # An offset that a replacement was appended at is no message's id.
+        return found if found is not None and found[0].id == message_id else None
 
     def at(self, name: str, offset: int) -> Logged | None:
         """The entry at one offset of this tenant."""
@@ -259,8 +264,8 @@ class Log:
 
     def replaced(self, message_id: int, offset: int) -> None:
         """The message's newest values stand at ``offset`` from now on."""
-        self._stage.put(replaced_key(message_id), _U64.pack(offset))
-        self._stage.put(replacement_key(offset), _U64.pack(message_id))
+        self._stage.put(replaced_key(message_id), seal(_U64.pack(offset)))
+        self._stage.put(replacement_key(offset), seal(_U64.pack(message_id)))
 
     def _read_segment(self, tenant: TenantLog, index: int, start: int) -> Iterator[Logged]:
         segment = self.segments[index]
@@ -307,7 +312,7 @@ class Log:
     def replacements(self, low: int, high: int) -> list[int]:
         """Ids of messages whose replacement has an offset with low <= offset < high."""
         pairs = self._stage.scan(replacement_key(low), replacement_key(high))
-        return [int(_U64.unpack(value)[0]) for _, value in pairs]
+        return [int(_U64.unpack(unseal(value, "replacement"))[0]) for _, value in pairs]
 
     def remove_segment(self, index: int) -> int:
         """Remove a sealed segment with its payloads; returns how many entries it had."""

@@ -1,7 +1,9 @@
 """The moves: every transition of a delivery, each changing all its records together (S3).
 
-A move never waits, so a verb is one commit. Guards that need no state stay in the broker;
-these functions assume that the delivery is where they say it is.
+A move never waits, so a verb is one commit. And a move looks before it leaps: whatever it
+has to read it reads first, so that a record that cannot be read (X1) stops it while the
+delivery is still where it was. Guards that need no state stay in the broker; these
+functions assume that the delivery is where they say it is.
 """
 
 from __future__ import annotations
@@ -14,17 +16,20 @@ from penstock.storage.keyvalue.keys import LANE_SPAN, claim_id_of, open_key
 from penstock.storage.keyvalue.open_keys import OpenKey
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import AVAILABLE, Logged
+from penstock.storage.keyvalue.trail import Trail
 
 __all__ = [
     "assign",
     "assign_many",
-    "close_key",
     "come_back",
-    "drop_waiting",
+    "drop_available",
+    "drop_delayed",
     "exhausted",
-    "expire_waiting",
+    "expire_available",
     "fail",
     "finish",
+    "is_expired",
+    "key_to_close",
     "lapse",
     "let_time_pass",
     "release",
@@ -71,13 +76,14 @@ def assign_many(queue: Queue, batch: list[Logged], now: int) -> None:
 
 def finish(queue: Queue, entry: Entry, now: int, result: bytes | None) -> None:
     """Ack: in flight to done."""
+    queue.done.load(entry.claim_id)
     queue.take_in_flight(entry)
     _leave_live(queue, entry)
     queue.done.add(entry.claim_id, now, entry.settled(now))
     queue.done_count += 1
     queue.acks += 1
     if result is not None:
-        queue.stage.put(queue.keys.result + entry.message_id.to_bytes(8, "big"), result)
+        queue.write_result(entry.message_id, result)
 
 
 def come_back(
@@ -90,12 +96,15 @@ def come_back(
     delay_ms: int = 0,
 ) -> State:
     """In flight to available or delayed; to expired if its time is over by now."""
-    queue.take_in_flight(entry)
-    if not queue.is_dead_letter and _is_expired(entry, now):
-        _expire(queue, entry, now, transition, error)
+    trail = queue.trail(entry.message_id)
+    if not queue.is_dead_letter and is_expired(entry, now):
+        queue.expired.load(entry.claim_id)
+        queue.take_in_flight(entry)
+        _expire(queue, entry, now, transition, error, trail)
         return State.EXPIRED
+    queue.take_in_flight(entry)
     state = State.DELAYED if delay_ms > 0 else State.AVAILABLE
-    _leave_mark(queue, entry, now, transition, state, error)
+    _leave_mark(queue, entry, now, transition, state, error, trail)
     entry.rest()
     if delay_ms > 0:
         queue.make_delayed(entry, now + delay_ms)
@@ -108,9 +117,11 @@ def fail(queue: Queue, entry: Entry, now: int, transition: Transition, error: st
     """In flight to failed, which is to say to the dead-letter queue (D1)."""
     if queue.dead is None:
         return come_back(queue, entry, now, transition, error=error)
+    trail = queue.trail(entry.message_id)
+    queue.dead.shelf.load(entry.claim_id)
     queue.take_in_flight(entry)
     _leave_live(queue, entry)
-    _leave_mark(queue, entry, now, transition, State.FAILED, error)
+    _leave_mark(queue, entry, now, transition, State.FAILED, error, trail)
     queue.failures += 1
     entry.at = now
     queue.dead.make_available(entry)
@@ -141,10 +152,20 @@ def exhausted(queue: Queue, entry: Entry) -> bool:
     return entry.attempts - released >= queue.policy.max_attempts
 
 
-def expire_waiting(queue: Queue, entry: Entry, now: int) -> None:
-    """An available or delayed delivery, already taken from its place, is past its time."""
-    _expire(queue, entry, now, Transition.EXPIRE, None)
-    close_key(queue, entry.message)
+def expire_available(queue: Queue, entry: Entry, now: int) -> None:
+    """Available to expired."""
+    trail, key = _look_at_waiting(queue, entry)
+    queue.take_available(entry.claim_id)
+    _expire(queue, entry, now, Transition.EXPIRE, None, trail)
+    _close(queue, key)
+
+
+def expire_delayed(queue: Queue, entry: Entry, due_at: int, now: int) -> None:
+    """Delayed to expired."""
+    trail, key = _look_at_waiting(queue, entry)
+    queue.take_delayed(due_at, entry.claim_id)
+    _expire(queue, entry, now, Transition.EXPIRE, None, trail)
+    _close(queue, key)
 
 
 def revive(
@@ -157,7 +178,7 @@ def revive(
     state = State.DELAYED if due_at > now else State.AVAILABLE
     queue.home.replays += 1
     queue.home.touch()
-    _leave_mark(queue, entry, now, Transition.REPLAY, state, None)
+    _leave_mark(queue, entry, now, Transition.REPLAY, state, None, queue.trail(message_id))
     queue.stage.delete(queue.keys.result + message_id.to_bytes(8, "big"))
     if due_at > now:
         queue.make_delayed(entry, due_at)
@@ -175,11 +196,19 @@ def remember_ack(queue: Queue, message_id: int, done_at: int) -> None:
     queue.write_trail(message_id, trail.then(done_at, Transition.ACK, State.DONE, None, 0))
 
 
-def drop_waiting(queue: Queue, entry: Entry) -> None:
-    """An available or delayed delivery, already taken from its place, leaves for good."""
-    _leave_live(queue, entry)
-    close_key(queue, entry.message)
-    queue.forget(entry.message_id)
+def drop_available(queue: Queue, claim_id: int) -> None:
+    """An available delivery leaves for good."""
+    entry = queue.shelf.get(claim_id)
+    key = key_to_close(queue, entry.message)
+    queue.take_available(claim_id)
+    _drop(queue, entry, key)
+
+
+def drop_delayed(queue: Queue, due_at: int, entry: Entry) -> None:
+    """A delayed delivery leaves for good."""
+    key = key_to_close(queue, entry.message)
+    queue.take_delayed(due_at, entry.claim_id)
+    _drop(queue, entry, key)
 
 
 def let_time_pass(queue: Queue, now: int, limit: int) -> tuple[int, int, int]:
@@ -194,6 +223,7 @@ def let_time_pass(queue: Queue, now: int, limit: int) -> tuple[int, int, int]:
     if queue.next_due is not None and queue.next_due <= now:
         for due_at, claim_id, value in queue.timers(queue.keys.delayed, now, limit):
             entry = queue.delayed_entry(value)
+            queue.shelf.load(claim_id)
             queue.take_delayed(due_at, claim_id)
             queue.make_available(entry)
             due += 1
@@ -205,37 +235,66 @@ def let_time_pass(queue: Queue, now: int, limit: int) -> tuple[int, int, int]:
     return due, lapsed, expired
 
 
-def close_key(queue: Queue, message: Message) -> None:
-    """The message is no longer unclaimed everywhere: a keyed publish makes a new one."""
+def key_to_close(queue: Queue, message: Message) -> bytes | None:
+    """The open key's record that goes when the message is no longer unclaimed everywhere."""
     if message.key is None:
-        return
+        return None
     key = open_key(queue.tenant, message.topic, message.key)
     value = queue.stage.get(key)
-    if value is not None and OpenKey.decode(value).message_id == message.id:
+    if value is None or OpenKey.decode(value).message_id != message.id:
+        return None
+    return key
+
+
+def is_expired(entry: Entry, now: int) -> bool:
+    """Whether its time is over; a dead letter's never is."""
+    expires_at = entry.message.expires_at
+    return expires_at is not None and expires_at <= now
+
+
+def _look_at_waiting(queue: Queue, entry: Entry) -> tuple[Trail, bytes | None]:
+    """What expiring a waiting delivery has to know."""
+    queue.expired.load(entry.claim_id)
+    return queue.trail(entry.message_id), key_to_close(queue, entry.message)
+
+
+def _close(queue: Queue, key: bytes | None) -> None:
+    if key is not None:
         queue.stage.delete(key)
+
+
+def _drop(queue: Queue, entry: Entry, key: bytes | None) -> None:
+    _leave_live(queue, entry)
+    _close(queue, key)
+    queue.forget(entry.message_id)
 
 
 def _expire_now(queue: Queue, at: int, claim_id: int, now: int) -> int:
     delayed = queue.find_delayed(claim_id)
     if delayed is not None:
         due_at, entry = delayed
-        queue.take_delayed(due_at, claim_id)
-    elif queue.shelf.find(claim_id) is not None:
-        entry = queue.take_available(claim_id)
-    else:
-        # In flight: it may still be acked, and expires when it would come back. The index
-        # has done its duty; the claim itself remembers expires_at.
-        queue.stage.delete(queue.keys.expires_at(at, claim_id))
-        return 0
-    expire_waiting(queue, entry, now)
-    return 1
+        expire_delayed(queue, entry, due_at, now)
+        return 1
+    waiting = queue.shelf.find(claim_id)
+    if waiting is not None:
+        expire_available(queue, waiting, now)
+        return 1
+    # In flight: it may still be acked, and expires when it would come back. The index has
+    # done its duty; the claim itself remembers expires_at.
+    queue.stage.delete(queue.keys.expires_at(at, claim_id))
+    return 0
 
 
 def _expire(
-    queue: Queue, entry: Entry, now: int, transition: Transition, error: str | None
+    queue: Queue,
+    entry: Entry,
+    now: int,
+    transition: Transition,
+    error: str | None,
+    trail: Trail,
 ) -> None:
     _leave_live(queue, entry)
-    _leave_mark(queue, entry, now, transition, State.EXPIRED, error)
+    _leave_mark(queue, entry, now, transition, State.EXPIRED, error, trail)
     queue.expired.add(entry.claim_id, now, entry.settled(now))
     queue.expired_count += 1
 
@@ -253,12 +312,7 @@ def _leave_mark(
     transition: Transition,
     state: State,
     error: str | None,
+    trail: Trail,
 ) -> None:
-    trail = queue.trail(entry.message_id)
     grant = queue.home.last_grant
     queue.write_trail(entry.message_id, trail.then(now, transition, state, error, grant))
-
-
-def _is_expired(entry: Entry, now: int) -> bool:
-    expires_at = entry.message.expires_at
-    return expires_at is not None and expires_at <= now

@@ -114,7 +114,7 @@ class Partitions:
             partition = self.by_name[name] = Partition(self, name)
         partition.unsettled += 1
         key = self.queue.keys.partition_sequence(name) + entry.message_id.to_bytes(8, "big")
-        self._stage.put(key, _U64.pack(entry.claim_id))
+        self._stage.put(key, seal(_U64.pack(entry.claim_id)))
         place = (entry.message_id, entry.claim_id)
         if not partition.partial or (partition.window and place < partition.window[-1]):
             insort(partition.window, place)
@@ -244,7 +244,8 @@ class Partitions:
             start = prefix + (partition.window[-1][0] + 1).to_bytes(8, "big")
         pairs = list(islice(self._stage.scan(start, prefix_end(prefix)), _WINDOW))
         for key, value in pairs:
-            place = (int.from_bytes(key[-8:], "big"), int(_U64.unpack(value)[0]))
+            (claim_id,) = _U64.unpack(unseal(value, "partition sequence"))
+            place = (int.from_bytes(key[-8:], "big"), claim_id)
             partition.window.append(place)
         if len(pairs) == _WINDOW:
             return True

@@ -27,7 +27,7 @@ from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.dedup import FirstPublish
 from penstock.storage.keyvalue.keys import claim_id_of, open_key, payload_key
 from penstock.storage.keyvalue.metadata import encode_metadata
-from penstock.storage.keyvalue.moves import assign_many, drop_waiting
+from penstock.storage.keyvalue.moves import assign_many, drop_available, drop_delayed
 from penstock.storage.keyvalue.open_keys import OpenKey
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import Logged
@@ -121,9 +121,9 @@ class Plan:
                 message, replaced = item[1][0], item[3] is not None
             else:
                 item = (new, (message, encode_metadata(message)), match(message), None)
-            if created is not None or not item[2]:
+            if not replaced and (created is not None or not item[2]):
                 created = self._auto_create(message)
-                if created is not None and not replaced:
+                if created is not None:
                     item = (new, item[1], (*item[2], created), None)
                     if new.key is not None:
                         self._keys[topic, new.key] = item
@@ -276,11 +276,9 @@ class Plan:
             claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
             delayed = queue.find_delayed(claim_id)
             if delayed is None:
-                entry = queue.take_available(claim_id)
+                drop_available(queue, claim_id)
             else:
-                due_at, entry = delayed
-                queue.take_delayed(due_at, claim_id)
-            drop_waiting(queue, entry)
+                drop_delayed(queue, *delayed)
         for queue in change.kept:
             queue.replace_waiting(message, metadata)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from penstock.errors import StoreCorrupt
 from penstock.filters import Filter
 from penstock.model.delivery import Receipt
 from penstock.model.limits import DLQ_SUFFIX, MAX_ATTEMPTS
@@ -25,7 +26,12 @@ from penstock.storage.keyvalue.encoding import prefix_end, seal, unseal
 from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import QueueKeys, bucket_of, claim_id_of
 from penstock.storage.keyvalue.metadata import expires_at_of
-from penstock.storage.keyvalue.records import encode_spec, read_available, read_settled
+from penstock.storage.keyvalue.records import (
+    array,
+    encode_spec,
+    read_available,
+    read_settled,
+)
 from penstock.storage.keyvalue.settled import SLOT_MS, SettledShelf
 from penstock.storage.keyvalue.shelf import Shelf
 from penstock.storage.keyvalue.stage import Stage
@@ -269,10 +275,10 @@ class Queue:
         if self.is_dead_letter:
             entry.rest_failed()
         suffix = entry.claim_id.to_bytes(8, "big")
-        self.stage.writes[self.keys.delayed_at(due_at, entry.claim_id)] = (
-            b"\x01\x00" + entry.encoded
+        self.stage.writes[self.keys.delayed_at(due_at, entry.claim_id)] = seal(
+            array([entry.encoded])
         )
-        self.stage.writes[self.keys.place + suffix] = _U64.pack(due_at)
+        self.stage.writes[self.keys.place + suffix] = seal(_U64.pack(due_at))
         if self.next_due is None or due_at < self.next_due:
             self.next_due = due_at
         self.delayed_count += 1
@@ -286,7 +292,8 @@ class Queue:
             due_at, entry = delayed
             self.unwatch_expiry(entry)
             entry.replace(metadata, message)
-            self.stage.put(self.keys.delayed_at(due_at, claim_id), b"\x01\x00" + entry.encoded)
+            value = seal(array([entry.encoded]))
+            self.stage.put(self.keys.delayed_at(due_at, claim_id), value)
         else:
             entry = self.shelf.remove(claim_id)
             self.unwatch_expiry(entry)
@@ -297,17 +304,20 @@ class Queue:
     def due_of(self, claim_id: int) -> int | None:
         """When a delayed delivery is due; None if it is not delayed."""
         value = self.stage.get(self.keys.place + claim_id.to_bytes(8, "big"))
-        return None if value is None else int(_U64.unpack(value)[0])
+        return None if value is None else int(_U64.unpack(unseal(value, "place"))[0])
 
     def find_delayed(self, claim_id: int) -> tuple[int, Entry] | None:
         due_at = self.due_of(claim_id)
         if due_at is None:
             return None
         value = self.stage.get(self.keys.delayed_at(due_at, claim_id))
-        assert value is not None
+        if value is None:
+            raise StoreCorrupt(f"A delayed delivery of queue {self.name!r} is missing.")
         return due_at, self.delayed_entry(value)
 
     def delayed_entry(self, value: bytes) -> Entry:
+        """The entry of a delayed record."""
+        value = unseal(value, "delayed")
         if not self.is_dead_letter:
             ((message_id, claim_id, attempts, metadata),), _ = read_available(value)
             return Entry.waiting(message_id, claim_id, attempts, metadata)
@@ -399,6 +409,13 @@ class Queue:
 
     def write_trail(self, message_id: int, trail: Trail) -> None:
         self.stage.put(self.keys.trail + message_id.to_bytes(8, "big"), trail.encode())
+
+    def write_result(self, message_id: int, result: bytes) -> None:
+        self.stage.put(self.keys.result + message_id.to_bytes(8, "big"), seal(result))
+
+    def result(self, message_id: int) -> bytes | None:
+        value = self.stage.get(self.keys.result + message_id.to_bytes(8, "big"))
+        return None if value is None else unseal(value, "result")
 
     def forget(self, message_id: int) -> None:
         """Remove what is kept beside a delivery that leaves the queue for good."""

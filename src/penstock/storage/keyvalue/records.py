@@ -6,6 +6,7 @@ Byte-exact as docs/formats.md has them; tests/unit/storage/keyvalue holds the go
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -14,6 +15,7 @@ from penstock.model.delivery import Attempt
 from penstock.model.message import Message
 from penstock.model.queue import Backoff, Ordering, QueuePolicy
 from penstock.storage.keyvalue.encoding import Reader, pack_utf8, pack_var_bytes
+from penstock.storage.keyvalue.keys import LANE_SPAN, NUMBER_MASK
 
 __all__ = [
     "AVAILABLE",
@@ -81,7 +83,7 @@ def read_settled(value: bytes) -> list[tuple[int, int, int, int, bytes]]:
 
 def read_log_value(value: bytes) -> Iterator[tuple[int, bytes]]:
     """(message id, metadata) of each message of a log entry."""
-    out, end = _read(_LOGGED, value, 0)
+    out, end = _read(_LOGGED, value, 0, claims=False)
     if end != len(value):
         raise StoreCorrupt("A log entry is longer than it says.")
     return iter(out)  # type: ignore[arg-type]
@@ -93,7 +95,9 @@ def log_value(batch: list[Logged]) -> bytes:
     return array([pack(message.id, len(raw)) + raw for message, raw in batch])
 
 
-def _read(head: struct.Struct, value: bytes, position: int) -> tuple[list[tuple[object, ...]], int]:
+def _read(
+    head: struct.Struct, value: bytes, position: int, *, claims: bool = True
+) -> tuple[list[tuple[object, ...]], int]:
     try:
         (count,) = _COUNT.unpack_from(value, position)
         position += 2
@@ -103,6 +107,9 @@ def _read(head: struct.Struct, value: bytes, position: int) -> tuple[list[tuple[
             fields = head.unpack_from(value, position)
             position += size
             end = position + fields[-1]
+            # A claim id ends in its message id; a flipped bit in either shows here.
+            if claims and (fields[1] & NUMBER_MASK) % LANE_SPAN != fields[0]:
+                raise StoreCorrupt("A bucket record has a claim id of another message.")
             out.append((*fields[:-1], value[position:end]))
             position = end
     except struct.error as error:
@@ -144,6 +151,7 @@ def decode_attempts(value: bytes | None) -> list[Attempt]:
 
 # -- the queue specification ---------------------------------------------------------------
 
+_CHECKSUM = "checksum"
 _NUMBERS = (
     "visibility_timeout_ms",
     "min_lease_ms",
@@ -166,17 +174,23 @@ def encode_spec(policy: QueuePolicy, facts: dict[str, int]) -> bytes:
     fields["backoff_base_ms"] = policy.backoff.base_ms
     fields["backoff_max_ms"] = policy.backoff.max_ms
     fields["ordered"] = int(policy.ordering is Ordering.PARTITION)
-    parts = [
-        pack_utf8(name) + pack_var_bytes(_I64.pack(value)) for name, value in sorted(fields.items())
-    ]
-    return b"".join(
+    head = b"".join(
         (
             pack_var_bytes(_FILTER_VERSION + policy.filter.encode()),
             struct.pack("<HIB", policy.max_attempts, policy.done_retention_s, policy.bucket_size),
             pack_utf8(policy.description),
-            array(parts),
         )
     )
+    fields[_CHECKSUM] = _spec_checksum(head, fields)
+    return head + array(
+        [pack_utf8(name) + pack_var_bytes(_I64.pack(fields[name])) for name in sorted(fields)]
+    )
+
+
+def _spec_checksum(head: bytes, fields: dict[str, int]) -> int:
+    """CRC-32 over the RFC's part and every later field: the record has no room for a seal."""
+    text = ",".join(f"{name}={fields[name]}" for name in sorted(fields) if name != _CHECKSUM)
+    return zlib.crc32(text.encode(), zlib.crc32(head))
 
 
 def decode_spec(value: bytes) -> tuple[QueuePolicy, dict[str, int]]:
@@ -187,12 +201,15 @@ def decode_spec(value: bytes) -> tuple[QueuePolicy, dict[str, int]]:
         raise StoreCorrupt("A queue specification has a filter of an unknown version.")
     max_attempts, done_retention_s, bucket_size = reader.u16(), reader.u32(), reader.u8()
     description = reader.utf8()
+    head = value[: reader.position]
     fields: dict[str, int] = {}
     if not reader.exhausted:
         for _ in range(reader.u16()):
             name = reader.utf8()
             fields[name] = Reader(reader.var_bytes(), "queue specification").i64()
         reader.finish()
+    if fields.pop(_CHECKSUM, None) != _spec_checksum(head, fields):
+        raise StoreCorrupt("The checksum of a queue specification is wrong.")
     defaults = QueuePolicy()
     policy = QueuePolicy(
         filter=filter_bytes[1:].decode(),

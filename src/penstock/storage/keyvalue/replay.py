@@ -18,7 +18,7 @@ from penstock.storage.keyvalue.browse import in_publish_order, snapshots, snapsh
 from penstock.storage.keyvalue.keys import claim_id_of
 from penstock.storage.keyvalue.log import Log
 from penstock.storage.keyvalue.metadata import encode_metadata
-from penstock.storage.keyvalue.moves import drop_waiting, remember_ack, revive
+from penstock.storage.keyvalue.moves import drop_available, drop_delayed, remember_ack, revive
 from penstock.storage.keyvalue.queue import Queue
 
 __all__ = ["Purge", "Replay"]
@@ -132,6 +132,9 @@ class Replay:
 
     def _move(self, snapshot: Snapshot, now: int) -> None:
         queue, message = self._queue, snapshot.message
+        # What reviving will read is read first, while the delivery is still where it was.
+        queue.trail(message.id)
+        queue.shelf.load(claim_id_of(queue.policy.bucket_size, message.priority, message.id))
         self._take(snapshot)
         due_at = now if self._rate is None else now + self._count * 1000 // self._rate
         due_at = max(due_at, message.deliver_at)
@@ -192,15 +195,14 @@ class Purge:
         claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
         match self._state:
             case State.AVAILABLE:
-                drop_waiting(queue, queue.take_available(claim_id))
+                drop_available(queue, claim_id)
             case State.DELAYED:
                 found = queue.find_delayed(claim_id)
                 assert found is not None
-                queue.take_delayed(found[0], claim_id)
-                drop_waiting(queue, found[1])
+                drop_delayed(queue, *found)
             case State.FAILED:
                 assert queue.dead is not None
-                drop_waiting(queue.dead, queue.dead.take_available(claim_id))
+                drop_available(queue.dead, claim_id)
             case State.DONE:
                 queue.remove_done(message)
                 queue.forget(message.id)

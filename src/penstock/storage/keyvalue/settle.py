@@ -26,17 +26,17 @@ from penstock.storage.keyvalue.trail import cut_error
 __all__ = ["abort", "leaving", "settle", "stale"]
 
 
-def stale(queue: Queue, settlements: Sequence[Settlement]) -> set[Receipt]:
-    """The receipts that are not current; a second one for the same claim is not either."""
-    out: set[Receipt] = set()
+def stale(queue: Queue, settlements: Sequence[Settlement]) -> set[int]:
+    """Which settlements, by position, would find their receipt stale."""
+    out: set[int] = set()
     ended: set[Receipt] = set()
     acked: set[Receipt] = set()
-    for item in settlements:
+    for position, item in enumerate(settlements):
         receipt = item.receipt
         current = receipt in queue.claims and receipt not in ended
         repeated = isinstance(item, Ack) and (receipt in acked or _was_acked(queue, receipt))
         if not current and not repeated:
-            out.add(receipt)
+            out.add(position)
         if current and not isinstance(item, Extend):
             ended.add(receipt)
             if isinstance(item, Ack):
@@ -67,11 +67,11 @@ def leaving(queue: Queue, settlements: Sequence[Settlement], now: int) -> int:
     return len(gone)
 
 
-def abort(settlements: Sequence[Settlement], bad: set[Receipt]) -> tuple[Outcome, ...]:
+def abort(settlements: Sequence[Settlement], bad: set[int]) -> tuple[Outcome, ...]:
     """The outcomes of a settle-with-publish that is not carried out."""
     return tuple(
-        Outcome(item.receipt, Verdict.STALE if item.receipt in bad else Verdict.ABORTED)
-        for item in settlements
+        Outcome(item.receipt, Verdict.STALE if position in bad else Verdict.ABORTED)
+        for position, item in enumerate(settlements)
     )
 
 

@@ -70,6 +70,10 @@ class SettledShelf:
         self._kind = slot_kind
         self._buckets: dict[int, _Bucket] = {}
 
+    def load(self, claim_id: int) -> None:
+        """Read the bucket that ``add`` will need, so that ``add`` cannot fail."""
+        self._bucket(bucket_of(claim_id))
+
     def add(self, claim_id: int, at: int, encoded: bytes) -> None:
         """Keep an entry, encoded as ``Entry.settled`` does."""
         bucket = self._bucket(bucket_of(claim_id))
@@ -169,13 +173,14 @@ class SettledShelf:
     def _bucket(self, bucket_id: int) -> _Bucket:
         bucket = self._buckets.get(bucket_id)
         if bucket is None:
-            bucket = self._buckets[bucket_id] = _Bucket(self, bucket_id)
+            bucket = _Bucket(self, bucket_id)
             value = self._stage.get(self.prefix + bucket_id.to_bytes(8, "big"))
             if value is not None:
                 for row in read_settled(value):
                     message_id, claim_id, at, attempts, metadata = row
                     head = SETTLED.pack(message_id, claim_id, at, attempts, len(metadata))
                     bucket.entries[claim_id] = head + metadata
+            self._buckets[bucket_id] = bucket
         return bucket
 
     def _touch(self, bucket: _Bucket) -> None:

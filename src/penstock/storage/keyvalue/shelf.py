@@ -157,12 +157,22 @@ class Shelf:
         self.took_from(bucket)
         return entry
 
+    def get(self, claim_id: int) -> Entry:
+        """The available entry that has to be there."""
+        return self.bucket(bucket_of(claim_id)).available[claim_id]
+
+    def load(self, claim_id: int) -> None:
+        """Read the bucket that ``add`` will need, so that ``add`` cannot fail."""
+        self.bucket(bucket_of(claim_id))
+
     def took_from(self, bucket: Bucket) -> None:
         """An available entry was taken out of ``bucket``."""
         self.touch(bucket)
         if not bucket.available:
             heads = self._lane(bucket.bucket_id).heads
-            del heads[bisect_left(heads, bucket.bucket_id)]
+            index = bisect_left(heads, bucket.bucket_id)
+            if index < len(heads) and heads[index] == bucket.bucket_id:
+                del heads[index]
             bucket.in_order = True
 
     def hold(self, entry: Entry) -> None:
@@ -265,11 +275,12 @@ class Shelf:
         """The bucket, loaded from disk if it may be there."""
         bucket = self._buckets.get(bucket_id)
         if bucket is None:
-            bucket = self._buckets[bucket_id] = Bucket(self, bucket_id)
+            bucket = Bucket(self, bucket_id)
             if self._lane(bucket_id).is_spilled(bucket_id):
                 value = self._stage.get(self._waiting_prefix + bucket_id.to_bytes(8, "big"))
                 if value is not None:
                     self._fill(bucket, value)
+            self._buckets[bucket_id] = bucket
         return bucket
 
     def start(self, exponent: int, last_offset: int) -> None:
@@ -302,6 +313,8 @@ class Shelf:
             reader = Reader(unseal(value, "lease"), "lease")
             for _ in range(reader.u16()):
                 claim_id, grant, epoch = reader.u64(), reader.u64(), reader.u64()
+                if claim_id not in bucket.in_flight:
+                    raise StoreCorrupt("A lease is of a delivery that is not in flight.")
                 entry = bucket.in_flight[claim_id]
                 entry.grant, entry.epoch, entry.at = grant, epoch, reader.i64()
                 entry.consumer = reader.utf8()
@@ -362,21 +375,23 @@ class Shelf:
         loaded = 0
         for key, value in pairs:
             bucket_id = int.from_bytes(key[-8:], "big")
+            if bucket_id not in self._buckets:
+                # Filled before it is known: a damaged one is met again by the next claim.
+                bucket = Bucket(self, bucket_id)
+                self._fill(bucket, value)
+                self._buckets[bucket_id] = bucket
+                loaded += 1
             lane.spill_low = bucket_id + 1
-            if bucket_id in self._buckets:
-                continue
-            bucket = self._buckets[bucket_id] = Bucket(self, bucket_id)
-            self._fill(bucket, value)
-            loaded += 1
             if loaded == _READ_AHEAD:
                 return
         lane.spill_low, lane.spill_high = 1, 0
 
     def _fill(self, bucket: Bucket, value: bytes) -> None:
-        for entry in self._waiting_entries(value):
+        entries = self._waiting_entries(value)
+        for entry in entries:
             if bucket_of(entry.claim_id) != bucket.bucket_id:
                 raise StoreCorrupt("A bucket holds an entry of another bucket.")
-            bucket.available[entry.claim_id] = entry
+        bucket.available = {entry.claim_id: entry for entry in entries}
         if bucket.available:
             ids = list(bucket.available)
             bucket.in_order = ids == sorted(ids)

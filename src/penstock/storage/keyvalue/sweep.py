@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from penstock.storage.keyvalue.keys import claim_ranges
 from penstock.storage.keyvalue.log import Log
-from penstock.storage.keyvalue.moves import drop_waiting
+from penstock.storage.keyvalue.moves import drop_available
 from penstock.storage.keyvalue.queue import DONE_SLOT, EXPIRED_SLOT, FAILED_SLOT, Queue
 from penstock.storage.keyvalue.settled import SLOT_MS, SettledShelf
 
@@ -68,7 +68,7 @@ def _remove_failed(queue: Queue, dead: Queue, until: int, limit: int) -> int:
     for key, slot, bucket_id in list(_old_slots(queue, FAILED_SLOT, until)):
         for claim_id, entry in list(dead.shelf.bucket(bucket_id).available.items()):
             if entry.at <= until:
-                drop_waiting(dead, dead.take_available(claim_id))
+                drop_available(dead, claim_id)
                 removed += 1
         if _is_over(slot, until):
             queue.stage.delete(key)

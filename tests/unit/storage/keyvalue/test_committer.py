@@ -118,7 +118,7 @@ async def test_verbs_of_one_turn_share_a_commit(rig: Rig, disk: Disk) -> None:
 async def test_only_a_commit_that_nobody_wants_synced_is_not(rig: Rig, disk: Disk) -> None:
     disk.gate.release(2)
     assert await rig.put(b"a", sync=False) == "os"
-    both = rig.put(b"b", sync=False), rig.put(b"c", sync=True)
+    both = [rig.put(b"b", sync=False), rig.put(b"c", sync=True)]
     assert await asyncio.gather(*both) == ["fsync", "fsync"]
     assert disk.synced == [False, True]
 
@@ -188,6 +188,14 @@ async def test_a_cancelled_waiter_does_not_disturb_the_others(rig: Rig, disk: Di
     disk.gate.release()
     assert await tasks[1] == "fsync"
     assert disk.batches == [{b"a": b"", b"b": b""}]
+
+
+async def test_a_committed_batch_is_let_go(rig: Rig, disk: Disk) -> None:
+    """Reads go to the store again, and the batch can be freed."""
+    disk.gate.release(2)
+    await rig.put(b"a")
+    disk.write({b"a": b"as stored"}, [], sync=True)
+    assert rig.stage.get(b"a") == b"as stored"
 
 
 async def test_settled_waits_for_what_is_under_way(rig: Rig, disk: Disk) -> None:

@@ -86,7 +86,7 @@ def test_ids_are_forgotten_when_their_window_is_over(
     assert _ids(adapter) == ["b"]
     assert dedup.sweep(2 * HOUR, 100, _window(HOUR)) == 1
     commit()
-    assert _ids(adapter) == _slots(adapter) == []
+    assert (_ids(adapter), _slots(adapter)) == ([], [])
 
 
 def test_a_sweep_stops_near_its_limit_and_goes_on(
@@ -130,7 +130,7 @@ def test_an_id_used_again_after_its_window_is_forgotten_later(
     assert dedup.find("t", "orders", "a") == FirstPublish(1, 1, 2 * MINUTE)
     assert dedup.sweep(4 * MINUTE, 100, _window(MINUTE)) == 1
     commit()
-    assert _ids(adapter) == _slots(adapter) == []
+    assert (_ids(adapter), _slots(adapter)) == ([], [])
 
 
 @pytest.mark.xfail(strict=True, reason="an id that moves overwrites the slot of the last publish")

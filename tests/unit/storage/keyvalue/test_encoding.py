@@ -241,9 +241,10 @@ def test_reader_reads_in_order() -> None:
     numbers = reader.u8(), reader.u16(), reader.u32(), reader.u64(), reader.i64()
     assert numbers == (7, 0x0102, 0x01020304, 0x0102030405060708, -1)
     assert (reader.utf8(), reader.var_bytes()) == ("x", b"yy")
-    assert not reader.exhausted
+    left = [reader.exhausted]
     assert reader.raw(2) == b"zz"
-    assert reader.exhausted
+    left.append(reader.exhausted)
+    assert left == [False, True]
     reader.finish()
 
 

@@ -15,7 +15,7 @@ from penstock.storage.keyvalue.encoding import terminated
 from penstock.storage.keyvalue.keys import SEQ_BLOCK_KEY, segment_meta_key
 from penstock.storage.keyvalue.log import SEGMENT_AGE_MS, SEGMENT_ENTRIES, Log
 from penstock.storage.keyvalue.metadata import encode_metadata
-from penstock.storage.keyvalue.stage import Stage
+from penstock.storage.keyvalue.stage import Batch, Stage
 
 USER_KEY = b"opendata-queue/penstock/messages/metadata/"
 
@@ -196,7 +196,7 @@ class LogMachine(RuleBasedStateMachine):
         self.stage = Stage(self.adapter)
         self.log = Log(self.stage)
         self.log.load()
-        self.batch = None
+        self.batch: Batch | None = None
 
     @rule(tenant=st.sampled_from("ab"), count=st.integers(1, 20))
     def append(self, tenant: str, count: int) -> None:

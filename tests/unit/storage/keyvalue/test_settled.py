@@ -7,9 +7,17 @@ from collections.abc import Callable
 import pytest
 from hypothesis import assume, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from penstock.errors import StoreCorrupt
+from penstock.storage.keyvalue import settled as module
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.keys import (
     NUMBER_MASK,
@@ -126,8 +134,12 @@ class SettledMachine(RuleBasedStateMachine):
             assert self.stage.get(key) == b""
 
 
-TestSettled = SettledMachine.TestCase
-TestSettled.settings = settings(stateful_step_count=60, deadline=None)
+def test_any_settled_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for two buckets, so that many leave memory."""
+    monkeypatch.setattr(module, "_KEEP", 2)
+    run_state_machine_as_test(
+        SettledMachine, settings=settings(stateful_step_count=60, deadline=None)
+    )
 
 
 def _add(shelf: SettledShelf, *message_ids: int) -> None:

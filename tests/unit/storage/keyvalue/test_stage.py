@@ -165,7 +165,7 @@ def test_numbers_name_the_commit_that_holds_a_change(stage: Stage) -> None:
 
 @pytest.mark.parametrize("change", ["put", "delete", "remove_range", "mark"])
 def test_every_change_is_work(stage: Stage, change: str) -> None:
-    assert not stage.has_work
+    work = [stage.has_work]
     match change:
         case "put":
             stage.put(b"k", b"")
@@ -175,9 +175,10 @@ def test_every_change_is_work(stage: Stage, change: str) -> None:
             stage.remove_range(b"a", b"b")
         case _:
             stage.mark(Dirty(b"k"))
-    assert stage.has_work
+    work.append(stage.has_work)
     stage.take()
-    assert not stage.has_work
+    work.append(stage.has_work)
+    assert work == [False, True, False]
 
 
 def test_a_sync_is_asked_of_one_batch(stage: Stage) -> None:

@@ -39,6 +39,7 @@ _WRITE_BUFFER_BYTES: Final = 32 * 1024 * 1024
 _WRITE_BUFFERS: Final = 3
 _BLOCK_CACHE_BYTES: Final = 32 * 1024 * 1024
 _BLOOM_BITS: Final = 10
+_MARKER: Final = "PENSTOCK"
 _DAMAGE: Final = ("corruption", "checksum mismatch", "truncated")
 
 
@@ -67,6 +68,14 @@ class RocksDBAdapter:
         self._synced = WriteOptions()
         self._synced.sync = True
         self._unsynced = WriteOptions()
+        self._marker = path / _MARKER
+        self._is_marked = self._marker.exists()
+        if self._is_marked and next(self.scan(b"", b"\xff"), None) is None:
+            self._db.close()
+            raise StoreCorrupt(
+                f"The store {path} was written to before and is empty now: files of it are "
+                "missing or damaged."
+            )
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -87,16 +96,24 @@ class RocksDBAdapter:
     ) -> Iterator[tuple[bytes, bytes]]:
         options = ReadOptions()
         options.set_iterate_upper_bound(end)
-        begin = None if reverse else start
         try:
-            pairs: Iterator[tuple[bytes, bytes]] = self._db.items(  # type: ignore[assignment]
-                backwards=reverse, from_key=begin, read_opt=options
-            )
-            for pair in pairs:
+            cursor = self._db.iter(options)
+            if reverse:
+                cursor.seek_to_last()
+            else:
+                cursor.seek(start)
+            while cursor.valid():
+                key: bytes = cursor.key()
                 # The binding does not pass a lower bound on to RocksDB.
-                if reverse and pair[0] < start:
+                if reverse and key < start:
                     return
-                yield pair
+                yield key, cursor.value()
+                if reverse:
+                    cursor.prev()
+                else:
+                    cursor.next()
+            # An iterator that meets damage looks as if it had come to its end.
+            cursor.status()
         except Exception as error:
             raise _reading_error(error) from error
 
@@ -119,9 +136,28 @@ class RocksDBAdapter:
             self._db.write(batch, self._synced if sync else self._unsynced)
         except Exception as error:
             raise OSError(str(error)) from error
+        if sync and not self._is_marked:
+            self._mark()
 
     def close(self) -> None:
         self._db.close()
+
+    def _mark(self) -> None:
+        """Note beside RocksDB's files that there is data in them.
+
+        RocksDB opens a directory whose log was deleted, or whose manifest lost its last
+        records, as an empty store. With the mark that is damage, and reported (X1).
+        """
+        with self._marker.open("wb") as file:
+            file.write(b"This directory holds a Penstock store.\n")
+            file.flush()
+            os.fsync(file.fileno())
+        directory = os.open(self._path, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        self._is_marked = True
 
     def _sync(self) -> None:
         try:
@@ -151,10 +187,10 @@ def store_options() -> Options:
 def _opening_error(path: Path, error: Exception) -> StoreLocked | StoreCorrupt | StoreUnavailable:
     text = str(error)
     lowered = text.lower()
-    if "lock" in lowered:
-        return StoreLocked(f"The store {path} is open already.", field="url")
     if any(word in lowered for word in _DAMAGE):
         return StoreCorrupt(f"The store {path} is damaged: {text}.")
+    if "lock file" in lowered or "lock hold" in lowered:
+        return StoreLocked(f"The store {path} is open already.", field="url")
     return StoreUnavailable(f"The store {path} cannot be opened: {text}.", field="url")
 
 

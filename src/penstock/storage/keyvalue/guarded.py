@@ -1,0 +1,87 @@
+"""Guarded verbs: what happens to the store when a verb meets something it cannot explain.
+
+A typed refusal means that nothing was changed. Anything else, a ``KeyError`` over a record
+that says one thing in two places, say, means damage that no checksum caught, or a bug. A
+verb that only reads reports it and nothing more (X1). A verb that changes state may have
+stopped half way, so nothing that is staged may be committed any more (S3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from penstock.errors import PenstockError, StoreCorrupt
+from penstock.model.clock import Clock
+from penstock.storage.keyvalue.committer import Committer
+
+__all__ = ["Guarded", "changing", "reading"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+G = TypeVar("G", bound="Guarded")
+
+
+class Guarded:
+    """Begins verbs, and ends the store when one of them breaks."""
+
+    def __init__(self, committer: Committer, clock: Clock) -> None:
+        self._committer = committer
+        self._clock = clock
+
+    def _begin(self) -> int:
+        """Refuse to work on a store that cannot commit; returns the verb's time."""
+        self._committer.check()
+        return self._clock.now()
+
+    async def _next_slice(self) -> None:
+        """Let other verbs have their turn in the middle of a bulk verb."""
+        await asyncio.sleep(0)
+        self._committer.check()
+
+    def _broken(self, error: Exception) -> PenstockError:
+        """What to raise for ``error``: a typed refusal as it is; a surprise ends the store."""
+        if isinstance(error, PenstockError):
+            return error
+        self._committer.poison(error)
+        return _unexplained(error)
+
+
+def changing(
+    verb: Callable[Concatenate[G, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[G, P], Coroutine[Any, Any, T]]:
+    """A verb that changes state. The hot ones have the same lines inside: 0.4 µs a call."""
+
+    @wraps(verb)
+    async def run(self: G, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await verb(self, *args, **kwargs)
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise self._broken(error) from error
+
+    return run
+
+
+def reading(
+    verb: Callable[Concatenate[G, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[G, P], Coroutine[Any, Any, T]]:
+    """A verb that only reads."""
+
+    @wraps(verb)
+    async def run(self: G, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await verb(self, *args, **kwargs)
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise _unexplained(error) from error
+
+    return run
+
+
+def _unexplained(error: Exception) -> StoreCorrupt:
+    return StoreCorrupt(f"The store holds what no Penstock writes: {error!r}.")
