@@ -49,7 +49,7 @@ T = TypeVar("T")
 #: About a minute on two cores with an engine in memory. Not derandomized: every run tries
 #: other programs, and a failing one prints the blob that repeats it.
 CI: Final = settings(
-    max_examples=60,
+    max_examples=150,
     stateful_step_count=50,
     deadline=None,
     print_blob=True,

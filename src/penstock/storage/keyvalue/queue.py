@@ -83,8 +83,8 @@ class Queue:
         self.home = home or self
         self.is_dead_letter = home is not None
         self.shelf = Shelf(stage, self.keys, dead_letters=self.is_dead_letter)
-        self.done = SettledShelf(stage, self.keys, self.keys.done, DONE_SLOT)
-        self.expired = SettledShelf(stage, self.keys, self.keys.expired, EXPIRED_SLOT)
+        self.done = SettledShelf(stage, self.keys, self.keys.done, DONE_SLOT, sealed=False)
+        self.expired = SettledShelf(stage, self.keys, self.keys.expired, EXPIRED_SLOT, sealed=True)
         self.claims: dict[Receipt, Entry] = {}
         self.deadlines = Deadlines()
         self.next_due: int | None = None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 from typing import Final
 
-from penstock.storage.keyvalue.encoding import prefix_end
+from penstock.storage.keyvalue.encoding import prefix_end, seal, unseal
 from penstock.storage.keyvalue.keys import (
     EXPONENT_SHIFT,
     NUMBER_MASK,
@@ -56,18 +56,21 @@ class _Bucket:
         self.number = 0
 
     def write_to(self, stage: Stage) -> None:
-        value = array(list(self.entries.values())) if self.entries else None
-        stage.writes[self.shelf.prefix + self.bucket_id.to_bytes(8, "big")] = value
+        self.shelf.write_bucket(stage, self)
 
 
 class SettledShelf:
     """All done, or all expired, deliveries of one queue."""
 
-    def __init__(self, stage: Stage, keys: QueueKeys, prefix: bytes, slot_kind: int) -> None:
+    def __init__(
+        self, stage: Stage, keys: QueueKeys, prefix: bytes, slot_kind: int, *, sealed: bool
+    ) -> None:
         self._stage = stage
         self._keys = keys
         self.prefix = prefix
         self._kind = slot_kind
+        #: Whether the records are ours to seal; done buckets are the RFC's.
+        self._sealed = sealed
         self._buckets: dict[int, _Bucket] = {}
 
     def load(self, claim_id: int) -> None:
@@ -99,7 +102,7 @@ class SettledShelf:
         value = self._stage.get(self.prefix + bucket_id.to_bytes(8, "big"))
         if value is None:
             return None
-        return next((Settled(*row) for row in read_settled(value) if row[1] == claim_id), None)
+        return next((Settled(*row) for row in self._rows(value) if row[1] == claim_id), None)
 
     def remove(self, claim_id: int) -> None:
         bucket = self._bucket(bucket_of(claim_id))
@@ -131,10 +134,21 @@ class SettledShelf:
                 self.prefix + end.to_bytes(8, "big"),
             ):
                 if int.from_bytes(key[-8:], "big") not in self._buckets and any(
-                    first <= row[1] < end for row in read_settled(value)
+                    first <= row[1] < end for row in self._rows(value)
                 ):
                     return True
         return False
+
+    def write_bucket(self, stage: Stage, bucket: _Bucket) -> None:
+        key = self.prefix + bucket.bucket_id.to_bytes(8, "big")
+        if not bucket.entries:
+            stage.writes[key] = None
+            return
+        value = array(list(bucket.entries.values()))
+        stage.writes[key] = seal(value) if self._sealed else value
+
+    def _rows(self, value: bytes) -> list[tuple[int, int, int, int, bytes]]:
+        return read_settled(unseal(value, "expired bucket") if self._sealed else value)
 
     def evict(self, completed: int) -> None:
         """Forget clean buckets, the oldest first."""
@@ -166,7 +180,7 @@ class SettledShelf:
                 yield from _above(self.of_bucket(loaded[position]), after)
                 position += 1
             if bucket_id not in self._buckets:
-                yield from _above((Settled(*row) for row in read_settled(value)), after)
+                yield from _above((Settled(*row) for row in self._rows(value)), after)
         for bucket_id in loaded[position:]:
             yield from _above(self.of_bucket(bucket_id), after)
 
@@ -176,7 +190,7 @@ class SettledShelf:
             bucket = _Bucket(self, bucket_id)
             value = self._stage.get(self.prefix + bucket_id.to_bytes(8, "big"))
             if value is not None:
-                for row in read_settled(value):
+                for row in self._rows(value):
                     message_id, claim_id, at, attempts, metadata = row
                     head = SETTLED.pack(message_id, claim_id, at, attempts, len(metadata))
                     bucket.entries[claim_id] = head + metadata

@@ -55,6 +55,40 @@ class TestReopening(Conformance):
         assert (await store.ack(b)).verdict is Verdict.STALE
         assert (await store.ack(d)).ok
 
+    async def test_c4_the_order_is_the_same_before_anything_is_claimed(self, store: Store) -> None:
+        """What an engine reads at once (times to keep) must not overtake what it reads later."""
+        await store.queue(max_attempts=9)
+        later = store.clock.now() + 60_000
+        ids = await store.publish(*[b"x"] * 4)
+        await store.reopen()
+        ids += await store.publish(b"x", b"y", msg(expires_at=later), b"z")
+        for delivery in await store.claim(limit=2):
+            await store.reject(delivery)
+        await store.reopen()
+        assert await store.ids("q", State.AVAILABLE) == ids[2:]
+        assert await store.ids("q", State.FAILED) == ids[:2]
+        assert ids_of(await store.claim(limit=1)) == ids[2:3]
+        assert await store.ids("q", State.AVAILABLE) == ids[3:]
+        assert ids_of(await store.claim(limit=99)) == ids[3:]
+
+    async def test_c4_dead_letters_keep_their_order(self, store: Store) -> None:
+        await store.queue(max_attempts=1)
+        ids = await store.publish(*[b"x"] * 4)
+        for _ in ids:
+            await store.fail_one()
+        await store.claim("q.dlq", 2, lease_ms=60_000)
+        await store.reopen()
+        assert await store.ids("q", State.FAILED) == ids[2:]
+        first = (await store.browse("q.dlq", State.IN_FLIGHT))[0]
+        assert first.message.id == ids[0]
+        store.clock.advance(60_000)
+        await store.reopen()
+        await store.sweep_all()
+        assert await store.ids("q", State.FAILED) == ids
+        await store.reopen()
+        assert await store.ids("q", State.FAILED) == ids
+        assert ids_of(await store.claim("q.dlq", 9)) == ids
+
     async def test_s2_settled_stays_settled(self, store: Store) -> None:
         """State that is dropped before a watermark is stored redelivers after a restart."""
         await store.queue(bucket_size=0)

@@ -72,6 +72,24 @@ class TestReplay(Conformance):
         assert (again.message.id, again.attempts) == (message_id, 1)
         assert (await store.engine.stats(TENANT, "q")).done == 0
 
+    @pytest.mark.parametrize("source", [FAILED, DONE, LOG])
+    async def test_a_replayed_delivery_begins_without_an_error(
+        self, store: Store, source: ReplaySource
+    ) -> None:
+        await store.queue()
+        await store.publish(b"x")
+        await store.nack(await store.claim_one(), "old")
+        if source is FAILED:
+            await store.fail_one(error="older")
+        else:
+            await store.ack(await store.claim_one())
+        await store.engine.replay(TENANT, "q", source, None, 9)
+        (shown,) = await store.browse("q", State.AVAILABLE)
+        assert (shown.error, shown.attempts) == (None, 0)
+        await store.reject(await store.claim_one())
+        (shown,) = await store.browse("q", State.FAILED)
+        assert (shown.error, shown.attempts) == (None, 1)
+
     async def test_s2_only_the_selected_source_moves(self, store: Store) -> None:
         await store.queue()
         await store.publish(b"1", b"2")

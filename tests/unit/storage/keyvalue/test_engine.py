@@ -15,8 +15,9 @@ from penstock.model.states import State
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters import KeyRange, Writes
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
+from penstock.storage.keyvalue.encoding import seal
 from penstock.storage.keyvalue.engine import KeyValueEngine
-from penstock.storage.keyvalue.keys import QueueKeys
+from penstock.storage.keyvalue.keys import FORMAT_KEY, QueueKeys
 from penstock.storage.keyvalue.records import encode_spec
 from penstock.testing.clock import FakeClock
 
@@ -61,7 +62,7 @@ async def test_closing_releases_the_store_once() -> None:
 
 async def test_a_store_that_cannot_be_opened_is_released() -> None:
     store = Store()
-    store.write({b"\x01\x07\x00": b"\xff\x00\x00\x00"}, [], sync=True)
+    store.write({FORMAT_KEY: seal(b"\xff\x00\x00\x00")}, [], sync=True)
     with pytest.raises(StoreTooNew):
         await _open(store)
     assert store.closed == 1
@@ -132,7 +133,7 @@ async def test_peek_after_a_nack_misses_nothing() -> None:
     assert seen == [0, 1, 2]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a removed replacement is asserted")
+@pytest.mark.xfail(strict=True, raises=StoreCorrupt, reason="a removed replacement ends the store")
 async def test_replay_from_a_log_whose_replacement_is_gone() -> None:
     """0 was replaced in a later segment, which retention removed; 1 keeps the first one."""
     clock = FakeClock()

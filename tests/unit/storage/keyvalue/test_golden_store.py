@@ -91,9 +91,17 @@ def _field(name: str, value: int) -> str:
 
 def _spec(topic: str, number: int, created_at: int, bucket_size: int = 2, ordered: int = 0) -> str:
     text = f"topic = '{topic}'".encode()
+    head = _sized("01" + text.hex()) + f"0500 100e0000 {bucket_size:02x} 0000"
+    listed = (
+        f"backoff_base_ms=1000,backoff_max_ms=300000,created_at={created_at},"
+        "failed_retention_s=1209600,filter_version=1,max_lease_ms=43200000,min_lease_ms=100,"
+        f"ordered={ordered},partition_concurrency=1,paused=0,queue_number={number},"
+        "visibility_timeout_ms=30000"
+    )
     fields = [
         _field("backoff_base_ms", 1_000),
         _field("backoff_max_ms", 300_000),
+        _field("checksum", zlib.crc32(_raw(head) + listed.encode())),
         _field("created_at", created_at),
         _field("failed_retention_s", 1_209_600),
         _field("filter_version", 1),
@@ -105,7 +113,6 @@ def _spec(topic: str, number: int, created_at: int, bucket_size: int = 2, ordere
         _field("queue_number", number),
         _field("visibility_timeout_ms", 30_000),
     ]
-    head = _sized("01" + text.hex()) + f"0500 100e0000 {bucket_size:02x} 0000"
     return f"{head} {len(fields):02x}00 {''.join(fields)}"
 
 
@@ -143,17 +150,17 @@ STORE: dict[str, str] = {
     f"0105 {ORDERS} 0000000000000002": f"0100 {T0} 0200 7731",
     f"0105 {ORDERS} 0000000000000003": f"0100 {T0} 0200 7731",
     f"0106 {ORDERS[:-3]}": _spec("orders", 0, 1_700_000_000_000),
-    "010700": "01000000",
+    "010700": _sealed("01000000"),
     f"010701 {ORDERS}": _state(NEVER, 0, 1, 1, 1, 0, 4, 1, 0, 1, 0, 4, 0),
     f"010701 {ORDERS_DLQ}": _state(NEVER, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
     f"010702 {ORDERS} {BUCKET}": _sealed(f"0100 {_claim(1)} {_id(2)} {_id(0)} {_id(0)} 0200 7731"),
     f"010706 {ORDERS} 0000000000000000": _sealed(f"0100 {_id(0)} 0100 {T1} 05 01 00"),
     f"010706 {ORDERS} 0000000000000002": _sealed(f"0000 {_id(0)} 0100 {T1} 07 04 01 0300 626164"),
-    f"010707 {ORDERS} 0000000000000003": "6f6b",
+    f"010707 {ORDERS} 0000000000000003": _sealed("6f6b"),
     f"010709 {ORDERS} 01 0000000001b05515 {BUCKET}": "",
     f"010709 {ORDERS} 03 0000000001b05515 {BUCKET}": "",
-    "01070f 64656661756c74": f"{_id(4)} {NEVER}",
-    "010714": _id(2),
+    "01070f 64656661756c74": _sealed(f"{_id(4)} {NEVER}"),
+    "010714": _sealed(_id(2)),
     "0301 00000000 20": "0000000000000000 0000000000001000",
     "0301 00000000 30 00000001": "0000000000000000 0000018bcfe56800",
     f"0301 00000001 10 {LOG} 00 00": f"0100 {_id(0)} {_sized(M[0])}",
@@ -173,14 +180,14 @@ MORE: dict[str, str] = {
     f"010702 {MAIL} 06f05b59d3b20004": _sealed(
         f"0100 {_claim(4, 0)} {_id(1)} {_id(1)} {_id(0)} 0200 7731"
     ),
-    f"010703 {LATE} 0000018bcfe56bf2 26f05b59d3b20007": (
+    f"010703 {LATE} 0000018bcfe56bf2 26f05b59d3b20007": _sealed(
         f"0100 {_id(7)} {_claim(7)} 0000 {_sized(M7)}"
     ),
-    f"010704 {LATE} 26f05b59d3b20007": T1_10,
+    f"010704 {LATE} 26f05b59d3b20007": _sealed(T1_10),
     f"010705 {LATE} 0000018bcfe56bfc 26f05b59d3b20007": "",
     f"01070a {MAIL} 70": _sealed(f"{_id(1)} {_id(2)} 01 0200 7731"),
-    f"01070b {MAIL} 7000 0000000000000004": _claim(4, 0),
-    f"01070b {MAIL} 7000 0000000000000005": _claim(5, 0),
+    f"01070b {MAIL} 7000 0000000000000004": _sealed(_claim(4, 0)),
+    f"01070b {MAIL} 7000 0000000000000005": _sealed(_claim(5, 0)),
     f"01070c {MAIL} 7731": _sealed(T1_LEASE),
     "01070e 64656661756c7400 6d61696c": _sealed(
         "84"
@@ -192,8 +199,8 @@ MORE: dict[str, str] = {
     f"010710 {MAIL} 696431": _sealed(f"{_id(5)} {_id(5)} {T1}"),
     "010711 0000000001b05551 0000000000000005": _sealed(f"0100 {_sized(f'010710 {MAIL} 696431')}"),
     f"010712 {MAIL} 6b": _sealed(f"{_id(5)} 04 0100 0400 6d61696c"),
-    "010713 0000000000000005": _id(6),
-    "010715 0000000000000006": _id(5),
+    "010713 0000000000000005": _sealed(_id(6)),
+    "010715 0000000000000006": _sealed(_id(5)),
     f"0301 00000001 10 {LOG} 00 04": f"0200 {_id(4)} {_sized(M4)} {_id(5)} {_sized(M5)}",
     f"0301 00000001 10 {LOG} 00 06": f"0100 {_id(5)} {_sized(M6)}",
 }
@@ -268,7 +275,7 @@ async def test_the_engine_writes_the_other_golden_records() -> None:
     await engine.sweep()
     written = _dump(adapter)
     assert {key: written.get(key) for key in _pairs(LATER)} == _pairs(LATER)
-    assert written[_raw("010714")] == _raw(_id(6))
+    assert written[_raw("010714")] == _raw(_sealed(_id(6)))
     await engine.close()
 
 
@@ -369,7 +376,7 @@ async def test_new_messages_go_on_behind_the_golden_ones(
 
 
 async def test_a_store_of_a_newer_format_is_refused(store: MemoryAdapter, clock: FakeClock) -> None:
-    store.write({_raw("010700"): _raw("02000000")}, [], sync=True)
+    store.write({_raw("010700"): _raw(_sealed("02000000"))}, [], sync=True)
     with pytest.raises(StoreTooNew) as caught:
         await _open(store, clock)
     assert caught.value.limit == 1

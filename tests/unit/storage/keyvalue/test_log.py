@@ -11,7 +11,7 @@ from penstock.errors import StoreCorrupt
 from penstock.model.message import Message, MessageId, Offset
 from penstock.storage.keyvalue import log as log_module
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
-from penstock.storage.keyvalue.encoding import terminated
+from penstock.storage.keyvalue.encoding import seal, terminated
 from penstock.storage.keyvalue.keys import SEQ_BLOCK_KEY, segment_meta_key
 from penstock.storage.keyvalue.log import SEGMENT_AGE_MS, SEGMENT_ENTRIES, Log
 from penstock.storage.keyvalue.metadata import encode_metadata
@@ -331,7 +331,7 @@ def test_a1_how_far_the_archive_is_survives_and_never_goes_back(
     log.archive("a", 0)
     commit_log()
     key = bytes.fromhex("01070f 61")
-    assert adapter.get(key) == bytes.fromhex("0300000000000000 0100000000000000")
+    assert adapter.get(key) == seal(bytes.fromhex("0300000000000000 0100000000000000"))
     reopened = Log(Stage(adapter))
     reopened.load()
     assert reopened.tenant("a").archived == 1

@@ -218,7 +218,7 @@ def test_golden_records(stage: Stage) -> None:
     assert writes[bytes.fromhex(f"01070a{name}70")] == seal(
         bytes.fromhex("0100000000000000 0100000000000000 01 0200 7731")
     )
-    assert writes[bytes.fromhex(f"01070b{name}7000 0000000000000007")] == bytes.fromhex(claim)
+    assert writes[bytes.fromhex(f"01070b{name}7000 0000000000000007")] == seal(bytes.fromhex(claim))
     assert writes[bytes.fromhex(f"01070c{name}7731")] == seal(bytes.fromhex("3075000000000000"))
     assert queue.epoch == 1
 
@@ -391,7 +391,7 @@ class PartitionMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def delay(self, data: st.DataObject) -> None:
         message_id = self.pick(data, self.entries.keys() - self.in_flight)
-        self.stage.put(self.place(message_id), bytes(8))
+        self.stage.put(self.place(message_id), seal(bytes(8)))
         self.delayed.add(message_id)
 
     @rule(data=st.data())

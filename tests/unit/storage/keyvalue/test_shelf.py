@@ -456,9 +456,6 @@ def test_x1_a_damaged_lease(adapter: MemoryAdapter) -> None:
         shelf.load_leases(0)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=KeyError, reason="the lease of an entry that is not in flight is a KeyError"
-)
 def test_x1_a_lease_of_an_entry_that_is_not_in_flight(adapter: MemoryAdapter) -> None:
     lease = LEASE.pack(claim_id_of(2, 4, 7), 1, 0, 0) + pack_utf8("w")
     suffix = claim_id_of(2, 4, 0).to_bytes(8, "big")
