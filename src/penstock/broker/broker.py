@@ -20,6 +20,7 @@ from penstock.broker.reading import Reading
 from penstock.broker.replay import Replaying
 from penstock.broker.scope import BrokerOptions
 from penstock.broker.settle import Settling
+from penstock.model.limits import DLQ_SUFFIX, check_name
 from penstock.model.queue import QueueInfo, QueuePolicy, Start
 from penstock.storage.contract import Engine
 
@@ -40,7 +41,7 @@ class Broker(Queues, Settling, Claiming, Replaying, Reading):
 
     def for_tenant(self, tenant: str) -> Broker:
         """The same store as another tenant sees it; closing either closes both."""
-        view = self._views.get(tenant)
+        view = self._views.get(check_name(tenant, "tenant"))
         if view is None:
             view = Broker(self._engine, self._options, tenant)
             self._views[tenant] = view
@@ -49,10 +50,17 @@ class Broker(Queues, Settling, Claiming, Replaying, Reading):
 
     async def _put(self, name: str, policy: QueuePolicy, start: Start) -> QueueInfo:
         info = await super()._put(name, policy, start)
-        throttle = self._throttles.get(name)
-        if throttle is not None:
-            throttle.doubt()
+        for queue in (name, name + DLQ_SUFFIX):
+            throttle = self._throttles.get(queue)
+            if throttle is not None:
+                throttle.doubt()
         return info
+
+    async def delete_queue(self, name: str) -> None:
+        """Remove a queue, its deliveries and its dead letters; the log stays."""
+        await super().delete_queue(name)
+        for queue in (name, name + DLQ_SUFFIX):
+            self._throttles.pop(queue, None)
 
     async def __aenter__(self) -> Self:
         return self

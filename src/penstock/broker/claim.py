@@ -42,11 +42,17 @@ class Claiming(Scope):
         check_name(consumer, "consumer")
         check_claim(limit, lease_ms)
         throttle = await self._throttle(queue)
-        allowed = throttle.allowance(limit, self._clock.now())
+        allowed = throttle.take(limit, self._clock.now())
         if not allowed:
+            # Nothing to hand out, but a queue that is gone, or a store, is still said to be.
+            await self._engine.get_queue(self.tenant, queue)
             return []
-        deliveries = await self._engine.claim(self.tenant, queue, consumer, allowed, lease_ms)
-        throttle.charge(len(deliveries))
+        given = 0
+        try:
+            deliveries = await self._engine.claim(self.tenant, queue, consumer, allowed, lease_ms)
+            given = len(deliveries)
+        finally:
+            throttle.give_back(allowed - given)
         return deliveries
 
     async def join(self, queue: str, consumer: str) -> Ownership:
@@ -65,10 +71,9 @@ class Claiming(Scope):
         if throttle is None or not throttle.is_fresh(now):
             info = await self._engine.get_queue(self.tenant, queue)
             limit = info.policy.throughput_limit
-            if throttle is None:
-                throttle = self._throttles[queue] = Throttle(limit, now)
-            else:
-                throttle.remember(limit, now)
+            # Another claim may have been quicker.
+            throttle = self._throttles.setdefault(queue, Throttle(limit, now))
+            throttle.remember(limit, now)
         return throttle
 
 
@@ -121,16 +126,18 @@ class Throttle:
         self.rate = rate
         self.remembered_at = now
 
-    def allowance(self, limit: int, now: int) -> int:
-        """How many of ``limit`` may be handed out now."""
+    def take(self, limit: int, now: int) -> int:
+        """Take tokens for up to ``limit`` deliveries; returns for how many."""
         if self.rate is None:
             return limit
         elapsed = max(0, now - self._filled_at)
         self._milli_tokens = min(self.rate * 1000, self._milli_tokens + elapsed * self.rate)
         self._filled_at = now
-        return min(limit, self._milli_tokens // 1000)
+        taken = min(limit, self._milli_tokens // 1000)
+        self._milli_tokens -= taken * 1000
+        return taken
 
-    def charge(self, count: int) -> None:
-        """``count`` deliveries were handed out."""
+    def give_back(self, count: int) -> None:
+        """``count`` of what was taken was not handed out: only deliveries are charged."""
         if self.rate is not None:
-            self._milli_tokens -= count * 1000
+            self._milli_tokens = min(self.rate * 1000, self._milli_tokens + count * 1000)

@@ -7,16 +7,17 @@ is not TRUE, delayed until when, held by whom, blocked behind which message.
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.filters import explain as explain_filter
 from penstock.filters import parse
-from penstock.model.delivery import QueueStats, Snapshot
-from penstock.model.limits import is_dead_letter
+from penstock.model.delivery import MessageDeliveries, PartitionStats, QueueStats, Snapshot
+from penstock.model.limits import DLQ_SUFFIX, is_dead_letter
 from penstock.model.message import Message, MessageId
-from penstock.model.queue import Ordering, QueueInfo
+from penstock.model.queue import QueueInfo
 from penstock.model.states import State
 
-__all__ = ["Why", "explain_delivery"]
+__all__ = ["Why", "explain_delivery", "partition_of"]
 
 
 class Why(Struct, frozen=True, kw_only=True):
@@ -37,24 +38,26 @@ class Why(Struct, frozen=True, kw_only=True):
 
 def explain_delivery(
     info: QueueInfo,
-    message: Message,
-    snapshot: Snapshot | None,
+    found: MessageDeliveries,
     stats: QueueStats,
     ahead: Snapshot | None,
     now: int,
 ) -> Why:
     """The answer for one queue; ``ahead`` is what stands before it in its partition."""
+    message = found.message
+    snapshot = _in_queue(info, found.deliveries)
     if snapshot is None:
-        reasons = _why_absent(info, message)
-        return _answer(info, message, None, reasons, deliverable=False)
-    state = snapshot.state
-    if state is State.AVAILABLE and is_dead_letter(info.name):
-        message = snapshot.message
-    reasons = _why_in(info, snapshot, stats, ahead, now)
-    deliverable = state is State.AVAILABLE and not reasons
-    if deliverable:
-        reasons = ["it is available: a claim will get it in its turn"]
-    return _answer(info, message, state, reasons, deliverable=deliverable)
+        return _answer(info, message, None, _why_absent(info, found))
+    blocks = _blocks(info, snapshot, stats, ahead, now)
+    if blocks:
+        return _answer(info, message, snapshot.state, blocks)
+    return _answer(info, message, snapshot.state, [_why_soon(snapshot)], deliverable=True)
+
+
+def partition_of(stats: QueueStats, message: Message) -> PartitionStats | None:
+    """The message's partition of an ordered queue, while it has unsettled deliveries."""
+    name = message.partition_key or ""
+    return next((item for item in stats.partitions if item.partition == name), None)
 
 
 def _answer(
@@ -63,7 +66,7 @@ def _answer(
     state: State | None,
     reasons: list[str],
     *,
-    deliverable: bool,
+    deliverable: bool = False,
 ) -> Why:
     return Why(
         queue=info.name,
@@ -74,7 +77,25 @@ def _answer(
     )
 
 
-def _why_absent(info: QueueInfo, message: Message) -> list[str]:
+def _in_queue(info: QueueInfo, deliveries: tuple[Snapshot, ...]) -> Snapshot | None:
+    """The delivery in this queue; what failed in Q is what is available in ``Q.dlq``."""
+    home = info.name.removesuffix(DLQ_SUFFIX)
+    for item in deliveries:
+        if item.queue == info.name:
+            return item
+        if item.queue == home and item.state is State.FAILED:
+            return replace(item, queue=info.name, state=State.AVAILABLE)
+    return None
+
+
+def _why_absent(info: QueueInfo, found: MessageDeliveries) -> list[str]:
+    dead = info.name + DLQ_SUFFIX
+    for item in found.deliveries:
+        if item.queue == dead:
+            return [f"it failed, and is {item.state.value} in {dead}"]
+    if is_dead_letter(info.name):
+        return ["it has not failed"]
+    message = found.message
     explanation = explain_filter(parse(info.policy.filter), message)
     if not explanation.matches:
         return [f"the filter is not TRUE: {explanation}"]
@@ -88,16 +109,23 @@ def _why_absent(info: QueueInfo, message: Message) -> list[str]:
     return [reason]
 
 
-def _why_in(
+def _why_soon(snapshot: Snapshot) -> str:
+    match snapshot.state:
+        case State.DELAYED:
+            return "its delay is over: the next claim takes it in its turn"
+        case State.IN_FLIGHT:
+            return (
+                f"the lease of {snapshot.consumer!r} ran out: the next claim takes it in its turn"
+            )
+        case _:
+            return "it is available: a claim takes it in its turn"
+
+
+def _blocks(
     info: QueueInfo, snapshot: Snapshot, stats: QueueStats, ahead: Snapshot | None, now: int
 ) -> list[str]:
+    """Why a claim with room for it would not be given it now; empty if it would."""
     match snapshot.state:
-        case State.DELAYED if snapshot.at is not None and snapshot.at > now:
-            return [f"delayed until {snapshot.at}, {snapshot.at - now} ms from now"]
-        case State.DELAYED:
-            return ["its delay is over: the next claim or sweep makes it available"]
-        case State.IN_FLIGHT:
-            return [_held(snapshot, now)]
         case State.DONE:
             return [f"it was acked at {snapshot.at}"]
         case State.EXPIRED:
@@ -106,40 +134,38 @@ def _why_in(
             error = f": {snapshot.error}" if snapshot.error else ""
             after = f"after {snapshot.attempts} attempts{error}"
             return [f"it failed at {snapshot.at} {after}; it waits in {info.name}.dlq"]
-        case State.AVAILABLE:
-            return _why_waiting(info, snapshot, stats, ahead, now)
+        case State.DELAYED if snapshot.at is not None and snapshot.at > now:
+            return [f"delayed until {snapshot.at}, {snapshot.at - now} ms from now"]
+        case State.IN_FLIGHT if (snapshot.lease_deadline or 0) > now:
+            left = (snapshot.lease_deadline or 0) - now
+            return [f"held by {snapshot.consumer!r} for {left} ms more"]
+        case State.IN_FLIGHT if snapshot.attempts >= info.policy.max_attempts:
+            lease = f"the lease of {snapshot.consumer!r} ran out and no attempts are left"
+            return [f"{lease}: it fails with the next claim or sweep, unless some were released"]
+        case _:
+            return _blocks_of_waiting(info, snapshot, stats, ahead, now)
 
 
-def _held(snapshot: Snapshot, now: int) -> str:
-    deadline = snapshot.lease_deadline or 0
-    if deadline <= now:
-        return f"the lease of {snapshot.consumer!r} ran out; the next claim or sweep takes it back"
-    return f"held by {snapshot.consumer!r} for {deadline - now} ms more"
-
-
-def _why_waiting(
+def _blocks_of_waiting(
     info: QueueInfo, snapshot: Snapshot, stats: QueueStats, ahead: Snapshot | None, now: int
 ) -> list[str]:
-    reasons: list[str] = []
+    blocks: list[str] = []
     message = snapshot.message
     if info.policy.paused:
-        reasons.append("the queue is paused")
-    if (
-        message.expires_at is not None
-        and message.expires_at <= now
-        and not is_dead_letter(info.name)
-    ):
-        reasons.append(f"it expired at {message.expires_at}; the next claim or sweep moves it")
-    if info.policy.ordering is Ordering.PARTITION:
-        partition = message.partition_key or ""
-        if ahead is not None:
-            reasons.append(
-                f"blocked behind message {ahead.message.id} ({ahead.state.value}) in partition "
-                f"{partition!r}"
-            )
-        found = next((item for item in stats.partitions if item.partition == partition), None)
-        if found is not None and found.owner is None:
-            reasons.append(
-                f"no consumer owns partition {partition!r}; it goes to the next that joins"
-            )
-    return reasons
+        blocks.append("the queue is paused")
+    expired = message.expires_at is not None and message.expires_at <= now
+    if expired and not is_dead_letter(info.name):
+        blocks.append(f"it expired at {message.expires_at}; the next claim or sweep moves it")
+    partition = partition_of(stats, message)
+    if partition is None:
+        return blocks
+    if ahead is not None and info.policy.partition_concurrency == 1:
+        blocks.append(
+            f"blocked behind message {ahead.message.id} ({ahead.state.value}) in partition "
+            f"{partition.partition!r}"
+        )
+    elif partition.in_flight >= info.policy.partition_concurrency:
+        held = partition.in_flight - (snapshot.state is State.IN_FLIGHT)
+        if held >= info.policy.partition_concurrency:
+            blocks.append(f"partition {partition.partition!r} has {held} in flight already")
+    return blocks

@@ -7,6 +7,7 @@ from types import TracebackType
 
 from penstock.broker.broker import Broker
 from penstock.broker.scope import BrokerOptions
+from penstock.model.limits import check_limits, check_name
 from penstock.storage.engines import open_engine
 
 __all__ = ["Opening", "open"]
@@ -38,12 +39,10 @@ class Opening:
             await self._broker.close()
 
     async def _open(self) -> Broker:
+        check_name(self._tenant, "tenant")
+        check_limits(self._options.engine.limits)
         engine = await open_engine(self._url, self._options.engine)
-        try:
-            return Broker(engine, self._options, self._tenant)
-        except BaseException:
-            await engine.close()
-            raise
+        return Broker(engine, self._options, self._tenant)
 
 
 def open(  # noqa: A001  (the name is the verb: penstock.open, like the built-in)

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from penstock.broker.scope import Scope
+from penstock.broker.scope import Scope, check_text, utf8_bytes
 from penstock.errors import BadInput, TooLarge, UnknownTopic
 from penstock.model.limits import (
     DEFAULT_PRIORITY,
@@ -16,7 +16,6 @@ from penstock.model.limits import (
     MAX_HEADER_NAME_BYTES,
     MAX_HEADERS,
     MAX_HEADERS_BYTES,
-    MAX_KEY_BYTES,
     MAX_PRIORITY,
     MAX_TIME_MS,
     check_name,
@@ -71,9 +70,9 @@ class Publishing(Scope):
             delay_ms,
             ttl_ms,
         )
-        checked = self._check_batch(topic, (message,), durability)
         if self._options.require_topics:
             await self._check_registered(topic)
+        checked = self._check_batch(topic, (message,), durability)
         reply = await self._engine.publish(self.tenant, topic, checked, durability)
         return reply.messages[0]
 
@@ -81,9 +80,10 @@ class Publishing(Scope):
         self, topic: str, messages: Sequence[NewMessage], *, durability: Durability = "fsync"
     ) -> PublishReply:
         """Publish a batch: all of it or nothing (P2)."""
-        checked = self._check_batch(topic, messages, durability)
         if self._options.require_topics:
             await self._check_registered(topic)
+        # Nothing may wait between this and the engine: the caller's list could change.
+        checked = self._check_batch(topic, messages, durability)
         return await self._engine.publish(self.tenant, topic, checked, durability)
 
     def _check_batch(
@@ -95,6 +95,7 @@ class Publishing(Scope):
         return check_batch(messages, self._limits.payload_bytes, self._clock.now())
 
     async def _check_registered(self, topic: str) -> None:
+        check_name(topic, "topic")
         if await self._engine.get_topic(self.tenant, topic) is None:
             raise UnknownTopic(f"There is no topic {topic!r}.", field="topic")
 
@@ -106,32 +107,34 @@ def to_payload(value: object) -> tuple[bytes, str | None]:
     """
     if isinstance(value, bytes):
         return value, None
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value), None
-    if isinstance(value, str):
-        return value.encode(), "text/plain; charset=utf-8"
     try:
+        if isinstance(value, bytearray | memoryview):
+            return bytes(value), None
+        if isinstance(value, str):
+            return value.encode(), "text/plain; charset=utf-8"
         return msgspec.json.encode(value), "application/json"
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise BadInput(
-            f"The payload cannot be encoded as JSON: {error}.", field="payload"
-        ) from error
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise BadInput(f"The payload cannot be stored: {error}.", field="payload") from error
 
 
 def check_batch(
     messages: Sequence[NewMessage], payload_limit: int, now: int
 ) -> Sequence[NewMessage]:
     """Return the batch, with relative times made absolute, if all of it may be stored."""
-    if not 0 < len(messages) <= MAX_BATCH:
+    if not isinstance(messages, list | tuple):
+        raise BadInput("A batch is a list or tuple of NewMessage.", field="messages")
+    if not messages:
+        raise BadInput("A batch has at least one message.", field="messages", limit=1)
+    if len(messages) > MAX_BATCH:
         raise TooLarge(
-            f"A batch has {len(messages)} messages; 1 to {MAX_BATCH} are allowed.",
+            f"A batch has {len(messages)} messages; the limit is {MAX_BATCH}.",
             field="messages",
             limit=MAX_BATCH,
         )
     relative = False
     for message in messages:
         if type(message) is not NewMessage:
-            raise BadInput("A batch is a sequence of NewMessage.", field="messages")
+            raise BadInput("A batch is a list or tuple of NewMessage.", field="messages")
         payload = message.payload
         if type(payload) is not bytes:
             raise BadInput(f"A payload is bytes, not {type(payload).__name__}.", field="payload")
@@ -178,7 +181,7 @@ def _check_headers(headers: Mapping[str, HeaderValue]) -> None:
     for name, value in headers.items():
         if type(name) is not str or not name:
             raise BadInput(f"A header is named {name!r}; names are text.", field="headers")
-        name_bytes = _utf8_bytes("headers", name)
+        name_bytes = utf8_bytes("headers", name)
         if name_bytes > MAX_HEADER_NAME_BYTES:
             raise TooLarge(
                 f"A header's name is over {MAX_HEADER_NAME_BYTES} bytes.",
@@ -197,7 +200,7 @@ def _check_headers(headers: Mapping[str, HeaderValue]) -> None:
 def _header_bytes(name: str, value: HeaderValue) -> int:
     kind = type(value)
     if kind is str:
-        return _utf8_bytes("headers", value)  # type: ignore[arg-type]
+        return utf8_bytes("headers", value)  # type: ignore[arg-type]
     if kind is int:
         if value not in _INT64:
             raise BadInput(f"Header {name!r} does not fit 64 bits.", field="headers")
@@ -209,39 +212,16 @@ def _header_bytes(name: str, value: HeaderValue) -> int:
     return _NUMBER_BYTES
 
 
-def _check_text(field: str, value: object, least: int = 0) -> None:
-    if type(value) is not str:
-        raise BadInput(f"{field} is {type(value).__name__}; it is text.", field=field)
-    size = _utf8_bytes(field, value)
-    if size > MAX_KEY_BYTES:
-        raise TooLarge(
-            f"{field} has {size} bytes; the limit is {MAX_KEY_BYTES}.",
-            field=field,
-            limit=MAX_KEY_BYTES,
-        )
-    if size < least:
-        raise BadInput(f"{field} is empty.", field=field)
-
-
-def _utf8_bytes(field: str, text: str) -> int:
-    if text.isascii():
-        return len(text)
-    try:
-        return len(text.encode())
-    except UnicodeEncodeError as error:
-        raise BadInput(f"{field} holds text that is not valid Unicode.", field=field) from error
-
-
 def _check_options(message: NewMessage) -> bool:
     """Check texts and times; returns whether relative times have to be made absolute."""
     if message.id is not None:
-        _check_text("id", message.id, least=1)
+        check_text("id", message.id, least=1)
     if message.key is not None:
-        _check_text("key", message.key, least=1)
+        check_text("key", message.key, least=1)
     if message.partition_key is not None:
-        _check_text("partition_key", message.partition_key)
+        check_text("partition_key", message.partition_key)
     if message.content_type is not None:
-        _check_text("content_type", message.content_type)
+        check_text("content_type", message.content_type)
     delay_ms, ttl_ms = message.delay_ms, message.ttl_ms
     if message.deliver_at is not None:
         _check_time("deliver_at", message.deliver_at, 0)
@@ -262,10 +242,12 @@ def _check_options(message: NewMessage) -> bool:
 
 def _check_time(field: str, value: object, least: int) -> None:
     if type(value) is not int or not least <= value <= MAX_TIME_MS:
+        over = type(value) is int and value > MAX_TIME_MS
         raise BadInput(
-            f"{field} is {value!r}; it is a whole number of milliseconds from {least}.",
+            f"{field} is {value!r}; it is a whole number of milliseconds from {least} to "
+            f"{MAX_TIME_MS}.",
             field=field,
-            limit=least,
+            limit=MAX_TIME_MS if over else least,
         )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.broker.scope import Scope
+import asyncio
+
+from penstock.broker.scope import BrokerOptions, Scope
 from penstock.errors import BadInput, BadPolicy
 from penstock.filters import parse
 from penstock.model.limits import MAX_TIME_MS, check_name, check_queue_name
 from penstock.model.queue import (
+    Ordering,
     QueueInfo,
     QueuePolicy,
     Start,
@@ -14,6 +17,7 @@ from penstock.model.queue import (
     check_queue_policy,
     check_topic_policy,
 )
+from penstock.storage.contract import Engine
 
 __all__ = ["Queues", "changed_policy", "new_policy", "to_start"]
 
@@ -22,6 +26,11 @@ _FIELDS = frozenset(QueuePolicy.__struct_fields__)
 
 class Queues(Scope):
     """The verbs on queues and topics themselves."""
+
+    def __init__(self, engine: Engine, options: BrokerOptions, tenant: str) -> None:
+        super().__init__(engine, options, tenant)
+        #: Changes of policies follow one another: each reads what the one before wrote.
+        self._policies = asyncio.Lock()
 
     async def create_queue(
         self, name: str, filter: str = "TRUE", *, start: str | Start = "latest", **policy: object
@@ -32,13 +41,15 @@ class Queues(Scope):
         """
         check_name(name, "queue")
         wanted = new_policy({"filter": filter, **policy})
-        return await self._put(name, wanted, to_start(start))
+        async with self._policies:
+            return await self._put(name, wanted, to_start(start))
 
     async def update_queue(self, name: str, **changes: object) -> QueueInfo:
         """Change some fields of a queue's policy; the others stay."""
         check_name(name, "queue")
-        info = await self._engine.get_queue(self.tenant, name)
-        return await self._put(name, changed_policy(info.policy, changes), Start())
+        async with self._policies:
+            info = await self._engine.get_queue(self.tenant, name)
+            return await self._put(name, changed_policy(info.policy, changes), Start())
 
     async def queue(self, name: str) -> QueueInfo:
         """The queue as it is."""
@@ -54,15 +65,19 @@ class Queues(Scope):
 
     async def pause(self, queue: str) -> None:
         """Hand out nothing until ``resume``."""
-        await self._engine.pause(self.tenant, check_queue_name(queue), True)
+        check_queue_name(queue)
+        async with self._policies:
+            await self._engine.pause(self.tenant, queue, True)
 
     async def resume(self, queue: str) -> None:
         """Hand out again."""
-        await self._engine.pause(self.tenant, check_queue_name(queue), False)
+        check_queue_name(queue)
+        async with self._policies:
+            await self._engine.pause(self.tenant, queue, False)
 
     async def put_topic(self, name: str, policy: TopicPolicy | None = None) -> None:
         """Register a topic, or replace its policy."""
-        checked = check_topic_policy(policy or TopicPolicy())
+        checked = check_topic_policy(TopicPolicy() if policy is None else policy)
         await self._engine.put_topic(self.tenant, check_name(name, "topic"), checked)
 
     async def topic(self, name: str) -> TopicPolicy | None:
@@ -95,18 +110,28 @@ def changed_policy(policy: QueuePolicy, fields: dict[str, object]) -> QueuePolic
             field=unknown[0],
         )
     values = {name: getattr(policy, name) for name in _FIELDS}
-    changed = check_queue_policy(QueuePolicy(**{**values, **fields}))
+    changed = check_queue_policy(QueuePolicy(**{**values, **fields, **_normal(fields)}))
     parse(changed.filter)
     return changed
 
 
-def to_start(start: str | Start) -> Start:
+def _normal(fields: dict[str, object]) -> dict[str, object]:
+    """``ordering`` may be given as text."""
+    ordering = fields.get("ordering", Ordering.NONE)
+    if "ordering" not in fields:
+        return {}
+    if not isinstance(ordering, str) or ordering not in tuple(Ordering):
+        raise BadPolicy("ordering is 'none' or 'partition'.", field="ordering")
+    return {"ordering": Ordering(ordering)}
+
+
+def to_start(start: object) -> Start:
     """``latest``, ``earliest``, or a ``Start`` with an offset or a time."""
     if isinstance(start, str):
         start = Start(start)
-    if start.at not in (Start.LATEST, Start.EARLIEST, Start.OFFSET, Start.TIME):
+    if not isinstance(start, Start) or start.at not in Start.KINDS:
         raise BadInput(
-            f"start is {start.at!r}; it is latest, earliest, an offset or a time.", field="start"
+            f"start is {start!r}; it is latest, earliest, an offset or a time.", field="start"
         )
     if type(start.value) is not int or not 0 <= start.value <= MAX_TIME_MS:
         raise BadInput(f"start has the value {start.value!r}; it is at least 0.", field="start")

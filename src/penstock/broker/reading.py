@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from msgspec import Struct
 
-from penstock.broker.explain import Why, explain_delivery
-from penstock.broker.scope import Scope, check_count, to_message_id
-from penstock.errors import BadInput
+from penstock.broker.explain import Why, explain_delivery, partition_of
+from penstock.broker.scope import Scope, check_count, check_offset, to_message_id
 from penstock.filters import parse
 from penstock.model.delivery import (
     Event,
@@ -20,9 +20,8 @@ from penstock.model.delivery import (
     Snapshot,
 )
 from penstock.model.limits import MAX_PAGE, check_queue_name
-from penstock.model.message import Offset
-from penstock.model.queue import Ordering, QueueInfo
-from penstock.model.states import State
+from penstock.model.message import Message, MessageId, Offset
+from penstock.model.queue import QueueInfo
 
 __all__ = ["Preview", "Reading"]
 
@@ -46,10 +45,9 @@ class Reading(Scope):
         self, start: int = 0, *, limit: int = MAX_PAGE, payloads: bool = False
     ) -> LogPage:
         """Committed log entries from an offset on."""
-        if type(start) is not int or start < 0:
-            raise BadInput(f"start is {start!r}; it is an offset.", field="start")
+        offset = check_offset("start", start)
         check_count("limit", limit, READ_BATCH)
-        return await self._engine.read_log(self.tenant, Offset(start), limit, payloads=payloads)
+        return await self._engine.read_log(self.tenant, offset, limit, payloads=payloads)
 
     async def log_end(self) -> Offset:
         """The offset after the last committed entry."""
@@ -58,20 +56,26 @@ class Reading(Scope):
     async def preview(self, filter: str, *, start: int = 0) -> Preview:
         """What a queue with this filter would take from the log: count and sample."""
         wanted = parse(filter)
+        position = check_offset("start", start)
         count = scanned = 0
         sample: list[LogEntry] = []
+        #: A keyed message is one message, and its newest values decide.
+        keyed: dict[MessageId, bool] = {}
         end = await self._engine.log_end(self.tenant)
-        position = Offset(start)
         while position < end:
             page = await self._engine.read_log(self.tenant, position, READ_BATCH)
             for entry in page.entries:
                 scanned += 1
-                if wanted.matches(entry.message):
-                    count += 1
-                    if len(sample) < _SAMPLE:
-                        sample.append(entry)
+                matches = wanted.matches(entry.message)
+                if entry.message.key is not None:
+                    keyed[entry.message.id] = matches
+                else:
+                    count += matches
+                if matches and len(sample) < _SAMPLE:
+                    sample.append(entry)
             position = page.next_offset
-        return Preview(count, scanned, tuple(sample))
+            await asyncio.sleep(0)  # A long log: let others have their turn.
+        return Preview(count + sum(keyed.values()), scanned, tuple(sample))
 
     async def message(self, message_id: int) -> MessageDeliveries:
         """A message, its payload, and where it stands in every queue."""
@@ -95,29 +99,14 @@ class Reading(Scope):
         check_queue_name(queue)
         info = await self._engine.get_queue(self.tenant, queue)
         found = await self._engine.message(self.tenant, to_message_id(message_id))
-        snapshot = next((item for item in found.deliveries if item.queue == queue), None)
         stats = await self._engine.stats(self.tenant, queue)
-        ahead = await self._ahead(info, snapshot)
-        now = self._clock.now()
-        return explain_delivery(info, found.message, snapshot, stats, ahead, now)
+        ahead = await self._ahead(info, found.message, stats)
+        return explain_delivery(info, found, stats, ahead, self._clock.now())
 
-    async def _ahead(self, info: QueueInfo, snapshot: Snapshot | None) -> Snapshot | None:
-        """What stands before a delivery in its partition of an ordered queue."""
-        if snapshot is None or info.policy.ordering is not Ordering.PARTITION:
+    async def _ahead(self, info: QueueInfo, message: Message, stats: QueueStats) -> Snapshot | None:
+        """The first unsettled delivery of the message's partition, if it stands before it."""
+        partition = partition_of(stats, message)
+        if partition is None or partition.watermark + 1 >= message.id:
             return None
-        message = snapshot.message
-        candidates: list[Snapshot] = []
-        for state in (State.IN_FLIGHT, State.DELAYED, State.AVAILABLE):
-            candidates += await self._first_before(
-                info.name, state, message.id, message.partition_key
-            )
-        return min(candidates, key=lambda item: item.message.id, default=None)
-
-    async def _first_before(
-        self, queue: str, state: State, message_id: int, partition: str | None
-    ) -> list[Snapshot]:
-        quoted = (partition or "").replace("'", "''")
-        same = f"partition_key = '{quoted}'"
-        where = parse(same if partition else f"({same}) OR partition_key IS NULL")
-        page = await self._engine.peek(self.tenant, queue, state, where, MAX_PAGE)
-        return [item for item in page.items if item.message.id < message_id]
+        first = await self._engine.message(self.tenant, MessageId(partition.watermark + 1))
+        return next((item for item in first.deliveries if item.queue == info.name), None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-from penstock.broker.scope import Scope, check_count, to_state, to_where
+from penstock.broker.scope import Scope, check_count, check_offset, check_text, to_state, to_where
 from penstock.errors import BadInput
 from penstock.model.delivery import (
     Page,
@@ -14,8 +15,7 @@ from penstock.model.delivery import (
     RouteReply,
     SweepReply,
 )
-from penstock.model.limits import MAX_KEY_BYTES, MAX_PAGE, check_queue_name
-from penstock.model.message import Offset
+from penstock.model.limits import MAX_PAGE, check_queue_name
 from penstock.model.states import State
 
 __all__ = ["Replaying"]
@@ -24,6 +24,8 @@ __all__ = ["Replaying"]
 ROUTE_BATCH: Final = 10_000
 #: Deliveries that a replay or purge takes without being told a limit.
 BULK_LIMIT: Final = 1_000_000
+#: A claim number in hex: 60 bits.
+_CURSOR: Final = re.compile(r"[0-9a-f]{1,15}")
 
 
 class Replaying(Scope):
@@ -52,7 +54,7 @@ class Replaying(Scope):
         if rate is not None:
             check_count("rate", rate, 10**9)
         if replay_id is not None:
-            _check_id("replay_id", replay_id)
+            check_text("replay_id", replay_id, least=1)
         try:
             source = ReplaySource(source)
         except ValueError as error:
@@ -107,22 +109,9 @@ class Replaying(Scope):
 
     async def archived(self, through: int) -> None:
         """Tell retention that everything up to ``through`` has a verified copy (A1)."""
-        if type(through) is not int or through < 0:
-            raise BadInput("through is an offset.", field="through")
-        await self._engine.archived(self.tenant, Offset(through))
-
-
-def _check_id(field: str, value: object) -> None:
-    if type(value) is not str or not value or len(value.encode(errors="replace")) > MAX_KEY_BYTES:
-        raise BadInput(
-            f"{field} is text of 1 to {MAX_KEY_BYTES} bytes.", field=field, limit=MAX_KEY_BYTES
-        )
+        await self._engine.archived(self.tenant, check_offset("through", through))
 
 
 def _check_cursor(cursor: object) -> None:
-    try:
-        if type(cursor) is not str:
-            raise ValueError(cursor)
-        int(cursor, 16)
-    except ValueError as error:
-        raise BadInput("cursor is what the page before gave.", field="cursor") from error
+    if type(cursor) is not str or _CURSOR.fullmatch(cursor) is None:
+        raise BadInput("cursor is what the page before gave.", field="cursor")

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from penstock.errors import BadInput
+from penstock.errors import BadFilter, BadInput, TooLarge
 from penstock.filters import Filter, parse
-from penstock.model.limits import check_name
-from penstock.model.message import MessageId
+from penstock.model.limits import MAX_KEY_BYTES, MAX_OFFSET, check_name
+from penstock.model.message import MessageId, Offset
 from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions
 
-__all__ = ["BrokerOptions", "Scope", "check_count", "to_message_id", "to_state", "to_where"]
+__all__ = [
+    "BrokerOptions",
+    "Scope",
+    "check_count",
+    "check_offset",
+    "check_text",
+    "to_message_id",
+    "to_state",
+    "to_where",
+    "utf8_bytes",
+]
 
 
 class BrokerOptions(Struct, frozen=True, kw_only=True):
@@ -35,7 +45,45 @@ class Scope:
 
 def to_where(where: str | None) -> Filter | None:
     """The filter that a bulk verb selects by; None selects everything."""
-    return None if where is None else parse(where)
+    if where is None:
+        return None
+    try:
+        return parse(where)
+    except BadFilter as error:
+        error.field = "where"
+        raise
+
+
+def utf8_bytes(field: str, text: str) -> int:
+    """How many bytes a text takes; one that is not valid Unicode cannot be stored."""
+    if text.isascii():
+        return len(text)
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise BadInput(f"{field} holds text that is not valid Unicode.", field=field) from error
+
+
+def check_text(field: str, value: object, *, least: int = 0, most: int = MAX_KEY_BYTES) -> None:
+    """Refuse what is not a text of at most ``most`` bytes."""
+    if type(value) is not str:
+        raise BadInput(f"{field} is {type(value).__name__}; it is text.", field=field)
+    size = utf8_bytes(field, value)
+    if size > most:
+        raise TooLarge(f"{field} has {size} bytes; the limit is {most}.", field=field, limit=most)
+    if size < least:
+        raise BadInput(f"{field} is empty.", field=field)
+
+
+def check_offset(field: str, value: object) -> Offset:
+    """The offset, if it can be one."""
+    if type(value) is not int or not 0 <= value <= MAX_OFFSET:
+        raise BadInput(
+            f"{field} is {value!r}; it is an offset, from 0 to {MAX_OFFSET}.",
+            field=field,
+            limit=MAX_OFFSET,
+        )
+    return Offset(value)
 
 
 def to_state(state: State | str) -> State:
@@ -49,8 +97,8 @@ def to_state(state: State | str) -> State:
 
 def to_message_id(message_id: object) -> MessageId:
     """The id, if it can be one."""
-    if type(message_id) is not int or not 0 <= message_id < 2**64:
-        raise BadInput(f"{message_id!r} is not a message id.", field="id")
+    if type(message_id) is not int or not 0 <= message_id <= MAX_OFFSET:
+        raise BadInput(f"{message_id!r} is not a message id.", field="id", limit=MAX_OFFSET)
     return MessageId(message_id)
 
 

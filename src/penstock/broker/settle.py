@@ -22,8 +22,10 @@ from penstock.model.delivery import (
 from penstock.model.limits import MAX_BATCH, check_queue_name
 from penstock.storage.contract import Outgoing
 
-__all__ = ["Settling", "check_settlements"]
+__all__ = ["Settling", "check_publishes", "check_settlements"]
 
+#: Topics that one settle publishes to; each has a batch of its own.
+MAX_PUBLISHES: Final = 100
 #: As long as failed deliveries are kept by default: a longer wait is a schedule, not a retry.
 MAX_NACK_DELAY_MS: Final = 14 * 24 * 3600 * 1000
 _KINDS: Final = (Ack, Nack, Reject, Release, Extend)
@@ -41,13 +43,15 @@ class Settling(Publishing):
     ) -> SettleReply:
         """End claims, each on its own; with ``publish``, all of it in one commit or nothing."""
         check_queue_name(queue)
+        check_publishes(publish)
+        if self._options.require_topics:
+            for item in publish:
+                await self._check_registered(item.topic)
+        # Nothing may wait between this and the engine: the caller's lists could change.
         check_settlements(settlements, self._limits.payload_bytes)
         outgoing = [
             Outgoing(item.topic, self._check_batch(item.topic, item.messages)) for item in publish
         ]
-        if self._options.require_topics:
-            for item in outgoing:
-                await self._check_registered(item.topic)
         return await self._engine.settle(self.tenant, queue, settlements, outgoing)
 
     async def ack(self, delivery: Delivery, result: bytes | None = None) -> Outcome:
@@ -83,11 +87,29 @@ class Settling(Publishing):
         return outcome
 
 
+def check_publishes(publish: Sequence[Outgoing]) -> None:
+    """Refuse what is not a short list of messages by topic."""
+    if not isinstance(publish, list | tuple) or any(
+        not isinstance(item, Outgoing) for item in publish
+    ):
+        raise BadInput("publish is a list or tuple of Outgoing.", field="publish")
+    if len(publish) > MAX_PUBLISHES:
+        raise TooLarge(
+            f"A settle publishes to {len(publish)} topics; the limit is {MAX_PUBLISHES}.",
+            field="publish",
+            limit=MAX_PUBLISHES,
+        )
+
+
 def check_settlements(settlements: Sequence[Settlement], result_limit: int) -> None:
     """Refuse the call if any settlement in it is malformed."""
-    if not 0 < len(settlements) <= MAX_BATCH:
+    if not isinstance(settlements, list | tuple):
+        raise BadInput("settlements is a list or tuple.", field="settlements")
+    if not settlements:
+        raise BadInput("There is at least one settlement.", field="settlements", limit=1)
+    if len(settlements) > MAX_BATCH:
         raise TooLarge(
-            f"{len(settlements)} settlements; 1 to {MAX_BATCH} are allowed.",
+            f"{len(settlements)} settlements; the limit is {MAX_BATCH}.",
             field="settlements",
             limit=MAX_BATCH,
         )

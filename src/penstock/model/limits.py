@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.errors import BadName
+from penstock.errors import BadInput, BadName
 
 __all__ = [
     "CONSUMER_LEASE_MS",
@@ -30,11 +30,14 @@ __all__ = [
     "MAX_HEADER_NAME_BYTES",
     "MAX_KEY_BYTES",
     "MAX_LEASE_MS",
+    "MAX_OFFSET",
     "MAX_PAGE",
+    "MAX_PAYLOAD_BYTES",
     "MAX_PRIORITY",
     "MAX_TIME_MS",
     "MIN_LEASE_MS",
     "Limits",
+    "check_limits",
     "check_name",
     "check_queue_name",
     "is_dead_letter",
@@ -53,6 +56,8 @@ MAX_PAGE: Final = 1_000
 MAX_HEADERS: Final = 64
 MAX_HEADERS_BYTES: Final = 16 * 1024
 MAX_HEADER_NAME_BYTES: Final = 255
+#: A payload is read and written in one piece; what is larger belongs into an object store.
+MAX_PAYLOAD_BYTES: Final = 1024**3
 #: partition_key, key, idempotency id and content_type: they stand in keys of the store.
 MAX_KEY_BYTES: Final = 512
 #: An error is kept with every failed delivery; a longer text is cut, not refused.
@@ -69,6 +74,8 @@ MAX_BUCKET_EXPONENT: Final = 4
 MIN_LEASE_MS: Final = 100
 #: SQS stops at twelve hours, and so do we: a longer lease hides a dead worker for a day.
 MAX_LEASE_MS: Final = 12 * 3600 * 1000
+#: Offsets and message ids; ten lanes of them have to fit the 60 bits of a claim number.
+MAX_OFFSET: Final = 10**17 - 1
 #: How long a consumer of an ordered queue keeps its partitions without a heartbeat; it
 #: renews every third of that, so two lost heartbeats in a row are survived.
 CONSUMER_LEASE_MS: Final = 30_000
@@ -76,6 +83,7 @@ CONSUMER_LEASE_MS: Final = 30_000
 MAX_TIME_MS: Final = 253_402_300_799_999
 
 DLQ_SUFFIX: Final = ".dlq"
+_MAX_NAME: Final = 128
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -91,6 +99,19 @@ class Limits(Struct, frozen=True, kw_only=True):
     log_retention_ms: int = 24 * 3600 * 1000
 
 
+def check_limits(limits: Limits) -> Limits:
+    """Return ``limits`` if every one of them makes sense."""
+    for field, most in (("payload_bytes", MAX_PAYLOAD_BYTES), ("log_retention_ms", MAX_TIME_MS)):
+        value = getattr(limits, field)
+        if type(value) is not int or not 0 <= value <= most:
+            raise BadInput(
+                f"{field} is {value!r}; it is a whole number from 0 to {most}.",
+                field=field,
+                limit=most,
+            )
+    return limits
+
+
 def is_dead_letter(queue: str) -> bool:
     """Whether ``queue`` names the dead-letter queue of another one."""
     return queue.endswith(DLQ_SUFFIX)
@@ -98,7 +119,7 @@ def is_dead_letter(queue: str) -> bool:
 
 def check_name(name: object, field: str) -> str:
     """Return ``name`` if it may be given to a tenant, topic, queue or consumer."""
-    if not isinstance(name, str) or not _is_name(name):
+    if not isinstance(name, str) or len(name) > _MAX_NAME or not _is_name(name):
         raise BadName(f"{field} {name!r} is not a valid name.", field=field, limit=128)
     if name.endswith(DLQ_SUFFIX):
         raise BadName(f"{field} {name!r} ends in the reserved suffix .dlq.", field=field)

@@ -96,6 +96,7 @@ class Start(Struct, frozen=True):
     EARLIEST = "earliest"
     OFFSET = "offset"
     TIME = "time"
+    KINDS = (LATEST, EARLIEST, OFFSET, TIME)
 
 
 class QueueInfo(Struct, frozen=True, kw_only=True):
@@ -123,6 +124,8 @@ class TopicPolicy(Struct, frozen=True, kw_only=True):
 
 def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
     """Return ``policy`` if every field is inside its bounds; the filter is checked apart."""
+    if not isinstance(policy.backoff, Backoff):
+        raise BadPolicy("backoff is a Backoff.", field="backoff")
     _within("max_attempts", policy.max_attempts, 1, MAX_ATTEMPTS)
     _within("min_lease_ms", policy.min_lease_ms, 1, MAX_LEASE_MS)
     _within("max_lease_ms", policy.max_lease_ms, policy.min_lease_ms, MAX_LEASE_MS)
@@ -137,7 +140,7 @@ def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
         _within("throughput_limit", policy.throughput_limit, 1, 10**9)
     _within("partition_concurrency", policy.partition_concurrency, 1, MAX_PARTITION_CONCURRENCY)
     _within("bucket_size", policy.bucket_size, 0, MAX_BUCKET_EXPONENT)
-    if policy.ordering not in tuple(Ordering):
+    if not isinstance(policy.ordering, Ordering):
         raise BadPolicy("ordering is 'none' or 'partition'.", field="ordering")
     if not isinstance(policy.paused, bool):
         raise BadPolicy("paused is true or false.", field="paused")
@@ -147,6 +150,8 @@ def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
 
 def check_topic_policy(policy: TopicPolicy) -> TopicPolicy:
     """Return ``policy`` if every field is inside its bounds."""
+    if not isinstance(policy, TopicPolicy):
+        raise BadPolicy("A topic's policy is a TopicPolicy.", field="policy")
     if policy.default_ttl_ms is not None:
         _within("default_ttl_ms", policy.default_ttl_ms, 1, 3650 * _DAY_S * 1000)
     _within("dedup_window_ms", policy.dedup_window_ms, 0, 30 * _DAY_S * 1000)
@@ -160,7 +165,7 @@ def check_topic_policy(policy: TopicPolicy) -> TopicPolicy:
 
 
 def _within(field: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+    if type(value) is not int or not low <= value <= high:
         raise BadPolicy(
             f"{field} is {value!r}; it has to be a whole number from {low} to {high}.",
             field=field,
@@ -169,7 +174,11 @@ def _within(field: str, value: object, low: int, high: int) -> None:
 
 
 def _text(field: str, value: object, limit: int) -> None:
-    if not isinstance(value, str) or len(value.encode()) > limit:
+    try:
+        size = len(value.encode()) if isinstance(value, str) else limit + 1
+    except UnicodeEncodeError as error:
+        raise BadPolicy(f"{field} holds text that is not valid Unicode.", field=field) from error
+    if size > limit:
         raise BadPolicy(
             f"{field} has to be text of at most {limit} bytes.", field=field, limit=limit
         )

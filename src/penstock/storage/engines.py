@@ -28,8 +28,8 @@ SCHEMES: Final[dict[str, str]] = {
 async def open_engine(url: str, options: EngineOptions | None = None) -> Engine:
     """Open the store that ``url`` names."""
     try:
-        parts = urlsplit(url)
-    except (ValueError, AttributeError) as error:
+        parts = urlsplit(str.__str__(url))
+    except (ValueError, TypeError) as error:
         raise BadUrl(f"{url!r} is not a URL.", field="url") from error
     target = SCHEMES.get(parts.scheme)
     if target is None:

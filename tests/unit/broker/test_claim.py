@@ -294,7 +294,6 @@ async def test_t1_every_tenant_has_its_own_bucket(q: Broker) -> None:
     assert await taken(q.for_tenant("other"), "orders") == 0
 
 
-@pytest.mark.xfail(reason="the bucket is charged after the commit, and others claim meanwhile")
 async def test_claims_at_the_same_time_share_the_bucket(q: Broker) -> None:
     await q.create_queue("orders", throughput_limit=2)
     await fill(q, "orders", 20)
@@ -303,7 +302,6 @@ async def test_claims_at_the_same_time_share_the_bucket(q: Broker) -> None:
     assert sum(counts) == 1
 
 
-@pytest.mark.xfail(reason="each makes a bucket of its own, and the last one stays")
 async def test_the_first_claims_at_the_same_time_share_the_bucket(q: Broker) -> None:
     await q.create_queue("orders", throughput_limit=2)
     await fill(q, "orders", 20)
@@ -313,7 +311,6 @@ async def test_the_first_claims_at_the_same_time_share_the_bucket(q: Broker) -> 
     assert sum(counts) == 2
 
 
-@pytest.mark.xfail(reason="an empty bucket answers before the engine is asked")
 async def test_e1_a_deleted_queue_is_unknown_even_if_its_bucket_was_empty(q: Broker) -> None:
     await q.create_queue("orders", throughput_limit=1)
     await fill(q, "orders", 2)
@@ -333,7 +330,6 @@ async def test_a_queue_made_anew_has_its_own_limit(q: Broker) -> None:
     assert await taken(q, "orders") == 4
 
 
-@pytest.mark.xfail(reason="only the bucket of the queue itself is read anew")
 async def test_a_changed_limit_holds_for_the_dead_letters_too(q: Broker) -> None:
     await q.create_queue("orders", throughput_limit=3)
     await fill(q, "orders", 3)

@@ -253,13 +253,11 @@ async def dead(q: Broker) -> int:
     return message_id
 
 
-@pytest.mark.xfail(reason="a failed delivery is listed under its own queue only")
 async def test_d1_waiting_in_the_dead_letters(q: Broker) -> None:
     message_id = await dead(q)
     assert await said(q, message_id, "orders.dlq") == (State.AVAILABLE, True, *WAITS)
 
 
-@pytest.mark.xfail(reason="a failed delivery is listed under its own queue only")
 async def test_d1_a_dead_letter_does_not_expire(q: Broker, clock: FakeClock) -> None:
     message_id = await publish(q, ttl_ms=10)
     await q.reject(await take(q), "no good")
@@ -285,7 +283,6 @@ async def test_d1_done_in_the_dead_letters(q: Broker, clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("ending", ["held", "done"])
-@pytest.mark.xfail(reason="says that the queue never had it")
 async def test_d1_the_queue_knows_that_it_failed(q: Broker, ending: str) -> None:
     """Whatever happens to the dead letter, the message was not published before the queue."""
     message_id = await dead(q)
@@ -324,7 +321,6 @@ async def test_c4_blocked_behind_another(ordered: Broker, partition_key: str | N
         )
 
 
-@pytest.mark.xfail(reason="the partition is looked for with a filter, and those have no NUL")
 async def test_c4_blocked_in_a_partition_that_no_filter_can_name(ordered: Broker) -> None:
     first, second = [await publish(ordered, partition_key="\x00") for _ in range(2)]
     await ordered.join("orders", "worker")
@@ -365,7 +361,6 @@ async def test_o1_nobody_owns_the_partition(ordered: Broker) -> None:
     assert (await said(ordered, message_id))[1] is False
 
 
-@pytest.mark.xfail(reason="takes every partition for a strict one")
 async def test_c4_several_at_once_are_not_blocked(q: Broker) -> None:
     await q.create_queue("orders", ordering=Ordering.PARTITION, partition_concurrency=2)
     ids = [await publish(q, partition_key="k") for _ in range(3)]
@@ -431,7 +426,6 @@ async def test_nothing_of_a_paused_queue_is_deliverable(
     assert await deliverable(q, ids) == await claimed(q) == set()
 
 
-@pytest.mark.xfail(reason="only what is stored as available is said to be deliverable")
 @pytest.mark.parametrize("what", ["due", "lapsed"])
 async def test_deliverable_is_what_a_claim_gets_when_time_has_passed(
     q: Broker, clock: FakeClock, what: str

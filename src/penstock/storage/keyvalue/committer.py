@@ -33,6 +33,7 @@ class Committer:
         self._scheduled = False
         self._busy = False
         self._closed = False
+        self._stopped = False
         self._failure: PenstockError | None = None
         self._batches: SimpleQueue[Batch | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -74,6 +75,9 @@ class Committer:
         if sync:
             self._stage.ask_sync()
         future: asyncio.Future[Durability] = self._loop.create_future()
+        if self._stopped:
+            future.set_exception(StoreClosed("The store is closed."))
+            return future
         self._waiting.append(future)
         if not self._scheduled and not self._busy:
             self._scheduled = True
@@ -88,19 +92,18 @@ class Committer:
         if self._stage.has_work or self._busy:
             await self.commit()
 
-    async def close(self) -> bool:
-        """Commit what is staged, stop the thread; returns whether it was open."""
-        if self._closed:
-            return False
+    async def close(self) -> None:
+        """Commit what is staged, stop the thread."""
+        # From here on verbs are refused; those that have staged something get their commit.
+        self._closed = True
         try:
-            if self._failure is None:
-                await self.settled()
+            while self._failure is None and (self._stage.has_work or self._busy or self._waiting):
+                await self.commit()
         finally:
-            self._closed = True
+            self._stopped = True
             if self._thread is not None:
                 self._batches.put(None)
                 await asyncio.to_thread(self._thread.join)
-        return True
 
     # -- on the loop -------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from penstock.errors import QueueNotEmpty, StoreTooNew
+from penstock.errors import QueueNotEmpty, StoreCorrupt, StoreTooNew
 from penstock.filters import parse
 from penstock.model.queue import Ordering, QueuePolicy
 from penstock.storage.contract import EngineOptions
@@ -76,6 +76,8 @@ class Core:
         for key, value in self.stage.prefix(SPEC_PREFIX):
             tenant_name, _, name = key[len(SPEC_PREFIX) :].decode().partition("/")
             policy, facts = decode_spec(value)
+            if not {"queue_number", "filter_version", "created_at"} <= facts.keys():
+                raise StoreCorrupt(f"The specification of queue {name!r} is not complete.")
             queue = self._build(tenant_name, name, facts["queue_number"], policy)
             queue.filter_version = facts["filter_version"]
             queue.created_at = facts["created_at"]

@@ -21,8 +21,8 @@ __all__ = ["Dedup", "FirstPublish"]
 _VALUE = struct.Struct("<QQq")
 _U16 = struct.Struct("<H")
 _SLOT_MS: Final = 60_000
-#: Array counts are 16 bits.
-_MAX_KEYS: Final = 65_535
+#: Array counts are 16 bits, and two slots may have to become one.
+_MAX_KEYS: Final = 32_767
 _KEY_PREFIX_BYTES: Final = 3
 
 
@@ -61,8 +61,11 @@ class Dedup:
         for slot, keys in self._staged.items():
             for begin in range(0, len(keys), _MAX_KEYS):
                 part = keys[begin : begin + _MAX_KEYS]
+                key = dedup_slot_key(slot, self._serial + begin)
+                # Ids whose window was made longer may come to a slot that is there already.
+                part += self._keys_of(stage.get(key))
                 value = _U16.pack(len(part)) + b"".join(map(pack_var_bytes, part))
-                stage.writes[dedup_slot_key(slot, self._serial + begin)] = seal(value)
+                stage.writes[key] = seal(value)
         self._staged = {}
 
     def sweep(self, now: int, limit: int, window_of: Callable[[str, str], int]) -> int:
@@ -71,13 +74,19 @@ class Dedup:
         for slot_key, value in self._stage.scan(
             DEDUP_SLOT_PREFIX, dedup_slot_key(now // _SLOT_MS, 0)
         ):
-            reader = Reader(unseal(value, "idempotency slot"), "idempotency slot")
-            for _ in range(reader.u16()):
-                forgotten += self._forget(reader.var_bytes(), now, window_of)
+            for key in self._keys_of(value):
+                forgotten += self._forget(key, now, window_of)
             self._stage.delete(slot_key)
             if forgotten >= limit:
                 break
         return forgotten
+
+    @staticmethod
+    def _keys_of(value: bytes | None) -> list[bytes]:
+        if value is None:
+            return []
+        reader = Reader(unseal(value, "idempotency slot"), "idempotency slot")
+        return [reader.var_bytes() for _ in range(reader.u16())]
 
     def _forget(self, key: bytes, now: int, window_of: Callable[[str, str], int]) -> int:
         value = self._stage.get(key)

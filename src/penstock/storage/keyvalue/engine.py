@@ -77,6 +77,7 @@ class KeyValueEngine(Guarded, Engine):
     def __init__(self, core: Core, committer: Committer) -> None:
         super().__init__(committer, core.options.clock)
         self._core = core
+        self._closed = False
         adapter = core.adapter
         self.capabilities = Capabilities(
             engine=adapter.name,
@@ -100,8 +101,12 @@ class KeyValueEngine(Guarded, Engine):
         return engine
 
     async def close(self) -> None:
-        if await self._committer.close():
-            self._core.adapter.close()
+        if not self._closed:
+            self._closed = True
+            try:
+                await self._committer.close()
+            finally:
+                self._core.adapter.close()
 
     # -- queues and topics -------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from penstock.errors import StoreCorrupt
 from penstock.model.limits import DLQ_SUFFIX, MAX_PRIORITY
 from penstock.storage.keyvalue.encoding import pack_var_u64, prefix_end, terminated
 
@@ -29,6 +30,7 @@ __all__ = [
     "LogKeys",
     "QueueKeys",
     "bucket_of",
+    "check_claim_id",
     "claim_id_of",
     "claim_ranges",
     "dedup_key",
@@ -110,6 +112,12 @@ def claim_ranges(low: int, high: int, exponents: Iterable[int]) -> Iterator[tupl
         for lane in range(LANES):
             base = exponent << EXPONENT_SHIFT | lane * LANE_SPAN
             yield base + low, base + high
+
+
+def check_claim_id(claim_id: int, message_id: int) -> None:
+    """A claim id ends in its message id; a flipped bit in either shows here (X1)."""
+    if (claim_id & NUMBER_MASK) % LANE_SPAN != message_id:
+        raise StoreCorrupt(f"A record of message {message_id} has the claim id of another.")
 
 
 def bucket_of(claim_id: int) -> int:

@@ -15,7 +15,7 @@ __all__ = ["open_memory", "open_rocksdb"]
 
 async def open_rocksdb(url: SplitResult, options: EngineOptions) -> Engine:
     """``rocksdb:///absolute/path`` or ``rocksdb:relative/path``."""
-    if url.netloc or not url.path or url.query or url.fragment:
+    if url.netloc or not url.path or url.query or url.fragment or "\0" in unquote(url.path):
         raise BadUrl(
             f"{url.geturl()!r} is not rocksdb:///path (three slashes before an absolute path).",
             field="url",

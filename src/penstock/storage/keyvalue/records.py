@@ -15,7 +15,6 @@ from penstock.model.delivery import Attempt
 from penstock.model.message import Message
 from penstock.model.queue import Backoff, Ordering, QueuePolicy
 from penstock.storage.keyvalue.encoding import Reader, pack_utf8, pack_var_bytes
-from penstock.storage.keyvalue.keys import LANE_SPAN, NUMBER_MASK
 
 __all__ = [
     "AVAILABLE",
@@ -83,7 +82,7 @@ def read_settled(value: bytes) -> list[tuple[int, int, int, int, bytes]]:
 
 def read_log_value(value: bytes) -> Iterator[tuple[int, bytes]]:
     """(message id, metadata) of each message of a log entry."""
-    out, end = _read(_LOGGED, value, 0, claims=False)
+    out, end = _read(_LOGGED, value, 0)
     if end != len(value):
         raise StoreCorrupt("A log entry is longer than it says.")
     return iter(out)  # type: ignore[arg-type]
@@ -95,9 +94,7 @@ def log_value(batch: list[Logged]) -> bytes:
     return array([pack(message.id, len(raw)) + raw for message, raw in batch])
 
 
-def _read(
-    head: struct.Struct, value: bytes, position: int, *, claims: bool = True
-) -> tuple[list[tuple[object, ...]], int]:
+def _read(head: struct.Struct, value: bytes, position: int) -> tuple[list[tuple[object, ...]], int]:
     try:
         (count,) = _COUNT.unpack_from(value, position)
         position += 2
@@ -107,9 +104,6 @@ def _read(
             fields = head.unpack_from(value, position)
             position += size
             end = position + fields[-1]
-            # A claim id ends in its message id; a flipped bit in either shows here.
-            if claims and (fields[1] & NUMBER_MASK) % LANE_SPAN != fields[0]:
-                raise StoreCorrupt("A bucket record has a claim id of another message.")
             out.append((*fields[:-1], value[position:end]))
             position = end
     except struct.error as error:
@@ -131,6 +125,8 @@ def append_attempt(value: bytes | None, claimed_at: int, consumer: bytes) -> byt
     """The record with one more attempt; the oldest goes when the count would not fit."""
     if value is None:
         return first_attempt(claimed_at, consumer)
+    if len(value) < _COUNT.size:
+        raise StoreCorrupt("An attempts record is cut short.")
     (count,) = _COUNT.unpack_from(value)
     body = value[2:]
     if count == 0xFFFF:

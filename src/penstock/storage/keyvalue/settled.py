@@ -17,6 +17,7 @@ from penstock.storage.keyvalue.keys import (
     NUMBER_MASK,
     QueueKeys,
     bucket_of,
+    check_claim_id,
     claim_id_of,
     claim_ranges,
 )
@@ -148,7 +149,10 @@ class SettledShelf:
         stage.writes[key] = seal(value) if self._sealed else value
 
     def _rows(self, value: bytes) -> list[tuple[int, int, int, int, bytes]]:
-        return read_settled(unseal(value, "expired bucket") if self._sealed else value)
+        rows = read_settled(unseal(value, "expired bucket") if self._sealed else value)
+        for row in rows:
+            check_claim_id(row[1], row[0])
+        return rows
 
     def evict(self, completed: int) -> None:
         """Forget clean buckets, the oldest first."""

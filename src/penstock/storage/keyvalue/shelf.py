@@ -25,6 +25,7 @@ from penstock.storage.keyvalue.keys import (
     NUMBER_MASK,
     QueueKeys,
     bucket_of,
+    check_claim_id,
     claim_ranges,
 )
 from penstock.storage.keyvalue.records import (
@@ -306,22 +307,12 @@ class Shelf:
             if end != len(active):
                 raise StoreCorrupt("An active bucket is longer than it says.")
             for message_id, claim_id, claimed_at, deadline, attempts, metadata in held:
+                check_claim_id(claim_id, message_id)
                 entry = Entry.waiting(message_id, claim_id, attempts, metadata)
                 entry.claimed_at = claimed_at
                 entry.hold(deadline)
                 bucket.in_flight[claim_id] = entry
-            reader = Reader(unseal(value, "lease"), "lease")
-            for _ in range(reader.u16()):
-                claim_id, grant, epoch = reader.u64(), reader.u64(), reader.u64()
-                if claim_id not in bucket.in_flight:
-                    raise StoreCorrupt("A lease is of a delivery that is not in flight.")
-                entry = bucket.in_flight[claim_id]
-                entry.grant, entry.epoch, entry.at = grant, epoch, reader.i64()
-                entry.consumer = reader.utf8()
-                entry.lease = _lease(entry)
-                entry.receipt = receipt_of(queue_number, claim_id, grant, entry.attempts)
-                bucket.leased = True
-                out.append(entry)
+            out += _read_leases(bucket, value, queue_number)
         return out
 
     def evict(self, keep: int, completed: int) -> None:
@@ -349,6 +340,7 @@ class Shelf:
     def write_bucket(self, stage: Stage, bucket: Bucket) -> None:
         suffix = bucket.bucket_id.to_bytes(8, "big")
         writes = stage.writes
+        bucket.sort()  # On disk they are always in order.
         waiting = array([entry.encoded for entry in bucket.available.values()])
         held = array([entry.encoded for entry in bucket.in_flight.values()])
         if self._dead_letters:
@@ -389,6 +381,7 @@ class Shelf:
     def _fill(self, bucket: Bucket, value: bytes) -> None:
         entries = self._waiting_entries(value)
         for entry in entries:
+            check_claim_id(entry.claim_id, entry.message_id)
             if bucket_of(entry.claim_id) != bucket.bucket_id:
                 raise StoreCorrupt("A bucket holds an entry of another bucket.")
         bucket.available = {entry.claim_id: entry for entry in entries}
@@ -418,3 +411,22 @@ class Shelf:
 def _lease(entry: Entry) -> bytes:
     head = LEASE.pack(entry.claim_id, entry.grant, entry.epoch, entry.at)
     return head + pack_utf8(entry.consumer)
+
+
+def _read_leases(bucket: Bucket, value: bytes, queue_number: int) -> list[Entry]:
+    """Give the in-flight entries of a bucket what their record has no room for."""
+    reader = Reader(unseal(value, "lease"), "lease")
+    out: list[Entry] = []
+    for _ in range(reader.u16()):
+        entry = bucket.in_flight.get(reader.u64())
+        if entry is None:
+            raise StoreCorrupt("A lease is of a delivery that is not in flight.")
+        entry.grant, entry.epoch, entry.at = reader.u64(), reader.u64(), reader.i64()
+        entry.consumer = reader.utf8()
+        entry.lease = _lease(entry)
+        entry.receipt = receipt_of(queue_number, entry.claim_id, entry.grant, entry.attempts)
+        out.append(entry)
+    if len(out) != len(bucket.in_flight):
+        raise StoreCorrupt("A delivery is in flight without a lease.")
+    bucket.leased = True
+    return out

@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.model.limits import MAX_ERROR_BYTES
+from penstock.model.limits import MAX_ATTEMPTS, MAX_ERROR_BYTES
 from penstock.model.states import State, Transition
 from penstock.storage.keyvalue.encoding import Reader, pack_utf8, seal, unseal
 
@@ -50,8 +50,13 @@ class Trail(Struct, frozen=True):
 
     @property
     def last_error(self) -> str | None:
-        """The error that was reported last."""
-        return next((mark.error for mark in reversed(self.marks) if mark.error is not None), None)
+        """The error that was reported last; a replayed delivery begins without one."""
+        for mark in reversed(self.marks):
+            if mark.transition is Transition.REPLAY:
+                return None
+            if mark.error is not None:
+                return mark.error
+        return None
 
     def then(
         self,
@@ -64,7 +69,7 @@ class Trail(Struct, frozen=True):
         """The trail with one more transition; ``grant`` is the queue's highest so far."""
         released, replayed_grant = self.released, self.replayed_grant
         if transition is Transition.RELEASE:
-            released += 1
+            released = min(released + 1, MAX_ATTEMPTS)
         elif transition is Transition.REPLAY:
             released, replayed_grant = 0, grant
         marks = (*self.marks, Mark(at, transition, state, error))

@@ -133,7 +133,6 @@ def test_an_id_used_again_after_its_window_is_forgotten_later(
     assert (_ids(adapter), _slots(adapter)) == ([], [])
 
 
-@pytest.mark.xfail(strict=True, reason="an id that moves overwrites the slot of the last publish")
 def test_moved_ids_do_not_push_others_out_of_their_slot(
     adapter: MemoryAdapter, stage: Stage, commit: Callable[[], int]
 ) -> None:

@@ -75,12 +75,16 @@ def _metadata(
     times: str,
     flags: str = "00",
     keys: str = "",
+    message_id: int | None = None,
 ) -> str:
     """``times`` are published_at, deliver_at and expires_at."""
     checksum = zlib.crc32(payload).to_bytes(4, "little").hex()
     name = f"{len(topic):02x}00 {topic.encode().hex()}"
     head = f"01 {_id(offset)} {times} 04 {len(payload):02x}000000 {checksum} {flags}"
-    return _sealed(f"{head} {name} {keys} 0000")
+    text = f"{head} {name} {keys} 0000"
+    # Begun with the message id, which is the offset unless this replaces another.
+    crc = zlib.crc32(_raw(text), offset if message_id is None else message_id)
+    return f"{text} {crc.to_bytes(4, 'little').hex()}"
 
 
 def _field(name: str, value: int) -> str:
@@ -130,7 +134,7 @@ M = [
 ]
 M4 = _metadata(4, b"1", "mail", f"{T1} {T1} {T1_TTL}", "01", "0100 70")
 M5 = _metadata(5, b"2", "mail", f"{T1} {T1} {T1_TTL}", "03", "0100 70 0100 6b")
-M6 = _metadata(6, b"3", "mail", f"{T1} {T1} {T1_TTL}", "03", "0100 70 0100 6b")
+M6 = _metadata(6, b"3", "mail", f"{T1} {T1} {T1_TTL}", "03", "0100 70 0100 6b", message_id=5)
 M7 = _metadata(7, b"l", "late", f"{T1} {T1_10} {T1_20}")
 
 #: After one second: message 0 waits (it was released), 1 is in flight, 2 failed, 3 is done.
@@ -210,7 +214,7 @@ LATER: dict[str, str] = {
     f"010706 {ORDERS} 0000000000000002": _sealed(
         f"0000 {_id(4)} 0200 {T1} 07 04 01 0300 626164 {T1_20} 09 01 00"
     ),
-    f"010708 {LATE} {BUCKET}": f"0100 {_id(7)} {_claim(7)} {T1_20} 0000 {_sized(M7)}",
+    f"010708 {LATE} {BUCKET}": _sealed(f"0100 {_id(7)} {_claim(7)} {T1_20} 0000 {_sized(M7)}"),
     f"010709 {LATE} 02 0000000001b05515 {BUCKET}": "",
     f"01070d {ORDERS} 0000000000000002 7231": "",
 }

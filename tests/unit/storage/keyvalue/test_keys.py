@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import StoreCorrupt
 from penstock.storage.keyvalue import keys
 from penstock.storage.keyvalue.keys import (
     LANE_SPAN,
@@ -11,6 +12,7 @@ from penstock.storage.keyvalue.keys import (
     LogKeys,
     QueueKeys,
     bucket_of,
+    check_claim_id,
     claim_id_of,
     claim_ranges,
     message_id_of,
@@ -184,3 +186,13 @@ def test_l1_log_keys_sort_by_offset(segment: int, one: int, other: int) -> None:
 
 def test_t1_one_tenants_log_is_not_inside_another() -> None:
     assert not LogKeys("ab").entry(1, 0).startswith(LogKeys("a").prefix(1))
+
+
+def test_x1_a_claim_id_ends_in_its_message_id() -> None:
+    claim_id = claim_id_of(2, 4, 7)
+    check_claim_id(claim_id, 7)
+    for bit in (0, 13, 40):
+        with pytest.raises(StoreCorrupt):
+            check_claim_id(claim_id, 7 ^ 1 << bit)
+        with pytest.raises(StoreCorrupt):
+            check_claim_id(claim_id ^ 1 << bit, 7)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import struct
 import zlib
 from collections.abc import Callable
 
@@ -64,13 +63,8 @@ def test_available_has_the_layout_of_the_rfc() -> None:
     assert array([element]) + array([]) == FOREIGN
 
 
-def test_x1_a_claim_id_ends_in_its_message_id() -> None:
-    with pytest.raises(StoreCorrupt, match="another message"):
-        read_available(FOREIGN)
-    flipped = bytearray(DONE)
-    flipped[2] ^= 1
-    with pytest.raises(StoreCorrupt, match="another message"):
-        read_settled(bytes(flipped))
+def test_a_vector_of_another_writer_is_read_as_it_is() -> None:
+    assert read_available(FOREIGN)[0] == [(7, 3 << 60 | 12345, 0, b"hi")]
 
 
 def test_in_flight() -> None:
@@ -174,7 +168,6 @@ def test_the_oldest_attempt_goes_when_the_count_would_not_fit() -> None:
     assert (attempts[0], attempts[-1]) == (Attempt(2, "w"), Attempt(3, "last"))
 
 
-@pytest.mark.xfail(strict=True, raises=struct.error, reason="the count is read unguarded")
 @pytest.mark.parametrize("value", [b"", b"\x01"])
 def test_x1_an_attempt_after_a_damaged_record(value: bytes) -> None:
     with pytest.raises(StoreCorrupt):

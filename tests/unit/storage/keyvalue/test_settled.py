@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 from penstock.errors import StoreCorrupt
 from penstock.storage.keyvalue import settled as module
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
+from penstock.storage.keyvalue.encoding import seal
 from penstock.storage.keyvalue.keys import (
     NUMBER_MASK,
     QueueKeys,
@@ -26,7 +27,7 @@ from penstock.storage.keyvalue.keys import (
     claim_id_of,
     message_id_of,
 )
-from penstock.storage.keyvalue.records import SETTLED
+from penstock.storage.keyvalue.records import SETTLED, array
 from penstock.storage.keyvalue.settled import SLOT_MS, Settled, SettledShelf
 from penstock.storage.keyvalue.stage import Stage
 
@@ -47,15 +48,16 @@ def _row(item: Settled) -> Row:
 class SettledMachine(RuleBasedStateMachine):
     """Entries come in any order and under any exponent; a message is here at most once."""
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(sealed=st.booleans())
+    def begin(self, sealed: bool) -> None:
+        self.sealed = sealed
         self.adapter = MemoryAdapter()
         self.model: dict[int, Row] = {}
         self.open()
 
     def open(self) -> None:
         self.stage = Stage(self.adapter)
-        self.shelf = SettledShelf(self.stage, KEYS, KEYS.done, KIND)
+        self.shelf = SettledShelf(self.stage, KEYS, KEYS.done, KIND, sealed=self.sealed)
         self.completed = 0
 
     def pick(self, data: st.DataObject) -> int:
@@ -149,7 +151,7 @@ def _add(shelf: SettledShelf, *message_ids: int) -> None:
 
 
 def test_memory_stays_bounded(stage: Stage, commit: Callable[[], int]) -> None:
-    shelf = SettledShelf(stage, KEYS, KEYS.done, KIND)
+    shelf = SettledShelf(stage, KEYS, KEYS.done, KIND, sealed=False)
     _add(shelf, *range(0, 5000, 100))
     shelf.evict(completed=0)
     assert len(shelf._buckets) == 50
@@ -162,7 +164,7 @@ def test_an_empty_bucket_has_no_record_but_keeps_its_slot(
     stage: Stage, adapter: MemoryAdapter, commit: Callable[[], int]
 ) -> None:
     """The slot goes when retention has looked at it."""
-    shelf = SettledShelf(stage, KEYS, KEYS.done, KIND)
+    shelf = SettledShelf(stage, KEYS, KEYS.done, KIND, sealed=False)
     _add(shelf, 7)
     commit()
     shelf.remove(claim_id_of(2, 4, 7))
@@ -172,7 +174,7 @@ def test_an_empty_bucket_has_no_record_but_keeps_its_slot(
 
 
 def test_a_discarded_shelf_writes_no_bucket(stage: Stage) -> None:
-    shelf = SettledShelf(stage, KEYS, KEYS.done, KIND)
+    shelf = SettledShelf(stage, KEYS, KEYS.done, KIND, sealed=False)
     _add(shelf, 7)
     shelf.discard()
     assert not any(key.startswith(KEYS.done) for key in stage.take().writes)
@@ -181,8 +183,18 @@ def test_a_discarded_shelf_writes_no_bucket(stage: Stage) -> None:
 def test_x1_a_damaged_bucket(stage: Stage, adapter: MemoryAdapter) -> None:
     bucket_id = bucket_of(claim_id_of(2, 4, 7))
     adapter.write({KEYS.done + bucket_id.to_bytes(8, "big"): b"\x01\x00"}, [], sync=True)
-    shelf = SettledShelf(stage, KEYS, KEYS.done, KIND)
+    shelf = SettledShelf(stage, KEYS, KEYS.done, KIND, sealed=False)
     with pytest.raises(StoreCorrupt):
         shelf.get(claim_id_of(2, 4, 7))
     with pytest.raises(StoreCorrupt):
         list(shelf.walk(-1))
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_done_buckets_are_the_rfcs_and_expired_ones_are_sealed(stage: Stage, sealed: bool) -> None:
+    shelf = SettledShelf(stage, KEYS, KEYS.expired, KIND, sealed=sealed)
+    _add(shelf, 7)
+    claim_id = claim_id_of(2, 4, 7)
+    value = array([_encoded((7, claim_id, 0, 1, b""))])
+    written = stage.take().writes[KEYS.expired + bucket_of(claim_id).to_bytes(8, "big")]
+    assert written == (seal(value) if sealed else value)

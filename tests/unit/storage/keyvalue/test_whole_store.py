@@ -203,7 +203,7 @@ VALUES: dict[str, Callable[[bytes], object]] = {
     "010705": _size(0),
     "010706": Trail.decode,
     "010707": _sealed(0),
-    "010708": _settled,
+    "010708": lambda value: _settled(unseal(value, "test")),
     "010709": _size(0),
     "01070a": _sealed(17),
     "01070b": _sealed_size(8),
