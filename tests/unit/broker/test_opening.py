@@ -27,6 +27,11 @@ from penstock.errors import (
     UnknownQueue,
 )
 
+
+def is_empty(folder: Path) -> bool:
+    return not any(folder.iterdir())
+
+
 # -- URLs ------------------------------------------------------------------------------
 
 
@@ -88,7 +93,14 @@ async def test_e1_a_path_with_a_nul(tmp_path: Path) -> None:
     with pytest.raises(BadUrl) as caught:
         await penstock.open(f"rocksdb://{tmp_path}/a%00b")
     assert (caught.value.field, caught.value.status) == ("url", 400)
-    assert list(tmp_path.iterdir()) == []
+    assert is_empty(tmp_path)
+
+
+@pytest.mark.xfail(reason="the path is made without looking at it", raises=UnicodeEncodeError)
+async def test_e1_a_path_that_is_not_unicode(tmp_path: Path) -> None:
+    with pytest.raises(BadUrl) as caught:
+        await penstock.open(f"rocksdb://{tmp_path}/\ud800")
+    assert (caught.value.field, caught.value.status) == ("url", 400)
 
 
 @pytest.mark.parametrize("below", ["", "/store", "/deep/er"])
@@ -153,7 +165,7 @@ async def test_e1_a_bad_tenant_leaves_the_store_closed(tmp_path: Path, tenant: A
     with pytest.raises(BadName) as caught:
         await penstock.open(url, tenant=tenant)
     assert (caught.value.field, caught.value.limit) == ("tenant", 128)
-    assert list(tmp_path.iterdir()) == []
+    assert is_empty(tmp_path)
     async with penstock.open(url) as q:  # Not locked.
         assert await q.queues() == ()
 
@@ -179,7 +191,7 @@ async def test_e1_limits_out_of_bounds_open_nothing(
         await penstock.open(f"rocksdb://{tmp_path}/store", options=options)
     assert (caught.value.field, caught.value.limit) == (field, limit)
     assert caught.value.status == 400
-    assert list(tmp_path.iterdir()) == []
+    assert is_empty(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +208,15 @@ async def test_limits_at_their_bounds(limits: Limits) -> None:
         await q.publish("orders", b"")
         await q.sweep()
         assert await q.log_end() == 1
+
+
+@pytest.mark.parametrize("limits", [None, 5, {"payload_bytes": 1}], ids=repr)
+@pytest.mark.xfail(reason="their fields are read before their type is known", raises=AttributeError)
+async def test_e1_limits_that_are_none(limits: Any) -> None:
+    options = BrokerOptions(engine=EngineOptions(limits=limits))
+    with pytest.raises(BadInput) as caught:
+        await penstock.open("memory://", options=options)
+    assert caught.value.field == "limits"
 
 
 # -- opening and closing ---------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
 from enum import IntEnum, StrEnum
 from math import inf, isnan, nan
 from types import MappingProxyType
@@ -304,13 +306,21 @@ async def test_e1_a_batch_of_something_else(q: Broker, refuses: Refuses, message
     await refuses(q.publish_batch("orders", messages), BadInput, "messages")
 
 
-@pytest.mark.parametrize("messages", [None, 5, iter(())], ids=["None", "5", "iterator"])
-async def test_e1_a_batch_that_is_no_sequence(q: Broker, refuses: Refuses, messages: Any) -> None:
+@pytest.mark.parametrize(
+    "messages",
+    [None, 5, iter(()), {1: NewMessage(b"")}.values(), NewMessage(b""), deque([NewMessage(b"")])],
+    ids=["None", "5", "iterator", "values", "NewMessage", "deque"],
+)
+async def test_e1_a_batch_that_is_no_list_or_tuple(
+    q: Broker, refuses: Refuses, messages: Any
+) -> None:
     await refuses(q.publish_batch("orders", messages), BadInput, "messages")
 
 
 async def test_e1_a_batch_of_none_or_too_many(q: Broker, refuses: Refuses) -> None:
-    await refuses(q.publish_batch("orders", []), TooLarge, "messages", 10_000)
+    nothing: list[Any] = [[], ()]
+    for empty in nothing:
+        await refuses(q.publish_batch("orders", empty), BadInput, "messages", 1)
     batch = [NewMessage(b"")] * 10_001
     await refuses(q.publish_batch("orders", batch), TooLarge, "messages", 10_000)
 
@@ -414,10 +424,28 @@ async def test_a_registered_topic_is_published_to(strict: Broker) -> None:
         await strict.publish("orders", b"three")
 
 
-async def test_e1_the_batch_is_checked_before_the_topic_is_looked_up(strict: Broker) -> None:
-    with pytest.raises(BadInput) as caught:
-        await strict.publish("orders", b"", priority=10)
-    assert caught.value.field == "priority"
+async def test_e1_the_topic_is_looked_up_before_the_batch_is_checked(strict: Broker) -> None:
+    """What is checked last is what the engine gets."""
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: strict.publish("orders", b"", priority=10),
+        lambda: strict.publish_batch("orders", [NewMessage(b"", priority=10)]),
+    ]
+    for call in calls:
+        with pytest.raises(UnknownTopic):
+            await call()
+    await strict.put_topic("orders")
+    for call in calls:
+        with pytest.raises(BadInput) as caught:
+            await call()
+        assert caught.value.field == "priority"
+    assert await strict.log_end() == 0
+
+
+async def test_e1_what_is_no_name_is_never_looked_up(strict: Broker) -> None:
+    for call in (strict.publish("a b", b""), strict.publish_batch("a b", [NewMessage(b"")])):
+        with pytest.raises(BadName) as caught:
+            await call
+        assert caught.value.field == "topic"
 
 
 async def test_e1_a_batch_that_grows_after_it_was_checked(strict: Broker) -> None:
@@ -428,8 +456,28 @@ async def test_e1_a_batch_that_grows_after_it_was_checked(strict: Broker) -> Non
     async def grow() -> None:
         batch.append(NewMessage(b"x" * (MIB + 1)))
 
-    await asyncio.gather(
-        strict.publish("orders", b"first"), strict.publish_batch("orders", batch), grow()
+    _, reply, _ = await asyncio.gather(
+        strict.publish("orders", b"first"),
+        strict.publish_batch("orders", batch),
+        grow(),
+        return_exceptions=True,
     )
+    # It was refused as it was when it was checked, or stored as it was: never unchecked.
     sizes = [entry.message.size for entry in (await strict.read_log()).entries]
-    assert sizes == [5, 7]
+    if isinstance(reply, BaseException):
+        assert isinstance(reply, TooLarge)
+        assert (reply.field, reply.limit) == ("payload", MIB)
+        assert sizes == [5]
+    else:
+        assert sizes == [5, 7]
+
+
+async def test_e1_a_batch_that_grows_while_the_store_is_busy(q: Broker) -> None:
+    """What was checked is what is stored, whatever becomes of the caller's list."""
+    batch = [NewMessage(b"checked")]
+
+    async def grow() -> None:
+        batch.append(NewMessage(b"x" * (MIB + 1)))
+
+    await asyncio.gather(q.publish("orders", b"first"), q.publish_batch("orders", batch), grow())
+    assert [entry.message.size for entry in (await q.read_log()).entries] == [5, 7]

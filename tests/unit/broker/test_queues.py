@@ -205,20 +205,17 @@ async def test_c4_an_ordering_given_as_text_is_an_ordering(q: Broker, verb: str)
     assert len(await q.claim("orders", limit=2)) == 1
 
 
-@pytest.mark.parametrize("field, most", [(field, most) for field, _, most in BOUNDS])
+@pytest.mark.parametrize("field", [field for field, _, _ in BOUNDS])
 async def test_e1_a_number_in_a_policy_is_a_plain_number(
-    q: Broker, refuses: Refuses, field: str, most: int
+    q: Broker, refuses: Refuses, field: str
 ) -> None:
     """An enumeration's member would be kept as one until the store is reopened."""
-    for value in (Level.HIGH, True, False):
+    for value in (Level.HIGH, True):
         policy: dict[str, Any] = {field: value}
-        for call in (q.create_queue("orders", **policy), q.update_queue("stock", **policy)):
-            with pytest.raises(BadPolicy) as caught:
-                await call
-            assert caught.value.field == field
-    assert most > Level.HIGH
-    with pytest.raises(UnknownQueue):
-        await q.queue("orders")
+        _, least, most = next(bounds for bounds in BOUNDS if bounds[0] == field)
+        limit = least if value < least else most
+        await refuses(q.create_queue("orders", **policy), BadPolicy, field, limit)
+        await refuses(q.update_queue("stock", **policy), BadPolicy, field, limit)
 
 
 async def test_e1_a_backoff_has_plain_numbers(q: Broker, refuses: Refuses) -> None:
@@ -308,6 +305,55 @@ async def test_updates_at_the_same_time_are_both_kept(q: Broker) -> None:
     )
     policy = (await q.queue("orders")).policy
     assert (policy.max_attempts, policy.description, policy.paused) == (2, "both", True)
+    await asyncio.gather(
+        q.publish("other", b""),
+        q.update_queue("orders", max_depth=7),
+        q.resume("orders"),
+        q.for_tenant("default").update_queue("orders", description="all"),
+        q.update_queue("orders", bucket_size=3),
+    )
+    policy = (await q.queue("orders")).policy
+    assert (policy.max_attempts, policy.max_depth, policy.bucket_size) == (2, 7, 3)
+    assert (policy.description, policy.paused) == ("all", False)
+
+
+async def test_creating_and_updating_at_the_same_time_follow_one_another(q: Broker) -> None:
+    await q.create_queue("orders", "FALSE", description="old")
+    await asyncio.gather(
+        q.publish("other", b""),
+        q.update_queue("orders", max_attempts=2),
+        q.create_queue("orders", "FALSE", max_depth=9),
+        q.update_queue("orders", bucket_size=3),
+    )
+    policy = (await q.queue("orders")).policy
+    assert policy == QueuePolicy(filter="FALSE", max_depth=9, bucket_size=3)
+
+
+async def test_an_update_that_is_refused_holds_up_nobody(q: Broker) -> None:
+    await q.create_queue("orders", "FALSE")
+    *_, last = await asyncio.gather(
+        q.publish("other", b""),
+        q.update_queue("orders", max_attempts=0),
+        q.update_queue("nowhere", max_attempts=1),
+        q.pause("nowhere"),
+        q.update_queue("orders", max_attempts=2),
+        return_exceptions=True,
+    )
+    assert not isinstance(last, BaseException)
+    assert (await q.queue("orders")).policy.max_attempts == 2
+
+
+@pytest.mark.xfail(reason="only delete_queue does not wait for the change that is on its way")
+async def test_an_update_does_not_bring_back_what_was_deleted_meanwhile(q: Broker) -> None:
+    await q.create_queue("orders", "FALSE")
+    # The publish keeps the store busy, so that reading the policy has to wait.
+    await asyncio.gather(
+        q.publish("other", b""),
+        q.update_queue("orders", max_attempts=2),
+        q.delete_queue("orders"),
+        return_exceptions=True,
+    )
+    assert [info.name for info in await q.queues()] == ["other"]
 
 
 # -- filters ---------------------------------------------------------------------------
@@ -375,6 +421,13 @@ async def test_e1_a_start_that_is_nowhere(q: Broker, refuses: Refuses, start: An
 @pytest.mark.parametrize("start", [None, 5, ("offset", 1)], ids=repr)
 async def test_e1_a_start_that_is_none(q: Broker, refuses: Refuses, start: Any) -> None:
     await refuses(q.create_queue("orders", start=start), BadInput, "start")
+
+
+@pytest.mark.xfail(reason="an offset is held to the bound of a time", raises=BadInput)
+async def test_a_queue_may_start_at_the_last_offset(q: Broker) -> None:
+    await q.publish("orders", b"")
+    await q.create_queue("late", start=Start("offset", 10**17 - 1))
+    assert (await q.route("late")).assigned == 0
 
 
 @pytest.mark.parametrize(

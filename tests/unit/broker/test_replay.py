@@ -7,15 +7,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from penstock import Ack, Broker, NewMessage, Outgoing, ReplaySource, State
-from penstock.errors import BadFilter, BadInput, BadName, Conflict, UnknownMessage, UnknownQueue
+from penstock import Ack, Broker, NewMessage, Outgoing, ReplaySource, Start, State
+from penstock.errors import (
+    BadFilter,
+    BadInput,
+    BadName,
+    Conflict,
+    TooLarge,
+    UnknownMessage,
+    UnknownQueue,
+)
 from penstock.filters import parse
+from penstock.model.limits import MAX_FILTER_BYTES
 from penstock.testing.clock import FakeClock
 
 if TYPE_CHECKING:
     from tests.unit.broker.conftest import Refuses
 
 MILLION: Final = 1_000_000
+#: The last offset, and the last message id.
+LAST_OFFSET: Final = 10**17 - 1
 BAD_COUNTS: Final[list[Any]] = [0, -1, True, 1.0, "1", None]
 
 
@@ -93,13 +104,18 @@ async def test_e1_a_rate_out_of_bounds(q: Broker, refuses: Refuses, rate: Any) -
     await refuses(q.replay("stock", rate=rate), BadInput, "rate", 10**9)
 
 
-@pytest.mark.parametrize("replay_id", ["", 5, b"x", "x" * 513, "é" * 257])
-async def test_e1_a_replay_id_out_of_bounds(q: Broker, refuses: Refuses, replay_id: Any) -> None:
-    await refuses(q.replay("stock", replay_id=replay_id), BadInput, "replay_id", 512)
+@pytest.mark.parametrize("replay_id", ["", 5, b"x", State.DONE, ["x"]])
+async def test_e1_a_replay_id_that_is_none(q: Broker, refuses: Refuses, replay_id: Any) -> None:
+    await refuses(q.replay("stock", replay_id=replay_id), BadInput, "replay_id")
+
+
+@pytest.mark.parametrize("replay_id", ["x" * 513, "é" * 257])
+async def test_e1_a_replay_id_over_512_bytes(q: Broker, refuses: Refuses, replay_id: str) -> None:
+    await refuses(q.replay("stock", replay_id=replay_id), TooLarge, "replay_id", 512)
 
 
 async def test_e1_a_replay_id_that_is_not_unicode(q: Broker, refuses: Refuses) -> None:
-    await refuses(q.replay("stock", replay_id="\ud800"), BadInput, "replay_id", 512)
+    await refuses(q.replay("stock", replay_id="\ud800"), BadInput, "replay_id")
 
 
 @pytest.mark.parametrize("replay_id", ["x" * 512, "é" * 256])
@@ -136,16 +152,24 @@ async def test_e1_a_selection_that_does_not_parse(q: Broker, refuses: Refuses, w
         q.peek("stock", where=where),
         q.purge("stock", "done", where=where),
         q.replay("stock", where=where),
-        q.preview(where),
     ):
-        await refuses(call, BadFilter, "filter")
+        await refuses(call, BadFilter, "where")
+    await refuses(q.preview(where), BadFilter, "filter")
+
+
+async def test_e1_a_selection_over_its_limits(q: Broker, refuses: Refuses) -> None:
+    long = "a = '" + "x" * MAX_FILTER_BYTES + "'"
+    await refuses(q.peek("stock", where=long), BadFilter, "where", MAX_FILTER_BYTES)
+    await refuses(q.preview(long), BadFilter, "filter", MAX_FILTER_BYTES)
 
 
 async def test_e1_what_is_in_flight_is_not_purged(q: Broker, refuses: Refuses) -> None:
     await refuses(q.purge("stock", "in_flight"), Conflict, "state")
 
 
-@pytest.mark.parametrize("message_id", [-1, 2**64, True, 1.0, "1", None])
+@pytest.mark.parametrize(
+    "message_id", [-1, LAST_OFFSET + 1, 2**63, 2**64, 2**70, True, 1.0, "1", None]
+)
 async def test_e1_an_id_that_is_none(q: Broker, refuses: Refuses, message_id: Any) -> None:
     for call in (
         q.message(message_id),
@@ -153,10 +177,10 @@ async def test_e1_an_id_that_is_none(q: Broker, refuses: Refuses, message_id: An
         q.result("stock", message_id),
         q.explain("stock", message_id),
     ):
-        await refuses(call, BadInput, "id")
+        await refuses(call, BadInput, "id", LAST_OFFSET)
 
 
-@pytest.mark.parametrize("message_id", [999, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("message_id", [999, 2**53, LAST_OFFSET])
 async def test_e1_a_message_that_is_not_there(q: Broker, refuses: Refuses, message_id: int) -> None:
     for call in (
         q.message(message_id),
@@ -167,62 +191,89 @@ async def test_e1_a_message_that_is_not_there(q: Broker, refuses: Refuses, messa
         await refuses(call, UnknownMessage, "id")
 
 
-@pytest.mark.parametrize("start", [-1, True, 1.0, "1", None])
-async def test_e1_an_offset_that_is_none(q: Broker, refuses: Refuses, start: Any) -> None:
-    await refuses(q.read_log(start), BadInput, "start")
-    await refuses(q.archived(start), BadInput, "through")
-
-
-async def test_e1_an_offset_over_64_bits(q: Broker, refuses: Refuses) -> None:
-    await refuses(q.read_log(2**64), BadInput, "start")
-
-
 @pytest.mark.parametrize(
-    "start",
-    [
-        pytest.param(-1, marks=pytest.mark.xfail(reason="not checked")),
-        pytest.param(True, marks=pytest.mark.xfail(reason="not checked")),
-        pytest.param("1", marks=pytest.mark.xfail(reason="not checked", raises=TypeError)),
-        pytest.param(None, marks=pytest.mark.xfail(reason="not checked", raises=TypeError)),
-    ],
+    "offset", [-1, LAST_OFFSET + 1, 2**63, 2**64, 2**70, True, State.DONE, 1.0, "1", None]
 )
-async def test_e1_a_preview_from_nowhere(q: Broker, refuses: Refuses, start: Any) -> None:
-    await refuses(q.preview("TRUE", start=start), BadInput, "start")
-
-
-@pytest.mark.parametrize("through", [2**63, 2**64, 2**70])
-async def test_e1_an_archived_offset_that_does_not_fit(q: Broker, through: int) -> None:
-    with pytest.raises(BadInput) as caught:
-        await q.archived(through)
-    assert caught.value.field == "through"
+async def test_e1_an_offset_that_is_none(q: Broker, refuses: Refuses, offset: Any) -> None:
+    await refuses(q.read_log(offset), BadInput, "start", LAST_OFFSET)
+    await refuses(q.preview("TRUE", start=offset), BadInput, "start", LAST_OFFSET)
+    await refuses(q.archived(offset), BadInput, "through", LAST_OFFSET)
     await q.publish("orders", b"still alive")
+
+
+async def test_the_last_offset_is_one(q: Broker) -> None:
+    await q.publish("orders", b"")
+    page = await q.read_log(LAST_OFFSET)
+    assert (page.entries, page.next_offset) == ((), LAST_OFFSET)
+    assert (await q.preview("TRUE", start=LAST_OFFSET)).scanned == 0
+    await q.archived(LAST_OFFSET)
+    await q.publish("orders", b"still alive")
+    assert await q.log_end() == 2
 
 
 async def test_an_archived_offset_only_grows(q: Broker) -> None:
     await q.publish("orders", b"")
     await q.archived(0)
     await q.archived(2**53)
+    await q.archived(7)
     assert await q.log_end() == 1
 
 
 # -- cursors ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cursor", ["", "zz", "é", 5, b"0", "0.5", "\ud800"])
+@pytest.mark.parametrize("cursor", ["", "zz", "é", 5, b"0", "0.5", "\ud800", ["0"], State.DONE])
 async def test_e1_a_cursor_that_nobody_gave(q: Broker, refuses: Refuses, cursor: Any) -> None:
     for state in State:
         await refuses(q.peek("stock", state, cursor=cursor), BadInput, "cursor")
 
 
-@pytest.mark.parametrize("cursor", ["-1", "+5", "0x1f", " 1f ", "1_0"])
+@pytest.mark.parametrize("cursor", ["-1", "+5", "0x1f", " 1f ", "1_0", "1F", "1f\n", "\u0661"])
 async def test_e1_a_cursor_that_is_almost_one(q: Broker, refuses: Refuses, cursor: str) -> None:
     await refuses(q.peek("stock", cursor=cursor), BadInput, "cursor")
 
 
-@pytest.mark.parametrize("state", ["available", "delayed", "done", "failed", "expired"])
-async def test_e1_a_cursor_over_64_bits(q: Broker, refuses: Refuses, state: str) -> None:
-    for cursor in ("f" * 16, "f" * 40):
+@pytest.mark.parametrize("state", State)
+async def test_e1_a_cursor_over_60_bits(q: Broker, refuses: Refuses, state: State) -> None:
+    for cursor in ("0" * 16, "f" * 16, "f" * 40):
         await refuses(q.peek("stock", state, cursor=cursor), BadInput, "cursor")
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("cursor", ["0", "8" * 15, "f" * 15])
+@pytest.mark.usefixtures("refuses")
+async def test_any_cursor_within_60_bits_is_a_place(q: Broker, state: State, cursor: str) -> None:
+    for queue in ("stock", "stock.dlq"):
+        every = (await q.peek(queue, state)).items
+        some = (await q.peek(queue, state, cursor=cursor)).items
+        assert {item.message.id for item in some} <= {item.message.id for item in every}
+
+
+@pytest.mark.parametrize("state", ["delayed", "in_flight", "done", "failed", "expired"])
+@pytest.mark.parametrize("bucket_size", [0, 4])
+async def test_a_cursor_that_a_page_gave_is_taken_in_every_state(
+    q: Broker, clock: FakeClock, state: str, bucket_size: int
+) -> None:
+    await q.create_queue("orders", bucket_size=bucket_size)
+    delay_ms, ttl_ms = (5_000 if state == "delayed" else None), (5 if state == "expired" else None)
+    for n in range(12):
+        await q.publish("orders", b"", priority=n % 10, delay_ms=delay_ms, ttl_ms=ttl_ms)
+    if state in ("in_flight", "done", "failed"):
+        for delivery in await q.claim("orders", limit=12):
+            if state == "done":
+                await q.ack(delivery)
+            elif state == "failed":
+                await q.reject(delivery)
+    clock.advance(5)
+    await q.sweep()
+    queues = [("orders", state)] + [("orders.dlq", "available")] * (state == "failed")
+    for queue, wanted in queues:
+        page = await q.peek(queue, wanted, limit=5)
+        seen = [item.message.id for item in page.items]
+        while page.cursor is not None:
+            page = await q.peek(queue, wanted, limit=5, cursor=page.cursor)
+            seen += [item.message.id for item in page.items]
+        assert sorted(seen) == list(range(12))
 
 
 async def test_pages_follow_each_other(q: Broker) -> None:
@@ -417,7 +468,41 @@ async def test_r1_a_preview_counts_a_replaced_message_once(q: Broker) -> None:
         await q.publish("orders", b"", key="k", headers={"n": n})
     preview = await q.preview("n IS NOT NULL")
     await q.create_queue("late", "n IS NOT NULL", start="earliest")
-    assert (await q.route("late")).assigned == preview.count
+    assert (await q.route("late")).assigned == preview.count == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_r1_a_preview_counts_keyed_messages_as_the_router_does(q: Broker, seed: int) -> None:
+    """Some were claimed before they were published again, and are two messages."""
+    random = Random(seed)
+    await q.create_queue("orders", "topic = 'orders'")
+    for _ in range(40):
+        await q.publish(
+            random.choice(["orders", "other"]),
+            b"",
+            key=random.choice([None, "k1", "k2", "k3"]),
+            headers={"n": random.randrange(4)},
+        )
+        if random.random() < 0.2:
+            await q.claim("orders")
+    for text in ("n = 0", "n > 1", "n IS NOT NULL", "FALSE"):
+        for start in (0, random.randrange(40)):
+            preview = await q.preview(text, start=start)
+            assert preview.scanned == 40 - start
+            await q.create_queue("late", text, start=Start("offset", start))
+            assert (await q.route("late")).assigned == preview.count
+            assert (await q.stats("late")).available == preview.count
+            await q.delete_queue("late")
+
+
+@pytest.mark.xfail(reason="the sample is taken as the log is read, before the newest values are")
+@pytest.mark.parametrize("text, expected", [("n = 0", []), ("n >= 0", [1])])
+async def test_r1_a_sample_shows_what_is_counted(q: Broker, text: str, expected: list[int]) -> None:
+    for n in range(2):
+        await q.publish("orders", b"", key="k", headers={"n": n})
+    preview = await q.preview(text)
+    assert preview.count == len(expected)
+    assert [entry.message.headers["n"] for entry in preview.sample] == expected
 
 
 # -- readers ---------------------------------------------------------------------------
@@ -432,8 +517,8 @@ async def test_l2_reading_the_log_page_by_page(q: Broker) -> None:
         seen += [entry.payload for entry in page.entries]
         offset = page.next_offset
     assert seen == [b"%d" % n for n in range(7)]
-    beyond = await q.read_log(2**63)
-    assert (beyond.entries, beyond.next_offset) == ((), 2**63)
+    beyond = await q.read_log(2**53)
+    assert (beyond.entries, beyond.next_offset) == ((), 2**53)
 
 
 async def test_a_message_and_its_history(q: Broker, clock: FakeClock) -> None:

@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import BadName
+from penstock.errors import BadInput, BadName
 from penstock.model import limits
-from penstock.model.limits import check_name, check_queue_name, is_dead_letter
+from penstock.model.limits import (
+    Limits,
+    check_limits,
+    check_name,
+    check_queue_name,
+    is_dead_letter,
+)
 
 GOOD = ["a", "Z", "0", "orders", "a.b-c_d", "9.9", "a" * 128, "a..", "x.dlq2", "dlq", "a.DLQ"]
 BAD = [
@@ -84,6 +92,9 @@ def test_limits_that_a_format_depends_on() -> None:
     assert 10**limits.MAX_BUCKET_EXPONENT <= 2**16 - 1 < 10 ** (limits.MAX_BUCKET_EXPONENT + 1)
     assert limits.MAX_BATCH <= 2**16 - 1
     assert limits.MAX_TIME_MS < 2**63
+    # Ten lanes of message ids, and a bucket's exponent, in the 64 bits of a claim id.
+    assert 10 * (limits.MAX_OFFSET + 1) <= 2**60
+    assert limits.MAX_PAYLOAD_BYTES <= 2**32 - 1
     assert limits.MAX_HEADERS_BYTES < 2**16
     assert limits.MAX_ERROR_BYTES < 2**16
     assert limits.MAX_KEY_BYTES < 2**16
@@ -98,3 +109,31 @@ def test_the_limits_an_operator_may_move() -> None:
     assert limits.Limits() == limits.Limits(
         payload_bytes=1024 * 1024, log_retention_ms=24 * 3600 * 1000
     )
+
+
+@pytest.mark.parametrize(
+    "field, most",
+    [("payload_bytes", limits.MAX_PAYLOAD_BYTES), ("log_retention_ms", limits.MAX_TIME_MS)],
+)
+def test_e1_limits_have_bounds_themselves(field: str, most: int) -> None:
+    for value in (0, 1, most):
+        good: dict[str, Any] = {field: value}
+        chosen = Limits(**good)
+        assert check_limits(chosen) is chosen
+    bad: list[Any] = [-1, most + 1, True, 1.0, "1", None]
+    for value in bad:
+        with pytest.raises(BadInput) as caught:
+            check_limits(Limits(**{field: value}))
+        assert (caught.value.field, caught.value.limit) == (field, most)
+
+
+def test_a_name_that_is_too_long_is_not_remembered() -> None:
+    """Or whoever sends names of a megabyte fills the memory with them."""
+    before = limits._is_name.cache_info()
+    for count in (129, 1_000_000):
+        for name in ("x" * count, "x" * count + ".dlq"):
+            with pytest.raises(BadName):
+                check_name(name, "topic")
+            with pytest.raises(BadName):
+                check_queue_name(name)
+    assert limits._is_name.cache_info() == before

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from enum import IntEnum
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +16,11 @@ from penstock.model.queue import (
     check_queue_policy,
     check_topic_policy,
 )
+
+
+class Level(IntEnum):
+    THREE = 3
+
 
 DAY_S = 24 * 3600
 HALF_DAY_MS = DAY_S * 500
@@ -66,7 +73,7 @@ def test_e1_what_is_outside_is_refused_with_the_bound(field: str, low: int, high
 
 
 @pytest.mark.parametrize("field", [field for field, _, _ in BOUNDS])
-@pytest.mark.parametrize("value", [1.0, "1", True, b"1"])
+@pytest.mark.parametrize("value", [1.0, "1", True, b"1", Level.THREE])
 def test_e1_only_whole_numbers_are_numbers(field: str, value: object) -> None:
     with pytest.raises(BadPolicy) as caught:
         check_queue_policy(_policy(field, value))
@@ -99,6 +106,11 @@ def test_backoff_bounds(backoff: Backoff, field: str) -> None:
     "field, value",
     [
         ("ordering", "fifo"),
+        # Only the broker reads text: here it would be compared with "is", and never be ordered.
+        ("ordering", "partition"),
+        ("backoff", None),
+        ("backoff", {"base_ms": 1}),
+        ("description", "\ud800"),
         ("ordering", None),
         ("paused", 1),
         ("paused", None),
@@ -113,7 +125,9 @@ def test_other_fields(field: str, value: object) -> None:
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize("field, value", [("description", "é" * 2048), ("ordering", "partition")])
+@pytest.mark.parametrize(
+    "field, value", [("description", "é" * 2048), ("ordering", Ordering.PARTITION)]
+)
 def test_other_fields_at_their_bound(field: str, value: object) -> None:
     policy = _policy(field, value)
     assert check_queue_policy(policy) is policy
@@ -140,6 +154,9 @@ def test_topic_bounds(field: str, low: int, high: int) -> None:
         (TopicPolicy(schema_type="avro"), "schema"),
         (TopicPolicy(schema="{}"), "schema"),
         (TopicPolicy(schema_type="avro", schema="x" * (256 * 1024 + 1)), "schema"),
+        (TopicPolicy(schema_type="avro", schema="\ud800"), "schema"),
+        ({"schema": "{}"}, "policy"),
+        (None, "policy"),
     ],
 )
 def test_schemas(policy: TopicPolicy, field: str) -> None:

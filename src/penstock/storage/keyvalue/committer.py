@@ -12,6 +12,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Final
 
 from penstock.errors import CommitFailed, PenstockError, StoreClosed, StoreCorrupt
 from penstock.model.message import Durability
@@ -19,6 +20,11 @@ from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.stage import Batch, Stage
 
 __all__ = ["Committer"]
+
+#: Records in a commit from which two half commits that overlap with work are quicker than a
+#: whole one that does not: 8 clients with batches of 100 gain a third, 64 tasks with one
+#: message each would lose a quarter.
+_WORTH_SPLITTING: Final = 256
 
 
 class Committer:
@@ -36,9 +42,12 @@ class Committer:
         self._stopped = False
         self._failure: PenstockError | None = None
         self._batches: SimpleQueue[Batch | None] = SimpleQueue()
+        self._taken_up = threading.Lock()
+        self._taken_up.acquire()
         self._thread: threading.Thread | None = None
         self._current: list[asyncio.Future[Durability]] = []
         self._current_sync = False
+        self._current_size = 0
         #: Whether the last commit was left to the operating system.
         self._unsynced = False
         if not adapter.inline:
@@ -79,9 +88,8 @@ class Committer:
             future.set_exception(StoreClosed("The store is closed."))
             return future
         self._waiting.append(future)
-        if not self._scheduled and not self._busy:
-            self._scheduled = True
-            self._loop.call_soon(self._begin)
+        if not self._busy:
+            self._schedule()
         return future
 
     async def settled(self) -> None:
@@ -109,6 +117,8 @@ class Committer:
 
     def _begin(self) -> None:
         self._scheduled = False
+        if self._busy or not (self._waiting or self._stage.has_work):
+            return
         if self._failure is not None:
             self._fail(self._waiting)
             self._waiting = []
@@ -122,12 +132,17 @@ class Committer:
         self._taken += 1
         self._busy = True
         self._current_sync = batch.sync
+        self._current_size = len(batch.writes)
         if not batch and not (batch.sync and self._unsynced):
             self._finish(None)
             return
         self._unsynced = not batch.sync
         if self._thread is not None:
             self._batches.put(batch)
+            # Let the thread have the interpreter until it is inside the write. Else it would
+            # wait for a pause of the loop, up to Python's switch interval of 5 ms, with the
+            # disk idle and the loop busy; so the two work side by side.
+            self._taken_up.acquire()
             return
         try:
             self._adapter.write(batch.writes, batch.removed, batch.sync)
@@ -155,13 +170,31 @@ class Committer:
         durability = self._adapter.durability
         if durability == "fsync" and not self._current_sync:
             durability = "os"
-        for future in current:
-            if not future.done():
-                future.set_result(durability)
         if self._waiting or self._stage.has_work:
-            # After the wake-ups above, so that whoever goes on at once is in the next batch.
+            # Others came while the disk was busy: it goes on with theirs at once.
+            self._schedule()
+            self._wake(current, durability)
+        else:
+            # Callers that all wait for the same commit would all work, then all wait. With
+            # the next commit after the first half of them, one half works while the other's
+            # commit is on the disk. Small commits are not worth splitting.
+            large = self._current_size >= _WORTH_SPLITTING
+            first = (len(current) + 1) // 2 if large else len(current)
+            self._wake(current[:first], durability)
+            self._schedule()
+            self._wake(current[first:], durability)
+
+    def _schedule(self) -> None:
+        """Begin the next commit after what is ready to run now."""
+        if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._begin)
+
+    @staticmethod
+    def _wake(futures: list[asyncio.Future[Durability]], durability: Durability) -> None:
+        for future in futures:
+            if not future.done():
+                future.set_result(durability)
 
     def _fail(self, futures: list[asyncio.Future[Durability]]) -> None:
         assert self._failure is not None
@@ -173,6 +206,7 @@ class Committer:
 
     def _write_batches(self) -> None:
         while (batch := self._batches.get()) is not None:
+            self._taken_up.release()
             error: Exception | None = None
             try:
                 self._adapter.write(batch.writes, batch.removed, batch.sync)
