@@ -74,5 +74,7 @@ class Broker(Queues, Settling, Claiming, Replaying, Reading):
         await self.close()
 
     async def close(self) -> None:
-        """Commit what is staged and release the store."""
+        """Commit what is under way and release the store."""
+        for view in self._views.values():
+            await view._gathering.drain()  # noqa: SLF001  (another broker of this store)
         await self._engine.close()

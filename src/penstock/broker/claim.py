@@ -11,7 +11,13 @@ from typing import Final
 from penstock.broker.scope import BrokerOptions, Scope
 from penstock.errors import BadInput
 from penstock.model.delivery import Delivery, Ownership
-from penstock.model.limits import MAX_CLAIM, MAX_LEASE_MS, check_name, check_queue_name
+from penstock.model.limits import (
+    MAX_CLAIM,
+    MAX_LEASE_MS,
+    check_name,
+    check_queue_name,
+    shown,
+)
 from penstock.storage.contract import Engine
 
 __all__ = ["Claiming", "Throttle", "check_claim", "check_lease"]
@@ -81,7 +87,7 @@ def check_claim(limit: object, lease_ms: object) -> None:
     """Refuse a claim whose numbers are out of bounds."""
     if type(limit) is not int or not 1 <= limit <= MAX_CLAIM:
         raise BadInput(
-            f"limit is {limit!r}; it is a whole number from 1 to {MAX_CLAIM}.",
+            f"limit is {shown(limit)}; it is a whole number from 1 to {MAX_CLAIM}.",
             field="limit",
             limit=MAX_CLAIM,
         )
@@ -93,7 +99,7 @@ def check_lease(lease_ms: object) -> None:
     """Refuse a lease that is not a positive number of milliseconds; policies clamp it."""
     if type(lease_ms) is not int or not 1 <= lease_ms <= MAX_LEASE_MS:
         raise BadInput(
-            f"lease_ms is {lease_ms!r}; it is a whole number from 1 to {MAX_LEASE_MS}.",
+            f"lease_ms is {shown(lease_ms)}; it is a whole number from 1 to {MAX_LEASE_MS}.",
             field="lease_ms",
             limit=MAX_LEASE_MS,
         )

@@ -6,18 +6,20 @@ is not TRUE, delayed until when, held by whom, blocked behind which message.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.filters import explain as explain_filter
 from penstock.filters import parse
-from penstock.model.delivery import MessageDeliveries, PartitionStats, QueueStats, Snapshot
+from penstock.model.delivery import MessageDeliveries, Snapshot
 from penstock.model.limits import DLQ_SUFFIX, is_dead_letter
 from penstock.model.message import Message, MessageId
-from penstock.model.queue import QueueInfo
+from penstock.model.queue import Ordering, QueueInfo
 from penstock.model.states import State
 
-__all__ = ["Why", "explain_delivery", "partition_of"]
+__all__ = ["Why", "ends_with_next_claim", "explain_delivery"]
 
 
 class Why(Struct, frozen=True, kw_only=True):
@@ -39,8 +41,7 @@ class Why(Struct, frozen=True, kw_only=True):
 def explain_delivery(
     info: QueueInfo,
     found: MessageDeliveries,
-    stats: QueueStats,
-    ahead: Snapshot | None,
+    ahead: Sequence[Snapshot],
     now: int,
 ) -> Why:
     """The answer for one queue; ``ahead`` is what stands before it in its partition."""
@@ -48,16 +49,24 @@ def explain_delivery(
     snapshot = _in_queue(info, found.deliveries)
     if snapshot is None:
         return _answer(info, message, None, _why_absent(info, found))
-    blocks = _blocks(info, snapshot, stats, ahead, now)
+    blocks = _blocks(info, snapshot, ahead, now)
     if blocks:
         return _answer(info, message, snapshot.state, blocks)
     return _answer(info, message, snapshot.state, [_why_soon(snapshot)], deliverable=True)
 
 
-def partition_of(stats: QueueStats, message: Message) -> PartitionStats | None:
-    """The message's partition of an ordered queue, while it has unsettled deliveries."""
-    name = message.partition_key or ""
-    return next((item for item in stats.partitions if item.partition == name), None)
+def ends_with_next_claim(info: QueueInfo, snapshot: Snapshot, now: int) -> bool:
+    """Whether time settles an unsettled delivery before anything is handed out."""
+    expires_at = None if is_dead_letter(info.name) else snapshot.message.expires_at
+    expired = expires_at is not None and expires_at <= now
+    if snapshot.state is not State.IN_FLIGHT:
+        return expired
+    lapsed = (snapshot.lease_deadline or 0) <= now
+    return lapsed and (expired or _is_used_up(info, snapshot))
+
+
+def _is_used_up(info: QueueInfo, snapshot: Snapshot) -> bool:
+    return snapshot.attempts - snapshot.released >= info.policy.max_attempts
 
 
 def _answer(
@@ -121,9 +130,7 @@ def _why_soon(snapshot: Snapshot) -> str:
             return "it is available: a claim takes it in its turn"
 
 
-def _blocks(
-    info: QueueInfo, snapshot: Snapshot, stats: QueueStats, ahead: Snapshot | None, now: int
-) -> list[str]:
+def _blocks(info: QueueInfo, snapshot: Snapshot, ahead: Sequence[Snapshot], now: int) -> list[str]:
     """Why a claim with room for it would not be given it now; empty if it would."""
     match snapshot.state:
         case State.DONE:
@@ -139,15 +146,15 @@ def _blocks(
         case State.IN_FLIGHT if (snapshot.lease_deadline or 0) > now:
             left = (snapshot.lease_deadline or 0) - now
             return [f"held by {snapshot.consumer!r} for {left} ms more"]
-        case State.IN_FLIGHT if snapshot.attempts >= info.policy.max_attempts:
-            lease = f"the lease of {snapshot.consumer!r} ran out and no attempts are left"
-            return [f"{lease}: it fails with the next claim or sweep, unless some were released"]
+        case State.IN_FLIGHT if _is_used_up(info, snapshot):
+            lease = f"the lease of {snapshot.consumer!r} ran out"
+            return [f"{lease} and no attempts are left: it fails with the next claim or sweep"]
         case _:
-            return _blocks_of_waiting(info, snapshot, stats, ahead, now)
+            return _blocks_of_waiting(info, snapshot, ahead, now)
 
 
 def _blocks_of_waiting(
-    info: QueueInfo, snapshot: Snapshot, stats: QueueStats, ahead: Snapshot | None, now: int
+    info: QueueInfo, snapshot: Snapshot, ahead: Sequence[Snapshot], now: int
 ) -> list[str]:
     blocks: list[str] = []
     message = snapshot.message
@@ -156,16 +163,20 @@ def _blocks_of_waiting(
     expired = message.expires_at is not None and message.expires_at <= now
     if expired and not is_dead_letter(info.name):
         blocks.append(f"it expired at {message.expires_at}; the next claim or sweep moves it")
-    partition = partition_of(stats, message)
-    if partition is None:
+    if info.policy.ordering is not Ordering.PARTITION:
         return blocks
-    if ahead is not None and info.policy.partition_concurrency == 1:
-        blocks.append(
-            f"blocked behind message {ahead.message.id} ({ahead.state.value}) in partition "
-            f"{partition.partition!r}"
-        )
-    elif partition.in_flight >= info.policy.partition_concurrency:
-        held = partition.in_flight - (snapshot.state is State.IN_FLIGHT)
-        if held >= info.policy.partition_concurrency:
-            blocks.append(f"partition {partition.partition!r} has {held} in flight already")
+    name = message.partition_key or ""
+    before = [item for item in ahead if not ends_with_next_claim(info, item, now)]
+    held = [
+        item
+        for item in before
+        if item.state is State.IN_FLIGHT and (item.lease_deadline or 0) > now
+    ]
+    first = [item for item in before if item.message.id < message.id]
+    if info.policy.partition_concurrency == 1 and (held or first):
+        item = min(held or first, key=lambda item: item.message.id)
+        where = f"message {item.message.id} ({item.state.value}) in partition {name!r}"
+        blocks.append(f"blocked behind {where}")
+    elif len(held) >= info.policy.partition_concurrency:
+        blocks.append(f"partition {name!r} has {len(held)} in flight already")
     return blocks

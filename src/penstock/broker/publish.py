@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from penstock.broker.scope import Scope, check_text, utf8_bytes
+from penstock.broker.gathering import Gathering
+from penstock.broker.scope import BrokerOptions, Scope, check_text, utf8_bytes
 from penstock.errors import BadInput, TooLarge, UnknownTopic
 from penstock.model.limits import (
     DEFAULT_PRIORITY,
@@ -19,6 +20,7 @@ from penstock.model.limits import (
     MAX_PRIORITY,
     MAX_TIME_MS,
     check_name,
+    shown,
 )
 from penstock.model.message import (
     NO_HEADERS,
@@ -28,6 +30,7 @@ from penstock.model.message import (
     Published,
     PublishReply,
 )
+from penstock.storage.contract import Engine
 
 __all__ = ["Publishing", "check_batch", "to_payload"]
 
@@ -37,6 +40,10 @@ _NUMBER_BYTES: Final = 8
 
 class Publishing(Scope):
     """The verbs that publish."""
+
+    def __init__(self, engine: Engine, options: BrokerOptions, tenant: str) -> None:
+        super().__init__(engine, options, tenant)
+        self._gathering = Gathering(engine, self.tenant)
 
     async def publish(
         self,
@@ -59,7 +66,8 @@ class Publishing(Scope):
         raw, natural_type = to_payload(payload)
         message = NewMessage(
             raw,
-            headers,
+            # A copy: the message waits for the end of the turn, and the caller may go on.
+            headers.copy() if type(headers) is dict else headers,
             id,
             key,
             partition_key,
@@ -73,8 +81,7 @@ class Publishing(Scope):
         if self._options.require_topics:
             await self._check_registered(topic)
         checked = self._check_batch(topic, (message,), durability)
-        reply = await self._engine.publish(self.tenant, topic, checked, durability)
-        return reply.messages[0]
+        return await self._gathering.publish(topic, checked[0], durability)
 
     async def publish_batch(
         self, topic: str, messages: Sequence[NewMessage], *, durability: Durability = "fsync"
@@ -149,7 +156,7 @@ def check_batch(
         priority = message.priority
         if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
             raise BadInput(
-                f"priority is {priority!r}; it is a whole number from 0 to {MAX_PRIORITY}.",
+                f"priority is {shown(priority)}; it is a whole number from 0 to {MAX_PRIORITY}.",
                 field="priority",
                 limit=MAX_PRIORITY,
             )
@@ -244,7 +251,7 @@ def _check_time(field: str, value: object, least: int) -> None:
     if type(value) is not int or not least <= value <= MAX_TIME_MS:
         over = type(value) is int and value > MAX_TIME_MS
         raise BadInput(
-            f"{field} is {value!r}; it is a whole number of milliseconds from {least} to "
+            f"{field} is {shown(value)}; it is a whole number of milliseconds from {least} to "
             f"{MAX_TIME_MS}.",
             field=field,
             limit=MAX_TIME_MS if over else least,

@@ -7,7 +7,7 @@ import asyncio
 from penstock.broker.scope import BrokerOptions, Scope
 from penstock.errors import BadInput, BadPolicy
 from penstock.filters import parse
-from penstock.model.limits import MAX_TIME_MS, check_name, check_queue_name
+from penstock.model.limits import MAX_OFFSET, MAX_TIME_MS, check_name, check_queue_name, shown
 from penstock.model.queue import (
     Ordering,
     QueueInfo,
@@ -61,7 +61,9 @@ class Queues(Scope):
 
     async def delete_queue(self, name: str) -> None:
         """Remove a queue, its deliveries and its dead letters; the log stays."""
-        await self._engine.delete_queue(self.tenant, check_name(name, "queue"))
+        check_name(name, "queue")
+        async with self._policies:
+            await self._engine.delete_queue(self.tenant, name)
 
     async def pause(self, queue: str) -> None:
         """Hand out nothing until ``resume``."""
@@ -133,6 +135,11 @@ def to_start(start: object) -> Start:
         raise BadInput(
             f"start is {start!r}; it is latest, earliest, an offset or a time.", field="start"
         )
-    if type(start.value) is not int or not 0 <= start.value <= MAX_TIME_MS:
-        raise BadInput(f"start has the value {start.value!r}; it is at least 0.", field="start")
+    most = MAX_TIME_MS if start.at == Start.TIME else MAX_OFFSET
+    if type(start.value) is not int or not 0 <= start.value <= most:
+        raise BadInput(
+            f"start has the value {shown(start.value)}; it is from 0 to {most}.",
+            field="start",
+            limit=most,
+        )
     return start

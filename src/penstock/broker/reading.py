@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.broker.explain import Why, explain_delivery, partition_of
+from penstock.broker.explain import Why, explain_delivery
 from penstock.broker.scope import Scope, check_count, check_offset, to_message_id
 from penstock.filters import parse
 from penstock.model.delivery import (
@@ -21,7 +21,8 @@ from penstock.model.delivery import (
 )
 from penstock.model.limits import MAX_PAGE, check_queue_name
 from penstock.model.message import Message, MessageId, Offset
-from penstock.model.queue import QueueInfo
+from penstock.model.queue import Ordering, QueueInfo
+from penstock.model.states import State
 
 __all__ = ["Preview", "Reading"]
 
@@ -58,7 +59,7 @@ class Reading(Scope):
         wanted = parse(filter)
         position = check_offset("start", start)
         count = scanned = 0
-        sample: list[LogEntry] = []
+        sample: dict[MessageId, LogEntry] = {}
         #: A keyed message is one message, and its newest values decide.
         keyed: dict[MessageId, bool] = {}
         end = await self._engine.log_end(self.tenant)
@@ -71,11 +72,13 @@ class Reading(Scope):
                     keyed[entry.message.id] = matches
                 else:
                     count += matches
-                if matches and len(sample) < _SAMPLE:
-                    sample.append(entry)
+                if matches and (entry.message.id in sample or len(sample) < _SAMPLE):
+                    sample[entry.message.id] = entry
+                elif not matches:
+                    sample.pop(entry.message.id, None)
             position = page.next_offset
             await asyncio.sleep(0)  # A long log: let others have their turn.
-        return Preview(count + sum(keyed.values()), scanned, tuple(sample))
+        return Preview(count + sum(keyed.values()), scanned, tuple(sample.values()))
 
     async def message(self, message_id: int) -> MessageDeliveries:
         """A message, its payload, and where it stands in every queue."""
@@ -99,14 +102,25 @@ class Reading(Scope):
         check_queue_name(queue)
         info = await self._engine.get_queue(self.tenant, queue)
         found = await self._engine.message(self.tenant, to_message_id(message_id))
-        stats = await self._engine.stats(self.tenant, queue)
-        ahead = await self._ahead(info, found.message, stats)
-        return explain_delivery(info, found, stats, ahead, self._clock.now())
+        ahead = await self._ahead(info, found.message)
+        return explain_delivery(info, found, ahead, self._clock.now())
 
-    async def _ahead(self, info: QueueInfo, message: Message, stats: QueueStats) -> Snapshot | None:
-        """The first unsettled delivery of the message's partition, if it stands before it."""
-        partition = partition_of(stats, message)
-        if partition is None or partition.watermark + 1 >= message.id:
-            return None
-        first = await self._engine.message(self.tenant, MessageId(partition.watermark + 1))
-        return next((item for item in first.deliveries if item.queue == info.name), None)
+    async def _ahead(self, info: QueueInfo, message: Message) -> list[Snapshot]:
+        """What else is unsettled in the message's partition of an ordered queue.
+
+        In flight, everything; of the others, what stands before it: the first page of each.
+        """
+        if info.policy.ordering is not Ordering.PARTITION:
+            return []
+        partition = message.partition_key or ""
+        out: list[Snapshot] = []
+        for state in (State.IN_FLIGHT, State.DELAYED, State.AVAILABLE):
+            page = await self._engine.peek(self.tenant, info.name, state, None, READ_BATCH)
+            out += (
+                item
+                for item in page.items
+                if (item.message.partition_key or "") == partition
+                and item.message.id != message.id
+                and (state is State.IN_FLIGHT or item.message.id < message.id)
+            )
+        return out

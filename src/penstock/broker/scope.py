@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from penstock.errors import BadFilter, BadInput, TooLarge
 from penstock.filters import Filter, parse
-from penstock.model.limits import MAX_KEY_BYTES, MAX_OFFSET, check_name
+from penstock.model.limits import MAX_KEY_BYTES, MAX_OFFSET, check_name, shown
 from penstock.model.message import MessageId, Offset
 from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions
@@ -79,7 +79,7 @@ def check_offset(field: str, value: object) -> Offset:
     """The offset, if it can be one."""
     if type(value) is not int or not 0 <= value <= MAX_OFFSET:
         raise BadInput(
-            f"{field} is {value!r}; it is an offset, from 0 to {MAX_OFFSET}.",
+            f"{field} is {shown(value)}; it is an offset, from 0 to {MAX_OFFSET}.",
             field=field,
             limit=MAX_OFFSET,
         )
@@ -98,7 +98,7 @@ def to_state(state: State | str) -> State:
 def to_message_id(message_id: object) -> MessageId:
     """The id, if it can be one."""
     if type(message_id) is not int or not 0 <= message_id <= MAX_OFFSET:
-        raise BadInput(f"{message_id!r} is not a message id.", field="id", limit=MAX_OFFSET)
+        raise BadInput(f"{shown(message_id)} is not a message id.", field="id", limit=MAX_OFFSET)
     return MessageId(message_id)
 
 
@@ -106,7 +106,7 @@ def check_count(field: str, value: object, most: int) -> None:
     """Refuse a count that is not between 1 and ``most``."""
     if type(value) is not int or not 1 <= value <= most:
         raise BadInput(
-            f"{field} is {value!r}; it is a whole number from 1 to {most}.",
+            f"{field} is {shown(value)}; it is a whole number from 1 to {most}.",
             field=field,
             limit=most,
         )

@@ -19,7 +19,7 @@ from penstock.model.delivery import (
     Settlement,
     SettleReply,
 )
-from penstock.model.limits import MAX_BATCH, check_queue_name
+from penstock.model.limits import MAX_BATCH, check_queue_name, shown
 from penstock.storage.contract import Outgoing
 
 __all__ = ["Settling", "check_publishes", "check_settlements"]
@@ -44,6 +44,7 @@ class Settling(Publishing):
         """End claims, each on its own; with ``publish``, all of it in one commit or nothing."""
         check_queue_name(queue)
         check_publishes(publish)
+        publish = tuple(publish)
         if self._options.require_topics:
             for item in publish:
                 await self._check_registered(item.topic)
@@ -152,7 +153,7 @@ def _check_error(error: object) -> None:
 def _check_delay(delay_ms: object) -> None:
     if type(delay_ms) is not int or not 0 <= delay_ms <= MAX_NACK_DELAY_MS:
         raise BadInput(
-            f"delay_ms is {delay_ms!r}; it is a whole number from 0 to {MAX_NACK_DELAY_MS}.",
+            f"delay_ms is {shown(delay_ms)}; it is a whole number from 0 to {MAX_NACK_DELAY_MS}.",
             field="delay_ms",
             limit=MAX_NACK_DELAY_MS,
         )

@@ -143,6 +143,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     message: Message
     state: State
     attempts: int
+    released: int = 0
+    """Of the attempts of an in-flight delivery, those that do not count (C2)."""
     at: int | None = None
     """When it became done, failed or expired; when a delayed one is due."""
     claimed_at: int | None = None

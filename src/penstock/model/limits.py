@@ -41,6 +41,7 @@ __all__ = [
     "check_name",
     "check_queue_name",
     "is_dead_letter",
+    "shown",
 ]
 
 MAX_PRIORITY: Final = 9
@@ -84,6 +85,7 @@ MAX_TIME_MS: Final = 253_402_300_799_999
 
 DLQ_SUFFIX: Final = ".dlq"
 _MAX_NAME: Final = 128
+_MAX_SHOWN: Final = 200
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -99,13 +101,24 @@ class Limits(Struct, frozen=True, kw_only=True):
     log_retention_ms: int = 24 * 3600 * 1000
 
 
+def shown(value: object) -> str:
+    """A value as an error shows it: cut, and never too long to be written out at all."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of too many digits"
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
+
+
 def check_limits(limits: Limits) -> Limits:
     """Return ``limits`` if every one of them makes sense."""
+    if not isinstance(limits, Limits):
+        raise BadInput("limits is a Limits.", field="limits")
     for field, most in (("payload_bytes", MAX_PAYLOAD_BYTES), ("log_retention_ms", MAX_TIME_MS)):
         value = getattr(limits, field)
         if type(value) is not int or not 0 <= value <= most:
             raise BadInput(
-                f"{field} is {value!r}; it is a whole number from 0 to {most}.",
+                f"{field} is {shown(value)}; it is a whole number from 0 to {most}.",
                 field=field,
                 limit=most,
             )
@@ -120,7 +133,7 @@ def is_dead_letter(queue: str) -> bool:
 def check_name(name: object, field: str) -> str:
     """Return ``name`` if it may be given to a tenant, topic, queue or consumer."""
     if not isinstance(name, str) or len(name) > _MAX_NAME or not _is_name(name):
-        raise BadName(f"{field} {name!r} is not a valid name.", field=field, limit=128)
+        raise BadName(f"{field} {shown(name)} is not a valid name.", field=field, limit=128)
     if name.endswith(DLQ_SUFFIX):
         raise BadName(f"{field} {name!r} ends in the reserved suffix .dlq.", field=field)
     return name

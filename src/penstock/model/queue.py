@@ -13,6 +13,7 @@ from penstock.model.limits import (
     MAX_BUCKET_EXPONENT,
     MAX_LEASE_MS,
     MIN_LEASE_MS,
+    shown,
 )
 from penstock.model.message import Offset
 
@@ -167,7 +168,7 @@ def check_topic_policy(policy: TopicPolicy) -> TopicPolicy:
 def _within(field: str, value: object, low: int, high: int) -> None:
     if type(value) is not int or not low <= value <= high:
         raise BadPolicy(
-            f"{field} is {value!r}; it has to be a whole number from {low} to {high}.",
+            f"{field} is {shown(value)}; it has to be a whole number from {low} to {high}.",
             field=field,
             limit=low if isinstance(value, int) and value < low else high,
         )

@@ -517,9 +517,6 @@ async def test_c4_several_at_once_flow_past_a_delayed_one(q: Broker) -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 2])
 @pytest.mark.parametrize("how", ["expired", "out of attempts"])
-@pytest.mark.xfail(
-    reason="what the next claim ends, because it expired or has no attempts left, still blocks"
-)
 async def test_c4_not_blocked_behind_what_the_next_claim_ends(
     q: Broker, clock: FakeClock, how: str, concurrency: int
 ) -> None:
@@ -611,7 +608,6 @@ async def test_deliverable_is_what_a_claim_gets_when_time_has_passed(
     assert await claimed(q) == expected
 
 
-@pytest.mark.xfail(reason="grants that were released are counted as attempts")
 async def test_deliverable_is_what_a_claim_gets_when_some_grants_were_released(
     q: Broker, clock: FakeClock
 ) -> None:

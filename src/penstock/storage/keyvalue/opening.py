@@ -15,7 +15,9 @@ __all__ = ["open_memory", "open_rocksdb"]
 
 async def open_rocksdb(url: SplitResult, options: EngineOptions) -> Engine:
     """``rocksdb:///absolute/path`` or ``rocksdb:relative/path``."""
-    if url.netloc or not url.path or url.query or url.fragment or "\0" in unquote(url.path):
+    path = unquote(url.path)
+    sound = path.isprintable() and "\0" not in path
+    if url.netloc or not path or url.query or url.fragment or not sound:
         raise BadUrl(
             f"{url.geturl()!r} is not rocksdb:///path (three slashes before an absolute path).",
             field="url",
@@ -23,7 +25,7 @@ async def open_rocksdb(url: SplitResult, options: EngineOptions) -> Engine:
     # Imported here so that a program without RocksDB stores does not load RocksDB.
     from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter  # noqa: PLC0415
 
-    return await KeyValueEngine.open(RocksDBAdapter(Path(unquote(url.path))), options)
+    return await KeyValueEngine.open(RocksDBAdapter(Path(path)), options)
 
 
 async def open_memory(url: SplitResult, options: EngineOptions) -> Engine:

@@ -332,12 +332,24 @@ class Queue:
         self.delayed_count -= 1
         self.touch()
 
-    def make_in_flight(self, entry: Entry) -> None:
-        """Hold an entry that ``moves.grant`` has leased."""
-        self.shelf.hold(entry)
-        self.claims[entry.receipt] = entry
-        self.deadlines.add(entry)
-        self.in_flight_count += 1
+    def make_many_in_flight(self, entries: list[Entry], deadline: int) -> None:
+        """Hold the entries of one claim."""
+        self.shelf.hold_many(entries)
+        claims, group = self.claims, self.deadlines.group(deadline)
+        for entry in entries:
+            claims[entry.receipt] = entry
+            group[entry.claim_id] = entry
+        self.in_flight_count += len(entries)
+
+    def take_many_in_flight(self, entries: list[Entry]) -> None:
+        """Let go of the entries of one settle; not for ordered queues."""
+        self.shelf.let_go_many(entries)
+        claims, discard = self.claims, self.deadlines.discard
+        for entry in entries:
+            del claims[entry.receipt]
+            discard(entry)
+        self.in_flight_count -= len(entries)
+        self.touch()
 
     def extend(self, entry: Entry, deadline: int) -> None:
         """Hold an entry that is in flight until another deadline."""

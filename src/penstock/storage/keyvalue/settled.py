@@ -12,6 +12,7 @@ from heapq import merge
 from typing import Final
 
 from penstock.storage.keyvalue.encoding import prefix_end, seal, unseal
+from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import (
     EXPONENT_SHIFT,
     NUMBER_MASK,
@@ -84,6 +85,20 @@ class SettledShelf:
         bucket.entries[claim_id] = encoded
         self._touch(bucket)
         self._stage.writes[self._keys.slot(self._kind, at // SLOT_MS, bucket.bucket_id)] = b""
+
+    def add_many(self, entries: list[Entry], at: int) -> None:
+        """``add`` for the entries of one settle; their buckets are loaded."""
+        bucket: _Bucket | None = None
+        end = 0
+        for entry in entries:
+            claim_id = entry.claim_id
+            if bucket is None or not bucket.bucket_id <= claim_id < end:
+                bucket_id = bucket_of(claim_id)
+                bucket = self._bucket(bucket_id)
+                end = bucket_id + 10 ** (bucket_id >> EXPONENT_SHIFT)
+                self._touch(bucket)
+                self._stage.writes[self._keys.slot(self._kind, at // SLOT_MS, bucket_id)] = b""
+            bucket.entries[claim_id] = entry.settled(at)
 
     def find(self, priority: int, message_id: int) -> Settled | None:
         """The entry of a message, under whatever exponent it was settled."""

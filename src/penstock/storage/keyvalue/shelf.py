@@ -182,6 +182,34 @@ class Shelf:
         bucket.in_flight[entry.claim_id] = entry
         self.touch(bucket)
 
+    def hold_many(self, entries: list[Entry]) -> None:
+        """``hold`` for entries of one claim."""
+        for bucket, run in self._runs(entries):
+            held = bucket.in_flight
+            for entry in run:
+                held[entry.claim_id] = entry
+            self.touch(bucket)
+
+    def let_go_many(self, entries: list[Entry]) -> None:
+        """``let_go`` for entries of one settle."""
+        for bucket, run in self._runs(entries):
+            held = bucket.in_flight
+            for entry in run:
+                del held[entry.claim_id]
+            self.touch(bucket)
+
+    def _runs(self, entries: list[Entry]) -> Iterator[tuple[Bucket, list[Entry]]]:
+        """Entries that follow one another in the same bucket, together."""
+        begin = 0
+        while begin < len(entries):
+            bucket_id = bucket_of(entries[begin].claim_id)
+            end_id = bucket_id + 10 ** (bucket_id >> EXPONENT_SHIFT)
+            end = begin + 1
+            while end < len(entries) and bucket_id <= entries[end].claim_id < end_id:
+                end += 1
+            yield self.bucket(bucket_id), entries[begin:end]
+            begin = end
+
     def let_go(self, entry: Entry) -> None:
         """Take an entry out of the in-flight ones."""
         bucket_id = bucket_of(entry.claim_id)

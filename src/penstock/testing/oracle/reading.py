@@ -63,6 +63,7 @@ def snapshot(store: Store, queue: Queue, held: Held, *, failed: bool = False) ->
         message=store.message(queue, held),
         state=State.FAILED if failed else held.state,
         attempts=held.attempts,
+        released=held.released if held.state is State.IN_FLIGHT and not failed else 0,
         at=held.due_at if held.state is State.DELAYED else held.at,
         claimed_at=held.claimed_at,
         lease_deadline=held.lease_deadline,
