@@ -6,6 +6,7 @@ therefore measured in the same process, alternating with it, so that a slow disk
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
@@ -14,10 +15,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import TypeAlias
 
 from msgspec import Struct
 
 PAYLOAD_BYTES = 1024
+_REST_SECONDS = 0.05
+_REST_TRIES = 200
 
 
 class Figure(Struct, frozen=True):
@@ -52,13 +56,34 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-async def rate(work: Callable[[], Awaitable[int]], seconds: float) -> float:
-    """Messages a second: ``work`` does some and says how many, again and again."""
-    done = 0
-    begin = time.perf_counter()
-    while (elapsed := time.perf_counter() - begin) < seconds:
-        done += await work()
-    return done / elapsed
+Work: TypeAlias = Callable[[], Awaitable[int]]
+
+
+async def alternate(ours: Work, reference: Work, seconds: float) -> tuple[float, float]:
+    """Messages a second of both, one after the other.
+
+    Each does some work, again and again, and says how many messages that was. RocksDB goes on
+    compacting after a write; each side pays for its own and not for the other's, because the
+    next one begins when the process has come to rest.
+    """
+    rates = []
+    for work in (reference, ours):
+        await _rest()
+        done = 0
+        begin = time.perf_counter()
+        while (elapsed := time.perf_counter() - begin) < seconds:
+            done += await work()
+        rates.append(done / elapsed)
+    return rates[1], rates[0]
+
+
+async def _rest() -> None:
+    """Wait until nothing in this process is busy any more, background threads included."""
+    for _ in range(_REST_TRIES):
+        before = time.process_time()
+        await asyncio.sleep(_REST_SECONDS)
+        if time.process_time() - before < _REST_SECONDS / 10:
+            return
 
 
 def middle(values: list[float]) -> float:

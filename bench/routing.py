@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 import penstock
-from bench.measuring import Figure, middle, payloads, per_second, rate, scratch
+from bench.measuring import Figure, Work, alternate, middle, payloads, per_second, scratch
 from penstock import Broker, NewMessage
 
 BATCH = 100
@@ -25,8 +25,9 @@ async def routing(seconds: float, rounds: int) -> Figure:
             await _create(small, MATCHING)
             await _create(large, QUEUES)
             for _ in range(rounds):
-                few.append(await _rate(small, seconds))
-                many.append(await _rate(large, seconds))
+                mine, other = await alternate(_publisher(large), _publisher(small), seconds)
+                many.append(mine)
+                few.append(other)
     ratio = middle([a / b for a, b in zip(many, few, strict=True)])
     return Figure(
         "publish with 1,000 queues of which 3 match, of 3 queues",
@@ -45,7 +46,7 @@ async def _create(q: Broker, queues: int) -> None:
         )
 
 
-async def _rate(q: Broker, seconds: float) -> float:
+def _publisher(q: Broker) -> Work:
     bodies = payloads(BATCH)
     amounts = count(10)
 
@@ -54,4 +55,4 @@ async def _rate(q: Broker, seconds: float) -> float:
         await q.publish_batch("orders", batch)
         return BATCH
 
-    return await rate(publish, seconds)
+    return publish

@@ -8,7 +8,7 @@ from itertools import cycle
 
 import penstock
 from bench.bare import Bare
-from bench.measuring import Figure, middle, payloads, per_second, rate, scratch
+from bench.measuring import Figure, alternate, middle, payloads, per_second, scratch
 from penstock import Ack, Broker, NewMessage
 
 BATCH = 100
@@ -31,8 +31,9 @@ async def publish_in_batches(seconds: float, rounds: int) -> Figure:
                 return BATCH
 
             for _ in range(rounds):
-                bare.append(await rate(lambda: reference.commit(BATCH), seconds))
-                ours.append(await rate(publish, seconds))
+                mine, other = await alternate(publish, lambda: reference.commit(BATCH), seconds)
+                ours.append(mine)
+                bare.append(other)
         reference.close()
     return _figure("publish, 100 a batch, one client", ours, bare, 0.5)
 
@@ -56,8 +57,9 @@ async def publish_by_many(seconds: float, rounds: int) -> Figure:
                 return TASKS * 10
 
             for _ in range(rounds):
-                bare.append(await rate(lambda: reference.commit(TASKS), seconds))
-                ours.append(await rate(publish, seconds))
+                mine, other = await alternate(publish, lambda: reference.commit(TASKS), seconds)
+                ours.append(mine)
+                bare.append(other)
         reference.close()
     return _figure("publish, 64 tasks, one a call", ours, bare, 0.35)
 
@@ -76,8 +78,9 @@ async def whole_cycle(seconds: float, rounds: int) -> Figure:
                 return sum(await asyncio.gather(*(client.cycle() for client in clients)))
 
             for _ in range(rounds):
-                bare.append(await rate(lambda: reference.commit(BATCH), seconds))
-                ours.append(await rate(run, seconds))
+                mine, other = await alternate(run, lambda: reference.commit(BATCH), seconds)
+                ours.append(mine)
+                bare.append(other)
         reference.close()
     return _figure("publish, claim, ack, 8 clients, 100 a batch", ours, bare, 0.3)
 

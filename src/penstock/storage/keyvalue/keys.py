@@ -22,6 +22,7 @@ __all__ = [
     "LANES",
     "LANE_SPAN",
     "NUMBER_MASK",
+    "PAYLOAD_PREFIX",
     "QUEUE_NUMBER_KEY",
     "SEQ_BLOCK_KEY",
     "SPEC_PREFIX",
@@ -56,7 +57,7 @@ LANES: Final = MAX_PRIORITY + 1
 LANE_SPAN: Final = 10**17
 _CAPACITIES: Final = (1, 10, 100, 1_000, 10_000)
 
-_PAYLOAD = b"\x01\x01"
+PAYLOAD_PREFIX: Final = b"\x01\x01"
 _ACTIVE = b"\x01\x02"
 _DONE = b"\x01\x03"
 _FAILED = b"\x01\x04"
@@ -128,7 +129,7 @@ def bucket_of(claim_id: int) -> int:
 
 def payload_key(offset: int) -> bytes:
     """The payload that came with the log entry at ``offset``."""
-    return _PAYLOAD + _U64.pack(offset)
+    return PAYLOAD_PREFIX + _U64.pack(offset)
 
 
 def replaced_key(message_id: int) -> bytes:
