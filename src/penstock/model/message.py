@@ -74,7 +74,7 @@ class Message(Struct, frozen=True, gc=False):
     size: int
     """Payload bytes."""
     checksum: int
-    """CRC-32 of the payload, checked whenever the payload is read (P3, X1)."""
+    """Of the payload (``penstock.model.checksum``), checked whenever it is read (P3, X1)."""
     partition_key: str | None = None
     key: str | None = None
     content_type: str | None = None

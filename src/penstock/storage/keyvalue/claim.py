@@ -11,9 +11,9 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Final
-from zlib import crc32
 
 from penstock.errors import StoreCorrupt, StoreError
+from penstock.model.checksum import checksum
 from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_ATTEMPTS
 from penstock.model.message import Message
@@ -219,6 +219,6 @@ def read_payload(get: Callable[[bytes], bytes | None], message: Message) -> byte
 def _checked(value: bytes | None, message: Message) -> bytes:
     if value is None:
         raise StoreCorrupt(f"The payload of message {message.id} is missing.")
-    if crc32(value) != message.checksum:
+    if checksum(value) != message.checksum:
         raise StoreCorrupt(f"The checksum of the payload of message {message.id} is wrong.")
     return value

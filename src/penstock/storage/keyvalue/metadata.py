@@ -1,17 +1,17 @@
 """The metadata bytes of a message: "opaque" to the RFC, ours to define (docs/formats.md).
 
-They carry the message's own offset, the CRC-32 of its payload and end with their own
-CRC-32, so that what is delivered is what was published (P3) and damage is noticed
+They carry the message's own offset, the checksum of its payload and end with their own
+checksum, so that what is delivered is what was published (P3) and damage is noticed
 wherever it happened (X1). The message id stands beside them in every record.
 """
 
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import Final
 
 from penstock.errors import StoreCorrupt
+from penstock.model.checksum import checksum
 from penstock.model.message import NO_HEADERS, HeaderValue, Message, MessageId, Offset
 
 __all__ = ["decode_metadata", "encode_metadata", "expires_at_of"]
@@ -20,7 +20,7 @@ _VERSION: Final = 1
 # version, offset, published_at, deliver_at, expires_at, priority, size, checksum, flags
 _HEAD = struct.Struct("<BQqqqBIIB")
 _U16 = struct.Struct("<H")
-_CRC = struct.Struct("<I")
+_SUM = struct.Struct("<I")
 _INT = struct.Struct("<Bq")
 _FLOAT = struct.Struct("<Bd")
 _I64_VALUE = struct.Struct("<q")
@@ -28,7 +28,6 @@ _F64_VALUE = struct.Struct("<d")
 _EXPIRES_AT = slice(25, 33)
 
 _NEVER: Final = -1
-_LOW: Final = 0xFFFF_FFFF
 _HAS_PARTITION_KEY: Final = 1
 _HAS_KEY: Final = 2
 _HAS_CONTENT_TYPE: Final = 4
@@ -71,7 +70,7 @@ def encode_metadata(message: Message) -> bytes:
         + tail
     )
     # Seeded with the id, which stands beside it: damage to either shows.
-    return body + _CRC.pack(zlib.crc32(body, _seed(message.id)))
+    return body + _SUM.pack(checksum(body, message.id))
 
 
 def _plain_tail(topic: str) -> bytes:
@@ -105,12 +104,12 @@ def _encode_tail(message: Message) -> tuple[int, bytes]:
 
 def decode_metadata(message_id: int, encoded: bytes) -> Message:
     """Decode what ``encode_metadata`` wrote, checking its checksum."""
-    if len(encoded) < _HEAD.size + _CRC.size or encoded[0] != _VERSION:
+    if len(encoded) < _HEAD.size + _SUM.size or encoded[0] != _VERSION:
         raise StoreCorrupt(f"The metadata of message {message_id} has an unknown shape.")
-    found = zlib.crc32(memoryview(encoded)[:-4], _seed(message_id))
-    if found != _CRC.unpack_from(encoded, len(encoded) - 4)[0]:
+    found = checksum(encoded[:-4], message_id)
+    if found != _SUM.unpack_from(encoded, len(encoded) - 4)[0]:
         raise StoreCorrupt(f"The checksum of the metadata of message {message_id} is wrong.")
-    _, offset, published_at, deliver_at, expires_at, priority, size, checksum, flags = (
+    _, offset, published_at, deliver_at, expires_at, priority, size, payload_sum, flags = (
         _HEAD.unpack_from(encoded)
     )
     position = _HEAD.size
@@ -133,17 +132,12 @@ def decode_metadata(message_id: int, encoded: bytes) -> Message:
         deliver_at,
         None if expires_at == _NEVER else expires_at,
         size,
-        checksum,
+        payload_sum,
         partition_key,
         key,
         content_type,
         headers,
     )
-
-
-def _seed(message_id: int) -> int:
-    """32 bits in which every bit of the id shows."""
-    return (message_id ^ message_id >> 32) & _LOW
 
 
 def expires_at_of(encoded: bytes) -> int | None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final, TypeAlias
-from zlib import crc32
 
 from msgspec.structs import replace
 
 from penstock.errors import QueueFull
+from penstock.model.checksum import checksum
 from penstock.model.message import (
     NO_HEADERS,
     Message,
@@ -107,7 +107,7 @@ class Plan:
                 now if deliver_at is None or deliver_at < now else deliver_at,
                 expires_at,
                 len(payload),
-                crc32(payload),
+                checksum(payload),
                 new.partition_key,
                 new.key,
                 new.content_type,

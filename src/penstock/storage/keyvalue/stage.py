@@ -120,8 +120,6 @@ class Stage:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values in the order of the keys; only hot paths without removed ranges use it."""
-        if not keys:
-            return []
         upper, lower = self.writes, self._committing.writes
         if upper.keys().isdisjoint(keys) and lower.keys().isdisjoint(keys):
             return self._adapter.get_many(keys)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from itertools import pairwise
 
+from penstock.model.checksum import checksum
 from penstock.model.message import MessageId, Offset
 from penstock.model.states import State
 from penstock.testing.conformance.harness import (
@@ -132,5 +132,5 @@ class TestLog(Conformance):
         old, new = page.entries
         assert old.payload in (b"old", None)
         assert new.payload == b"newer"
-        assert old.message.checksum == zlib.crc32(b"old")
+        assert old.message.checksum == checksum(b"old")
         assert (old.message.size, new.message.size) == (3, 5)

@@ -6,7 +6,6 @@ open, and if neither, it is a new message. The callers undo everything when this
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 
 from penstock.errors import QueueFull
 from penstock.filters import parse
+from penstock.model.checksum import checksum
 from penstock.model.delivery import RouteReply
 from penstock.model.message import Message, MessageId, NewMessage, Offset, Published
 from penstock.model.queue import QueuePolicy, TopicPolicy
@@ -112,7 +112,7 @@ class _Batch:
         self.store.ends[self.tenant] = Offset(offset + 1)
         if message.id < 0:
             message = replace(message, id=MessageId(offset))
-        message = replace(message, offset=offset, size=len(payload), checksum=zlib.crc32(payload))
+        message = replace(message, offset=offset, size=len(payload), checksum=checksum(payload))
         entry = Entry(self.tenant, message, payload)
         self.store.log.append(entry)
         self.store.messages[(self.tenant, message.id)] = entry

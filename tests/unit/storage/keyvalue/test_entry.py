@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import zlib
-
 import pytest
 
 from penstock.errors import StoreCorrupt
+from penstock.model.checksum import checksum
 from penstock.model.message import Message, MessageId, Offset
 from penstock.storage.keyvalue.entry import LEASE, Entry, receipt_of
 from penstock.storage.keyvalue.keys import claim_id_of
@@ -48,7 +47,7 @@ def test_c1_receipts_name_queue_claim_grant_and_attempt() -> None:
 
 
 def test_metadata_is_decoded_when_somebody_asks() -> None:
-    message = Message(MessageId(7), Offset(7), "t", 4, 0, 0, None, 2, zlib.crc32(b"hi"))
+    message = Message(MessageId(7), Offset(7), "t", 4, 0, 0, None, 2, checksum(b"hi"))
     entry = Entry.waiting(7, CLAIM, 0, encode_metadata(message))
     assert entry.loaded is None
     assert entry.message == message
@@ -61,7 +60,7 @@ def test_x1_damaged_metadata_is_noticed_when_somebody_asks() -> None:
 
 
 def test_a_replacement_takes_new_metadata_at_the_same_place() -> None:
-    message = Message(MessageId(7), Offset(9), "t", 4, 0, 0, None, 2, zlib.crc32(b"hi"))
+    message = Message(MessageId(7), Offset(9), "t", 4, 0, 0, None, 2, checksum(b"hi"))
     metadata = encode_metadata(message)
     entry = _entry()
     entry.replace(metadata, message)

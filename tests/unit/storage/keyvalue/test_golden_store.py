@@ -13,6 +13,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from xxhash import xxh3_64_intdigest
 
 from penstock.errors import StoreCorrupt, StoreTooNew
 from penstock.model.delivery import Ack, Receipt, Reject, Release, ReplaySource, Verdict
@@ -50,6 +51,10 @@ def _raw(text: str) -> bytes:
     return bytes.fromhex(text)
 
 
+def _xxh3(data: bytes, seed: int = 0) -> int:
+    return xxh3_64_intdigest(data, seed) & 0xFFFF_FFFF
+
+
 def _sealed(text: str) -> str:
     return f"{text} {zlib.crc32(_raw(text)).to_bytes(4, 'little').hex()}"
 
@@ -78,13 +83,13 @@ def _metadata(
     message_id: int | None = None,
 ) -> str:
     """``times`` are published_at, deliver_at and expires_at."""
-    checksum = zlib.crc32(payload).to_bytes(4, "little").hex()
+    checksum = _xxh3(payload).to_bytes(4, "little").hex()
     name = f"{len(topic):02x}00 {topic.encode().hex()}"
     head = f"01 {_id(offset)} {times} 04 {len(payload):02x}000000 {checksum} {flags}"
     text = f"{head} {name} {keys} 0000"
     # Begun with the message id, which is the offset unless this replaces another.
-    crc = zlib.crc32(_raw(text), offset if message_id is None else message_id)
-    return f"{text} {crc.to_bytes(4, 'little').hex()}"
+    own = _xxh3(_raw(text), offset if message_id is None else message_id)
+    return f"{text} {own.to_bytes(4, 'little').hex()}"
 
 
 def _field(name: str, value: int) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import re
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -16,6 +15,7 @@ from typing import TypeAlias
 import pytest
 
 from penstock.filters import parse
+from penstock.model.checksum import checksum
 from penstock.model.delivery import (
     Ack,
     Delivery,
@@ -386,7 +386,7 @@ async def test_payloads_and_log_entries_belong_together() -> None:
     assert sorted(payloads) == sorted(entry.offset.to_bytes(8, "big") for entry in entries)
     for entry in entries:
         payload = payloads[entry.offset.to_bytes(8, "big")]
-        assert (len(payload), zlib.crc32(payload)) == (entry.size, entry.checksum)
+        assert (len(payload), checksum(payload)) == (entry.size, entry.checksum)
 
 
 def test_the_page_lists_every_kind() -> None:

@@ -38,7 +38,7 @@ class Adapter(Protocol):
         ...
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values in the order of the keys."""
+        """The values in the order of the keys; all keys are of one record type."""
         ...
 
     def scan(

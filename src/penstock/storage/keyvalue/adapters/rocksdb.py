@@ -104,6 +104,8 @@ class RocksDBAdapter:
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        if not keys:
+            return []
         try:
             values: list[bytes | None] = self._family(keys[0]).get(  # type: ignore[assignment]
                 list(keys)
