@@ -6,7 +6,6 @@ therefore measured in the same process, alternating with it, so that a slow disk
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import tempfile
@@ -20,8 +19,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 PAYLOAD_BYTES = 1024
-_REST_SECONDS = 0.05
-_REST_TRIES = 200
+_TURN_MESSAGES = 3_200
 
 
 class Figure(Struct, frozen=True):
@@ -60,30 +58,23 @@ Work: TypeAlias = Callable[[], Awaitable[int]]
 
 
 async def alternate(ours: Work, reference: Work, seconds: float) -> tuple[float, float]:
-    """Messages a second of both, one after the other.
+    """Messages a second of both, doing the same work by turns.
 
-    Each does some work, again and again, and says how many messages that was. RocksDB goes on
-    compacting after a write; each side pays for its own and not for the other's, because the
-    next one begins when the process has come to rest.
+    Each does some, again and again, and says how many messages that was. A turn ends after
+    the same number of messages on both sides: what RocksDB flushes and compacts behind
+    their backs is then the same amount of data, and slows both down alike.
     """
-    rates = []
-    for work in (reference, ours):
-        await _rest()
-        done = 0
-        begin = time.perf_counter()
-        while (elapsed := time.perf_counter() - begin) < seconds:
-            done += await work()
-        rates.append(done / elapsed)
-    return rates[1], rates[0]
-
-
-async def _rest() -> None:
-    """Wait until nothing in this process is busy any more, background threads included."""
-    for _ in range(_REST_TRIES):
-        before = time.process_time()
-        await asyncio.sleep(_REST_SECONDS)
-        if time.process_time() - before < _REST_SECONDS / 10:
-            return
+    done = [0, 0]
+    spent = [0.0, 0.0]
+    while min(spent) < seconds:
+        for side, work in enumerate((reference, ours)):
+            turn = 0
+            begin = time.perf_counter()
+            while turn < _TURN_MESSAGES:
+                turn += await work()
+            spent[side] += time.perf_counter() - begin
+            done[side] += turn
+    return done[1] / spent[1], done[0] / spent[0]
 
 
 def middle(values: list[float]) -> float:

@@ -31,6 +31,7 @@ from rocksdict import (
     Cache,
     DBCompressionType,
     DBRecoveryMode,
+    Env,
     Options,
     Rdict,
     ReadOptions,
@@ -217,6 +218,11 @@ def store_options() -> Options:
     options.set_max_total_wal_size(_MAX_WAL_BYTES)
     options.set_compression_type(DBCompressionType.lz4())
     options.increase_parallelism(2)
+    # Flushing and compacting give way to whoever is waiting for a commit.
+    env = Env()
+    env.lower_high_priority_thread_pool_cpu_priority()
+    env.lower_thread_pool_cpu_priority()
+    options.set_env(env)
     table = BlockBasedOptions()
     table.set_block_cache(Cache(_BLOCK_CACHE_BYTES))
     table.set_bloom_filter(_BLOOM_BITS, block_based=False)
