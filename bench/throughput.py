@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import Callable
 from itertools import cycle
 
 import penstock
 from bench.bare import Bare
-from bench.measuring import Figure, alternate, middle, payloads, per_second, scratch
+from bench.measuring import Figure, Work, alternate, middle, payloads, per_second, scratch
 from penstock import Ack, Broker, NewMessage
 
 BATCH = 100
@@ -18,71 +19,78 @@ CLIENTS = 8
 
 async def publish_in_batches(seconds: float, rounds: int) -> Figure:
     """One client, a hundred messages a call."""
-    ours: list[float] = []
-    bare: list[float] = []
-    with scratch() as path:
-        reference = Bare(path / "bare")
-        async with penstock.open(f"rocksdb:{path / 'store'}") as q:
-            await q.create_queue("q", "topic = 't'")
-            supply = _supply()
 
-            async def publish() -> int:
-                await q.publish_batch("t", [NewMessage(next(supply)) for _ in range(BATCH)])
-                return BATCH
+    def work(q: Broker) -> Work:
+        supply = _supply()
 
-            for _ in range(rounds):
-                mine, other = await alternate(publish, lambda: reference.commit(BATCH), seconds)
-                ours.append(mine)
-                bare.append(other)
-        reference.close()
-    return _figure("publish, 100 a batch, one client", ours, bare, 0.5)
+        async def publish() -> int:
+            await q.publish_batch("t", [NewMessage(next(supply)) for _ in range(BATCH)])
+            return BATCH
+
+        return publish
+
+    name = "publish, 100 a batch, one client"
+    return await _against_bare(name, 0.5, BATCH, work, seconds, rounds)
 
 
 async def publish_by_many(seconds: float, rounds: int) -> Figure:
     """64 concurrent tasks, one message a call; the group commit makes the batches."""
-    ours: list[float] = []
-    bare: list[float] = []
-    with scratch() as path:
-        reference = Bare(path / "bare")
-        async with penstock.open(f"rocksdb:{path / 'store'}") as q:
-            await q.create_queue("q", "topic = 't'")
-            supply = _supply()
 
-            async def publish_some() -> None:
-                for _ in range(10):
-                    await q.publish("t", next(supply))
+    def work(q: Broker) -> Work:
+        supply = _supply()
 
-            async def publish() -> int:
-                await asyncio.gather(*(publish_some() for _ in range(TASKS)))
-                return TASKS * 10
+        async def publish_some() -> None:
+            for _ in range(10):
+                await q.publish("t", next(supply))
 
-            for _ in range(rounds):
-                mine, other = await alternate(publish, lambda: reference.commit(TASKS), seconds)
-                ours.append(mine)
-                bare.append(other)
-        reference.close()
-    return _figure("publish, 64 tasks, one a call", ours, bare, 0.35)
+        async def publish() -> int:
+            await asyncio.gather(*(publish_some() for _ in range(TASKS)))
+            return TASKS * 10
+
+        return publish
+
+    name = "publish, 64 tasks, one a call"
+    return await _against_bare(name, 0.35, TASKS, work, seconds, rounds)
 
 
 async def whole_cycle(seconds: float, rounds: int) -> Figure:
     """Publish, claim, ack: 8 clients, batches of 100, every message checked."""
+
+    def work(q: Broker) -> Work:
+        clients = [_Client(q, number) for number in range(CLIENTS)]
+
+        async def run() -> int:
+            return sum(await asyncio.gather(*(client.cycle() for client in clients)))
+
+        return run
+
+    name = "publish, claim, ack, 8 clients, 100 a batch"
+    return await _against_bare(name, 0.3, BATCH, work, seconds, rounds)
+
+
+async def _against_bare(
+    name: str,
+    target: float,
+    commit: int,
+    work_on: Callable[[Broker], Work],
+    seconds: float,
+    rounds: int,
+) -> Figure:
+    """Our work on a store with one queue, against bare synced batches of ``commit`` payloads."""
     ours: list[float] = []
     bare: list[float] = []
     with scratch() as path:
         reference = Bare(path / "bare")
         async with penstock.open(f"rocksdb:{path / 'store'}") as q:
             await q.create_queue("q", "topic = 't'")
-            clients = [_Client(q, number) for number in range(CLIENTS)]
-
-            async def run() -> int:
-                return sum(await asyncio.gather(*(client.cycle() for client in clients)))
-
+            work = work_on(q)
             for _ in range(rounds):
-                mine, other = await alternate(run, lambda: reference.commit(BATCH), seconds)
+                mine, other = await alternate(work, lambda: reference.commit(commit), seconds)
                 ours.append(mine)
                 bare.append(other)
         reference.close()
-    return _figure("publish, claim, ack, 8 clients, 100 a batch", ours, bare, 0.3)
+    ratio = middle([mine / other for mine, other in zip(ours, bare, strict=True)])
+    return Figure(name, ratio, target, per_second(middle(ours)), per_second(middle(bare)))
 
 
 class _Client:
@@ -111,8 +119,3 @@ def _supply() -> cycle[bytes]:
     return cycle(
         zlib.crc32(payload[4:]).to_bytes(4, "big") + payload[4:] for payload in payloads(1000)
     )
-
-
-def _figure(name: str, ours: list[float], bare: list[float], target: float) -> Figure:
-    ratio = middle([mine / other for mine, other in zip(ours, bare, strict=True)])
-    return Figure(name, ratio, target, per_second(middle(ours)), per_second(middle(bare)))

@@ -19,8 +19,10 @@ async def main(store: Path) -> None:
     """Publish three orders; the queue takes the large ones."""
     async with penstock.open(f"rocksdb:{store}") as q:
         await q.create_queue("billing", "topic = 'orders' AND amount >= 100", max_attempts=3)
+        ids = []
         for number, amount in enumerate((250, 20, 175)):
             published = await q.publish("orders", {"order": number}, headers={"amount": amount})
+            ids.append(published.id)
             print(f"published order {number} (amount {amount}) as message {published.id}")
 
         for delivery in await q.claim("billing", limit=10, consumer="quickstart"):
@@ -29,7 +31,7 @@ async def main(store: Path) -> None:
 
         stats = await q.stats("billing")
         print(f"billing: {stats.available} waiting, {stats.done} done, {stats.failed} failed")
-        small = await q.explain("billing", published.id - 1)
+        small = await q.explain("billing", ids[1])
         print(f"why not the small one? {small}")
     print(f"the store is in {store}; `make demo` shows more, README.md says where to read on")
 

@@ -95,4 +95,4 @@ def test_the_ten_lines_run_as_written(tmp_path: Path) -> None:
         text=True,
     )
     assert b'{"order":7}' in done.stdout.encode()
-    assert "'country': 'DE'" in done.stdout
+    assert "'amount': 250" in done.stdout

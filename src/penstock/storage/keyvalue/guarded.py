@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from penstock.errors import PenstockError, StoreCorrupt
 from penstock.model.clock import Clock
@@ -22,6 +22,7 @@ __all__ = ["Guarded", "changing", "reading"]
 P = ParamSpec("P")
 T = TypeVar("T")
 G = TypeVar("G", bound="Guarded")
+_Verb: TypeAlias = Callable[Concatenate[G, P], Coroutine[Any, Any, T]]
 
 
 class Guarded:
@@ -49,28 +50,19 @@ class Guarded:
         return _unexplained(error)
 
 
-def changing(
-    verb: Callable[Concatenate[G, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[G, P], Coroutine[Any, Any, T]]:
+def changing(verb: _Verb[G, P, T]) -> _Verb[G, P, T]:
     """A verb that changes state. The hot ones have the same lines inside: 0.4 µs a call."""
-
-    @wraps(verb)
-    async def run(self: G, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await verb(self, *args, **kwargs)
-        except PenstockError:
-            raise
-        except Exception as error:
-            raise self._broken(error) from error
-
-    return run
+    return _guard(verb, lambda engine, error: engine._broken(error))  # noqa: SLF001
 
 
-def reading(
-    verb: Callable[Concatenate[G, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[G, P], Coroutine[Any, Any, T]]:
+def reading(verb: _Verb[G, P, T]) -> _Verb[G, P, T]:
     """A verb that only reads."""
+    return _guard(verb, lambda _, error: _unexplained(error))
 
+
+def _guard(
+    verb: _Verb[G, P, T], explain: Callable[[G, Exception], PenstockError]
+) -> _Verb[G, P, T]:
     @wraps(verb)
     async def run(self: G, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
@@ -78,7 +70,7 @@ def reading(
         except PenstockError:
             raise
         except Exception as error:
-            raise _unexplained(error) from error
+            raise explain(self, error) from error
 
     return run
 
