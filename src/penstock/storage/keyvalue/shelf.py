@@ -40,6 +40,9 @@ __all__ = ["Bucket", "Shelf"]
 
 #: Buckets read from disk at once when the claim head reaches the spill.
 _READ_AHEAD: Final = 4
+#: Entries, counted by capacity, that a queue may have loaded; far above what claims need.
+_MAX_LOADED_ENTRIES: Final = 100_000
+_MIN_LOADED: Final = 16
 _EMPTY_ARRAY = b"\x00\x00"
 
 
@@ -305,6 +308,10 @@ class Shelf:
         bucket = self._buckets.get(bucket_id)
         if bucket is None:
             bucket = Bucket(self, bucket_id)
+            # Commits keep memory small where there are any; readers load buckets without one.
+            most = max(_MIN_LOADED, _MAX_LOADED_ENTRIES // 10 ** (bucket_id >> EXPONENT_SHIFT))
+            if len(self._buckets) >= most:
+                self.evict(most // 2, self._stage.completed)
             if self._lane(bucket_id).is_spilled(bucket_id):
                 value = self._stage.get(self._waiting_prefix + bucket_id.to_bytes(8, "big"))
                 if value is not None:

@@ -65,6 +65,11 @@ class Stage:
     def has_work(self) -> bool:
         return bool(self._dirty or self._next)
 
+    @property
+    def completed(self) -> int:
+        """The number of the last commit that is in the store."""
+        return self.number - (1 if self._committing is _EMPTY else 2)
+
     # -- writing -----------------------------------------------------------------------
 
     def put(self, key: bytes, value: bytes) -> None:

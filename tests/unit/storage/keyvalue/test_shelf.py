@@ -380,6 +380,31 @@ def test_the_head_comes_back_from_disk_a_few_buckets_at_a_time(
     assert len(shelf._buckets) == 5
 
 
+def test_looking_things_up_does_not_fill_memory(stage: Stage, commit: Callable[[], int]) -> None:
+    """Nobody commits while somebody reads; what was loaded has to go all the same."""
+    shelf = _shelf(stage, *range(0, 5000 * 100, 100))
+    completed = commit()
+    shelf.evict(2, completed)
+    for message_id in range(0, 5000 * 100, 100):
+        entry = shelf.find(claim_id_of(2, 4, message_id))
+        assert entry is not None
+        assert entry.message_id == message_id
+        assert len(shelf._buckets) <= 1000
+    assert _ids(shelf) == list(range(0, 5000 * 100, 100))
+
+
+def test_what_is_not_committed_stays_however_much_is_loaded(
+    stage: Stage, commit: Callable[[], int]
+) -> None:
+    shelf = _shelf(stage, *range(0, 3000 * 100, 100))
+    assert len(shelf._buckets) == 3000
+    assert _ids(shelf) == list(range(0, 3000 * 100, 100))
+    commit()
+    assert shelf.find(claim_id_of(2, 4, 10**6)) is None
+    assert len(shelf._buckets) <= 1000
+    assert _ids(shelf) == list(range(0, 3000 * 100, 100))
+
+
 def test_opening_reads_no_backlog(
     stage: Stage, adapter: MemoryAdapter, commit: Callable[[], int]
 ) -> None:

@@ -188,3 +188,12 @@ def test_a_sync_is_asked_of_one_batch(stage: Stage) -> None:
     stage.ask_sync()
     assert stage.take().sync
     assert not stage.take().sync
+
+
+def test_completed_is_the_last_commit_in_the_store(stage: Stage) -> None:
+    assert (stage.number, stage.completed) == (1, 0)
+    stage.put(b"a", b"1")
+    stage.take()
+    assert (stage.number, stage.completed) == (2, 0)
+    stage.committed()
+    assert (stage.number, stage.completed) == (2, 1)
