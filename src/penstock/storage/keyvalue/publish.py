@@ -76,7 +76,8 @@ class Plan:
         self._items: list[_Item] = []
         self._replies: list[Published] = []
         self._ids: dict[tuple[str, str], FirstPublish] = {}
-        self._keys: dict[tuple[str, str], _Item] = {}
+        #: Keys that this plan has decided about; None: its message is in no queue any more.
+        self._keys: dict[tuple[str, str], _Item | None] = {}
         self._created: dict[str, Queue] = {}
 
     # -- planning ----------------------------------------------------------------------
@@ -171,17 +172,18 @@ class Plan:
         return True
 
     def _plan_keyed(self, new: NewMessage, message: Message, key: str) -> _Item:
-        planned = self._keys.get((message.topic, key))
         item: _Item
+        planned = self._keys.get((message.topic, key))
         if planned is not None:
             _, (first, _), joined, earlier = planned
             before = [*earlier.kept, *joined] if earlier else list(joined)
         else:
-            found = self._open(message.topic, key)
+            closed = (message.topic, key) in self._keys
+            found = None if closed else self._open(message.topic, key)
             if found is None:
                 matching = self._tenant.index.match(message)
                 item = (new, (message, encode_metadata(message)), matching, None)
-                self._keys[message.topic, key] = item
+                self._keys[message.topic, key] = item if matching else None
                 return item
             before, first = found
         # What stays is the message's place; the rest is new.
@@ -203,9 +205,7 @@ class Plan:
         )
         joining = [queue for queue in matching if queue not in before]
         item = (new, (message, encode_metadata(message)), joining, change)
-        self._keys[message.topic, key] = item
-        if not change.kept and not joining:
-            del self._keys[message.topic, key]
+        self._keys[message.topic, key] = item if change.kept or joining else None
         return item
 
     def _open(self, topic: str, key: str) -> tuple[list[Queue], Message] | None:

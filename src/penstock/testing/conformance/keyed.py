@@ -30,6 +30,29 @@ async def put(store: Store, payload: bytes, color: str = "none") -> Published:
 class TestKeyed(Conformance):
     """A key's message is replaced until it is claimed, purged or expired."""
 
+    async def test_one_batch_means_what_several_calls_would(self, store: Store) -> None:
+        """The first closes the key, because its message is in no queue any more."""
+        await store.queue(filter="color = 'red'")
+        (first,) = await store.publish(msg(b"1", key="k", color="red"))
+        batch = [
+            msg(b"2", key="k", color="blue"),
+            msg(b"3", key="k", color="red"),
+            msg(b"4", key="k", color="red"),
+        ]
+        reply = (await store.engine.publish(TENANT, "orders", batch)).messages
+        assert [item.replaced for item in reply] == [True, False, True]
+        assert (reply[0].id, reply[1].id) == (first, reply[2].id)
+        assert reply[1].id != first
+        (only,) = await store.claim(limit=9)
+        assert (only.message.id, only.payload) == (reply[1].id, b"4")
+
+    async def test_a_key_in_no_queue_stands_for_nothing(self, store: Store) -> None:
+        await store.queue(filter="color = 'red'")
+        batch = [msg(b"1", key="k", color="blue"), msg(b"2", key="k", color="blue")]
+        one, two = (await store.engine.publish(TENANT, "orders", batch)).messages
+        assert (one.replaced, two.replaced) == (False, False)
+        assert one.id != two.id
+
     async def test_l1_a_replacement_keeps_id_and_place_and_appends(self, store: Store) -> None:
         await store.queue()
         now = store.clock.now()
