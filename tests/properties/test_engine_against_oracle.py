@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import unittest
 
 import pytest
+from hypothesis import settings
 
 from penstock.testing.machine import CI, machine_for
 
@@ -14,7 +16,8 @@ SHRINKING_S = 600
 
 def case_for(url: str) -> type[unittest.TestCase]:
     case = machine_for(url).TestCase
-    case.settings = CI
+    # The same programs every time where a change is judged, other ones wherever it is made.
+    case.settings = settings(CI, derandomize="CI" in os.environ)
     setattr(case, "pytestmark", [pytest.mark.timeout(SHRINKING_S)])  # noqa: B010  (not in its type)
     return case
 

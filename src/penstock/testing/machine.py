@@ -47,7 +47,8 @@ __all__ = ["CI", "EngineAgainstOracle", "machine_for"]
 T = TypeVar("T")
 
 #: About a minute on two cores with an engine in memory. Not derandomized: every run tries
-#: other programs, and a failing one prints the blob that repeats it.
+#: other programs, and a failing one prints the blob that repeats it. Longer runs find more:
+#: ``settings(CI, max_examples=1000, stateful_step_count=80)`` for an hour of idle time.
 CI: Final = settings(
     max_examples=150,
     stateful_step_count=50,
