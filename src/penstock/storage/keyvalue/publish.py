@@ -199,10 +199,13 @@ class Plan:
         created = self._created.get(message.topic)
         if created is not None:
             matching = (*matching, created)
-        change = _Replacement(
-            kept=[queue for queue in before if queue in matching],
-            left=[queue for queue in before if queue not in matching],
-        )
+        # The index has the queues that are caught up; one that is not may have the message too.
+        kept = [
+            queue
+            for queue in before
+            if queue in matching or (queue.cursor is not None and queue.filter.matches(message))
+        ]
+        change = _Replacement(kept, [queue for queue in before if queue not in kept])
         joining = [queue for queue in matching if queue not in before]
         item = (new, (message, encode_metadata(message)), joining, change)
         self._keys[message.topic, key] = item if change.kept or joining else None

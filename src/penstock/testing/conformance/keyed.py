@@ -30,6 +30,23 @@ async def put(store: Store, payload: bytes, color: str = "none") -> Published:
 class TestKeyed(Conformance):
     """A key's message is replaced until it is claimed, purged or expired."""
 
+    async def test_it_is_replaced_in_a_queue_that_is_catching_up_too(self, store: Store) -> None:
+        await store.queue("all")
+        (first,) = await store.publish(msg(b"1", key="k", color="red"))
+        await store.publish(b"more")
+        await store.queue("late", filter="color IS NOT NULL", start=Start(Start.EARLIEST))
+        assert (await store.engine.route(TENANT, "late", 1)).cursor is not None
+        (reply,) = (
+            await store.engine.publish(TENANT, "orders", [msg(b"2", key="k", color="blue")])
+        ).messages
+        assert (reply.id, reply.replaced) == (first, True)
+        page = await store.engine.peek(
+            TENANT, "late", State.AVAILABLE, None, 9, None, payloads=True
+        )
+        assert [(item.message.id, item.payload) for item in page.items] == [(first, b"2")]
+        await store.engine.publish(TENANT, "orders", [msg(b"3", key="k")])
+        assert (await store.engine.stats(TENANT, "late")).available == 0
+
     async def test_one_batch_means_what_several_calls_would(self, store: Store) -> None:
         """The first closes the key, because its message is in no queue any more."""
         await store.queue(filter="color = 'red'")

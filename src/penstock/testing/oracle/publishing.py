@@ -145,13 +145,12 @@ class _Batch:
         )
         message = self._append(changed, new.payload)
         for queue in self.store.queues_of(self.tenant):
-            if queue.cursor is not None:
-                continue  # left to route
             held = queue.deliveries.get(message.id)
-            if _takes(queue, message):
-                if held is None:
+            if held is None:
+                # A queue that is catching up gets it by route.
+                if queue.cursor is None and _takes(queue, message):
                     self._add(queue, message)
-            elif held is not None:
+            elif not _takes(queue, message):
                 transitions.remove(self.store, queue, held)
         self._remember_key(message)
         return Published(id=message.id, offset=message.offset, replaced=True)
