@@ -8,8 +8,17 @@
     │   ├── BadFilter            400  points at the position in the text
     │   ├── BadPolicy            400  a queue or topic policy field
     │   ├── BadUrl               400  a store URL
+    │   ├── BadSetting           400  a flag, environment variable or line of the settings file
+    │   ├── MethodNotAllowed     405
+    │   ├── NotAcceptable        406
+    │   ├── SlowRequest          408  the request's body took too long to arrive
+    │   ├── UnsupportedMedia     415
     │   └── TooLarge             413  payload, headers, batch over its limit
+    ├── AccessError
+    │   ├── Unauthenticated      401  no credential, or not a valid one
+    │   └── Forbidden            403  the credential's grants do not cover it
     ├── NotFound                 404
+    │   ├── UnknownRoute         404  no such path
     │   ├── UnknownQueue         404
     │   ├── UnknownTopic         404
     │   └── UnknownMessage       404
@@ -17,6 +26,10 @@
     │   ├── StaleReceipt         409  the claim is no longer current (S1)
     │   └── QueueNotEmpty        409
     ├── QueueFull                429  a matching queue is at max_depth: try later
+    ├── ServiceError             503  the service between caller and store
+    │   ├── Busy                 503  at one of its bounds, or stopping: try later
+    │   ├── Unreachable          503  no answer after all retries: outcome unknown
+    │   └── BadReply             502  what answered is not Penstock, or failed
     └── StoreError               503  the store, not the call
         ├── StoreUnavailable     503  cannot be opened: path, permissions, disk
         ├── StoreLocked          503  another process has it open
@@ -29,7 +42,8 @@ A class carries a static title and what the caller should do; an instance carrie
 detail and, where one field is to blame, its name and limit. ``status`` is what an HTTP
 door answers, ``retryable`` whether the same call may succeed later, and ``law`` the law
 of docs/semantics.md that the refusal protects. An error of this tree means that nothing
-was changed (E1), except ``CommitFailed``, whose outcome is unknown.
+was changed (E1), except ``CommitFailed``, ``Unreachable`` and ``BadReply``, whose outcome is
+unknown.
 """
 
 from __future__ import annotations
@@ -37,17 +51,26 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "AccessError",
     "BadFilter",
     "BadInput",
     "BadName",
     "BadPolicy",
+    "BadReply",
+    "BadSetting",
     "BadUrl",
+    "Busy",
     "CommitFailed",
     "Conflict",
+    "Forbidden",
+    "MethodNotAllowed",
+    "NotAcceptable",
     "NotFound",
     "PenstockError",
     "QueueFull",
     "QueueNotEmpty",
+    "ServiceError",
+    "SlowRequest",
     "StaleReceipt",
     "StoreClosed",
     "StoreCorrupt",
@@ -56,9 +79,13 @@ __all__ = [
     "StoreTooNew",
     "StoreUnavailable",
     "TooLarge",
+    "Unauthenticated",
     "UnknownMessage",
     "UnknownQueue",
+    "UnknownRoute",
     "UnknownTopic",
+    "Unreachable",
+    "UnsupportedMedia",
 ]
 
 
@@ -131,12 +158,75 @@ class BadUrl(BadInput):
     advice = "Use a URL such as rocksdb:///path/to/store or memory://."
 
 
+class BadSetting(BadInput):
+    """A setting is unknown, of the wrong type, or contradicts another."""
+
+    title = "Bad setting"
+    advice = "Correct the setting; `penstock config` prints the effective ones."
+
+
+class MethodNotAllowed(BadInput):
+    """The path exists, but not with this method."""
+
+    title = "Method not allowed"
+    advice = "See /openapi.json for what each path takes."
+    status = 405
+
+
+class NotAcceptable(BadInput):
+    """None of the formats that the caller accepts is one that this answer has."""
+
+    title = "Not acceptable"
+    advice = "Accept application/json or application/msgpack."
+    status = 406
+
+
+class SlowRequest(BadInput):
+    """The body of the request took longer to arrive than a request may."""
+
+    title = "Slow request"
+    advice = "Send the request in one piece; split a large batch."
+    status = 408
+    retryable = True
+
+
+class UnsupportedMedia(BadInput):
+    """The body is of a type that this path does not read."""
+
+    title = "Unsupported media type"
+    advice = "Send application/json or application/msgpack."
+    status = 415
+
+
 class TooLarge(BadInput):
     """A payload, the headers or a batch is over its limit."""
 
     title = "Too large"
     advice = "Send less, or raise the limit where it can be configured."
     status = 413
+
+
+class AccessError(PenstockError):
+    """The caller may not do this."""
+
+    title = "No access"
+    advice = "Ask an administrator for a credential with the right grants."
+    status = 403
+    law = "T1"
+
+
+class Unauthenticated(AccessError):
+    """There is no credential, or it is unknown, expired or revoked."""
+
+    title = "Not authenticated"
+    advice = "Send Authorization: Bearer with an API key or a JWT that is valid here."
+    status = 401
+
+
+class Forbidden(AccessError):
+    """The credential is valid, but its grants do not cover the call."""
+
+    title = "Forbidden"
 
 
 class NotFound(PenstockError):
@@ -146,6 +236,14 @@ class NotFound(PenstockError):
     advice = "Check the name and the tenant."
     status = 404
     law = "T1"
+
+
+class UnknownRoute(NotFound):
+    """No such path."""
+
+    title = "Unknown path"
+    advice = "See /openapi.json for the paths there are."
+    law = "E1"
 
 
 class UnknownQueue(NotFound):
@@ -204,6 +302,50 @@ class QueueFull(PenstockError):
         super().__init__(detail, field="max_depth", limit=limit)
         self.queue = queue
         self.retry_after_ms = retry_after_ms
+
+
+class ServiceError(PenstockError):
+    """The service between the caller and the store cannot do its work."""
+
+    title = "Service error"
+    advice = "Look at the service."
+    status = 503
+    law = "P2"
+
+
+class Busy(ServiceError):
+    """The service is at one of its bounds, or stopping; nothing was done."""
+
+    title = "Busy"
+    advice = "Retry after a moment."
+    retryable = True
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        field: str | None = None,
+        limit: int | str | None = None,
+        retry_after_ms: int = 1000,
+    ) -> None:
+        super().__init__(detail, field=field, limit=limit)
+        self.retry_after_ms = retry_after_ms
+
+
+class Unreachable(ServiceError):
+    """No answer came, whatever was tried; the call may or may not have taken effect."""
+
+    title = "Unreachable"
+    advice = "Check the URL and that the server runs; repeat with the same idempotency ids."
+    retryable = True
+
+
+class BadReply(ServiceError):
+    """The answer is none that Penstock gives, or says that the server itself failed."""
+
+    title = "Bad reply"
+    advice = "Check that the URL is a Penstock server's, and read the server's log."
+    status = 502
 
 
 class StoreError(PenstockError):

@@ -8,34 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.filters import explain as explain_filter
 from penstock.filters import parse
 from penstock.model.delivery import MessageDeliveries, Snapshot
 from penstock.model.limits import DLQ_SUFFIX, is_dead_letter
-from penstock.model.message import Message, MessageId
+from penstock.model.message import Message
 from penstock.model.queue import Ordering, QueueInfo
+from penstock.model.reports import Why
 from penstock.model.states import State
 
-__all__ = ["Why", "ends_with_next_claim", "explain_delivery"]
-
-
-class Why(Struct, frozen=True, kw_only=True):
-    """Where a message stands in one queue, and in words why it is not handed out."""
-
-    queue: str
-    message_id: MessageId
-    state: State | None
-    """None: the queue does not have it."""
-    deliverable: bool
-    """A claim with room for it would be given it now."""
-    reasons: tuple[str, ...]
-
-    def __str__(self) -> str:
-        where = "not in the queue" if self.state is None else self.state.value
-        return f"message {self.message_id} in {self.queue!r}: {where}; " + "; ".join(self.reasons)
+__all__ = ["ends_with_next_claim", "explain_delivery"]
 
 
 def explain_delivery(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from msgspec import Struct
-
-from penstock.broker.explain import Why, explain_delivery
+from penstock.broker.explain import explain_delivery
 from penstock.broker.scope import Scope, check_count, check_offset, to_message_id
 from penstock.filters import parse
 from penstock.model.delivery import (
@@ -22,21 +20,14 @@ from penstock.model.delivery import (
 from penstock.model.limits import MAX_PAGE, check_queue_name
 from penstock.model.message import Message, MessageId, Offset
 from penstock.model.queue import Ordering, QueueInfo
+from penstock.model.reports import Preview, Why
 from penstock.model.states import State
 
-__all__ = ["Preview", "Reading"]
+__all__ = ["Reading"]
 
 #: Log entries that one read takes at the most.
 READ_BATCH: Final = 10_000
 _SAMPLE: Final = 10
-
-
-class Preview(Struct, frozen=True):
-    """What a filter would take from the log."""
-
-    count: int
-    scanned: int
-    sample: tuple[LogEntry, ...]
 
 
 class Reading(Scope):

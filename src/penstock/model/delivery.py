@@ -57,14 +57,30 @@ class Delivery(Struct, frozen=True, gc=False):
     lease_deadline: int
 
 
-class Ack(Struct, frozen=True, gc=False):
+class Ack(
+    Struct,
+    frozen=True,
+    gc=False,
+    tag_field="verb",
+    tag="ack",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
     """Done; ``result`` is kept with the delivery."""
 
     receipt: Receipt
     result: bytes | None = None
 
 
-class Nack(Struct, frozen=True, gc=False):
+class Nack(
+    Struct,
+    frozen=True,
+    gc=False,
+    tag_field="verb",
+    tag="nack",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
     """Not done: again after ``delay_ms``, or after the policy's backoff, or failed."""
 
     receipt: Receipt
@@ -72,20 +88,44 @@ class Nack(Struct, frozen=True, gc=False):
     delay_ms: int | None = None
 
 
-class Reject(Struct, frozen=True, gc=False):
+class Reject(
+    Struct,
+    frozen=True,
+    gc=False,
+    tag_field="verb",
+    tag="reject",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
     """Never again: failed at once."""
 
     receipt: Receipt
     error: str | None = None
 
 
-class Release(Struct, frozen=True, gc=False):
+class Release(
+    Struct,
+    frozen=True,
+    gc=False,
+    tag_field="verb",
+    tag="release",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
     """Handed back untouched: available at once, and the grant does not count."""
 
     receipt: Receipt
 
 
-class Extend(Struct, frozen=True, gc=False):
+class Extend(
+    Struct,
+    frozen=True,
+    gc=False,
+    tag_field="verb",
+    tag="extend",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
     """Not a settlement but a longer lease: the new deadline is now + ``lease_ms``."""
 
     receipt: Receipt

@@ -7,7 +7,7 @@ appended later: it keeps its id and takes the offset of the newer entry (L1).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NewType, TypeAlias
 
 from msgspec import Struct
@@ -22,6 +22,7 @@ __all__ = [
     "MessageId",
     "NewMessage",
     "Offset",
+    "Outgoing",
     "PublishReply",
     "Published",
 ]
@@ -39,7 +40,7 @@ Durability: TypeAlias = str
 NO_HEADERS: Final[dict[str, HeaderValue]] = {}
 
 
-class NewMessage(Struct, frozen=True, gc=False):
+class NewMessage(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """What a producer hands in.
 
     ``delay_ms`` and ``ttl_ms`` count from the publish; the broker turns them into
@@ -60,7 +61,14 @@ class NewMessage(Struct, frozen=True, gc=False):
     ttl_ms: int | None = None
 
 
-class Message(Struct, frozen=True, gc=False):
+class Outgoing(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """Messages for one topic, appended with a settlement."""
+
+    topic: str
+    messages: Sequence[NewMessage]
+
+
+class Message(Struct, frozen=True, gc=False, omit_defaults=True):
     """A message's metadata as the log keeps it. The payload lives beside it."""
 
     id: MessageId

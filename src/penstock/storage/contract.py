@@ -47,11 +47,26 @@ from penstock.model.delivery import (
     SweepReply,
 )
 from penstock.model.limits import Limits
-from penstock.model.message import Durability, MessageId, NewMessage, Offset, PublishReply
+from penstock.model.message import (
+    Durability,
+    MessageId,
+    NewMessage,
+    Offset,
+    Outgoing,
+    PublishReply,
+)
 from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 
-__all__ = ["Capabilities", "Engine", "EngineOptions", "Jitter", "Outgoing", "full_jitter"]
+__all__ = [
+    "Capabilities",
+    "Engine",
+    "EngineOptions",
+    "Jitter",
+    "Listener",
+    "Outgoing",
+    "full_jitter",
+]
 
 #: Picks a wait below the ceiling it is given. Injected, so that tests are deterministic.
 Jitter: TypeAlias = Callable[[int], int]
@@ -87,17 +102,34 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     """Several processes may have the store open at once."""
 
 
-class Outgoing(Struct, frozen=True, gc=False):
-    """Messages for one topic, appended with a settlement."""
+class Listener:
+    """Who an engine tells what happened; this one hears nothing.
 
-    topic: str
-    messages: Sequence[NewMessage]
+    An engine calls these from the event loop that its verbs run in, between two awaits:
+    they return at once and raise nothing.
+    """
+
+    def ready(self, tenant: str, queue: str) -> None:
+        """A claim of this queue may give more than it did, or ``next_due`` moved closer.
+
+        Told where a publish, nack, release, replay, route, resume, changed policy, freed
+        partition or another process makes it so. It may be told too often, never too
+        seldom; time alone is not told, that is what ``next_due`` is for.
+        """
+
+    def lapsed(self, tenant: str, queue: str, count: int) -> None:
+        """A claim or a sweep took ``count`` deliveries back whose leases had lapsed."""
+
+    def committed(self, records: int, seconds: float) -> None:
+        """One commit of ``records`` verbs' changes was made durable in ``seconds``."""
 
 
 class Engine(ABC):
     """The verbs. See the module's head for the rules that all of them share."""
 
     capabilities: Capabilities
+    listener: Listener = Listener()
+    """Set it to hear of what happens; there is one."""
 
     # -- queues and topics -------------------------------------------------------------
 
@@ -278,7 +310,43 @@ class Engine(ABC):
     async def archived(self, tenant: str, through: Offset) -> None:
         """Record that every entry at or below ``through`` has a verified copy (A1)."""
 
+    # -- documents ---------------------------------------------------------------------
+    # Small things that a service keeps beside its queues: API keys, runs of jobs. They belong
+    # to no tenant; whoever keeps them per tenant puts the tenant into the name.
+
+    @abstractmethod
+    async def put_document(self, kind: str, name: str, value: bytes) -> None:
+        """Store the document under its kind and name, or replace the one that is there."""
+
+    @abstractmethod
+    async def get_document(self, kind: str, name: str) -> bytes | None:
+        """The document, or None."""
+
+    @abstractmethod
+    async def list_documents(self, kind: str) -> tuple[tuple[str, bytes], ...]:
+        """All documents of the kind, by name."""
+
+    @abstractmethod
+    async def delete_document(self, kind: str, name: str) -> bool:
+        """Remove the document; whether there was one."""
+
     # -- reading -----------------------------------------------------------------------
+
+    @abstractmethod
+    async def tenants(self) -> tuple[str, ...]:
+        """Every tenant that has a queue, a topic or a log entry, by name."""
+
+    @abstractmethod
+    async def behind(self) -> tuple[tuple[str, str], ...]:
+        """Every (tenant, queue) that ``route`` still has to catch up."""
+
+    @abstractmethod
+    async def next_due(self, tenant: str, queue: str) -> int | None:
+        """When time alone next makes a claim of this queue give more, or None: never.
+
+        The earliest of a delayed delivery's due time and a lease's deadline; it may be in
+        the past, and it may be early, never late.
+        """
 
     @abstractmethod
     async def read_log(

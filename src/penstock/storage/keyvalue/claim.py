@@ -22,11 +22,10 @@ from penstock.storage.keyvalue.entry import LEASE, Entry, receipt_of
 from penstock.storage.keyvalue.keys import EXPONENT_SHIFT, NUMBER_MASK, payload_key
 from penstock.storage.keyvalue.moves import (
     expire_available,
+    heartbeat,
     is_expired,
     key_to_close,
-    lapse,
     let_time_pass,
-    release,
 )
 from penstock.storage.keyvalue.partitions import Partition, Partitions
 from penstock.storage.keyvalue.queue import Queue
@@ -46,12 +45,7 @@ def claim(
     """Lease up to ``limit`` deliveries to ``consumer``."""
     let_time_pass(queue, now, MAX_TIMERS)
     if queue.partitions is not None:
-        queue.partitions.join(
-            consumer,
-            now,
-            lapse=lambda entry: lapse(queue, entry, now),
-            release=lambda entry: release(queue, entry, now),
-        )
+        heartbeat(queue, queue.partitions, consumer, now)
     if queue.paused:
         return []
     entries: list[Entry] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
@@ -18,6 +19,7 @@ from penstock.errors import CommitFailed, PenstockError, StoreClosed, StoreCorru
 from penstock.model.message import Durability
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.stage import Batch, Stage
+from penstock.storage.keyvalue.telling import Teller
 
 __all__ = ["Committer"]
 
@@ -30,10 +32,13 @@ _WORTH_SPLITTING: Final = 256
 class Committer:
     """Writes batches one after another and wakes those who wait for them."""
 
-    def __init__(self, adapter: Adapter, stage: Stage, on_commit: Callable[[int], None]) -> None:
+    def __init__(
+        self, adapter: Adapter, stage: Stage, on_commit: Callable[[int], None], teller: Teller
+    ) -> None:
         self._adapter = adapter
         self._stage = stage
         self._on_commit = on_commit
+        self._teller = teller
         self._loop = asyncio.get_running_loop()
         self._waiting: list[asyncio.Future[Durability]] = []
         self._scheduled = False
@@ -48,6 +53,8 @@ class Committer:
         self._current: list[asyncio.Future[Durability]] = []
         self._current_sync = False
         self._current_size = 0
+        #: What the write of the current commit took; None while nothing was written.
+        self._seconds: float | None = None
         #: Whether the last commit was left to the operating system.
         self._unsynced = False
         if not adapter.inline:
@@ -144,12 +151,17 @@ class Committer:
             # disk idle and the loop busy; so the two work side by side.
             self._taken_up.acquire()
             return
+        self._finish(self._write(batch))
+
+    def _write(self, batch: Batch) -> Exception | None:
+        """Write the batch, on the loop or on the thread; returns what went wrong."""
+        begin = time.perf_counter()
         try:
             self._adapter.write(batch.writes, batch.removed, batch.sync)
         except Exception as error:  # noqa: BLE001  (whatever it is, the commit failed)
-            self._finish(error)
-        else:
-            self._finish(None)
+            return error
+        self._seconds = time.perf_counter() - begin
+        return None
 
     def _finish(self, error: Exception | None) -> None:
         self._busy = False
@@ -167,6 +179,9 @@ class Committer:
         self.completed = self._taken
         self._on_commit(self.completed)
         self._stage.committed()
+        if self._seconds is not None:
+            self._teller.listener.committed(self._current_size, self._seconds)
+            self._seconds = None
         durability = self._adapter.durability
         if durability == "fsync" and not self._current_sync:
             durability = "os"
@@ -207,11 +222,7 @@ class Committer:
     def _write_batches(self) -> None:
         while (batch := self._batches.get()) is not None:
             self._taken_up.release()
-            error: Exception | None = None
-            try:
-                self._adapter.write(batch.writes, batch.removed, batch.sync)
-            except Exception as raised:  # noqa: BLE001  (whatever it is, the commit failed)
-                error = raised
+            error = self._write(batch)
             try:
                 self._loop.call_soon_threadsafe(self._finish, error)
             except RuntimeError:

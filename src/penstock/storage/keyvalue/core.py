@@ -27,6 +27,7 @@ from penstock.storage.keyvalue.partitions import Partitions
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import decode_spec
 from penstock.storage.keyvalue.stage import Stage
+from penstock.storage.keyvalue.telling import Teller
 from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.keyvalue.topics import decode_topic
 
@@ -49,6 +50,7 @@ class Core:
         self.adapter = adapter
         self.options = options
         self.stage = Stage(adapter)
+        self.teller = Teller()
         self.log = Log(self.stage)
         self.dedup = Dedup(self.stage)
         self.tenants: dict[str, Tenant] = {}
@@ -152,7 +154,8 @@ class Core:
         return self.tenant(tenant).topic(topic).dedup_window_ms
 
     def _build(self, tenant: str, name: str, number: int, policy: QueuePolicy) -> Queue:
-        queue = Queue(self.stage, tenant, name, number, policy, parse(policy.filter))
+        filter_ = parse(policy.filter)
+        queue = Queue(self.stage, tenant, name, number, policy, filter_, teller=self.teller)
         if policy.ordering is Ordering.PARTITION:
             queue.partitions = Partitions(queue)
         return queue

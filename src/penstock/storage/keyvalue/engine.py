@@ -10,60 +10,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.errors import (
-    BadName,
-    Conflict,
-    UnknownMessage,
-    UnknownTopic,
-)
+from penstock.errors import BadName, Conflict, UnknownTopic
 from penstock.filters import Filter
 from penstock.model.delivery import (
     Delivery,
-    Event,
-    LogEntry,
-    LogPage,
-    MessageDeliveries,
     Ownership,
     Page,
     PurgeReply,
-    QueueStats,
     ReplayReply,
     ReplaySource,
-    Result,
     RouteReply,
     Settlement,
     SettleReply,
     SweepReply,
 )
 from penstock.model.limits import is_dead_letter
-from penstock.model.message import (
-    Durability,
-    MessageId,
-    NewMessage,
-    Offset,
-    Published,
-    PublishReply,
-)
+from penstock.model.message import Durability, NewMessage, Offset, Published, PublishReply
 from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
-from penstock.storage.contract import Capabilities, Engine, EngineOptions, Outgoing
+from penstock.storage.contract import Capabilities, Engine, EngineOptions, Listener, Outgoing
 from penstock.storage.keyvalue.adapters import Adapter
-from penstock.storage.keyvalue.browse import peek, snapshots_of
-from penstock.storage.keyvalue.claim import claim, read_payload
+from penstock.storage.keyvalue.browse import peek
+from penstock.storage.keyvalue.claim import claim
 from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.core import Core
-from penstock.storage.keyvalue.guarded import Guarded, changing, reading
-from penstock.storage.keyvalue.keys import (
-    topic_key,
-)
-from penstock.storage.keyvalue.moves import lapse, let_time_pass, release
+from penstock.storage.keyvalue.documents import DocumentVerbs
+from penstock.storage.keyvalue.guarded import changing, reading
+from penstock.storage.keyvalue.keys import topic_key
+from penstock.storage.keyvalue.moves import heartbeat, let_time_pass, release
 from penstock.storage.keyvalue.partitions import Partitions
 from penstock.storage.keyvalue.publish import Plan
 from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.reading import ReadingVerbs
 from penstock.storage.keyvalue.replay import Purge, Replay
 from penstock.storage.keyvalue.route import route, start_cursor
 from penstock.storage.keyvalue.settle import abort, leaving, settle, stale
-from penstock.storage.keyvalue.stats import history_in, queue_stats
 from penstock.storage.keyvalue.sweep import remove_settled, remove_unreferenced
 from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.keyvalue.topics import encode_topic
@@ -71,11 +52,11 @@ from penstock.storage.keyvalue.topics import encode_topic
 __all__ = ["KeyValueEngine"]
 
 
-class KeyValueEngine(Guarded, Engine):
+class KeyValueEngine(ReadingVerbs, DocumentVerbs, Engine):
     """The contract over an ordered store."""
 
     def __init__(self, core: Core, committer: Committer) -> None:
-        super().__init__(committer, core.options.clock)
+        super().__init__(committer, core.options.clock, core.teller)
         self._core = core
         self._closed = False
         adapter = core.adapter
@@ -92,13 +73,21 @@ class KeyValueEngine(Guarded, Engine):
         core = Core(adapter, options)
         try:
             core.load()
-            committer = Committer(adapter, core.stage, core.committed)
+            committer = Committer(adapter, core.stage, core.committed, core.teller)
             engine = cls(core, committer)
             await committer.settled()
         except BaseException:
             adapter.close()
             raise
         return engine
+
+    @property
+    def listener(self) -> Listener:
+        return self._core.teller.listener
+
+    @listener.setter
+    def listener(self, listener: Listener) -> None:
+        self._core.teller.listener = listener
 
     async def close(self) -> None:
         if not self._closed:
@@ -127,6 +116,7 @@ class KeyValueEngine(Guarded, Engine):
             self._core.register(queue)
         else:
             self._core.change_policy(queue, policy)
+        queue.ready()
         info = queue.info
         await self._committer.commit()
         return info
@@ -151,13 +141,20 @@ class KeyValueEngine(Guarded, Engine):
         self._begin()
         if is_dead_letter(name):
             raise BadName(f"{name!r} goes with its queue; purge it instead.", field="queue")
-        self._core.unregister(self._core.tenant(tenant).queue(name))
+        queue = self._core.tenant(tenant).queue(name)
+        self._core.unregister(queue)
+        for state in (queue, queue.dead):
+            if state is not None:
+                state.ready()  # Whoever waits for it is to hear that it is gone.
         await self._committer.commit()
 
     @changing
     async def pause(self, tenant: str, queue: str, paused: bool) -> None:
         self._begin()
-        self._core.tenant(tenant).queue(queue).pause(paused)
+        state = self._core.tenant(tenant).queue(queue)
+        state.pause(paused)
+        if not paused:
+            state.ready()
         await self._committer.commit()
 
     @changing
@@ -273,12 +270,7 @@ class KeyValueEngine(Guarded, Engine):
         now = self._begin()
         state = self._core.tenant(tenant).queue(queue)
         partitions = _partitions(state)
-        partitions.join(
-            consumer,
-            now,
-            lapse=lambda entry: lapse(state, entry, now),
-            release=lambda entry: release(state, entry, now),
-        )
+        heartbeat(state, partitions, consumer, now)
         owned = {item.name: item.epoch for item in partitions.owned_by(consumer)}
         reply = Ownership(consumer, dict(sorted(owned.items())), partitions.consumers[consumer])
         await self._committer.commit()
@@ -392,83 +384,6 @@ class KeyValueEngine(Guarded, Engine):
         self._begin()
         self._core.log.archive(tenant, through)
         await self._committer.commit()
-
-    # -- reading -----------------------------------------------------------------------
-
-    @reading
-    async def read_log(
-        self, tenant: str, start: Offset, limit: int, *, payloads: bool = False
-    ) -> LogPage:
-        self._begin()
-        entries: list[LogEntry] = []
-        next_offset = start
-        for message, _ in self._core.log.read(tenant, start, staged=False):
-            if len(entries) == limit:
-                break
-            payload = read_payload(self._core.stage.get, message) if payloads else None
-            entries.append(LogEntry(message, payload))
-            next_offset = Offset(message.offset + 1)
-        else:
-            next_offset = max(start, Offset(self._core.log.tenant(tenant).committed_end))
-        return LogPage(tuple(entries), next_offset)
-
-    @reading
-    async def log_end(self, tenant: str) -> Offset:
-        self._begin()
-        return Offset(self._core.log.tenant(tenant).committed_end)
-
-    @reading
-    async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
-        self._begin()
-        owner = self._core.tenant(tenant)
-        found = self._core.log.find(tenant, message_id)
-        if found is None:
-            raise UnknownMessage(f"There is no message {message_id}.", field="id")
-        message = found[0]
-        payload = read_payload(self._core.stage.get, message)
-        deliveries = tuple(
-            snapshot
-            for name in sorted(owner.queues)
-            for snapshot in snapshots_of(owner.queues[name], message)
-        )
-        await self._committer.settled()
-        return MessageDeliveries(message, payload, deliveries)
-
-    @reading
-    async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
-        self._begin()
-        state = self._core.tenant(tenant).queue(queue)
-        found = self._core.log.find(tenant, message_id)
-        if found is None:
-            raise UnknownMessage(f"There is no message {message_id}.", field="id")
-        done = state.done.find(found[0].priority, message_id)
-        value = state.result(message_id)
-        await self._committer.settled()
-        return None if done is None else Result(message_id, value, done.at)
-
-    @reading
-    async def history(self, tenant: str, message_id: MessageId) -> tuple[Event, ...]:
-        self._begin()
-        owner = self._core.tenant(tenant)
-        found = self._core.log.find(tenant, message_id)
-        if found is None:
-            raise UnknownMessage(f"There is no message {message_id}.", field="id")
-        events = [
-            event
-            for name in sorted(owner.queues)
-            for event in history_in(owner.queues[name], found[0])
-        ]
-        events.sort(key=lambda event: event.at)
-        await self._committer.settled()
-        return tuple(events)
-
-    @reading
-    async def stats(self, tenant: str, queue: str) -> QueueStats:
-        now = self._begin()
-        owner = self._core.tenant(tenant)
-        reply = queue_stats(owner.queue(queue), owner, self._core.log, now)
-        await self._committer.settled()
-        return reply
 
     # -- shared ------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 from penstock.errors import PenstockError, StoreCorrupt
 from penstock.model.clock import Clock
 from penstock.storage.keyvalue.committer import Committer
+from penstock.storage.keyvalue.telling import Teller
 
 __all__ = ["Guarded", "changing", "reading"]
 
@@ -28,13 +29,15 @@ _Verb: TypeAlias = Callable[Concatenate[G, P], Coroutine[Any, Any, T]]
 class Guarded:
     """Begins verbs, and ends the store when one of them breaks."""
 
-    def __init__(self, committer: Committer, clock: Clock) -> None:
+    def __init__(self, committer: Committer, clock: Clock, teller: Teller) -> None:
         self._committer = committer
         self._clock = clock
+        self._teller = teller
 
     def _begin(self) -> int:
         """Refuse to work on a store that cannot commit; returns the verb's time."""
         self._committer.check()
+        self._teller.turn += 1
         return self._clock.now()
 
     async def _next_slice(self) -> None:

@@ -36,6 +36,8 @@ __all__ = [
     "claim_ranges",
     "dedup_key",
     "dedup_slot_key",
+    "document_key",
+    "documents_prefix",
     "message_id_of",
     "open_key",
     "payload_key",
@@ -87,6 +89,7 @@ _OPEN = _OURS + b"\x12"
 _REPLACED = _OURS + b"\x13"
 QUEUE_NUMBER_KEY: Final = _OURS + b"\x14"
 _REPLACEMENT = _OURS + b"\x15"
+_DOCUMENT = _OURS + b"\x16"
 
 _LOG = b"\x03\x01"
 _SYSTEM_SEGMENT = _U32.pack(0)
@@ -165,6 +168,16 @@ def dedup_slot_key(slot: int, offset: int) -> bytes:
 def open_key(tenant: str, topic: str, key: str) -> bytes:
     """The message that a key stands for while nobody has claimed it."""
     return _OPEN + terminated(f"{tenant}/{topic}".encode()) + key.encode()
+
+
+def document_key(kind: str, name: str) -> bytes:
+    """A document."""
+    return documents_prefix(kind) + name.encode()
+
+
+def documents_prefix(kind: str) -> bytes:
+    """Before every document of one kind."""
+    return _DOCUMENT + terminated(kind.encode())
 
 
 def segment_meta_key(segment: int) -> bytes:

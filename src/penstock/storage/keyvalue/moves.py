@@ -14,6 +14,7 @@ from penstock.model.states import State, Transition
 from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import LANE_SPAN, claim_id_of, open_key
 from penstock.storage.keyvalue.open_keys import OpenKey
+from penstock.storage.keyvalue.partitions import Partitions
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import AVAILABLE, Logged
 from penstock.storage.keyvalue.trail import Trail
@@ -29,6 +30,7 @@ __all__ = [
     "fail",
     "finish",
     "finish_many",
+    "heartbeat",
     "is_expired",
     "key_to_close",
     "lapse",
@@ -234,8 +236,10 @@ def let_time_pass(queue: Queue, now: int, limit: int) -> tuple[int, int, int]:
         for entry in queue.deadlines.lapsed(now, limit):
             lapse(queue, entry, now)
             lapsed += 1
+    lost = 0
     if queue.partitions is not None:
-        queue.partitions.drop_dead(now, lambda entry: lapse(queue, entry, now))
+        lost = queue.partitions.drop_dead(now, lambda entry: lapse(queue, entry, now))
+    queue.lapsed(lapsed + lost)
     if queue.next_due is not None and queue.next_due <= now:
         for due_at, claim_id, value in queue.timers(queue.keys.delayed, now, limit):
             entry = queue.delayed_entry(value)
@@ -249,6 +253,17 @@ def let_time_pass(queue: Queue, now: int, limit: int) -> tuple[int, int, int]:
             expired += _expire_now(queue, at, claim_id, now)
         queue.refresh_timers()
     return due, lapsed, expired
+
+
+def heartbeat(queue: Queue, partitions: Partitions, consumer: str, now: int) -> None:
+    """Join an ordered queue, or renew: whoever is dead or has too much gives back (O1)."""
+    lost = partitions.join(
+        consumer,
+        now,
+        lapse=lambda entry: lapse(queue, entry, now),
+        release=lambda entry: release(queue, entry, now),
+    )
+    queue.lapsed(lost)
 
 
 def key_to_close(queue: Queue, message: Message) -> bytes | None:

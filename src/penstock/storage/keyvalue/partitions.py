@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
@@ -113,6 +113,7 @@ class Partitions:
         if partition is None:
             partition = self.by_name[name] = Partition(self, name)
         partition.unsettled += 1
+        self.queue.ready()
         key = self.queue.keys.partition_sequence(name) + entry.message_id.to_bytes(8, "big")
         self._stage.put(key, seal(_U64.pack(entry.claim_id)))
         place = (entry.message_id, entry.claim_id)
@@ -136,12 +137,14 @@ class Partitions:
         if partition.unsettled == 0:
             del self.by_name[partition.name]
         self._stage.mark(partition)
+        self.queue.ready()
 
     def held(self, entry: Entry) -> None:
         self._of(entry).in_flight.add(entry.claim_id)
 
     def let_go(self, entry: Entry) -> None:
         self._of(entry).in_flight.discard(entry.claim_id)
+        self.queue.ready()
 
     # -- what may be handed out --------------------------------------------------------
 
@@ -171,11 +174,12 @@ class Partitions:
     # -- who owns what -----------------------------------------------------------------
 
     def drop_dead(self, now: int, lapse: Callable[[Entry], object]) -> int:
-        """Forget consumers without a heartbeat; ``lapse`` takes their deliveries back."""
+        """Forget consumers without a heartbeat; ``lapse`` takes their deliveries back.
+
+        Returns how many deliveries that were.
+        """
         dead = [name for name, deadline in self.consumers.items() if deadline <= now]
-        for name in dead:
-            self.leave(name, lapse)
-        return len(dead)
+        return sum(self.leave(name, lapse) for name in dead)
 
     def join(
         self,
@@ -183,9 +187,12 @@ class Partitions:
         now: int,
         lapse: Callable[[Entry], object],
         release: Callable[[Entry], object],
-    ) -> None:
-        """Heartbeat: renew, let go of the excess, take what is free."""
-        self.drop_dead(now, lapse)
+    ) -> int:
+        """Heartbeat: renew, let go of the excess, take what is free.
+
+        Returns how many deliveries dead consumers lost.
+        """
+        lapsed = self.drop_dead(now, lapse)
         deadline = now + CONSUMER_LEASE_MS
         if self.consumers.get(consumer) != deadline:
             self.consumers[consumer] = deadline
@@ -202,13 +209,14 @@ class Partitions:
             free = sorted(name for name, item in self.by_name.items() if item.owner is None)
             for name in free[: share - len(owned)]:
                 self._give(self.by_name[name], consumer)
+        return lapsed
 
-    def leave(self, consumer: str, take_back: Callable[[Entry], object]) -> None:
-        """Release everything the consumer owns."""
+    def leave(self, consumer: str, take_back: Callable[[Entry], object]) -> int:
+        """Release everything the consumer owns; returns how many deliveries came back."""
         if self.consumers.pop(consumer, None) is not None:
             self._stage.delete(self.queue.keys.consumer + consumer.encode())
-        for partition in self.owned_by(consumer):
-            self._free(partition, take_back)
+            self.queue.ready()  # The share of the others is larger now.
+        return sum(self._free(partition, take_back) for partition in self.owned_by(consumer))
 
     def _give(self, partition: Partition, consumer: str) -> None:
         self.queue.epoch += 1
@@ -217,15 +225,18 @@ class Partitions:
         partition.epoch = self.queue.epoch
         self._stage.mark(partition)
 
-    def _free(self, partition: Partition, take_back: Callable[[Entry], object]) -> None:
+    def _free(self, partition: Partition, take_back: Callable[[Entry], object]) -> int:
         partition.owner = None
         self._stage.mark(partition)
-        for entry in self._in_flight_of(partition):
+        self.queue.ready()
+        held = self._in_flight_of(partition)
+        for entry in held:
             take_back(entry)
+        return len(held)
 
-    def _in_flight_of(self, partition: Partition) -> Iterable[Entry]:
+    def _in_flight_of(self, partition: Partition) -> list[Entry]:
         if not partition.in_flight:
-            return ()
+            return []
         held = [e for e in self.queue.claims.values() if e.claim_id in partition.in_flight]
         return sorted(held, key=lambda entry: entry.message_id)
 

@@ -35,6 +35,7 @@ from penstock.storage.keyvalue.records import (
 from penstock.storage.keyvalue.settled import SLOT_MS, SettledShelf
 from penstock.storage.keyvalue.shelf import Shelf
 from penstock.storage.keyvalue.stage import Stage
+from penstock.storage.keyvalue.telling import Teller
 from penstock.storage.keyvalue.trail import Trail
 
 if TYPE_CHECKING:
@@ -65,9 +66,12 @@ class Queue:
         policy: QueuePolicy,
         filter_: Filter,
         *,
+        teller: Teller,
         home: Queue | None = None,
     ) -> None:
         self.stage = stage
+        self.teller = teller
+        self._told = 0
         self.tenant = tenant
         self.name = name
         #: Stands in receipts, so that no queue takes another's; the dead letters have the next.
@@ -109,7 +113,14 @@ class Queue:
         self.dead: Queue | None = None
         if home is None:
             self.dead = Queue(
-                stage, tenant, name + DLQ_SUFFIX, number + 1, policy, filter_, home=self
+                stage,
+                tenant,
+                name + DLQ_SUFFIX,
+                number + 1,
+                policy,
+                filter_,
+                teller=teller,
+                home=self,
             )
 
     # -- describing --------------------------------------------------------------------
@@ -246,6 +257,20 @@ class Queue:
         self.done.evict(completed)
         self.expired.evict(completed)
 
+    # -- telling -----------------------------------------------------------------------
+
+    def ready(self) -> None:
+        """Tell, once a turn, that a claim may give more or that ``next_due`` moved closer."""
+        teller = self.teller
+        if self._told != teller.turn:
+            self._told = teller.turn
+            teller.listener.ready(self.tenant, self.name)
+
+    def lapsed(self, count: int) -> None:
+        """Tell that leases had lapsed and their deliveries were taken back."""
+        if count:
+            self.teller.listener.lapsed(self.tenant, self.name, count)
+
     # -- places ------------------------------------------------------------------------
 
     def make_available(self, entry: Entry) -> None:
@@ -257,12 +282,14 @@ class Queue:
         self.shelf.add(entry)
         self.available_count += 1
         self.touch()
+        self.ready()
 
     def make_many_available(self, entries: list[Entry]) -> None:
         """New entries to the shelf; not for dead letters, which come one by one."""
         self.shelf.add_many(entries)
         self.available_count += len(entries)
         self.touch()
+        self.ready()
 
     def take_available(self, claim_id: int) -> Entry:
         entry = self.shelf.remove(claim_id)
@@ -281,6 +308,7 @@ class Queue:
         self.stage.writes[self.keys.place + suffix] = seal(_U64.pack(due_at))
         if self.next_due is None or due_at < self.next_due:
             self.next_due = due_at
+            self.ready()
         self.delayed_count += 1
         self.touch()
 
@@ -335,6 +363,7 @@ class Queue:
     def make_many_in_flight(self, entries: list[Entry], deadline: int) -> None:
         """Hold the entries of one claim."""
         self.shelf.hold_many(entries)
+        self._watch_lease(deadline)
         claims, group = self.claims, self.deadlines.group(deadline)
         for entry in entries:
             claims[entry.receipt] = entry
@@ -353,6 +382,7 @@ class Queue:
 
     def extend(self, entry: Entry, deadline: int) -> None:
         """Hold an entry that is in flight until another deadline."""
+        self._watch_lease(deadline)
         self.deadlines.discard(entry)
         entry.hold(deadline)
         self.deadlines.add(entry)
@@ -383,6 +413,12 @@ class Queue:
 
     # -- timers ------------------------------------------------------------------------
 
+    def _watch_lease(self, deadline: int) -> None:
+        """A lease will end then. Whoever waits for a later one is to hear of it."""
+        first, due = self.deadlines.next, self.next_due
+        if (first is None or deadline < first) and (due is None or deadline < due):
+            self.ready()
+
     def watch_expiry(self, entry: Entry) -> None:
         """Index a live delivery that can expire."""
         expires_at = expires_at_of(entry.metadata)
@@ -391,6 +427,8 @@ class Queue:
         self.stage.writes[self.keys.expires_at(expires_at, entry.claim_id)] = b""
         if self.next_expiry is None or expires_at < self.next_expiry:
             self.next_expiry = expires_at
+            if self.partitions is not None:
+                self.ready()  # It may hold others back until then.
 
     def unwatch_expiry(self, entry: Entry) -> None:
         """A delivery that could expire is no longer live."""

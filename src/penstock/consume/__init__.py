@@ -1,0 +1,1 @@
+"""Consuming: claim for ever, keep the leases alive, settle by context manager."""

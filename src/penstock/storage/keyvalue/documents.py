@@ -1,0 +1,54 @@
+"""Documents: small sealed records that a service keeps beside its queues.
+
+They are read from the store whenever they are asked for; nobody asks often, and so they
+cost no memory. What a document says, and how large it may be, is its owner's business.
+"""
+
+from __future__ import annotations
+
+from penstock.storage.keyvalue.core import Core
+from penstock.storage.keyvalue.encoding import seal, unseal
+from penstock.storage.keyvalue.guarded import Guarded, changing, reading
+from penstock.storage.keyvalue.keys import document_key, documents_prefix
+
+__all__ = ["DocumentVerbs"]
+
+
+class DocumentVerbs(Guarded):
+    """The verbs of the contract that are about documents."""
+
+    _core: Core
+
+    @changing
+    async def put_document(self, kind: str, name: str, value: bytes) -> None:
+        self._begin()
+        self._core.stage.put(document_key(kind, name), seal(value))
+        await self._committer.commit()
+
+    @reading
+    async def get_document(self, kind: str, name: str) -> bytes | None:
+        self._begin()
+        value = self._core.stage.get(document_key(kind, name))
+        await self._committer.settled()
+        return None if value is None else unseal(value, "document")
+
+    @reading
+    async def list_documents(self, kind: str) -> tuple[tuple[str, bytes], ...]:
+        self._begin()
+        prefix = documents_prefix(kind)
+        found = tuple(
+            (key[len(prefix) :].decode(), unseal(value, "document"))
+            for key, value in self._core.stage.prefix(prefix)
+        )
+        await self._committer.settled()
+        return found
+
+    @changing
+    async def delete_document(self, kind: str, name: str) -> bool:
+        self._begin()
+        key = document_key(kind, name)
+        found = self._core.stage.get(key) is not None
+        if found:
+            self._core.stage.delete(key)
+        await self._committer.commit()
+        return found

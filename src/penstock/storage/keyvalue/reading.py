@@ -1,0 +1,151 @@
+"""The verbs that change nothing: the log, messages, counts, and when to look again.
+
+They report what is stored and wait for it to be committed, so that no reply can be taken
+back by a crash. Peek has a room of its own, ``browse``; the numbers come from ``stats``.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import UnknownMessage
+from penstock.model.delivery import (
+    Event,
+    LogEntry,
+    LogPage,
+    MessageDeliveries,
+    QueueStats,
+    Result,
+)
+from penstock.model.message import MessageId, Offset
+from penstock.storage.keyvalue.browse import snapshots_of
+from penstock.storage.keyvalue.claim import read_payload
+from penstock.storage.keyvalue.core import Core
+from penstock.storage.keyvalue.guarded import Guarded, reading
+from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.records import Logged
+from penstock.storage.keyvalue.stats import history_in, queue_stats
+
+__all__ = ["ReadingVerbs", "next_due"]
+
+
+class ReadingVerbs(Guarded):
+    """The verbs of the contract that only read."""
+
+    _core: Core
+
+    @reading
+    async def tenants(self) -> tuple[str, ...]:
+        self._begin()
+        # Naming a tenant makes it exist in memory; that alone is nothing to list.
+        names = {
+            name for name, tenant in self._core.tenants.items() if tenant.queues or tenant.topics
+        }
+        names.update(name for name, log in self._core.log.tenants.items() if log.end)
+        await self._committer.settled()
+        return tuple(sorted(names))
+
+    @reading
+    async def behind(self) -> tuple[tuple[str, str], ...]:
+        self._begin()
+        found = sorted(
+            (queue.tenant, queue.name) for queue in self._core.queues() if queue.cursor is not None
+        )
+        await self._committer.settled()
+        return tuple(found)
+
+    @reading
+    async def next_due(self, tenant: str, queue: str) -> int | None:
+        self._begin()
+        # Nothing waits for a commit here: a time that a crash takes back was only early.
+        return next_due(self._core.tenant(tenant).queue(queue))
+
+    @reading
+    async def read_log(
+        self, tenant: str, start: Offset, limit: int, *, payloads: bool = False
+    ) -> LogPage:
+        self._begin()
+        entries: list[LogEntry] = []
+        next_offset = start
+        for message, _ in self._core.log.read(tenant, start, staged=False):
+            if len(entries) == limit:
+                break
+            payload = read_payload(self._core.stage.get, message) if payloads else None
+            entries.append(LogEntry(message, payload))
+            next_offset = Offset(message.offset + 1)
+        else:
+            next_offset = max(start, Offset(self._core.log.tenant(tenant).committed_end))
+        return LogPage(tuple(entries), next_offset)
+
+    @reading
+    async def log_end(self, tenant: str) -> Offset:
+        self._begin()
+        return Offset(self._core.log.tenant(tenant).committed_end)
+
+    @reading
+    async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
+        self._begin()
+        owner = self._core.tenant(tenant)
+        message, _ = self._find(tenant, message_id)
+        payload = read_payload(self._core.stage.get, message)
+        deliveries = tuple(
+            snapshot
+            for name in sorted(owner.queues)
+            for snapshot in snapshots_of(owner.queues[name], message)
+        )
+        await self._committer.settled()
+        return MessageDeliveries(message, payload, deliveries)
+
+    @reading
+    async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
+        self._begin()
+        state = self._core.tenant(tenant).queue(queue)
+        message, _ = self._find(tenant, message_id)
+        done = state.done.find(message.priority, message_id)
+        value = state.result(message_id)
+        await self._committer.settled()
+        return None if done is None else Result(message_id, value, done.at)
+
+    @reading
+    async def history(self, tenant: str, message_id: MessageId) -> tuple[Event, ...]:
+        self._begin()
+        owner = self._core.tenant(tenant)
+        message, _ = self._find(tenant, message_id)
+        events = [
+            event
+            for name in sorted(owner.queues)
+            for event in history_in(owner.queues[name], message)
+        ]
+        events.sort(key=lambda event: event.at)
+        await self._committer.settled()
+        return tuple(events)
+
+    @reading
+    async def stats(self, tenant: str, queue: str) -> QueueStats:
+        now = self._begin()
+        owner = self._core.tenant(tenant)
+        reply = queue_stats(owner.queue(queue), owner, self._core.log, now)
+        await self._committer.settled()
+        return reply
+
+    def _find(self, tenant: str, message_id: MessageId) -> Logged:
+        found = self._core.log.find(tenant, message_id)
+        if found is None:
+            raise UnknownMessage(f"There is no message {message_id}.", field="id")
+        return found
+
+
+def next_due(queue: Queue) -> int | None:
+    """When time alone next makes a claim of the queue give more; early at times, never late.
+
+    Early because the next due and the next expiring delivery are looked up again only when
+    their time has come: one that was purged meanwhile is still waited for, once.
+    """
+    if queue.paused:
+        return None
+    times = [queue.next_due, queue.deadlines.next]
+    if queue.partitions is not None:
+        # Order holds deliveries back, and time lets them go in two more ways: the one at the
+        # head expires while it is delayed, or a consumer falls silent and its share is free.
+        times.append(queue.next_expiry)
+        if queue.partitions.by_name:
+            times.extend(queue.partitions.consumers.values())
+    return min((time for time in times if time is not None), default=None)

@@ -1,0 +1,301 @@
+"""The verbs a program has, whatever answers them.
+
+``penstock.open(url)`` gives them over a store in this process, ``penstock.connect(url)`` over
+HTTP; both mean the same by them, down to the errors. What works with either (the worker, the
+command line, ``penstock verify``) asks for these and nothing else, and ``penstock.sync`` is
+generated from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.model.delivery import (
+    Delivery,
+    Event,
+    LogPage,
+    MessageDeliveries,
+    Outcome,
+    Ownership,
+    Page,
+    PurgeReply,
+    QueueStats,
+    ReplayReply,
+    ReplaySource,
+    Result,
+    RouteReply,
+    Settlement,
+    SettleReply,
+    SweepReply,
+)
+from penstock.model.limits import DEFAULT_PRIORITY, MAX_PAGE
+from penstock.model.message import (
+    NO_HEADERS,
+    Durability,
+    HeaderValue,
+    NewMessage,
+    Offset,
+    Outgoing,
+    Published,
+    PublishReply,
+)
+from penstock.model.queue import QueueInfo, Start, TopicPolicy
+from penstock.model.reports import HistoryPage, Preview, Why
+from penstock.model.states import State
+
+if TYPE_CHECKING:
+    from penstock.consume.lease import Lease
+
+__all__ = ["ANONYMOUS", "BULK_LIMIT", "ROUTE_BATCH", "Verbs"]
+
+#: The consumer of a claim that names none.
+ANONYMOUS = "anonymous"
+#: Log entries that one call of ``route`` looks at.
+ROUTE_BATCH = 10_000
+#: Deliveries that a replay or purge takes without being told a limit.
+BULK_LIMIT = 1_000_000
+
+
+class Verbs(Protocol):
+    """What can be asked of a queue service, for one tenant."""
+
+    # -- queues and topics -------------------------------------------------------------
+
+    async def create_queue(
+        self, name: str, filter: str = "TRUE", *, start: str | Start = "latest", **policy: object
+    ) -> QueueInfo:
+        """Create a queue, or give the one of that name exactly this policy.
+
+        ``start`` other than ``latest`` takes history too; the router catches the queue up.
+        """
+        ...
+
+    async def update_queue(self, name: str, **changes: object) -> QueueInfo:
+        """Change some fields of a queue's policy; the others stay."""
+        ...
+
+    async def queue(self, name: str) -> QueueInfo:
+        """The queue as it is."""
+        ...
+
+    async def queues(self) -> tuple[QueueInfo, ...]:
+        """All queues by name."""
+        ...
+
+    async def delete_queue(self, name: str) -> None:
+        """Remove a queue, its deliveries and its dead letters; the log stays."""
+        ...
+
+    async def pause(self, queue: str) -> None:
+        """Hand out nothing until ``resume``."""
+        ...
+
+    async def resume(self, queue: str) -> None:
+        """Hand out again."""
+        ...
+
+    async def put_topic(self, name: str, policy: TopicPolicy | None = None) -> None:
+        """Register a topic, or replace its policy."""
+        ...
+
+    async def topic(self, name: str) -> TopicPolicy | None:
+        """The topic's policy, or None when it is not registered."""
+        ...
+
+    async def topics(self) -> tuple[tuple[str, TopicPolicy], ...]:
+        """All registered topics by name."""
+        ...
+
+    async def delete_topic(self, name: str) -> None:
+        """Forget a topic's policy; its messages stay."""
+        ...
+
+    # -- the flow ----------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        headers: Mapping[str, HeaderValue] = NO_HEADERS,
+        id: str | None = None,
+        key: str | None = None,
+        partition_key: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        content_type: str | None = None,
+        delay_ms: int | None = None,
+        deliver_at: int | None = None,
+        ttl_ms: int | None = None,
+        expires_at: int | None = None,
+        durability: Durability = "fsync",
+    ) -> Published:
+        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON."""
+        ...
+
+    async def publish_batch(
+        self, topic: str, messages: Sequence[NewMessage], *, durability: Durability = "fsync"
+    ) -> PublishReply:
+        """Publish a batch: all of it or nothing (P2)."""
+        ...
+
+    async def claim(
+        self,
+        queue: str,
+        *,
+        limit: int = 1,
+        consumer: str = ANONYMOUS,
+        lease_ms: int | None = None,
+        wait_ms: int = 0,
+    ) -> list[Delivery]:
+        """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first."""
+        ...
+
+    def consume(
+        self,
+        queue: str,
+        *,
+        consumer: str | None = None,
+        max_in_flight: int = 32,
+        lease_ms: int | None = None,
+    ) -> AsyncIterator[Lease]:
+        """Claim for ever: ``async for delivery in q.consume(…): async with delivery: …``."""
+        ...
+
+    async def settle(
+        self,
+        queue: str,
+        settlements: Sequence[Settlement],
+        *,
+        publish: Sequence[Outgoing] = (),
+    ) -> SettleReply:
+        """End claims, each on its own; with ``publish``, all of it in one commit or nothing."""
+        ...
+
+    async def ack(self, delivery: Delivery, result: bytes | None = None) -> Outcome:
+        """Done. Raises ``StaleReceipt`` if the claim is no longer current."""
+        ...
+
+    async def nack(
+        self, delivery: Delivery, error: str | None = None, *, delay_ms: int | None = None
+    ) -> Outcome:
+        """Not done: again later, or failed when no attempts are left."""
+        ...
+
+    async def reject(self, delivery: Delivery, error: str | None = None) -> Outcome:
+        """Never again: failed at once."""
+        ...
+
+    async def release(self, delivery: Delivery) -> Outcome:
+        """Hand back untouched; the grant does not count."""
+        ...
+
+    async def extend(self, delivery: Delivery, lease_ms: int) -> Outcome:
+        """Hold it for ``lease_ms`` more, from now."""
+        ...
+
+    async def join(self, queue: str, consumer: str) -> Ownership:
+        """Join an ordered queue, or heartbeat."""
+        ...
+
+    async def leave(self, queue: str, consumer: str) -> None:
+        """Release the consumer's partitions at once."""
+        ...
+
+    # -- bulk verbs --------------------------------------------------------------------
+
+    async def route(self, queue: str, limit: int = ROUTE_BATCH) -> RouteReply:
+        """Catch a queue up by at most ``limit`` log entries."""
+        ...
+
+    async def replay(
+        self,
+        queue: str,
+        source: ReplaySource | str = ReplaySource.FAILED,
+        *,
+        where: str | None = None,
+        limit: int = BULK_LIMIT,
+        rate: int | None = None,
+        dry_run: bool = False,
+        replay_id: str | None = None,
+    ) -> ReplayReply:
+        """Make deliveries available again, with attempts 0, at their old place."""
+        ...
+
+    async def purge(
+        self,
+        queue: str,
+        state: State | str,
+        *,
+        where: str | None = None,
+        limit: int = BULK_LIMIT,
+    ) -> PurgeReply:
+        """Remove deliveries in one state for good."""
+        ...
+
+    async def peek(
+        self,
+        queue: str,
+        state: State | str = State.AVAILABLE,
+        *,
+        where: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        payloads: bool = False,
+    ) -> Page:
+        """Browse deliveries in one state, consuming nothing."""
+        ...
+
+    async def sweep(self, limit: int = 10_000) -> SweepReply:
+        """Let time take effect in every queue, and retention remove what may go."""
+        ...
+
+    async def archived(self, through: int) -> None:
+        """Tell retention that everything up to ``through`` has a verified copy (A1)."""
+        ...
+
+    # -- reading -----------------------------------------------------------------------
+
+    async def read_log(
+        self, start: int = 0, *, limit: int = MAX_PAGE, payloads: bool = False
+    ) -> LogPage:
+        """Committed log entries from an offset on."""
+        ...
+
+    async def log_end(self) -> Offset:
+        """The offset after the last committed entry."""
+        ...
+
+    async def preview(self, filter: str, *, start: int = 0) -> Preview:
+        """What a queue with this filter would take from the log: count and sample."""
+        ...
+
+    async def message(self, message_id: int) -> MessageDeliveries:
+        """A message, its payload, and where it stands in every queue."""
+        ...
+
+    async def result(self, queue: str, message_id: int, *, wait_ms: int = 0) -> Result | None:
+        """What the ack of a delivery left behind, waiting up to ``wait_ms`` for it."""
+        ...
+
+    async def history(self, message_id: int) -> tuple[Event, ...]:
+        """Every transition of a message's deliveries that is still on record."""
+        ...
+
+    async def queue_history(
+        self, queue: str, start: int = 0, *, limit: int = MAX_PAGE
+    ) -> HistoryPage:
+        """The transitions in one queue of the messages at and above an offset."""
+        ...
+
+    async def stats(self, queue: str) -> QueueStats:
+        """A queue in numbers."""
+        ...
+
+    async def explain(self, queue: str, message_id: int) -> Why:
+        """Why a message is, or is not, handed out by a queue."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is under way, then let go."""
+        ...

@@ -1,0 +1,162 @@
+"""The bodies of requests and replies that are not values of the model already.
+
+Requests refuse unknown fields: a misspelt option would otherwise be ignored in silence (E1).
+The bounds of the values are the broker's business.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.model.delivery import Delivery, Event, ReplaySource, Result, Settlement
+from penstock.model.message import (
+    Durability,
+    NewMessage,
+    Offset,
+    Outgoing,
+)
+from penstock.model.queue import QueueInfo, QueuePolicy, TopicPolicy
+from penstock.model.reports import Preview
+from penstock.model.states import State
+from penstock.verbs import ANONYMOUS, BULK_LIMIT, ROUTE_BATCH
+
+__all__ = [
+    "ArchivedBody",
+    "ClaimBody",
+    "ClaimReply",
+    "DryRunReply",
+    "EventList",
+    "JoinBody",
+    "LogEnd",
+    "PublishBody",
+    "PurgeBody",
+    "QueueList",
+    "ReplayBody",
+    "ResultReply",
+    "RouteBody",
+    "SettleBody",
+    "SweepBody",
+    "TopicInfo",
+    "TopicList",
+]
+
+SWEEP_LIMIT: Final = 10_000
+
+
+class PublishBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """A batch: all of it is stored, or nothing (P2)."""
+
+    messages: list[NewMessage]
+    durability: Durability = "fsync"
+
+
+class ClaimBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """How many, for how long, for whom, and how long to wait for the first."""
+
+    limit: int = 1
+    lease_ms: int | None = None
+    wait_ms: int = 0
+    consumer: str = ANONYMOUS
+
+
+class ClaimReply(Struct, frozen=True):
+    """What was handed out; nothing is an answer too."""
+
+    deliveries: list[Delivery]
+
+
+class SettleBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """Settlements, and what is published in the same commit."""
+
+    settlements: list[Settlement]
+    publish: list[Outgoing] = []
+
+
+class ReplayBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which deliveries become available again."""
+
+    source: ReplaySource = ReplaySource.FAILED
+    where: str | None = None
+    limit: int = BULK_LIMIT
+    rate: int | None = None
+    dry_run: bool = False
+    replay_id: str | None = None
+
+
+class PurgeBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which deliveries are removed for good."""
+
+    state: State
+    where: str | None = None
+    limit: int = BULK_LIMIT
+
+
+class JoinBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """Who joins an ordered queue, or heartbeats."""
+
+    consumer: str
+
+
+class RouteBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """How many log entries to catch up by."""
+
+    limit: int = ROUTE_BATCH
+
+
+class SweepBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """How much one sweep may do."""
+
+    limit: int = SWEEP_LIMIT
+
+
+class ArchivedBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything at or below this offset has a verified copy (A1)."""
+
+    through: Offset
+
+
+class QueueList(Struct, frozen=True):
+    """All queues of the tenant by name."""
+
+    queues: tuple[QueueInfo, ...]
+
+
+class DryRunReply(Struct, frozen=True):
+    """What a queue with this policy would take from the log."""
+
+    policy: QueuePolicy
+    preview: Preview
+    explanation: str
+
+
+class TopicInfo(Struct, frozen=True):
+    """A registered topic."""
+
+    name: str
+    policy: TopicPolicy
+
+
+class TopicList(Struct, frozen=True):
+    """All registered topics of the tenant by name."""
+
+    topics: tuple[TopicInfo, ...]
+
+
+class LogEnd(Struct, frozen=True):
+    """The offset after the last committed entry."""
+
+    offset: Offset
+
+
+class ResultReply(Struct, frozen=True):
+    """What an ack left behind, or null while the delivery is not done."""
+
+    result: Result | None
+
+
+class EventList(Struct, frozen=True):
+    """Every transition of one message that is still on record."""
+
+    events: tuple[Event, ...]

@@ -1,0 +1,85 @@
+"""Bytes to bodies and back: JSON and MessagePack by the same structs.
+
+A body that does not decode is the caller's mistake and says where it is wrong (E1).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from penstock.errors import BadInput
+
+__all__ = [
+    "ARROW_STREAM",
+    "BATCH_JSON",
+    "BATCH_MSGPACK",
+    "EVENT_STREAM",
+    "JSON",
+    "MSGPACK",
+    "MSGPACK_ALIASES",
+    "PROBLEM_JSON",
+    "Codec",
+    "encode_json",
+    "encode_msgpack",
+    "media_type",
+]
+
+T = TypeVar("T")
+
+JSON: Final = "application/json"
+MSGPACK: Final = "application/msgpack"
+#: What else clients call MessagePack.
+MSGPACK_ALIASES: Final = frozenset(
+    {MSGPACK, "application/x-msgpack", "application/vnd.msgpack", "application/messagepack"}
+)
+PROBLEM_JSON: Final = "application/problem+json"
+ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
+EVENT_STREAM: Final = "text/event-stream"
+#: A publish body of any other type is one message, stored as it is; these say that it is many.
+BATCH_JSON: Final = "application/vnd.penstock.batch+json"
+BATCH_MSGPACK: Final = "application/vnd.penstock.batch+msgpack"
+
+#: msgspec ends its messages with where: "… - at `$.messages[3].priority`".
+_PLACE: Final = re.compile(r" - at `\$\.?(?P<path>.*)`$")
+
+encode_json: Final = msgspec.json.Encoder().encode
+encode_msgpack: Final = msgspec.msgpack.Encoder().encode
+
+
+class Codec(Generic[T]):
+    """Decodes one type of body from either format."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._json = msgspec.json.Decoder(kind)
+        self._msgpack = msgspec.msgpack.Decoder(kind)
+
+    def from_json(self, body: bytes) -> T:
+        """The body, or ``BadInput`` that names the field."""
+        try:
+            return self._json.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+            raise refused(error) from error
+
+    def from_msgpack(self, body: bytes) -> T:
+        """The body, or ``BadInput`` that names the field."""
+        try:
+            return self._msgpack.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+            raise refused(error) from error
+
+
+def refused(error: Exception) -> BadInput:
+    """What a caller is told about a body that does not decode."""
+    text = str(error)
+    found = _PLACE.search(text)
+    if found is None:
+        return BadInput(f"The body cannot be read: {text}.", field="body")
+    return BadInput(f"The body cannot be read: {text}.", field=found["path"] or "body")
+
+
+def media_type(content_type: str) -> str:
+    """The type without its parameters, in small letters."""
+    return content_type.partition(";")[0].strip().lower()

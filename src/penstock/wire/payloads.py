@@ -1,0 +1,169 @@
+"""Payloads inside JSON: bytes that a person can read where they are text.
+
+A message in JSON has exactly one of three fields: ``payload``, a JSON value, where the content
+type is JSON; ``payload_text`` where the bytes are declared text; ``payload_base64`` for
+everything else, and for what only claims to be one of the others. MessagePack needs none
+of this: there ``payload`` is bytes. What is stored is byte-equal to what came in (P3), so a
+JSON value is kept as it was written, white space and all.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from penstock.errors import BadInput
+from penstock.model.delivery import Delivery, Settlement
+from penstock.model.limits import DEFAULT_PRIORITY
+from penstock.model.message import NO_HEADERS, Durability, HeaderValue, Message, NewMessage
+
+__all__ = [
+    "JsonDelivery",
+    "JsonMessage",
+    "JsonOutgoing",
+    "JsonPublishBody",
+    "JsonSettleBody",
+    "Shown",
+    "show",
+    "shown_delivery",
+    "to_new_message",
+]
+
+_JSON: Final = "application/json"
+_TEXT: Final = "text/"
+_UTF8: Final = "text/plain; charset=utf-8"
+
+
+class Shown(Struct, frozen=True):
+    """A payload as JSON shows it; exactly one field is set, or none where there is none."""
+
+    payload: Raw | UnsetType = UNSET
+    payload_text: str | UnsetType = UNSET
+    payload_base64: bytes | UnsetType = UNSET
+
+
+def show(payload: bytes | None, content_type: str | None) -> Shown:
+    """The form that loses nothing and reads best."""
+    if payload is None:
+        return Shown()
+    kind = (content_type or "").partition(";")[0].strip().lower()
+    if kind == _JSON or kind.endswith("+json"):
+        # It only says that it is JSON; what is not would spoil the whole reply.
+        try:
+            msgspec.json.decode(payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+            return Shown(payload_base64=payload)
+        return Shown(payload=Raw(payload))
+    if kind.startswith(_TEXT):
+        try:
+            return Shown(payload_text=payload.decode())
+        except UnicodeDecodeError:
+            pass
+    return Shown(payload_base64=payload)
+
+
+class JsonMessage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A message to publish, as JSON gives it."""
+
+    payload: Raw | UnsetType = UNSET
+    payload_text: str | UnsetType = UNSET
+    payload_base64: bytes | UnsetType = UNSET
+    headers: dict[str, HeaderValue] = NO_HEADERS
+    id: str | None = None
+    key: str | None = None
+    partition_key: str | None = None
+    priority: int = DEFAULT_PRIORITY
+    content_type: str | None = None
+    deliver_at: int | None = None
+    expires_at: int | None = None
+    delay_ms: int | None = None
+    ttl_ms: int | None = None
+
+
+class JsonPublishBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """A batch as JSON gives it."""
+
+    messages: list[JsonMessage]
+    durability: Durability = "fsync"
+
+
+class JsonOutgoing(Struct, frozen=True, forbid_unknown_fields=True):
+    """Messages for one topic, published with a settlement, as JSON gives them."""
+
+    topic: str
+    messages: list[JsonMessage]
+
+
+class JsonSettleBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """Settlements as JSON gives them; a result is base64."""
+
+    settlements: list[Settlement]
+    publish: list[JsonOutgoing] = []
+
+
+def to_new_message(message: JsonMessage) -> NewMessage:
+    """The message that is meant, with the content type that its form implies."""
+    given = [
+        form
+        for form in (message.payload, message.payload_text, message.payload_base64)
+        if form is not UNSET
+    ]
+    if len(given) != 1:
+        raise BadInput(
+            "A message has one of payload, payload_text and payload_base64.", field="payload"
+        )
+    content_type = message.content_type
+    if isinstance(message.payload, Raw):
+        payload = bytes(message.payload)
+        content_type = _JSON if content_type is None else content_type
+    elif isinstance(message.payload_text, str):
+        payload = message.payload_text.encode()
+        content_type = _UTF8 if content_type is None else content_type
+    else:
+        assert isinstance(message.payload_base64, bytes)
+        payload = message.payload_base64
+    return NewMessage(
+        payload,
+        message.headers,
+        message.id,
+        message.key,
+        message.partition_key,
+        message.priority,
+        content_type,
+        message.deliver_at,
+        message.expires_at,
+        message.delay_ms,
+        message.ttl_ms,
+    )
+
+
+class JsonDelivery(Struct, frozen=True, kw_only=True):
+    """A delivery as JSON shows it."""
+
+    queue: str
+    receipt: str
+    message: Message
+    attempts: int
+    claimed_at: int
+    lease_deadline: int
+    payload: Raw | UnsetType = UNSET
+    payload_text: str | UnsetType = UNSET
+    payload_base64: bytes | UnsetType = UNSET
+
+
+def shown_delivery(delivery: Delivery) -> JsonDelivery:
+    """The delivery as JSON shows it."""
+    form = show(delivery.payload, delivery.message.content_type)
+    return JsonDelivery(
+        queue=delivery.queue,
+        receipt=delivery.receipt,
+        message=delivery.message,
+        attempts=delivery.attempts,
+        claimed_at=delivery.claimed_at,
+        lease_deadline=delivery.lease_deadline,
+        payload=form.payload,
+        payload_text=form.payload_text,
+        payload_base64=form.payload_base64,
+    )

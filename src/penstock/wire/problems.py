@@ -1,0 +1,124 @@
+"""Errors on the wire: RFC 9457 problem documents, and the same errors made of them again.
+
+The tree of ``penstock.errors`` is the list of problem types: a class ``QueueFull`` is
+``urn:penstock:problem:queue-full``, and a client raises what the server raised.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from penstock import errors
+from penstock.errors import BadFilter, BadReply, Busy, PenstockError, QueueFull
+from penstock.model.delivery import Outcome
+
+__all__ = ["Problem", "problem_type", "read_problem", "retry_after_s", "to_error", "to_problem"]
+
+_PREFIX: Final = "urn:penstock:problem:"
+_HUMP: Final = re.compile(r"(?<!^)(?=[A-Z])")
+#: What a QueueFull that says nothing about it waits.
+_RETRY_AFTER_MS: Final = 1000
+_SHOWN: Final = 200
+
+
+class Problem(Struct, frozen=True, omit_defaults=True):
+    """A problem document. The members after ``detail`` are Penstock's own."""
+
+    type: str = "about:blank"
+    title: str = ""
+    status: int = 0
+    detail: str = ""
+    advice: str = ""
+    law: str | None = None
+    field: str | None = None
+    limit: int | str | None = None
+    position: int | None = None
+    queue: str | None = None
+    retry_after_ms: int | None = None
+    request_id: str | None = None
+    outcomes: tuple[Outcome, ...] | UnsetType = UNSET
+    """Of a settle of which nothing took effect."""
+
+
+_decoder: Final = msgspec.json.Decoder(Problem)
+
+
+def problem_type(kind: type[PenstockError]) -> str:
+    """The type of the problem that an error of this class is."""
+    return _PREFIX + _HUMP.sub("-", kind.__name__).lower()
+
+
+def to_problem(error: PenstockError, request_id: str | None = None) -> Problem:
+    """The document that says what the error says."""
+    return Problem(
+        type=problem_type(type(error)),
+        title=error.title,
+        status=error.status,
+        detail=error.detail,
+        advice=error.advice,
+        law=error.law,
+        field=error.field,
+        limit=error.limit,
+        position=error.position if isinstance(error, BadFilter) else None,
+        queue=error.queue if isinstance(error, QueueFull) else None,
+        retry_after_ms=error.retry_after_ms if isinstance(error, QueueFull | Busy) else None,
+        request_id=request_id,
+    )
+
+
+def retry_after_s(error: PenstockError) -> int | None:
+    """Whole seconds for the Retry-After header, where repeating the call makes sense."""
+    if isinstance(error, QueueFull | Busy):
+        return max(1, -(-error.retry_after_ms // 1000))
+    return 1 if error.retryable or error.status == 503 else None
+
+
+def read_problem(status: int, body: bytes) -> Problem:
+    """The problem document of a reply; one is made up if it has none."""
+    try:
+        return _decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        shown = body[:_SHOWN].decode(errors="replace")
+        return Problem(title="Unexpected reply", status=status, detail=f"HTTP {status}: {shown}")
+
+
+def to_error(problem: Problem) -> PenstockError:
+    """The error that the server raised; ``BadReply`` for one that this version does not know."""
+    kind = _KINDS.get(problem.type)
+    if kind is QueueFull:
+        return QueueFull(
+            problem.detail,
+            queue=problem.queue or "",
+            limit=problem.limit if isinstance(problem.limit, int) else 0,
+            retry_after_ms=problem.retry_after_ms or _RETRY_AFTER_MS,
+        )
+    if kind is None:
+        return BadReply(problem.detail or problem.title)
+    if kind is BadFilter:
+        return BadFilter(
+            problem.detail, position=problem.position, field=problem.field, limit=problem.limit
+        )
+    if kind is Busy:
+        return Busy(
+            problem.detail,
+            field=problem.field,
+            limit=problem.limit,
+            retry_after_ms=problem.retry_after_ms or _RETRY_AFTER_MS,
+        )
+    return kind(problem.detail, field=problem.field, limit=problem.limit)
+
+
+def _kinds(root: type[PenstockError]) -> Iterator[type[PenstockError]]:
+    yield root
+    for kind in root.__subclasses__():
+        yield from _kinds(kind)
+
+
+_KINDS: Final = {
+    problem_type(kind): kind for kind in _kinds(PenstockError) if kind.__module__ == errors.__name__
+}
