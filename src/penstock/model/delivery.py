@@ -176,7 +176,7 @@ class Attempt(Struct, frozen=True, gc=False):
     consumer: str
 
 
-class Snapshot(Struct, frozen=True, kw_only=True):
+class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A delivery as it stands, for browsing: reading it consumes nothing."""
 
     queue: str
@@ -236,7 +236,7 @@ class RouteReply(Struct, frozen=True):
     """None: the queue is caught up."""
 
 
-class LogEntry(Struct, frozen=True):
+class LogEntry(Struct, frozen=True, omit_defaults=True):
     """One entry of the log, as a reader gets it."""
 
     message: Message

@@ -35,6 +35,7 @@ __all__ = [
     "MAX_PAYLOAD_BYTES",
     "MAX_PRIORITY",
     "MAX_TIME_MS",
+    "MAX_WAIT_MS",
     "MIN_LEASE_MS",
     "Limits",
     "check_limits",
@@ -75,6 +76,8 @@ MAX_BUCKET_EXPONENT: Final = 4
 MIN_LEASE_MS: Final = 100
 #: SQS stops at twelve hours, and so do we: a longer lease hides a dead worker for a day.
 MAX_LEASE_MS: Final = 12 * 3600 * 1000
+#: Proxies cut a silent connection after a minute; a wait is over well before.
+MAX_WAIT_MS: Final = 30_000
 #: Offsets and message ids; ten lanes of them have to fit the 60 bits of a claim number.
 MAX_OFFSET: Final = 10**17 - 1
 #: How long a consumer of an ordered queue keeps its partitions without a heartbeat; it

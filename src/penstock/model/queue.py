@@ -31,7 +31,8 @@ __all__ = [
 _DAY_S: Final = 24 * 3600
 _U32_MAX: Final = 2**32 - 1
 MAX_DESCRIPTION_BYTES: Final = 4096
-MAX_SCHEMA_BYTES: Final = 256 * 1024
+#: A schema is compiled while others wait; what people write by hand is a tenth of this.
+MAX_SCHEMA_BYTES: Final = 64 * 1024
 MAX_PARTITION_CONCURRENCY: Final = 1000
 
 

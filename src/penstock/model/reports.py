@@ -1,4 +1,4 @@
-"""What the verbs that look and compare answer: previews, explanations, pages of history."""
+"""What those answer who look: previews, explanations, pages of history, reports of keepers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.model.delivery import Event, LogEntry
 from penstock.model.message import MessageId, Offset
 from penstock.model.states import State
 
-__all__ = ["HistoryEntry", "HistoryPage", "Preview", "Why"]
+__all__ = ["HistoryEntry", "HistoryPage", "KeeperReport", "Preview", "Why"]
 
 
 class Preview(Struct, frozen=True):
@@ -47,3 +47,23 @@ class HistoryPage(Struct, frozen=True):
 
     entries: tuple[HistoryEntry, ...]
     next_offset: Offset
+
+
+class KeeperReport(Struct, frozen=True, kw_only=True):
+    """What became of one background duty so far; times are epoch milliseconds."""
+
+    name: str
+    running: bool
+    """Whether it goes on: False before it was started, and after it was stopped or the
+    store closed."""
+    runs: int = 0
+    """Passes that are over, the failed ones included."""
+    failures: int = 0
+    started_at: int | None = None
+    """When the last pass began."""
+    finished_at: int | None = None
+    """When the last pass that is over was."""
+    work: int = 0
+    """What that pass did, in deliveries and log entries."""
+    last_error: str | None = None
+    """What the last failed pass failed by, whether or not it worked again since."""

@@ -25,6 +25,7 @@ __all__ = [
     "encode_json",
     "encode_msgpack",
     "media_type",
+    "refused",
 ]
 
 T = TypeVar("T")
@@ -71,13 +72,12 @@ class Codec(Generic[T]):
             raise refused(error) from error
 
 
-def refused(error: Exception) -> BadInput:
-    """What a caller is told about a body that does not decode."""
+def refused(error: Exception, what: str = "The body") -> BadInput:
+    """What a caller is told about a body, or a query, that does not decode."""
     text = str(error)
     found = _PLACE.search(text)
-    if found is None:
-        return BadInput(f"The body cannot be read: {text}.", field="body")
-    return BadInput(f"The body cannot be read: {text}.", field=found["path"] or "body")
+    field = "" if found is None else found["path"]
+    return BadInput(f"{what} cannot be read: {text}.", field=field or what.rpartition(" ")[2])
 
 
 def media_type(content_type: str) -> str:

@@ -15,19 +15,46 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from penstock.errors import BadInput
-from penstock.model.delivery import Delivery, Settlement
+from penstock.model.delivery import (
+    Delivery,
+    LogEntry,
+    LogPage,
+    MessageDeliveries,
+    Page,
+    Settlement,
+    Snapshot,
+)
 from penstock.model.limits import DEFAULT_PRIORITY
-from penstock.model.message import NO_HEADERS, Durability, HeaderValue, Message, NewMessage
+from penstock.model.message import (
+    NO_HEADERS,
+    Durability,
+    HeaderValue,
+    Message,
+    NewMessage,
+    Offset,
+)
+from penstock.model.states import State
+from penstock.wire.bodies import ClaimReply
 
 __all__ = [
+    "JsonClaimReply",
     "JsonDelivery",
+    "JsonLogEntry",
+    "JsonLogPage",
     "JsonMessage",
+    "JsonMessageDeliveries",
     "JsonOutgoing",
+    "JsonPage",
     "JsonPublishBody",
     "JsonSettleBody",
+    "JsonSnapshot",
     "Shown",
     "show",
+    "shown_claims",
     "shown_delivery",
+    "shown_log",
+    "shown_message",
+    "shown_page",
     "to_new_message",
 ]
 
@@ -163,6 +190,119 @@ def shown_delivery(delivery: Delivery) -> JsonDelivery:
         attempts=delivery.attempts,
         claimed_at=delivery.claimed_at,
         lease_deadline=delivery.lease_deadline,
+        payload=form.payload,
+        payload_text=form.payload_text,
+        payload_base64=form.payload_base64,
+    )
+
+
+class JsonClaimReply(Struct, frozen=True):
+    """What was handed out, as JSON shows it."""
+
+    deliveries: list[JsonDelivery]
+
+
+def shown_claims(reply: ClaimReply) -> JsonClaimReply:
+    """The deliveries as JSON shows them."""
+    return JsonClaimReply([shown_delivery(delivery) for delivery in reply.deliveries])
+
+
+class JsonSnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A browsed delivery as JSON shows it."""
+
+    queue: str
+    message: Message
+    state: State
+    attempts: int
+    released: int = 0
+    at: int | None = None
+    claimed_at: int | None = None
+    lease_deadline: int | None = None
+    consumer: str | None = None
+    error: str | None = None
+    payload: Raw | UnsetType = UNSET
+    payload_text: str | UnsetType = UNSET
+    payload_base64: bytes | UnsetType = UNSET
+
+
+class JsonPage(Struct, frozen=True):
+    """A page of browsed deliveries as JSON shows it."""
+
+    items: list[JsonSnapshot]
+    cursor: str | None
+
+
+def shown_page(page: Page) -> JsonPage:
+    """The page as JSON shows it."""
+    return JsonPage([_shown_snapshot(item) for item in page.items], page.cursor)
+
+
+def _shown_snapshot(item: Snapshot) -> JsonSnapshot:
+    form = show(item.payload, item.message.content_type)
+    return JsonSnapshot(
+        queue=item.queue,
+        message=item.message,
+        state=item.state,
+        attempts=item.attempts,
+        released=item.released,
+        at=item.at,
+        claimed_at=item.claimed_at,
+        lease_deadline=item.lease_deadline,
+        consumer=item.consumer,
+        error=item.error,
+        payload=form.payload,
+        payload_text=form.payload_text,
+        payload_base64=form.payload_base64,
+    )
+
+
+class JsonLogEntry(Struct, frozen=True, kw_only=True):
+    """A log entry as JSON shows it."""
+
+    message: Message
+    payload: Raw | UnsetType = UNSET
+    payload_text: str | UnsetType = UNSET
+    payload_base64: bytes | UnsetType = UNSET
+
+
+class JsonLogPage(Struct, frozen=True):
+    """A page of the log as JSON shows it."""
+
+    entries: list[JsonLogEntry]
+    next_offset: Offset
+
+
+def shown_log(page: LogPage) -> JsonLogPage:
+    """The page as JSON shows it."""
+    return JsonLogPage([_shown_entry(entry) for entry in page.entries], page.next_offset)
+
+
+def _shown_entry(entry: LogEntry) -> JsonLogEntry:
+    form = show(entry.payload, entry.message.content_type)
+    return JsonLogEntry(
+        message=entry.message,
+        payload=form.payload,
+        payload_text=form.payload_text,
+        payload_base64=form.payload_base64,
+    )
+
+
+class JsonMessageDeliveries(Struct, frozen=True, kw_only=True):
+    """A message and where it stands, as JSON shows it."""
+
+    message: Message
+    deliveries: tuple[Snapshot, ...]
+    payload: Raw | UnsetType = UNSET
+    payload_text: str | UnsetType = UNSET
+    payload_base64: bytes | UnsetType = UNSET
+
+
+def shown_message(found: MessageDeliveries) -> JsonMessageDeliveries:
+    """The message as JSON shows it."""
+    form = show(found.payload, found.message.content_type)
+    return JsonMessageDeliveries(
+        message=found.message,
+        deliveries=found.deliveries,
         payload=form.payload,
         payload_text=form.payload_text,
         payload_base64=form.payload_base64,

@@ -1,0 +1,134 @@
+"""One request on its way: who asks, for which tenant, and how the answer is to look."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from penstock.broker import Broker
+from penstock.errors import Busy
+from penstock.server.access import Action, Credential
+from penstock.server.reading import Disconnected, Receive
+from penstock.server.routing import ANY_NAME, EVERYTHING, AnyRoute, Need
+from penstock.wire.codecs import media_type
+
+if TYPE_CHECKING:
+    from penstock.server.service import Service
+
+__all__ = ["Call"]
+
+T = TypeVar("T")
+
+#: Path parameters that grants are about; each is the first of its path.
+_IN_PATH: Final = ("queue", "topic")
+
+
+class Call:
+    """What a handler knows of its request beside query and body."""
+
+    __slots__ = (
+        "_leaving",
+        "broker",
+        "credential",
+        "headers",
+        "parameters",
+        "raw",
+        "receive",
+        "request_id",
+        "route",
+        "service",
+    )
+
+    def __init__(
+        self,
+        service: Service,
+        route: AnyRoute,
+        parameters: list[str],
+        headers: dict[bytes, bytes],
+        receive: Receive,
+        request_id: str,
+        credential: Credential,
+    ) -> None:
+        self.service = service
+        self.route = route
+        self.parameters = parameters
+        """The values of the path's parameters, in order."""
+        self.headers = headers
+        self.receive = receive
+        self.request_id = request_id
+        self.credential = credential
+        self.broker: Broker = service.broker.for_tenant(credential.tenant)
+        """The verbs, for the caller's tenant (T1)."""
+        self.raw = b""
+        """The body as it came."""
+        self._leaving: asyncio.Future[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The first parameter of the path: the queue, topic or id that the call is about."""
+        return self.parameters[0]
+
+    @property
+    def media(self) -> str:
+        """The type of the body, without parameters."""
+        return media_type(self.headers.get(b"content-type", b"").decode("latin-1"))
+
+    def check(self, action: str, name: str) -> None:
+        """Refuse what the caller's grants do not cover."""
+        self.credential.check(action, name)
+
+    def check_need(self, need: Need) -> None:
+        """Refuse the call if the grants do not cover what its route needs."""
+        if need.action is None:
+            return
+        if need.parameter == ANY_NAME:
+            wanted = (need.action, Action.ADMIN)
+            if any(grant.action in wanted for grant in self.credential.grants):
+                return
+        self.credential.check(
+            need.action,
+            self.parameters[0] if need.parameter in _IN_PATH else EVERYTHING,
+        )
+
+    async def wait_for(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Do what may take long; None if the server stops first.
+
+        Raises ``Disconnected`` as soon as the caller has gone: whoever hangs up while waiting
+        for a claim must not be handed deliveries that nobody would see before their leases
+        lapse.
+        """
+        try:
+            self.service.begin_wait()
+        except Busy:
+            work.close()
+            raise
+        working = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self.service.stopping.wait())
+        if self._leaving is None:
+            # One for the whole call: what ``receive`` gave to a cancelled task is lost.
+            self._leaving = asyncio.ensure_future(self._left())
+        try:
+            await asyncio.wait(
+                (working, stopping, self._leaving), return_when=asyncio.FIRST_COMPLETED
+            )
+            if working.done():
+                return working.result()
+            if self._leaving.done():
+                raise Disconnected
+            return None
+        finally:
+            self.service.end_wait()
+            stopping.cancel()
+            if not working.done():
+                working.cancel()
+
+    def end(self) -> None:
+        """Stop watching whether the caller is there."""
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+
+    async def _left(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass

@@ -1,0 +1,31 @@
+"""The native door: Penstock's own interface, one file a family of paths."""
+
+from __future__ import annotations
+
+from penstock.server.native.claims import ROUTES as CLAIMS
+from penstock.server.native.consumers import ROUTES as CONSUMERS
+from penstock.server.native.deliveries import ROUTES as DELIVERIES
+from penstock.server.native.keys import ROUTES as KEYS
+from penstock.server.native.log import ROUTES as LOG
+from penstock.server.native.messages import ROUTES as MESSAGES
+from penstock.server.native.publish import ROUTES as PUBLISH
+from penstock.server.native.queues import ROUTES as QUEUES
+from penstock.server.native.settlements import ROUTES as SETTLEMENTS
+from penstock.server.native.stream import ROUTES as STREAM
+from penstock.server.native.topics import ROUTES as TOPICS
+
+__all__ = ["ROUTES"]
+
+ROUTES = (
+    *PUBLISH,
+    *CLAIMS,
+    *SETTLEMENTS,
+    *STREAM,
+    *QUEUES,
+    *DELIVERIES,
+    *CONSUMERS,
+    *TOPICS,
+    *MESSAGES,
+    *LOG,
+    *KEYS,
+)

@@ -1,0 +1,70 @@
+"""Claims: take deliveries, waiting for the first if the caller likes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.broker.waiting import check_wait
+from penstock.errors import BadInput, Busy, UnknownQueue
+from penstock.model.delivery import Delivery, Release
+from penstock.server.call import Call
+from penstock.server.reading import Body
+from penstock.server.routing import Empty, Need, Route
+from penstock.wire.bodies import ClaimBody, ClaimReply
+from penstock.wire.codecs import JSON
+from penstock.wire.payloads import JsonClaimReply
+
+__all__ = ["ROUTES", "claim_within_bounds"]
+
+#: Payload bytes that one reply hands out; what is over it is released again, uncounted.
+MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
+
+
+async def claim(call: Call, query: Empty, body: ClaimBody) -> ClaimReply:  # noqa: ARG001
+    """Lease deliveries."""
+    check_wait(body.wait_ms)
+    deliveries = await claim_within_bounds(call, body, 0)
+    if not deliveries and body.wait_ms:
+        waited = await call.wait_for(claim_within_bounds(call, body, body.wait_ms))
+        deliveries = waited or []
+        call.end()
+    if deliveries:
+        call.service.metrics.claimed(len(deliveries))
+    return ClaimReply(deliveries)
+
+
+async def claim_within_bounds(call: Call, body: ClaimBody, wait_ms: int) -> list[Delivery]:
+    """Deliveries that fit one reply."""
+    deliveries = await call.broker.claim(
+        call.name,
+        limit=body.limit,
+        consumer=body.consumer,
+        lease_ms=body.lease_ms,
+        wait_ms=wait_ms,
+    )
+    if len(deliveries) > 1:
+        room = MAX_REPLY_BYTES
+        for index, delivery in enumerate(deliveries):
+            room -= len(delivery.payload)
+            if room < 0 and index:
+                excess = [Release(item.receipt) for item in deliveries[index:]]
+                await call.broker.settle(call.name, excess)
+                return deliveries[:index]
+    return deliveries
+
+
+ROUTES: Final = (
+    Route(
+        method="POST",
+        path="/v1/queues/{queue}/claims",
+        verb="claim",
+        summary="Lease deliveries, waiting up to wait_ms for the first",
+        need=Need("consume", "queue"),
+        handler=claim,
+        query=Empty,
+        body=Body(ClaimBody, required=False),
+        replies=((JSON, JsonClaimReply),),
+        errors=(BadInput, UnknownQueue, Busy),
+        tag="flow",
+    ),
+)

@@ -1,0 +1,158 @@
+"""Deliveries in bulk: browse, replay, purge, history; nothing here consumes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct, field
+
+from penstock.errors import BadInput, Conflict, UnknownQueue
+from penstock.model.delivery import Page, PurgeReply, ReplayReply, SweepReply
+from penstock.model.limits import MAX_PAGE
+from penstock.model.reports import HistoryPage
+from penstock.model.states import State
+from penstock.server.call import Call
+from penstock.server.reading import Body
+from penstock.server.routing import Empty, Need, Route
+from penstock.wire.bodies import PurgeBody, ReplayBody, SweepBody
+from penstock.wire.codecs import JSON
+from penstock.wire.payloads import JsonPage
+
+__all__ = ["ROUTES"]
+
+#: Deliveries in a page that carries payloads: a hundred of the largest are a large reply.
+MAX_PAYLOAD_PAGE: Final = 100
+
+
+class PeekQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which deliveries to look at."""
+
+    state: State = State.AVAILABLE
+    where: str | None = None
+    limit: int = 100
+    cursor: str | None = None
+    payloads: bool = False
+
+
+class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which messages' transitions to read."""
+
+    start: int = field(default=0, name="from")
+    limit: int = MAX_PAGE
+
+
+async def peek(call: Call, query: PeekQuery, body: Empty) -> Page:  # noqa: ARG001
+    """Browse deliveries in one state."""
+    if query.payloads and query.limit > MAX_PAYLOAD_PAGE:
+        raise BadInput(
+            f"A page with payloads has at most {MAX_PAYLOAD_PAGE} deliveries.",
+            field="limit",
+            limit=MAX_PAYLOAD_PAGE,
+        )
+    return await call.broker.peek(
+        call.name,
+        query.state,
+        where=query.where,
+        limit=query.limit,
+        cursor=query.cursor,
+        payloads=query.payloads,
+    )
+
+
+async def replay(call: Call, query: Empty, body: ReplayBody) -> ReplayReply:  # noqa: ARG001
+    """Make deliveries available again."""
+    return await call.broker.replay(
+        call.name,
+        body.source,
+        where=body.where,
+        limit=body.limit,
+        rate=body.rate,
+        dry_run=body.dry_run,
+        replay_id=body.replay_id,
+    )
+
+
+async def purge(call: Call, query: Empty, body: PurgeBody) -> PurgeReply:  # noqa: ARG001
+    """Remove deliveries for good."""
+    return await call.broker.purge(call.name, body.state, where=body.where, limit=body.limit)
+
+
+async def history(call: Call, query: HistoryQuery, body: Empty) -> HistoryPage:  # noqa: ARG001
+    """The transitions in the queue, by message."""
+    return await call.broker.queue_history(call.name, query.start, limit=query.limit)
+
+
+async def sweep(call: Call, query: Empty, body: SweepBody) -> SweepReply:  # noqa: ARG001
+    """Let time take effect now, in every tenant; keepers do it anyway."""
+    call.credential.check_operator()
+    return await call.broker.sweep(body.limit)
+
+
+_CONSUME: Final = Need("consume", "queue")
+_ADMIN: Final = Need("admin", "queue")
+
+ROUTES: Final = (
+    Route(
+        method="GET",
+        path="/v1/queues/{queue}/deliveries",
+        verb="peek",
+        summary="Browse deliveries by state and filter, consuming nothing",
+        need=_CONSUME,
+        handler=peek,
+        query=PeekQuery,
+        replies=((JSON, JsonPage),),
+        errors=(BadInput, UnknownQueue),
+        tag="deliveries",
+    ),
+    Route(
+        method="POST",
+        path="/v1/queues/{queue}/replays",
+        verb="replay",
+        summary="Make failed, done or logged messages available again, by filter",
+        need=_ADMIN,
+        handler=replay,
+        query=Empty,
+        body=Body(ReplayBody, required=False),
+        replies=((JSON, ReplayReply),),
+        errors=(BadInput, UnknownQueue, Conflict),
+        tag="deliveries",
+    ),
+    Route(
+        method="POST",
+        path="/v1/queues/{queue}/purges",
+        verb="purge",
+        summary="Remove deliveries in one state for good, by filter",
+        need=_ADMIN,
+        handler=purge,
+        query=Empty,
+        body=Body(PurgeBody),
+        replies=((JSON, PurgeReply),),
+        errors=(BadInput, UnknownQueue, Conflict),
+        tag="deliveries",
+    ),
+    Route(
+        method="GET",
+        path="/v1/queues/{queue}/history",
+        verb="queue_history",
+        summary="The transitions in a queue, by message",
+        need=_CONSUME,
+        handler=history,
+        query=HistoryQuery,
+        replies=((JSON, HistoryPage),),
+        errors=(BadInput, UnknownQueue),
+        tag="deliveries",
+    ),
+    Route(
+        method="POST",
+        path="/v1/sweeps",
+        verb="sweep",
+        summary="Let time take effect now; keepers do it anyway",
+        need=Need("admin"),
+        handler=sweep,
+        query=Empty,
+        body=Body(SweepBody, required=False),
+        replies=((JSON, SweepReply),),
+        errors=(BadInput,),
+        tag="deliveries",
+    ),
+)

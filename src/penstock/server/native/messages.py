@@ -1,0 +1,168 @@
+"""One message: its metadata, payload, deliveries, result, history, and why it waits.
+
+A message may be in queues that the caller has no grant for, so these need a consume grant on
+everything; a result is asked of one queue and needs a grant on that.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.broker.waiting import check_wait
+from penstock.errors import BadInput, Busy, UnknownMessage, UnknownQueue
+from penstock.model.delivery import MessageDeliveries
+from penstock.model.reports import Why
+from penstock.server.call import Call
+from penstock.server.replies import Plain
+from penstock.server.routing import ANY_NAME, Empty, Need, Route
+from penstock.wire.bodies import EventList, ResultReply
+from penstock.wire.codecs import JSON
+from penstock.wire.payloads import JsonMessageDeliveries
+
+__all__ = ["ROUTES"]
+
+_MAX_DIGITS: Final = 18
+_BYTES: Final = "application/octet-stream"
+
+
+class MessageQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether the payload comes along."""
+
+    payload: bool = True
+
+
+class ResultQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Whose result, and how long to wait for it."""
+
+    queue: str
+    wait_ms: int = 0
+
+
+class ExplainQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """In which queue."""
+
+    queue: str
+
+
+async def get_message(call: Call, query: MessageQuery, body: Empty) -> MessageDeliveries:  # noqa: ARG001
+    """The message and where it stands in every queue."""
+    found = await call.broker.message(_id(call.name))
+    return found if query.payload else replace(found, payload=b"")
+
+
+async def get_payload(call: Call, query: Empty, body: Empty) -> Plain:  # noqa: ARG001
+    """The payload, byte by byte as it was published (P3)."""
+    found = await call.broker.message(_id(call.name))
+    content_type = found.message.content_type or _BYTES
+    if not content_type.isascii() or not content_type.isprintable():
+        content_type = _BYTES
+    # Whatever somebody published must not run as a page of this origin.
+    headers = (
+        (b"content-security-policy", b"sandbox; default-src 'none'"),
+        (b"x-content-type-options", b"nosniff"),
+    )
+    return Plain(200, found.payload, content_type, headers)
+
+
+async def get_result(call: Call, query: ResultQuery, body: Empty) -> ResultReply:  # noqa: ARG001
+    """What the ack left behind."""
+    call.check("consume", query.queue)
+    check_wait(query.wait_ms)
+    message_id = _id(call.name)
+    result = await call.broker.result(query.queue, message_id)
+    if result is None and query.wait_ms:
+        result = await call.wait_for(
+            call.broker.result(query.queue, message_id, wait_ms=query.wait_ms)
+        )
+        call.end()
+    return ResultReply(result)
+
+
+async def explain(call: Call, query: ExplainQuery, body: Empty) -> Why:  # noqa: ARG001
+    """Why the message is, or is not, handed out."""
+    call.check("consume", query.queue)
+    return await call.broker.explain(query.queue, _id(call.name))
+
+
+async def history(call: Call, query: Empty, body: Empty) -> EventList:  # noqa: ARG001
+    """Every transition of the message that is still on record."""
+    return EventList(await call.broker.history(_id(call.name)))
+
+
+def _id(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > _MAX_DIGITS:
+        raise BadInput(f"{text[:100]!r} is not a message id.", field="id")
+    return int(text)
+
+
+_EVERYTHING: Final = Need("consume")
+#: Checked by the handler, on the queue that the query names.
+_BY_QUEUE: Final = Need("consume", ANY_NAME)
+_PATH: Final = "/v1/messages/{id}"
+_ERRORS: Final = (BadInput, UnknownMessage)
+
+ROUTES: Final = (
+    Route(
+        method="GET",
+        path=_PATH,
+        verb="message",
+        summary="A message and where it stands in every queue",
+        need=_EVERYTHING,
+        handler=get_message,
+        query=MessageQuery,
+        replies=((JSON, JsonMessageDeliveries),),
+        errors=_ERRORS,
+        tag="messages",
+    ),
+    Route(
+        method="GET",
+        path=_PATH + "/payload",
+        verb="payload",
+        summary="A message's payload as it was published",
+        need=_EVERYTHING,
+        handler=get_payload,
+        query=Empty,
+        replies=(("*/*", None),),
+        errors=_ERRORS,
+        tag="messages",
+    ),
+    Route(
+        method="GET",
+        path=_PATH + "/result",
+        verb="result",
+        summary="What the ack of a delivery left behind, waiting up to wait_ms for it",
+        need=_BY_QUEUE,
+        handler=get_result,
+        query=ResultQuery,
+        replies=((JSON, ResultReply),),
+        errors=(*_ERRORS, UnknownQueue, Busy),
+        tag="messages",
+    ),
+    Route(
+        method="GET",
+        path=_PATH + "/explain",
+        verb="explain",
+        summary="Why a message is, or is not, handed out by a queue",
+        need=_BY_QUEUE,
+        handler=explain,
+        query=ExplainQuery,
+        replies=((JSON, Why),),
+        errors=(*_ERRORS, UnknownQueue),
+        tag="messages",
+    ),
+    Route(
+        method="GET",
+        path=_PATH + "/history",
+        verb="history",
+        summary="Every transition of a message that is still on record",
+        need=_EVERYTHING,
+        handler=history,
+        query=Empty,
+        replies=((JSON, EventList),),
+        errors=_ERRORS,
+        tag="messages",
+    ),
+)

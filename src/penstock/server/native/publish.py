@@ -1,0 +1,190 @@
+"""Publish: one raw body, or a batch in JSON, MessagePack or Arrow.
+
+Only a content type that says so makes a batch; everything else is one message, stored byte by
+byte as it came (P3), with its content type. Its options come in headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.errors import (
+    BadInput,
+    PenstockError,
+    QueueFull,
+    SchemaViolation,
+    TooLarge,
+    UnknownTopic,
+)
+from penstock.model.limits import DEFAULT_PRIORITY
+from penstock.model.message import (
+    NO_HEADERS,
+    Durability,
+    HeaderValue,
+    NewMessage,
+    PublishReply,
+)
+from penstock.server.call import Call
+from penstock.server.reading import RawBody
+from penstock.server.routing import Need, Route
+from penstock.wire.bodies import PublishBody
+from penstock.wire.codecs import (
+    ARROW_STREAM,
+    BATCH_JSON,
+    BATCH_MSGPACK,
+    JSON,
+    Codec,
+    refused,
+)
+from penstock.wire.payloads import JsonPublishBody, to_new_message
+
+__all__ = ["ROUTES"]
+
+_BATCH: Final = Codec(PublishBody)
+_JSON_BATCH: Final = Codec(JsonPublishBody)
+_HEADERS: Final = msgspec.json.Decoder(dict[str, HeaderValue])
+_MAX_DIGITS: Final = 18
+
+
+class PublishQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a publish may say in its URL."""
+
+    durability: str | None = None
+    """``fsync`` or ``os``; a batch or a header may say it too."""
+
+
+async def publish(call: Call, query: PublishQuery, body: bytes) -> PublishReply:
+    """Store a message or a batch, all of it or nothing."""
+    media = call.media
+    durability: Durability = query.durability or "fsync"
+    if media == BATCH_MSGPACK:
+        batch = _BATCH.from_msgpack(body)
+        return await _publish_batch(call, batch.messages, query.durability or batch.durability)
+    if media == BATCH_JSON:
+        given = _JSON_BATCH.from_json(body)
+        messages = [to_new_message(message) for message in given.messages]
+        return await _publish_batch(call, messages, query.durability or given.durability)
+    if media == ARROW_STREAM:
+        from penstock.wire.arrow import read_messages  # noqa: PLC0415  (an extra)
+
+        return await _publish_batch(call, read_messages(body), durability)
+    return await _publish_one(call, body, durability)
+
+
+async def _publish_batch(
+    call: Call, messages: Sequence[NewMessage], durability: Durability
+) -> PublishReply:
+    trace = _trace(call.headers)
+    if trace:
+        messages = [_traced(message, trace) for message in messages]
+    reply = await call.broker.publish_batch(call.name, messages, durability=durability)
+    call.service.metrics.published(len(messages))
+    return reply
+
+
+async def _publish_one(call: Call, body: bytes, durability: Durability) -> PublishReply:
+    headers = call.headers
+    content_type = headers.get(b"content-type")
+    given = headers.get(b"penstock-durability")
+    durability = _text(given, "Penstock-Durability") or durability
+    published = await call.broker.publish(
+        call.name,
+        body,
+        headers=_message_headers(headers),
+        id=_text(headers.get(b"penstock-id"), "Penstock-Id"),
+        key=_text(headers.get(b"penstock-key"), "Penstock-Key"),
+        partition_key=_text(headers.get(b"penstock-partition-key"), "Penstock-Partition-Key"),
+        priority=_number(headers, b"penstock-priority", DEFAULT_PRIORITY),
+        content_type=_text(content_type, "Content-Type"),
+        delay_ms=_number(headers, b"penstock-delay-ms", None),
+        deliver_at=_number(headers, b"penstock-deliver-at", None),
+        ttl_ms=_number(headers, b"penstock-ttl-ms", None),
+        expires_at=_number(headers, b"penstock-expires-at", None),
+        durability=durability,
+    )
+    call.service.metrics.published(1)
+    best = call.broker.engine.capabilities.durability
+    return PublishReply((published,), best if best == "memory" else durability)
+
+
+def _message_headers(headers: Mapping[bytes, bytes]) -> Mapping[str, HeaderValue]:
+    given = headers.get(b"penstock-headers")
+    trace = _trace(headers)
+    if given is None:
+        return trace or NO_HEADERS
+    try:
+        decoded = _HEADERS.decode(given)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        problem = refused(error, "Penstock-Headers")
+        problem.field = "Penstock-Headers"
+        raise problem from error
+    return {**trace, **decoded}
+
+
+def _trace(headers: Mapping[bytes, bytes]) -> dict[str, HeaderValue]:
+    """The caller's W3C trace context, as message headers."""
+    parent = headers.get(b"traceparent")
+    if parent is None:
+        return {}
+    trace: dict[str, HeaderValue] = {"traceparent": parent.decode("latin-1")}
+    state = headers.get(b"tracestate")
+    if state:
+        trace["tracestate"] = state.decode("latin-1")
+    return trace
+
+
+def _traced(message: NewMessage, trace: dict[str, HeaderValue]) -> NewMessage:
+    if "traceparent" in message.headers:
+        return message
+    return replace(message, headers={**trace, **message.headers})
+
+
+def _text(value: bytes | None, field: str) -> str | None:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{field} is not UTF-8.", field=field) from error
+
+
+def _number(headers: Mapping[bytes, bytes], name: bytes, default: int | None) -> int:
+    value = headers.get(name)
+    if value is None:
+        # The broker's own default for what is not given is None, or the number passed here.
+        return default  # type: ignore[return-value]
+    if not value.isdigit() or len(value) > _MAX_DIGITS:
+        field = name.decode().title()
+        raise BadInput(f"{field} is not a whole number.", field=field)
+    return int(value)
+
+
+_ERRORS: Final[tuple[type[PenstockError], ...]] = (
+    BadInput,
+    UnknownTopic,
+    TooLarge,
+    SchemaViolation,
+    QueueFull,
+)
+
+ROUTES: Final = (
+    Route(
+        method="POST",
+        path="/v1/topics/{topic}/messages",
+        verb="publish",
+        summary="Publish one message as it is, or a batch",
+        need=Need("publish", "topic"),
+        handler=publish,
+        query=PublishQuery,
+        body=RawBody(),
+        status=201,
+        replies=((JSON, PublishReply),),
+        errors=_ERRORS,
+        tag="flow",
+    ),
+)

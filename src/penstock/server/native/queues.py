@@ -1,0 +1,240 @@
+"""Queues: their policies, pausing, catching up, and what a filter would take before it is put."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from penstock.broker.queues import new_policy, to_start
+from penstock.errors import BadInput, BadPolicy, QueueNotEmpty, UnknownQueue
+from penstock.model.delivery import QueueStats, RouteReply
+from penstock.model.queue import Backoff, QueueInfo, QueuePolicy, Start
+from penstock.server.call import Call
+from penstock.server.reading import Body
+from penstock.server.routing import ANY_NAME, Empty, Need, Route
+from penstock.wire.bodies import DryRunReply, QueueList, RouteBody
+from penstock.wire.codecs import JSON
+
+__all__ = ["ROUTES"]
+
+_MAX_DIGITS: Final = 18
+
+
+class PutQueueQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where in the log a new queue begins, and whether only to look."""
+
+    start: str = "latest"
+    """``latest``, ``earliest``, ``offset:N`` or ``time:MS``."""
+    dry_run: bool = False
+
+
+class PolicyBody(Body[dict[str, Any]]):
+    """The fields of a policy that are given; the broker checks each (E1)."""
+
+    def __init__(self) -> None:
+        super().__init__(dict[str, Any], required=False)
+        self.json_kind = QueuePolicy
+
+    def decode(self, body: bytes, media: str) -> dict[str, Any]:
+        """The fields, with a backoff made of its numbers."""
+        fields = super().decode(body, media) if body else {}
+        if "backoff" in fields:
+            try:
+                fields["backoff"] = msgspec.convert(fields["backoff"], Backoff)
+            except msgspec.ValidationError as error:
+                raise BadPolicy(f"backoff cannot be read: {error}.", field="backoff") from error
+        return fields
+
+
+async def put_queue(
+    call: Call, query: PutQueueQuery, body: dict[str, Any]
+) -> QueueInfo | DryRunReply:
+    """Create the queue, or give the one of that name exactly this policy."""
+    start = _start(query.start)
+    if query.dry_run:
+        return await _dry_run(call, start, body)
+    return await call.broker.create_queue(call.name, start=start, **_named(body))
+
+
+async def _dry_run(call: Call, start: Start, fields: dict[str, Any]) -> DryRunReply:
+    policy = new_policy(fields)
+    wanted = policy.filter
+    if start.at == Start.TIME:
+        wanted = f"({wanted}) AND published_at >= {start.value}"
+    preview = await call.broker.preview(
+        wanted, start=start.value if start.at == Start.OFFSET else 0
+    )
+    words = f"{preview.count} of {preview.scanned} messages in the log match the filter"
+    if start.at == Start.LATEST:
+        words += "; a queue that starts at latest takes none of them, only what comes"
+    return DryRunReply(policy, preview, words + ".")
+
+
+async def patch_queue(call: Call, query: Empty, body: dict[str, Any]) -> QueueInfo:  # noqa: ARG001
+    """Change some fields of the policy; the others stay."""
+    return await call.broker.update_queue(call.name, **_named(body))
+
+
+async def get_queue(call: Call, query: Empty, body: Empty) -> QueueInfo:  # noqa: ARG001
+    """The queue as it is."""
+    return await call.broker.queue(call.name)
+
+
+async def get_stats(call: Call, query: Empty, body: Empty) -> QueueStats:  # noqa: ARG001
+    """The queue in numbers."""
+    return await call.broker.stats(call.name)
+
+
+async def list_queues(call: Call, query: Empty, body: Empty) -> QueueList:  # noqa: ARG001
+    """All queues that the caller may consume from, by name."""
+    queues = await call.broker.queues()
+    return QueueList(tuple(info for info in queues if call.credential.allows("consume", info.name)))
+
+
+async def delete_queue(call: Call, query: Empty, body: Empty) -> None:  # noqa: ARG001
+    """Remove the queue, its deliveries and its dead letters."""
+    await call.broker.delete_queue(call.name)
+
+
+async def pause(call: Call, query: Empty, body: Empty) -> QueueInfo:  # noqa: ARG001
+    """Hand out nothing until resumed."""
+    await call.broker.pause(call.name)
+    return await call.broker.queue(call.name)
+
+
+async def resume(call: Call, query: Empty, body: Empty) -> QueueInfo:  # noqa: ARG001
+    """Hand out again."""
+    await call.broker.resume(call.name)
+    return await call.broker.queue(call.name)
+
+
+async def route(call: Call, query: Empty, body: RouteBody) -> RouteReply:  # noqa: ARG001
+    """Catch the queue up by some entries of the log."""
+    return await call.broker.route(call.name, body.limit)
+
+
+def _named(fields: dict[str, Any]) -> dict[str, Any]:
+    if "name" in fields or "start" in fields:
+        wrong = "name" if "name" in fields else "start"
+        raise BadPolicy(f"A queue policy has no field {wrong!r}.", field=wrong)
+    return fields
+
+
+def _start(text: str) -> Start:
+    kind, colon, value = text.partition(":")
+    if not colon:
+        return to_start(kind)
+    if not value.isascii() or not value.isdigit() or len(value) > _MAX_DIGITS:
+        raise BadInput(f"start is {text[:100]!r}; the number is missing.", field="start")
+    return to_start(Start(kind, int(value)))
+
+
+_ADMIN: Final = Need("admin", "queue")
+_CONSUME: Final = Need("consume", "queue")
+_PATH: Final = "/v1/queues/{queue}"
+
+ROUTES: Final = (
+    Route(
+        method="GET",
+        path="/v1/queues",
+        verb="list_queues",
+        summary="All queues by name",
+        need=Need("consume", ANY_NAME),
+        handler=list_queues,
+        query=Empty,
+        replies=((JSON, QueueList),),
+    ),
+    Route(
+        method="PUT",
+        path=_PATH,
+        verb="put_queue",
+        summary="Create a queue, or replace its policy; dry_run shows what it would take",
+        need=_ADMIN,
+        handler=put_queue,
+        query=PutQueueQuery,
+        body=PolicyBody(),
+        replies=((JSON, QueueInfo | DryRunReply),),
+        errors=(BadInput, QueueNotEmpty),
+    ),
+    Route(
+        method="PATCH",
+        path=_PATH,
+        verb="patch_queue",
+        summary="Change some fields of a queue's policy",
+        need=_ADMIN,
+        handler=patch_queue,
+        query=Empty,
+        body=PolicyBody(),
+        replies=((JSON, QueueInfo),),
+        errors=(BadInput, UnknownQueue, QueueNotEmpty),
+    ),
+    Route(
+        method="GET",
+        path=_PATH,
+        verb="get_queue",
+        summary="A queue as it is",
+        need=_CONSUME,
+        handler=get_queue,
+        query=Empty,
+        replies=((JSON, QueueInfo),),
+        errors=(BadInput, UnknownQueue),
+    ),
+    Route(
+        method="DELETE",
+        path=_PATH,
+        verb="delete_queue",
+        summary="Remove a queue, its deliveries and its dead letters",
+        need=_ADMIN,
+        handler=delete_queue,
+        query=Empty,
+        status=204,
+        errors=(BadInput, UnknownQueue),
+    ),
+    Route(
+        method="GET",
+        path=_PATH + "/stats",
+        verb="stats",
+        summary="A queue in numbers",
+        need=_CONSUME,
+        handler=get_stats,
+        query=Empty,
+        replies=((JSON, QueueStats),),
+        errors=(BadInput, UnknownQueue),
+    ),
+    Route(
+        method="POST",
+        path=_PATH + "/pause",
+        verb="pause",
+        summary="Hand out nothing until resumed",
+        need=_ADMIN,
+        handler=pause,
+        query=Empty,
+        replies=((JSON, QueueInfo),),
+        errors=(BadInput, UnknownQueue),
+    ),
+    Route(
+        method="POST",
+        path=_PATH + "/resume",
+        verb="resume",
+        summary="Hand out again",
+        need=_ADMIN,
+        handler=resume,
+        query=Empty,
+        replies=((JSON, QueueInfo),),
+        errors=(BadInput, UnknownQueue),
+    ),
+    Route(
+        method="POST",
+        path=_PATH + "/routes",
+        verb="route",
+        summary="Catch a queue up by some entries of the log",
+        need=_ADMIN,
+        handler=route,
+        query=Empty,
+        body=Body(RouteBody, required=False),
+        replies=((JSON, RouteReply),),
+        errors=(BadInput, UnknownQueue),
+    ),
+)

@@ -1,0 +1,108 @@
+"""The stream: deliveries pushed as server-sent events, with credit.
+
+At most ``credit`` deliveries of a stream are unsettled at a time; settling one, by the
+ordinary settlements path, or letting its lease lapse gives the credit back. A stream that
+is cut leaves its deliveries claimed: the receipts settle them as before, or the leases lapse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.errors import BadInput, Busy, UnknownQueue
+from penstock.model.delivery import Delivery
+from penstock.model.limits import MAX_CLAIM, check_queue_name
+from penstock.server.call import Call
+from penstock.server.native.claims import claim_within_bounds
+from penstock.server.replies import Streamed
+from penstock.server.routing import Empty, Need, Route
+from penstock.server.streams import Stream
+from penstock.verbs import ANONYMOUS
+from penstock.wire.bodies import ClaimBody
+from penstock.wire.codecs import EVENT_STREAM, encode_json
+from penstock.wire.payloads import shown_delivery
+
+__all__ = ["ROUTES"]
+
+#: How often a silent stream says that it is alive; proxies cut idle connections after a minute.
+_HEARTBEAT_MS: Final = 15_000
+#: Deliveries that one claim of a stream takes.
+_BATCH: Final = 100
+
+
+class StreamQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """For whom, how many at a time, and for how long each."""
+
+    consumer: str = ANONYMOUS
+    credit: int = 32
+    lease_ms: int | None = None
+
+
+async def stream(call: Call, query: StreamQuery, body: Empty) -> Streamed:  # noqa: ARG001
+    """Push deliveries for as long as the caller listens."""
+    check_queue_name(call.name)
+    if not 1 <= query.credit <= MAX_CLAIM:
+        raise BadInput(
+            f"credit is {query.credit}; it is from 1 to {MAX_CLAIM}.",
+            field="credit",
+            limit=MAX_CLAIM,
+        )
+    await call.broker.queue(call.name)
+    return Streamed(EVENT_STREAM, _events(call, query))
+
+
+async def _events(call: Call, query: StreamQuery) -> AsyncIterator[bytes]:
+    yield b": penstock\n\n"
+    try:
+        async for event in _deliveries(call, query):
+            yield event
+    finally:
+        call.end()
+
+
+async def _deliveries(call: Call, query: StreamQuery) -> AsyncIterator[bytes]:
+    with call.service.streams.open(call.broker.tenant, call.name, query.credit) as opened:
+        while not call.service.stopping.is_set():
+            room = opened.room(call.service.now())
+            if not room:
+                await call.wait_for(opened.credit_given(_HEARTBEAT_MS))
+                yield b": credit\n\n" if opened.room(call.service.now()) else b": waiting\n\n"
+                continue
+            wanted = ClaimBody(min(room, _BATCH), query.lease_ms, 0, query.consumer)
+            deliveries = await claim_within_bounds(call, wanted, 0) or await call.wait_for(
+                claim_within_bounds(call, wanted, _HEARTBEAT_MS)
+            )
+            if not deliveries:
+                yield b": idle\n\n"
+                continue
+            call.service.metrics.claimed(len(deliveries))
+            yield b"".join(_event(opened, delivery) for delivery in deliveries)
+            await asyncio.sleep(0)
+
+
+def _event(opened: Stream, delivery: Delivery) -> bytes:
+    opened.hand_out(delivery.receipt, delivery.lease_deadline)
+    data = encode_json(shown_delivery(delivery))
+    # JSON as it was published may span lines; an event's data may not.
+    lines = b"\ndata: ".join(data.splitlines())
+    return b"event: delivery\nid: %s\ndata: %s\n\n" % (delivery.receipt.encode(), lines)
+
+
+ROUTES: Final = (
+    Route(
+        method="GET",
+        path="/v1/queues/{queue}/stream",
+        verb="stream",
+        summary="Deliveries as server-sent events, at most credit of them unsettled",
+        need=Need("consume", "queue"),
+        handler=stream,
+        query=StreamQuery,
+        replies=((EVENT_STREAM, None),),
+        errors=(BadInput, UnknownQueue, Busy),
+        tag="flow",
+    ),
+)

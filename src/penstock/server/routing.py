@@ -1,0 +1,124 @@
+"""Routes as data: what each path takes, answers and needs, in one table.
+
+Dispatch, access checks, metrics and the OpenAPI document all read the same ``Route``, so
+none of them can forget one. A path is found in a tree of its segments: every request, not only
+the hot verbs, costs a few dictionary look-ups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+
+from msgspec import Struct
+
+from penstock.errors import MethodNotAllowed, PenstockError, UnknownRoute
+from penstock.model.limits import shown
+
+if TYPE_CHECKING:
+    from penstock.server.call import Call
+    from penstock.server.reading import Body
+
+__all__ = ["ANYONE", "ANY_NAME", "EVERYTHING", "Empty", "Need", "Route", "Routes"]
+
+Q = TypeVar("Q")
+B = TypeVar("B")
+
+
+class Empty(Struct, frozen=True, forbid_unknown_fields=True):
+    """No query parameters, or no body."""
+
+
+class Need(Struct, frozen=True):
+    """The grant a route asks for: an action on the name in a path parameter.
+
+    Without a parameter the action is on everything the tenant has. ``any`` asks for the action
+    on some name or other: the handler shows only what the grants cover.
+    """
+
+    action: str | None
+    parameter: str | None = None
+
+
+#: Open to everybody: health and the description of the interface tell nothing of a tenant.
+ANYONE: Final = Need(None)
+#: In place of a path parameter: a grant on any name at all will do.
+ANY_NAME: Final = "any"
+#: A grant on every name.
+EVERYTHING: Final = "*"
+
+
+class Route(Struct, Generic[Q, B], frozen=True, kw_only=True):
+    """One method of one path."""
+
+    method: str
+    path: str
+    verb: str
+    """The word of docs/semantics.md for what it does: the operation id and a metric's label."""
+    summary: str
+    need: Need
+    handler: Callable[[Call, Q, B], Awaitable[object]]
+    query: type[Q]
+    body: Body[B] | None = None
+    status: int = 200
+    replies: tuple[tuple[str, type | UnionType | None], ...] = ()
+    """Content types it answers with and the type of each; a type of None is bytes."""
+    errors: tuple[type[PenstockError], ...] = ()
+    tag: str = "queues"
+
+
+#: A route, whatever its query and body are.
+AnyRoute: TypeAlias = Route[Any, Any]
+
+
+class Routes:
+    """The tree of segments."""
+
+    def __init__(self, routes: Iterable[AnyRoute]) -> None:
+        self.all: tuple[AnyRoute, ...] = tuple(routes)
+        self._root = _Node()
+        for route in self.all:
+            self._root.add(route)
+
+    def find(self, method: str, path: str) -> tuple[AnyRoute, list[str]]:
+        """The route and the values of its path parameters, in order."""
+        node = self._root
+        values: list[str] = []
+        for segment in path.split("/"):
+            child = node.literal.get(segment)
+            if child is None:
+                child = node.parameter
+                if child is None or not segment:
+                    raise UnknownRoute(f"There is no path {shown(path)}.")
+                values.append(segment)
+            node = child
+        route = node.methods.get(method)
+        if route is None:
+            if not node.methods:
+                raise UnknownRoute(f"There is no path {shown(path)}.")
+            raise MethodNotAllowed(
+                f"{shown(path)} takes {', '.join(sorted(node.methods))}.",
+                limit=", ".join(sorted(node.methods)),
+            )
+        return route, values
+
+
+class _Node:
+    __slots__ = ("literal", "methods", "parameter")
+
+    def __init__(self) -> None:
+        self.literal: dict[str, _Node] = {}
+        self.parameter: _Node | None = None
+        self.methods: dict[str, AnyRoute] = {}
+
+    def add(self, route: AnyRoute) -> None:
+        node = self
+        for segment in route.path.split("/"):
+            if segment.startswith("{"):
+                node.parameter = node.parameter or _Node()
+                node = node.parameter
+            else:
+                node = node.literal.setdefault(segment, _Node())
+        assert route.method not in node.methods, f"{route.method} {route.path} is there twice"
+        node.methods[route.method] = route

@@ -1,0 +1,188 @@
+"""The process: a store, its keepers and the application on a socket, until told to stop.
+
+Stopping is graceful: nothing new is accepted, whoever waits is sent home, what is under way is
+answered, the last commit is made, the store is closed. Granian reads and writes HTTP on a
+thread of its own, outside the interpreter lock, and drops connections that send their headers
+too slowly; the application runs on this thread's event loop, beside the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from granian.constants import HTTPModes, Interfaces
+from granian.http import HTTP1Settings
+from granian.server.embed import Server
+
+from penstock.broker import Broker, BrokerOptions
+from penstock.errors import BadSetting
+from penstock.opening import open as open_store
+from penstock.server.access import binding_warnings, check_binding, check_tls, open_access
+from penstock.server.app import Application
+from penstock.server.health import ROUTES as HEALTH
+from penstock.server.metrics import Metrics
+from penstock.server.native import ROUTES as NATIVE
+from penstock.server.service import Service, ServiceLimits
+from penstock.settings import Settings
+from penstock.storage.contract import EngineOptions
+
+__all__ = ["Serving", "serve"]
+
+log = logging.getLogger("penstock.server")
+
+#: How long the socket may take to listen.
+_LISTEN_S: Final = 10.0
+#: Connections that the kernel holds while the server is busy.
+_BACKLOG: Final = 1024
+#: The largest head of a request: what the longest names and all options together need, twice.
+_MAX_HEAD_BYTES: Final = 64 * 1024
+
+
+class Serving:
+    """A server that is up: where, and how to stop it."""
+
+    def __init__(self, url: str, broker: Broker, service: Service, server: Server) -> None:
+        self.url = url
+        self.broker = broker
+        self._service = service
+        self._server = server
+
+    def stop(self) -> None:
+        """Begin to stop; the second time is as good as the first."""
+        if not self._service.stopping.is_set():
+            log.info("Stopping.")
+            self._service.stopping.set()
+            self._server.stop()
+
+    async def stopped(self, grace_s: float) -> None:
+        """Wait until it was told to stop, and then for as long as it may take."""
+        await self._service.stopping.wait()
+        await asyncio.sleep(grace_s)
+
+
+async def serve(settings: Settings, announce: Callable[[Serving], None]) -> None:
+    """Serve until SIGTERM or SIGINT; ``announce`` is called once requests are answered."""
+    check_binding(settings.host, auth=settings.auth, insecure=settings.insecure)
+    tls = check_tls(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    for warning in binding_warnings(
+        settings.host, auth=settings.auth, insecure=settings.insecure, tls=tls is not None
+    ):
+        log.warning("%s", warning)
+    port = _free_port(settings.host, settings.port)
+    options = BrokerOptions(
+        engine=EngineOptions(
+            limits=settings.limits, auto_create=settings.auto_create, archive=settings.archive
+        ),
+        require_topics=settings.require_topics,
+    )
+    async with open_store(settings.store, options=options) as broker:
+        access = open_access(settings, broker.engine, options.engine.clock)
+        metrics = Metrics(broker)
+        service = Service(broker, access, metrics, limits=_limits(settings))
+        application = Application(service, (*NATIVE, *HEALTH))
+        server = Server(
+            application,
+            address=settings.host,
+            port=port,
+            interface=Interfaces.ASGINL,
+            http=HTTPModes.http1,
+            websockets=False,
+            backlog=_BACKLOG,
+            backpressure=settings.max_connections,
+            http1_settings=HTTP1Settings(
+                header_read_timeout=int(settings.header_timeout_s * 1000),
+                max_buffer_size=_MAX_HEAD_BYTES,
+                pipeline_flush=True,
+            ),
+            log_enabled=False,
+            ssl_cert=None if tls is None else tls.cert,
+            ssl_key=None if tls is None else tls.key,
+            ssl_ca=None if tls is None else tls.client_ca,
+            ssl_client_verify=tls is not None and tls.client_ca is not None,
+        )
+        scheme = "http" if tls is None else "https"
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        serving = Serving(f"{scheme}://{host}:{port}", broker, service, server)
+        await _serve(server, serving, settings, port, announce)
+
+
+async def _serve(
+    server: Server,
+    serving: Serving,
+    settings: Settings,
+    port: int,
+    announce: Callable[[Serving], None],
+) -> None:
+    loop = asyncio.get_running_loop()
+    running = asyncio.ensure_future(server.serve())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, serving.stop)
+    try:
+        await _listening(running, settings.host, port)
+        announce(serving)
+        stopping = asyncio.ensure_future(serving.stopped(settings.grace_s))
+        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        if not running.done():
+            log.warning("Calls were still under way after %g s.", settings.grace_s)
+            running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+async def _listening(running: asyncio.Future[None], host: str, port: int) -> None:
+    """Wait until the socket answers, or the server has failed to start."""
+    async with asyncio.timeout(_LISTEN_S):
+        while not running.done():
+            try:
+                _, writer = await asyncio.open_connection(_reachable(host), port)
+            except OSError:
+                await asyncio.sleep(0.01)
+            else:
+                writer.close()
+                return
+    running.result()
+
+
+def _reachable(host: str) -> str:
+    """Where a socket that is bound to every address is reached from here."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  (not a binding)
+
+
+def _free_port(host: str, port: int) -> int:
+    """The port, if nobody listens on it; 0 is any that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            reason = (
+                "something else listens there"
+                if error.errno == errno.EADDRINUSE
+                else error.strerror or str(error)
+            )
+            raise BadSetting(
+                f"Cannot listen on {host}:{port}: {reason}.", field="port", limit=port
+            ) from error
+        found: int = probe.getsockname()[1]
+        return found
+
+
+def _limits(settings: Settings) -> ServiceLimits:
+    return ServiceLimits(
+        body_bytes=settings.max_body_bytes,
+        total_body_bytes=settings.max_total_body_bytes,
+        body_timeout_s=settings.body_timeout_s,
+        waits=settings.max_waits,
+    )

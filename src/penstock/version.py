@@ -1,0 +1,9 @@
+"""The version, in one place: the package, the server and the documents say the same."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["VERSION"]
+
+VERSION: Final = "0.1.0"
