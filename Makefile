@@ -12,7 +12,7 @@ INSTALLED := $(VENV)/.installed
 # The interpreter that .venv is made with, if not the first suitable one on the PATH.
 PYTHON3 ?=
 # What the tests need from the system, as PACKAGE or PACKAGE:BINARY (Debian's names).
-SYSTEM_PACKAGES := python3-venv
+SYSTEM_PACKAGES := python3-venv wrk redis-server
 # Parallel test processes.
 WORKERS ?= 2
 # More options for pytest: make test PYTEST='-k claim -x'
@@ -24,10 +24,10 @@ CODE := $(wildcard src tests bench examples)
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(INSTALLED) ## Run the quickstart on an embedded store
-	$(PYTHON) examples/quickstart.py
+run: $(INSTALLED) ## Serve on an embedded store in ./data, and say what to do next
+	$(VENV)/bin/penstock serve --store rocksdb:data/penstock
 
-demo: $(INSTALLED) ## Walk through what a queue does, with output
+demo: $(INSTALLED) ## 50,000 messages, five queues, failing workers, a replay, verify
 	$(PYTHON) examples/demo.py
 
 test: system check ## Check, then run the whole test suite
@@ -39,7 +39,7 @@ check: $(INSTALLED) ## Lint, format, types, who imports whom
 	$(VENV)/bin/mypy $(CODE)
 	$(VENV)/bin/lint-imports --no-logo
 
-bench: $(INSTALLED) ## Measure publish, claim and settle
+bench: system $(INSTALLED) ## Measure engine, server and client against disk, bare ASGI and Redis
 	$(PYTHON) -m bench
 
 format: $(INSTALLED) ## Format the code and sort its imports

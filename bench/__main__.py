@@ -9,11 +9,28 @@ import sys
 from bench.depth import DEEP, depth
 from bench.measuring import Figure
 from bench.routing import routing
+from bench.service import batches_over_http, latency, many_tasks, publish_over_http, whole_way
 from bench.throughput import publish_by_many, publish_in_batches, whole_cycle
 
+#: Messages a second of measuring that go the whole way between processes.
+_WHOLE_WAY_RATE = 20_000
 
-async def run(seconds: float, rounds: int, deep: int) -> list[Figure]:
-    """Every figure, one benchmark after another."""
+
+async def run_service(seconds: float, rounds: int) -> list[Figure]:
+    """The figures of the server, the client and the peer."""
+    count = max(1_000, round(seconds * _WHOLE_WAY_RATE / 100) * 100)
+    figures = [
+        _show(publish_over_http(seconds, rounds)),
+        _show(await batches_over_http(seconds, rounds)),
+    ]
+    figures += [_show(figure) for figure in whole_way(count, rounds)]
+    figures.append(_show(many_tasks(seconds, rounds)))
+    figures += [_show(figure) for figure in latency(seconds, rounds)]
+    return figures
+
+
+async def run_engine(seconds: float, rounds: int, deep: int) -> list[Figure]:
+    """The figures of the engine in this process."""
     figures = [
         _show(await publish_in_batches(seconds, rounds)),
         _show(await publish_by_many(seconds, rounds)),
@@ -41,6 +58,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="a measurement")
     parser.add_argument("--rounds", type=int, default=5, help="the median of so many")
     parser.add_argument("--deep", type=int, default=DEEP, help="messages waiting")
+    parser.add_argument("--only", choices=("engine", "service"), help="half of it")
     arguments = parser.parse_args()
     try:
         import uvloop  # noqa: PLC0415
@@ -48,7 +66,11 @@ def main() -> int:
         runner = asyncio.run
     else:
         runner = uvloop.run
-    figures = runner(run(arguments.seconds, arguments.rounds, arguments.deep))
+    figures: list[Figure] = []
+    if arguments.only != "service":
+        figures += runner(run_engine(arguments.seconds, arguments.rounds, arguments.deep))
+    if arguments.only != "engine":
+        figures += runner(run_service(arguments.seconds, arguments.rounds))
     return 0 if all(figure.holds for figure in figures) else 1
 
 

@@ -1,7 +1,8 @@
 """The demo: fifty thousand messages, five queues, workers that fail, and a replay by filter.
 
-``make demo`` runs it on a store of its own and ends with a table in which every message
-is accounted for.
+``make demo`` runs it on a store of its own, in a temporary folder. It ends with a table in which
+every delivery is accounted for and with what ``penstock verify`` says of the store, and exits
+with 1 if anything is off.
 """
 
 from __future__ import annotations
@@ -11,108 +12,214 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from msgspec import Struct
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Table
 
 import penstock
-from penstock import Ack, Broker, NewMessage, Reject, State
+from penstock.verify import verify
+from penstock.worker import Reject, Retry
 
 MESSAGES = 50_000
 BATCH = 500
-WORKERS = 4
 COUNTRIES = ("DE", "AT", "FR", "IT", "ES")
+#: A message is published once, and is in every queue whose filter is TRUE for its headers.
 QUEUES = {
     "billing": "topic = 'orders' AND amount >= 100",
     "germany": "topic = 'orders' AND country = 'DE'",
     "alps": "country IN ('AT', 'IT') AND amount BETWEEN 50 AND 150",
     "express": "express AND topic LIKE 'ord%'",
-    "audit": "topic = 'orders'",
+    "refunds": "topic = 'refunds'",
 }
+#: Which failures are worth another try: the bank of these customers is back.
+REPLAYED = "country = 'AT'"
+
+#: Told how far something has come: what, done, of how many.
+Show: TypeAlias = Callable[[str, int, int], None]
+console = Console()
 
 
-async def main() -> None:
+class Order(Struct):
+    """What the payloads are; workers get them typed."""
+
+    number: int
+
+
+async def main() -> int:
     """Publish, work, fail, look, replay, account."""
-    dice = random.Random(7)  # The same demo every time.
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
         async with penstock.open(f"rocksdb:{folder}/store") as q:
             for name, text in QUEUES.items():
-                await q.create_queue(name, text)
-            await _publish(q, dice)
-            for name in QUEUES:
-                await _work(q, name, dice, failing=0.02)
-            failed = (await q.stats("billing")).failed
-            print(f"\nbilling has {failed} dead letters; those of Austria are replayed:")
-            preview = await q.replay("billing", where="country = 'AT'", dry_run=True)
-            print(f"  dry run: {preview.count} would move")
-            moved = await q.replay("billing", where="country = 'AT'", replay_id="demo-1")
-            again = await q.replay("billing", where="country = 'AT'", replay_id="demo-1")
-            print(f"  moved {moved.count}; the same replay id again moves {again.count}")
-            await _work(q, "billing", dice, failing=0.0)
-            await _table(q)
+                await q.create_queue(name, text, backoff=penstock.Backoff(50, 200))
+            await publish(q)
+            await work(q, handle)
+            replayed = await replay(q)
+            await work(q, handle_well)
+            problems = await account(q, replayed)
+            problems += await check(q)
+    for problem in problems:
+        console.print(f"[bold red]off:[/] {problem}")
+    return 1 if problems else 0
 
 
-async def _publish(q: Broker, dice: random.Random) -> None:
+# -- publish -------------------------------------------------------------------------------
+
+
+async def publish(q: penstock.Broker) -> None:
+    """All messages, in batches that are stored whole or not at all."""
+    dice = random.Random(7)  # The same demo every time.
     begin = time.perf_counter()
-    for done in range(0, MESSAGES, BATCH):
-        await q.publish_batch("orders", [_order(dice, done + i) for i in range(BATCH)])
-        _progress("publish", done + BATCH, MESSAGES)
-    print(f"  {MESSAGES / (time.perf_counter() - begin):,.0f} messages a second, fsynced")
+    with progress() as show:
+        for done in range(0, MESSAGES, BATCH):
+            # Every twentieth batch is of refunds.
+            topic = "refunds" if done // BATCH % 20 == 19 else "orders"
+            await q.publish_batch(topic, [message(dice, done + i) for i in range(BATCH)])
+            show("publish", done + BATCH, MESSAGES)
+    rate = MESSAGES / (time.perf_counter() - begin)
+    console.print(f"published {MESSAGES:,} messages, {rate:,.0f} a second, every batch fsynced\n")
 
 
-def _order(dice: random.Random, number: int) -> NewMessage:
-    return NewMessage(
-        b'{"order": %d}' % number,
-        {
-            "amount": dice.randrange(1, 300),
-            "country": dice.choice(COUNTRIES),
-            "express": dice.random() < 0.1,
-        },
-    )
+def message(dice: random.Random, number: int) -> penstock.NewMessage:
+    headers = {
+        "amount": dice.randrange(1, 300),
+        "country": dice.choice(COUNTRIES),
+        "express": dice.random() < 0.1,
+    }
+    return penstock.NewMessage(b'{"number":%d}' % number, headers, content_type="application/json")
 
 
-async def _work(q: Broker, queue: str, dice: random.Random, failing: float) -> None:
-    """A few workers claim and settle until the queue is empty."""
-    total = (await q.stats(queue)).depth
-    done = 0
-
-    async def worker(name: str) -> None:
-        nonlocal done
-        while deliveries := await q.claim(queue, limit=200, consumer=name):
-            outcomes: list[Ack | Reject] = [
-                Reject(item.receipt, "card declined")
-                if dice.random() < failing
-                else Ack(item.receipt)
-                for item in deliveries
-            ]
-            await q.settle(queue, outcomes)
-            done += len(deliveries)
-            _progress(queue, done, total)
-
-    await asyncio.gather(*(worker(f"worker-{i}") for i in range(WORKERS)))
-    print()
+# -- work ----------------------------------------------------------------------------------
 
 
-async def _table(q: Broker) -> None:
-    states = (State.AVAILABLE, State.IN_FLIGHT, State.DONE, State.FAILED)
-    print(f"\n{'queue':10}" + "".join(f"{state.value:>12}" for state in states))
+async def handle(order: Order, context: penstock.Context) -> None:
+    """A worker with a bad day: 2 % never work, another 3 % only at the second attempt."""
+    if order.number % 50 == 0:
+        raise Reject("card declined")
+    if order.number % 33 == 0 and context.attempts == 1:
+        raise Retry("the bank did not answer")
+
+
+async def handle_well(order: Order) -> None:
+    """The same worker, repaired."""
+    del order
+
+
+async def work(q: penstock.Broker, handler: Callable[..., object]) -> None:
+    """Workers on all five queues, until nothing is left to do."""
+    app = penstock.App(q)
     for name in QUEUES:
+        app.worker(name, concurrency=64)(handler)
+    running = asyncio.create_task(app.run())
+    begin = {name: (await q.stats(name)).depth for name in QUEUES}
+    with progress() as show:
+        while not running.done():
+            left = {name: (await q.stats(name)).depth for name in QUEUES}
+            for name in QUEUES:
+                show(name, begin[name] - left[name], begin[name])
+            if not any(left.values()):
+                app.stop()
+                break
+            await asyncio.sleep(0.1)
+    await running
+
+
+# -- look, and replay ----------------------------------------------------------------------
+
+
+async def replay(q: penstock.Broker) -> dict[str, int]:
+    """The failures of one country, again; a dry run says beforehand what would happen."""
+    replayed = {}
+    for name in QUEUES:
+        failed = (await q.stats(name)).failed
+        would = await q.replay(name, where=REPLAYED, dry_run=True)
+        moved = await q.replay(name, where=REPLAYED, replay_id="demo")
+        again = await q.replay(name, where=REPLAYED, replay_id="demo")
+        replayed[name] = moved.count
+        console.print(
+            f"{name}: {failed:,} failed; where {REPLAYED}: {would.count} would be replayed, "
+            f"{moved.count} were, and {again.count} by the same replay id again"
+        )
+    console.print()
+    return replayed
+
+
+# -- account -------------------------------------------------------------------------------
+
+
+async def account(q: penstock.Broker, replayed: dict[str, int]) -> list[str]:
+    """The table, and whatever in it does not add up."""
+    titles = ("in the log", "acked", "retried", "failed", "replayed", "done", "dead letters")
+    table = Table("queue", title="Where everything went")
+    for title in titles:
+        table.add_column(title, justify="right")
+    problems = []
+    for name, text in QUEUES.items():
         stats = await q.stats(name)
-        print(f"{name:10}" + "".join(f"{count:12,}" for count in _counts(stats, states)))
+        matching = (await q.preview(text)).count
+        rejected = stats.failures
+        retried = stats.nacks
+        row = (matching, stats.acks, retried, rejected, replayed[name], stats.done, stats.failed)
+        table.add_row(name, *(f"{count:,}" for count in row))
+        if stats.done + stats.failed != matching or stats.depth:
+            problems.append(f"{name} has {stats.done} done and {stats.failed} failed of {matching}")
+        if rejected - replayed[name] != stats.failed:
+            problems.append(f"{name} failed {rejected}, replayed {replayed[name]}")
+    console.print(table)
     end = await q.log_end()
-    print(f"\nthe log holds {end:,} messages, each once, whatever queues it went to")
+    console.print(f"the log holds {end:,} messages, each once, whatever queues it went to\n")
+    if end != MESSAGES:
+        problems.append(f"{end} messages in the log, {MESSAGES} published")
+    return problems
 
 
-def _counts(stats: object, states: tuple[State, ...]) -> Iterator[int]:
-    return (getattr(stats, state.value) for state in states)
+async def check(q: penstock.Broker) -> list[str]:
+    """Every law that can be checked by reading, as ``penstock verify`` does."""
+    with progress() as show:
+        report = await verify(q, progress=lambda what, done, total: show(what, done, total or done))
+    console.print(
+        f"verify: {report.log_entries:,} log entries and {report.deliveries:,} deliveries, "
+        f"{len(report.checks)} laws, {report.violation_count} violations"
+    )
+    return [str(violation) for violation in report.violations]
 
 
-def _progress(what: str, done: int, total: int) -> None:
-    width = 30
-    filled = width * done // max(total, 1)
-    end = "\r" if sys.stdout.isatty() else ""
-    if sys.stdout.isatty() or done >= total:
-        bar = "█" * filled + "·" * (width - filled)
-        print(f"{what:10} {bar} {done:,} of {total:,}", end=end if done < total else "", flush=True)
+# -- progress ------------------------------------------------------------------------------
+
+
+@contextmanager
+def progress() -> Iterator[Show]:
+    """Live bars on a terminal; elsewhere a plain line every other second."""
+    if not console.is_terminal:
+        yield plain_lines()
+        return
+    columns = (TextColumn("{task.description:20}"), BarColumn(40), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield show
+
+
+def plain_lines() -> Show:
+    last: dict[str, float] = {}
+
+    def show(what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - last.setdefault(what, now) >= 2:
+            last[what] = now
+            print(f"{what}: {done:,} of {total:,}", flush=True)
+
+    return show
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    sys.exit(asyncio.run(main()))

@@ -14,24 +14,39 @@ delivery state; workers claim and settle, and no acknowledged message is ever lo
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from penstock import errors
-from penstock.broker import Broker, BrokerOptions, open  # noqa: A004
+from penstock.broker import Broker, BrokerOptions
 from penstock.errors import PenstockError
 from penstock.model.delivery import Ack, Delivery, Extend, Nack, Reject, Release, ReplaySource
 from penstock.model.limits import Limits
 from penstock.model.message import Message, NewMessage
 from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
+from penstock.opening import open  # noqa: A004
 from penstock.storage.contract import EngineOptions, Outgoing
+from penstock.verbs import Verbs
+
+if TYPE_CHECKING:
+    from penstock.client import Client, ClientOptions, connect
+    from penstock.consume import Lease
+    from penstock.worker import App, Context, Retry
 
 __all__ = [
     "Ack",
+    "App",
     "Backoff",
     "Broker",
     "BrokerOptions",
+    "Client",
+    "ClientOptions",
+    "Context",
     "Delivery",
     "EngineOptions",
     "Extend",
+    "Lease",
     "Limits",
     "Message",
     "Nack",
@@ -43,9 +58,33 @@ __all__ = [
     "Reject",
     "Release",
     "ReplaySource",
+    "Retry",
     "Start",
     "State",
     "TopicPolicy",
+    "Verbs",
+    "connect",
     "errors",
     "open",
 ]
+
+#: Names that bring HTTP or threads with them, and where they are: a program that embeds a store
+#: does not pay for what it does not use.
+_ELSEWHERE = {
+    "App": "penstock.worker",
+    "Client": "penstock.client",
+    "ClientOptions": "penstock.client",
+    "Context": "penstock.worker",
+    "Lease": "penstock.consume",
+    "Retry": "penstock.worker",
+    "connect": "penstock.client",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is elsewhere when it is first asked for."""
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    value: object = getattr(import_module(_ELSEWHERE[name]), name)
+    globals()[name] = value
+    return value

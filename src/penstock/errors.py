@@ -7,14 +7,16 @@
     │   ├── BadName              400
     │   ├── BadFilter            400  points at the position in the text
     │   ├── BadPolicy            400  a queue or topic policy field
+    │   │   └── BadSchema        400  a topic's schema cannot be used
     │   ├── BadUrl               400  a store URL
     │   ├── BadSetting           400  a flag, environment variable or line of the settings file
     │   ├── MethodNotAllowed     405
     │   ├── NotAcceptable        406
     │   ├── SlowRequest          408  the request's body took too long to arrive
     │   ├── UnsupportedMedia     415
+    │   ├── SchemaViolation      422  a payload is not what its topic's schema says
     │   └── TooLarge             413  payload, headers, batch over its limit
-    ├── AccessError
+    ├── AccessError              403  the caller may not do this
     │   ├── Unauthenticated      401  no credential, or not a valid one
     │   └── Forbidden            403  the credential's grants do not cover it
     ├── NotFound                 404
@@ -57,6 +59,7 @@ __all__ = [
     "BadName",
     "BadPolicy",
     "BadReply",
+    "BadSchema",
     "BadSetting",
     "BadUrl",
     "Busy",
@@ -69,6 +72,7 @@ __all__ = [
     "PenstockError",
     "QueueFull",
     "QueueNotEmpty",
+    "SchemaViolation",
     "ServiceError",
     "SlowRequest",
     "StaleReceipt",
@@ -151,6 +155,41 @@ class BadPolicy(BadInput):
     advice = "Correct the named field."
 
 
+class BadSchema(BadPolicy):
+    """A topic's schema does not compile, or needs what is not installed."""
+
+    title = "Bad schema"
+    advice = "Correct the topic's schema as the detail says."
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        field: str | None = "schema",
+        limit: int | str | None = None,
+    ) -> None:
+        super().__init__(detail, field=field, limit=limit)
+
+
+class SchemaViolation(BadInput):
+    """A payload does not match the schema of its topic; ``index`` is its place in the batch."""
+
+    title = "Schema violation"
+    advice = "Publish a payload that matches the topic's schema; nothing of the call was stored."
+    status = 422
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        index: int | None = None,
+        field: str | None = "payload",
+        limit: int | str | None = None,
+    ) -> None:
+        super().__init__(detail, field=field, limit=limit)
+        self.index = index
+
+
 class BadUrl(BadInput):
     """A store URL that no engine answers to."""
 
@@ -227,6 +266,7 @@ class Forbidden(AccessError):
     """The credential is valid, but its grants do not cover the call."""
 
     title = "Forbidden"
+    advice = "Ask an administrator for a grant of this verb on this name."
 
 
 class NotFound(PenstockError):

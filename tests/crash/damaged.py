@@ -50,6 +50,7 @@ KINDS: Final[dict[bytes, str]] = {
     b"\x01\x07\x13": "replaced",
     b"\x01\x07\x14": "queue number",
     b"\x01\x07\x15": "replacement",
+    b"\x01\x07\x16": "document",
     b"\x03\x01\x00\x00\x00\x00\x20": "sequence block",
     b"\x03\x01\x00\x00\x00\x00\x30": "segment",
     b"\x03\x01": "log entry",
@@ -99,6 +100,7 @@ async def build() -> tuple[FaultyAdapter, FakeClock, list[Receipt]]:
     await engine.publish(TENANT, "orders", [NewMessage(b"replaced", key="key")])
     await engine.publish(TENANT, "orders", [NewMessage(b"part", partition_key="a")] * 3)
     await engine.join(TENANT, "ordered", "anna")
+    await engine.put_document("keys", "k1", b"document")
     held = await engine.claim(TENANT, "jobs", "bert", 2, 1000)
     await engine.close()
     return adapter, clock, [item.receipt for item in held]

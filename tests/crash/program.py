@@ -44,6 +44,9 @@ async def everything(engine: Engine) -> Mapping[str, object]:
     seen: dict[str, object] = {
         "queues": await engine.list_queues(TENANT),
         "topics": await engine.list_topics(TENANT),
+        "documents": await engine.list_documents("keys"),
+        "tenants": await engine.tenants(),
+        "behind": await engine.behind(),
     }
     page = await engine.read_log(TENANT, Offset(0), ALL, payloads=True)
     seen["log"] = page.entries
@@ -182,7 +185,7 @@ class Program:
 
     async def _change(self) -> None:
         random = self._random
-        match random.randrange(4):
+        match random.randrange(6):
             case 0:
                 await self._engine.leave(TENANT, "ordered", random.choice(("anna", "bert")))
             case 1:
@@ -190,6 +193,10 @@ class Program:
             case 2:
                 policy = QueuePolicy(filter="even = TRUE")
                 await self._engine.put_queue(TENANT, "late", policy, Start(Start.EARLIEST))
+            case 3:
+                await self._engine.put_document("keys", f"k{random.randrange(3)}", b"x")
+            case 4:
+                await self._engine.delete_document("keys", f"k{random.randrange(3)}")
             case _:
                 if any(q.name == "late" for q in await self._engine.list_queues(TENANT)):
                     await self._engine.route(TENANT, "late", 3)

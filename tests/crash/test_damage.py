@@ -46,6 +46,7 @@ SEALED = frozenset(
     {
         "consumer",
         "delayed",
+        "document",
         "expired bucket",
         "format",
         "idempotency id",

@@ -8,7 +8,14 @@ from typing import NamedTuple
 import pytest
 
 from penstock import errors
-from penstock.errors import BadFilter, PenstockError, QueueFull
+from penstock.errors import (
+    BadFilter,
+    BadPolicy,
+    BadSchema,
+    PenstockError,
+    QueueFull,
+    SchemaViolation,
+)
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]
 LAW = re.compile(r"[A-Z]\d")
@@ -106,6 +113,18 @@ def test_a_filter_error_points_at_the_place() -> None:
     assert (error.position, error.field, error.limit) == (12, "filter", None)
 
 
+def test_a_schema_violation_blames_the_payload_and_says_which() -> None:
+    error = SchemaViolation("Not a number.", index=3)
+    assert (error.field, error.index, error.status, error.retryable) == ("payload", 3, 422, False)
+    assert SchemaViolation("Not a number.").index is None
+
+
+def test_a_bad_schema_is_a_bad_policy() -> None:
+    error = BadSchema("Not JSON.")
+    assert isinstance(error, BadPolicy)
+    assert (error.field, error.limit, error.status) == ("schema", None, 400)
+
+
 def test_a_full_queue_says_which_and_for_how_long() -> None:
     error = QueueFull("Full.", queue="orders", limit=10, retry_after_ms=1000)
     assert (error.queue, error.limit, error.retry_after_ms) == ("orders", 10, 1000)
@@ -114,7 +133,10 @@ def test_a_full_queue_says_which_and_for_how_long() -> None:
 
 def test_what_may_be_tried_again() -> None:
     assert {kind.__name__ for kind in CLASSES if kind.retryable} == {
+        "Busy",
         "CommitFailed",
         "QueueFull",
+        "SlowRequest",
         "StoreLocked",
+        "Unreachable",
     }

@@ -18,12 +18,17 @@ from penstock import Broker, errors
 #: A name that leaves this list breaks somebody's program.
 PUBLIC: Final = {
     "Ack",
+    "App",
     "Backoff",
     "Broker",
     "BrokerOptions",
+    "Client",
+    "ClientOptions",
+    "Context",
     "Delivery",
     "EngineOptions",
     "Extend",
+    "Lease",
     "Limits",
     "Message",
     "Nack",
@@ -35,9 +40,12 @@ PUBLIC: Final = {
     "Reject",
     "Release",
     "ReplaySource",
+    "Retry",
     "Start",
     "State",
     "TopicPolicy",
+    "Verbs",
+    "connect",
     "errors",
     "open",
 }
@@ -50,7 +58,7 @@ async def main():
 asyncio.run(main())
 """
 #: What a broker has that is not awaited.
-NOT_AWAITED: Final = {"engine", "for_tenant", "tenant"}
+NOT_AWAITED: Final = {"engine", "for_tenant", "keepers", "options", "tenant"}
 
 
 def public_members() -> dict[str, Any]:
@@ -113,7 +121,7 @@ def test_the_package_is_typed() -> None:
     ids=["import", "memory store"],
 )
 def test_drivers_are_imported_by_those_who_use_them(program: str) -> None:
-    heavy = ("pyarrow", "pyspark", "rocksdict", "pandas", "numpy")
+    heavy = ("pyarrow", "pyspark", "rocksdict", "pandas", "numpy", "aiohttp", "granian", "rich")
     check = f"import sys; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", f"{program}\n{check}"], capture_output=True, text=True, check=True

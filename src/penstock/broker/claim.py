@@ -1,16 +1,25 @@
-"""Claim, the broker's part: bounds, and the throughput limit.
+"""Claim, the broker's part: bounds, the throughput limit, and waiting for deliveries.
 
 The limit is a token bucket that is charged only for what was handed out: polling an empty
-queue costs nothing. It gives fewer deliveries, never an error.
+queue costs nothing. It gives fewer deliveries, never an error; a claim that waits goes on
+as soon as there is a token (C5).
+
+Whoever waits may go away in the middle of a claim, and nobody would know of the leases it
+was just given. So the claim of one who waits is seen through, and what it gave goes back at
+once, uncounted. A claim that does not wait is not shielded like that: it is over in the
+time of a commit, and the shield costs more than the rest of it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
+from penstock.broker.lines import QueueLine
 from penstock.broker.scope import BrokerOptions, Scope
-from penstock.errors import BadInput
-from penstock.model.delivery import Delivery, Ownership
+from penstock.broker.waiting import Waiting, check_wait
+from penstock.errors import BadInput, PenstockError
+from penstock.model.delivery import Delivery, Ownership, Release
 from penstock.model.limits import (
     MAX_CLAIM,
     MAX_LEASE_MS,
@@ -18,18 +27,21 @@ from penstock.model.limits import (
     check_queue_name,
     shown,
 )
+from penstock.model.queue import Ordering
 from penstock.storage.contract import Engine
+from penstock.verbs import ANONYMOUS
 
-__all__ = ["Claiming", "Throttle", "check_claim", "check_lease"]
+__all__ = ["Claiming", "Throttle", "check_claim", "check_lease", "check_wait"]
 
 #: How long a queue's limit is remembered before the engine is asked again; another process
 #: may have changed it.
 _REMEMBER_MS: Final = 1_000
-_ANONYMOUS: Final = "anonymous"
 
 
 class Claiming(Scope):
     """The verbs that take deliveries, and that consumers of ordered queues live by."""
+
+    _waiting: Waiting
 
     def __init__(self, engine: Engine, options: BrokerOptions, tenant: str) -> None:
         super().__init__(engine, options, tenant)
@@ -40,13 +52,17 @@ class Claiming(Scope):
         queue: str,
         *,
         limit: int = 1,
-        consumer: str = _ANONYMOUS,
+        consumer: str = ANONYMOUS,
         lease_ms: int | None = None,
+        wait_ms: int = 0,
     ) -> list[Delivery]:
-        """Lease up to ``limit`` deliveries."""
+        """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first."""
         check_queue_name(queue)
         check_name(consumer, "consumer")
         check_claim(limit, lease_ms)
+        if type(wait_ms) is not int or wait_ms:
+            check_wait(wait_ms)
+            return await self._claim_waiting(queue, limit, consumer, lease_ms, wait_ms)
         throttle = await self._throttle(queue)
         allowed = throttle.take(limit, self._clock.now())
         if not allowed:
@@ -71,6 +87,61 @@ class Claiming(Scope):
         check_queue_name(queue)
         await self._engine.leave(self.tenant, queue, check_name(consumer, "consumer"))
 
+    # -- waiting -----------------------------------------------------------------------
+
+    async def _claim_waiting(
+        self, queue: str, limit: int, consumer: str, lease_ms: int | None, wait_ms: int
+    ) -> list[Delivery]:
+        with self._waiting.for_deliveries(self.tenant, queue) as place:
+            line = place.line
+            deliveries = await place.first(
+                lambda: self._look(line, queue, limit, consumer, lease_ms),
+                self._clock.now() + wait_ms,
+            )
+            if len(deliveries) == limit and not line.quiet:
+                # There may be many more: two look next, whoever looks already, so that a
+                # hundred are awake after some commits and not after a hundred.
+                line.wake(2)
+            return deliveries
+
+    async def _look(
+        self, line: QueueLine, queue: str, limit: int, consumer: str, lease_ms: int | None
+    ) -> list[Delivery]:
+        """Claim once for somebody who waits; whoever finds nothing knows when to look again."""
+        throttle = await self._throttle(queue)
+        line.order(throttle.ordered)
+        line.hold(throttle)
+        now = self._clock.now()
+        allowed = throttle.take(limit, now)
+        if not allowed:
+            line.rest_until(throttle.next_at(now) or now)
+            return []
+        claiming = asyncio.ensure_future(
+            self._engine.claim(self.tenant, queue, consumer, allowed, lease_ms)
+        )
+        given = 0
+        try:
+            deliveries = await asyncio.shield(claiming)
+            given = len(deliveries)
+        except asyncio.CancelledError:
+            self._waiting.finish(self._hand_back(claiming, queue))
+            raise
+        finally:
+            throttle.give_back(allowed - given)
+        return deliveries
+
+    async def _hand_back(self, claiming: asyncio.Future[list[Delivery]], queue: str) -> None:
+        """Release what was claimed for somebody who has gone."""
+        try:
+            deliveries = await claiming
+            if deliveries:
+                releases = [Release(delivery.receipt) for delivery in deliveries]
+                await self._engine.settle(self.tenant, queue, releases)
+        except PenstockError:
+            # The queue or the store is gone, or the store cannot commit. There is nobody to
+            # tell, and nothing is lost: the leases lapse.
+            return
+
     async def _throttle(self, queue: str) -> Throttle:
         now = self._clock.now()
         throttle = self._throttles.get(queue)
@@ -80,6 +151,7 @@ class Claiming(Scope):
             # Another claim may have been quicker.
             throttle = self._throttles.setdefault(queue, Throttle(limit, now))
             throttle.remember(limit, now)
+            throttle.ordered = info.policy.ordering is Ordering.PARTITION
         return throttle
 
 
@@ -106,12 +178,16 @@ def check_lease(lease_ms: object) -> None:
 
 
 class Throttle:
-    """The token bucket of one queue. Tokens are thousandths, so that time divides evenly."""
+    """The token bucket of one queue. Tokens are thousandths, so that time divides evenly.
 
-    __slots__ = ("_filled_at", "_milli_tokens", "rate", "remembered_at")
+    Whether the queue is ordered is remembered with its rate: both come from the policy.
+    """
+
+    __slots__ = ("_filled_at", "_milli_tokens", "ordered", "rate", "remembered_at")
 
     def __init__(self, rate: int | None, now: int) -> None:
         self.rate = rate
+        self.ordered = False
         self.remembered_at = now
         self._filled_at = now
         self._milli_tokens = 0 if rate is None else rate * 1000
@@ -147,3 +223,10 @@ class Throttle:
         """``count`` of what was taken was not handed out: only deliveries are charged."""
         if self.rate is not None:
             self._milli_tokens = min(self.rate * 1000, self._milli_tokens + count * 1000)
+
+    def next_at(self, now: int) -> int | None:
+        """When there will be a token, or None if there is one, or need not be."""
+        if self.rate is None:
+            return None
+        missing = 1000 - self._milli_tokens - max(0, now - self._filled_at) * self.rate
+        return now + -(-missing // self.rate) if missing > 0 else None

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.broker.gathering import Gathering
+from penstock.broker.schemas import Demand, check_payloads
 from penstock.broker.scope import BrokerOptions, Scope, check_text, utf8_bytes
 from penstock.errors import BadInput, TooLarge, UnknownTopic
 from penstock.model.limits import (
@@ -78,33 +79,44 @@ class Publishing(Scope):
             delay_ms,
             ttl_ms,
         )
-        if self._options.require_topics:
-            await self._check_registered(topic)
-        checked = self._check_batch(topic, (message,), durability)
+        check_name(topic, "topic")
+        demand = self._remembered(topic) or await self._demand(topic)
+        checked = self._check_batch(topic, (message,), demand, durability)
         return await self._gathering.publish(topic, checked[0], durability)
 
     async def publish_batch(
         self, topic: str, messages: Sequence[NewMessage], *, durability: Durability = "fsync"
     ) -> PublishReply:
         """Publish a batch: all of it or nothing (P2)."""
-        if self._options.require_topics:
-            await self._check_registered(topic)
+        check_name(topic, "topic")
+        demand = self._remembered(topic) or await self._demand(topic)
         # Nothing may wait between this and the engine: the caller's list could change.
-        checked = self._check_batch(topic, messages, durability)
+        checked = self._check_batch(topic, messages, demand, durability)
         return await self._engine.publish(self.tenant, topic, checked, durability)
 
     def _check_batch(
-        self, topic: str, messages: Sequence[NewMessage], durability: Durability = "fsync"
+        self,
+        topic: str,
+        messages: Sequence[NewMessage],
+        demand: Demand,
+        durability: Durability = "fsync",
     ) -> Sequence[NewMessage]:
-        check_name(topic, "topic")
         if durability not in ("fsync", "os"):
             raise BadInput(f"durability is {durability!r}; it is fsync or os.", field="durability")
-        return check_batch(messages, self._limits.payload_bytes, self._clock.now())
+        checked = check_batch(messages, self._limits.payload_bytes, self._clock.now())
+        if demand.checker is not None:
+            check_payloads(demand.checker, topic, checked)
+        return checked
 
-    async def _check_registered(self, topic: str) -> None:
-        check_name(topic, "topic")
-        if await self._engine.get_topic(self.tenant, topic) is None:
+    def _remembered(self, topic: str) -> Demand | None:
+        """What the topic demands, without waiting; None if it has to be read."""
+        return None if self._options.require_topics else self._schemas.remembered(topic)
+
+    async def _demand(self, topic: str) -> Demand:
+        demand = await self._schemas.read(topic)
+        if self._options.require_topics and not demand.registered:
             raise UnknownTopic(f"There is no topic {topic!r}.", field="topic")
+        return demand
 
 
 def to_payload(value: object) -> tuple[bytes, str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from penstock.broker.schemas import compile_schema
 from penstock.broker.scope import BrokerOptions, Scope
 from penstock.errors import BadInput, BadPolicy
 from penstock.filters import parse
@@ -78,9 +79,15 @@ class Queues(Scope):
             await self._engine.pause(self.tenant, queue, False)
 
     async def put_topic(self, name: str, policy: TopicPolicy | None = None) -> None:
-        """Register a topic, or replace its policy."""
+        """Register a topic, or replace its policy; a schema counts for publishes from then on."""
         checked = check_topic_policy(TopicPolicy() if policy is None else policy)
-        await self._engine.put_topic(self.tenant, check_name(name, "topic"), checked)
+        check_name(name, "topic")
+        compile_schema(checked)
+        try:
+            await self._engine.put_topic(self.tenant, name, checked)
+        finally:
+            # A call that was cancelled may have taken effect.
+            self._schemas.forget(name)
 
     async def topic(self, name: str) -> TopicPolicy | None:
         """The topic's policy, or None when it is not registered."""
@@ -92,7 +99,11 @@ class Queues(Scope):
 
     async def delete_topic(self, name: str) -> None:
         """Forget a topic's policy; its messages stay."""
-        await self._engine.delete_topic(self.tenant, check_name(name, "topic"))
+        check_name(name, "topic")
+        try:
+            await self._engine.delete_topic(self.tenant, name)
+        finally:
+            self._schemas.forget(name)
 
     async def _put(self, name: str, policy: QueuePolicy, start: Start) -> QueueInfo:
         return await self._engine.put_queue(self.tenant, name, policy, start)

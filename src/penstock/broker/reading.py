@@ -7,6 +7,8 @@ from typing import Final
 
 from penstock.broker.explain import explain_delivery
 from penstock.broker.scope import Scope, check_count, check_offset, to_message_id
+from penstock.broker.waiting import Waiting, check_wait
+from penstock.errors import UnknownMessage
 from penstock.filters import parse
 from penstock.model.delivery import (
     Event,
@@ -20,18 +22,25 @@ from penstock.model.delivery import (
 from penstock.model.limits import MAX_PAGE, check_queue_name
 from penstock.model.message import Message, MessageId, Offset
 from penstock.model.queue import Ordering, QueueInfo
-from penstock.model.reports import Preview, Why
+from penstock.model.reports import HistoryEntry, HistoryPage, Preview, Why
 from penstock.model.states import State
 
 __all__ = ["Reading"]
 
 #: Log entries that one read takes at the most.
 READ_BATCH: Final = 10_000
+#: Messages whose history one page looks at. Each is a read of its own, some 20 µs, so that a
+#: page of a queue that has few of them is a matter of milliseconds all the same.
+HISTORY_BATCH: Final = 1_000
+#: How many of them are read together: on a busy store each waits for a commit.
+_HISTORY_TURN: Final = 50
 _SAMPLE: Final = 10
 
 
 class Reading(Scope):
     """The verbs that change nothing."""
+
+    _waiting: Waiting
 
     async def read_log(
         self, start: int = 0, *, limit: int = MAX_PAGE, payloads: bool = False
@@ -75,14 +84,55 @@ class Reading(Scope):
         """A message, its payload, and where it stands in every queue."""
         return await self._engine.message(self.tenant, to_message_id(message_id))
 
-    async def result(self, queue: str, message_id: int) -> Result | None:
-        """What the ack of a delivery left behind."""
+    async def result(self, queue: str, message_id: int, *, wait_ms: int = 0) -> Result | None:
+        """What the ack of a delivery left behind, waiting up to ``wait_ms`` for it."""
         check_queue_name(queue)
-        return await self._engine.result(self.tenant, queue, to_message_id(message_id))
+        wanted = to_message_id(message_id)
+        check_wait(wait_ms)
+        if not wait_ms:
+            return await self._engine.result(self.tenant, queue, wanted)
+        with self._waiting.for_result(self.tenant, queue) as place:
+            return await place.first(
+                lambda: self._engine.result(self.tenant, queue, wanted),
+                self._clock.now() + wait_ms,
+            )
 
     async def history(self, message_id: int) -> tuple[Event, ...]:
         """Every transition of a message's deliveries that is still on record."""
         return await self._engine.history(self.tenant, to_message_id(message_id))
+
+    async def queue_history(
+        self, queue: str, start: int = 0, *, limit: int = MAX_PAGE
+    ) -> HistoryPage:
+        """The transitions in one queue of the messages at and above an offset.
+
+        A page has up to ``limit`` of them, and more only if one message alone has more. It
+        may be short, even empty, and not be the last: that is the one whose ``next_offset``
+        is the end of the log.
+        """
+        check_queue_name(queue)
+        position = check_offset("start", start)
+        check_count("limit", limit, MAX_PAGE)
+        await self._engine.get_queue(self.tenant, queue)
+        page = await self._engine.read_log(self.tenant, position, HISTORY_BATCH)
+        # The history of a replacement is with the entry it replaced, which the log keeps as long.
+        messages = [item.message for item in page.entries if not item.message.is_replacement]
+        found: list[HistoryEntry] = []
+        for begin in range(0, len(messages), _HISTORY_TURN):
+            turn = messages[begin : begin + _HISTORY_TURN]
+            histories = await asyncio.gather(*(self._events(queue, item.id) for item in turn))
+            for message, events in zip(turn, histories, strict=True):
+                if found and len(found) + len(events) > limit:
+                    return HistoryPage(tuple(found), message.offset)
+                found += events
+        return HistoryPage(tuple(found), page.next_offset)
+
+    async def _events(self, queue: str, message_id: MessageId) -> list[HistoryEntry]:
+        try:
+            events = await self._engine.history(self.tenant, message_id)
+        except UnknownMessage:
+            return []  # Retention was quicker.
+        return [HistoryEntry(message_id, event) for event in events if event.queue == queue]
 
     async def stats(self, queue: str) -> QueueStats:
         """A queue in numbers."""

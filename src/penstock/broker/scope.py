@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from penstock.broker.schemas import Schemas
 from penstock.errors import BadFilter, BadInput, TooLarge
 from penstock.filters import Filter, parse
 from penstock.model.limits import MAX_KEY_BYTES, MAX_OFFSET, check_name, shown
 from penstock.model.message import MessageId, Offset
 from penstock.model.states import State
-from penstock.storage.contract import Engine, EngineOptions
+from penstock.storage.contract import Engine, EngineOptions, Listener
 
 __all__ = [
     "BrokerOptions",
@@ -30,6 +31,8 @@ class BrokerOptions(Struct, frozen=True, kw_only=True):
     engine: EngineOptions = EngineOptions()
     require_topics: bool = False
     """Publishing to a topic that was not registered is refused."""
+    listener: Listener | None = None
+    """Who else hears what the engine tells; the broker's own waits come first."""
 
 
 class Scope:
@@ -41,6 +44,13 @@ class Scope:
         self._limits = options.engine.limits
         self._clock = options.engine.clock
         self.tenant = check_name(tenant, "tenant")
+        #: What the topics demand of payloads: publishing asks, changing a policy forgets.
+        self._schemas = Schemas(engine, self.tenant, self._clock)
+
+    @property
+    def options(self) -> BrokerOptions:
+        """What the store was opened with."""
+        return self._options
 
 
 def to_where(where: str | None) -> Filter | None:

@@ -19,7 +19,7 @@ from penstock.model.delivery import (
     Settlement,
     SettleReply,
 )
-from penstock.model.limits import MAX_BATCH, check_queue_name, shown
+from penstock.model.limits import MAX_BATCH, check_name, check_queue_name, shown
 from penstock.storage.contract import Outgoing
 
 __all__ = ["Settling", "check_publishes", "check_settlements"]
@@ -45,13 +45,15 @@ class Settling(Publishing):
         check_queue_name(queue)
         check_publishes(publish)
         publish = tuple(publish)
-        if self._options.require_topics:
-            for item in publish:
-                await self._check_registered(item.topic)
+        demands = []
+        for item in publish:
+            check_name(item.topic, "topic")
+            demands.append(self._remembered(item.topic) or await self._demand(item.topic))
         # Nothing may wait between this and the engine: the caller's lists could change.
         check_settlements(settlements, self._limits.payload_bytes)
         outgoing = [
-            Outgoing(item.topic, self._check_batch(item.topic, item.messages)) for item in publish
+            Outgoing(item.topic, self._check_batch(item.topic, item.messages, demand))
+            for item, demand in zip(publish, demands, strict=True)
         ]
         return await self._engine.settle(self.tenant, queue, settlements, outgoing)
 

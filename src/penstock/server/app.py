@@ -31,6 +31,7 @@ from penstock.server.replies import (
 )
 from penstock.server.routing import AnyRoute, Empty, Routes
 from penstock.server.service import Service
+from penstock.telemetry import current_request_id, current_tenant
 from penstock.wire.codecs import MSGPACK_ALIASES, encode_json, media_type
 
 __all__ = ["Application"]
@@ -62,28 +63,30 @@ class Application:
         if scope["type"] != "http":
             return
         started = perf_counter()
+        self.service.metrics.began()
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = self._request_id(headers)
+        current_request_id.set(request_id)
         verb, outcome = "unknown", "ok"
         try:
             route, parameters = self.routes.find(scope["method"], scope["path"])
             verb = route.verb
             reply = await self._answer(scope, route, parameters, headers, receive, request_id)
             if isinstance(reply, Streamed):
-                await send_streamed(send, reply, request_id)
+                await _stream(send, reply, request_id)
             else:
                 await send_plain(send, reply, request_id)
         except Disconnected:
             outcome = "disconnected"
         except PenstockError as error:
             outcome = await self._refuse(error, send, request_id)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, _Cut):
             outcome = "cancelled"
             raise
         except Exception:
             # The one place where a bug may end up: it is logged whole, and told in one line.
             outcome = "error"
-            log.exception("A call of %s failed.", verb, extra={"request_id": request_id})
+            log.exception("A call of %s failed.", verb)
             await self._refuse(_Bug("The server failed to answer this call."), send, request_id)
         finally:
             self.service.metrics.called(verb, outcome, perf_counter() - started)
@@ -102,6 +105,7 @@ class Application:
         credential = (
             ANYBODY if route.need.action is None else service.access.recall(authorization)
         ) or await service.access.authenticate(authorization)
+        current_tenant.set(credential.tenant)
         call = Call(service, route, parameters, headers, receive, request_id, credential)
         call.check_need(route.need)
         as_msgpack = _wants_msgpack(headers.get(b"accept", b""), route)
@@ -122,7 +126,7 @@ class Application:
 
     async def _refuse(self, error: PenstockError, send: Send, request_id: str) -> str:
         if error.status >= 500 and not isinstance(error, _Bug):
-            log.warning("%s", error, extra={"request_id": request_id})
+            log.warning("%s", error)
         await send_plain(send, problem_reply(error, request_id), request_id)
         return type(error).__name__
 
@@ -131,6 +135,24 @@ class Application:
         if given is not None and _REQUEST_ID.fullmatch(given) is not None:
             return given.decode()
         return self.service.next_request_id()
+
+
+class _Cut(Exception):
+    """A stream failed half way: raised out of the application, so that the server cuts it.
+
+    A reply that has begun cannot become a problem document, and one that ended properly would
+    look complete.
+    """
+
+
+async def _stream(send: Send, reply: Streamed, request_id: str) -> None:
+    try:
+        await send_streamed(send, reply, request_id)
+    except Disconnected:
+        raise
+    except Exception as error:
+        log.exception("A stream failed.")
+        raise _Cut from error
 
 
 class _Bug(ServiceError):

@@ -91,6 +91,13 @@ class Call:
             self.parameters[0] if need.parameter in _IN_PATH else EVERYTHING,
         )
 
+    async def check_again(self) -> None:
+        """Refuse to go on if the credential was revoked or has expired since the call began."""
+        access = self.service.access
+        header = self.headers.get(b"authorization")
+        self.credential = access.recall(header) or await access.authenticate(header)
+        self.check_need(self.route.need)
+
     async def wait_for(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Do what may take long; None if the server stops first.
 

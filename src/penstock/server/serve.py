@@ -15,6 +15,7 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from time import perf_counter
 from typing import Final
 
 from granian.constants import HTTPModes, Interfaces
@@ -42,7 +43,7 @@ _LISTEN_S: Final = 10.0
 #: Connections that the kernel holds while the server is busy.
 _BACKLOG: Final = 1024
 #: The largest head of a request: what the longest names and all options together need, twice.
-_MAX_HEAD_BYTES: Final = 64 * 1024
+_MAX_HEAD_BYTES: Final = 1024 * 1024
 
 
 class Serving:
@@ -59,7 +60,7 @@ class Serving:
         if not self._service.stopping.is_set():
             log.info("Stopping.")
             self._service.stopping.set()
-            self._server.stop()
+            self._server.stop()  # type: ignore[no-untyped-call]
 
     async def stopped(self, grace_s: float) -> None:
         """Wait until it was told to stop, and then for as long as it may take."""
@@ -76,15 +77,18 @@ async def serve(settings: Settings, announce: Callable[[Serving], None]) -> None
     ):
         log.warning("%s", warning)
     port = _free_port(settings.host, settings.port)
+    metrics = Metrics()
     options = BrokerOptions(
         engine=EngineOptions(
             limits=settings.limits, auto_create=settings.auto_create, archive=settings.archive
         ),
         require_topics=settings.require_topics,
+        listener=metrics,
     )
+    opening = perf_counter()
     async with open_store(settings.store, options=options) as broker:
         access = open_access(settings, broker.engine, options.engine.clock)
-        metrics = Metrics(broker)
+        metrics.watch(broker.engine, lambda: broker.keepers, opened_s=perf_counter() - opening)
         service = Service(broker, access, metrics, limits=_limits(settings))
         application = Application(service, (*NATIVE, *HEALTH))
         server = Server(

@@ -118,10 +118,10 @@ class Listener:
         """
 
     def lapsed(self, tenant: str, queue: str, count: int) -> None:
-        """A claim or a sweep took ``count`` deliveries back whose leases had lapsed."""
+        """A claim, a join or a sweep took ``count`` deliveries back whose leases had lapsed."""
 
     def committed(self, records: int, seconds: float) -> None:
-        """One commit of ``records`` verbs' changes was made durable in ``seconds``."""
+        """One commit, of ``records`` records, was made as durable as asked in ``seconds``."""
 
 
 class Engine(ABC):
@@ -334,7 +334,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def tenants(self) -> tuple[str, ...]:
-        """Every tenant that has a queue, a topic or a log entry, by name."""
+        """Every tenant that has a queue or a topic or has ever published, by name."""
 
     @abstractmethod
     async def behind(self) -> tuple[tuple[str, str], ...]:

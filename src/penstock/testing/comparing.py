@@ -9,7 +9,7 @@ of a page, and the payload of a log entry that was replaced.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, TypeAlias
 
 from penstock.errors import PenstockError
@@ -205,9 +205,22 @@ class Side:
         ]
         return (entries, self.below(tenant, await self.engine.log_end(tenant)))
 
+    async def documents(self, kinds: Sequence[str]) -> Plain:
+        """Every document of these kinds, asked for in both ways."""
+        shown: dict[str, Plain] = {}
+        for kind in kinds:
+            listed = await self.engine.list_documents(kind)
+            found = [(name, await self.engine.get_document(kind, name)) for name, _ in listed]
+            assert found == list(listed)
+            shown[kind] = listed
+        return shown
+
     async def picture(self, tenant: str, *, scan: bool) -> Plain:
         """Every queue of a tenant; with ``scan`` every delivery and the log too."""
-        shown: dict[str, Plain] = {}
+        shown: dict[str, Plain] = {
+            "tenants": await self.engine.tenants(),
+            "behind": await self.engine.behind(),
+        }
         for info in await self.engine.list_queues(tenant):
             for name in (info.name, f"{info.name}.dlq"):
                 stats = await self.engine.stats(tenant, name)

@@ -2,8 +2,8 @@
 
 ``machine_for(url)`` gives a hypothesis state machine. Its steps are the verbs, its state is
 two stores and one clock; every answer is compared at once, and after each step everything
-that can be seen of the tenant it touched. A failing run prints the program and the blob
-that repeats it.
+that can be seen of the tenant it touched, and whether anybody who waits would have missed
+something. A failing run prints the program and the blob that repeats it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from penstock.testing.clock import FakeClock
 from penstock.testing.comparing import Plain, Side, Verb, attempt, difference
 from penstock.testing.model import Oracle
 from penstock.testing.opening import Opener, url_opener
-from penstock.testing.programs import FIRST, POLICIES, STEPS, Draft, Step
+from penstock.testing.programs import FIRST, KINDS, POLICIES, STEPS, Draft, Step
+from penstock.testing.waiting import Lapses, Waiters
 
 __all__ = ["CI", "EngineAgainstOracle", "machine_for"]
 
@@ -80,7 +81,10 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self._options = EngineOptions(
             clock=self.clock, jitter=_half, limits=Limits(log_retention_ms=_NEVER_MS)
         )
-        self.oracle = Side(Oracle(self._options))
+        self._model = Oracle(self._options)
+        self._expected = self._model.listener = Lapses()
+        self._waiters = Waiters()
+        self.oracle = Side(self._model)
         self.engine = Side(self._wait(self._open()))
         self.claims: list[tuple[str, str]] = []
         """Tenant and queue of each receipt, in the order of their numbers."""
@@ -96,7 +100,9 @@ class EngineAgainstOracle(RuleBasedStateMachine):
 
     async def _open(self) -> Engine:
         opened = self.opener()(self._options, Path(self._folder.name))
-        return await opened if inspect.isawaitable(opened) else opened
+        engine = await opened if inspect.isawaitable(opened) else opened
+        engine.listener = self._waiters
+        return engine
 
     def both(self, verb: Verb) -> Plain:
         """Run a verb on both sides, compare the answers, and give the oracle's."""
@@ -127,6 +133,8 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     def do(self, step: Step) -> None:
         name, arguments = step
         getattr(self, name)(**arguments)
+        self._wait(self._waiters.look(self._model, self.engine.engine, self.clock.now()))
+        _same(dict(self._expected.counts), dict(self._waiters.counts))
 
     def _put(self, tenant: str, name: str, policy: QueuePolicy, start: Start) -> None:
         async def put(side: Side) -> Plain:
@@ -310,11 +318,21 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both(lambda side: side.engine.leave(tenant, queue, consumer))
         self.look(tenant)
 
+    def document(self, kind: str, name: str, value: bytes | None) -> None:
+        """Put, or without a value delete."""
+        if value is None:
+            self.both(lambda side: side.engine.delete_document(kind, name))
+        else:
+            self.both(lambda side: side.engine.put_document(kind, name, value))
+        self.both(lambda side: side.documents(KINDS))
+
     def reopen(self) -> None:
         if not self.engine.engine.capabilities.persistent:
             return
         self._wait(self.engine.engine.close())
+        self._waiters.wake_all()
         self.engine.engine = self._wait(self._open())
+        self.both(lambda side: side.documents(KINDS))
         for tenant in ("acme", "rival"):
             self.look(tenant)
 

@@ -8,7 +8,8 @@ and the conformance suite runs on it too, which tests the suite and the oracle a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from msgspec.structs import replace
@@ -46,7 +47,7 @@ from penstock.model.message import Durability, MessageId, NewMessage, Offset, Pu
 from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import Capabilities, Engine, EngineOptions, Outgoing
-from penstock.testing.oracle import bulk, claiming, partitions, publishing, reading
+from penstock.testing.oracle import bulk, claiming, hearing, partitions, publishing, reading
 from penstock.testing.oracle.state import Queue, Store
 
 __all__ = ["Oracle"]
@@ -71,16 +72,16 @@ class Oracle(Engine):
     async def put_queue(
         self, tenant: str, name: str, policy: QueuePolicy, start: Start
     ) -> QueueInfo:
-        store, now = self._open()
-        _refuse_dead_letter(name)
-        parse(policy.filter)
-        queue = store.queues.get((tenant, name))
-        if queue is None:
-            queue = Queue(tenant, name, policy, now, _cursor(store, tenant, start))
-            store.queues[(tenant, name)] = queue
-        else:
-            _change_policy(queue, policy)
-        return reading.info(queue, dead=False)
+        with self._telling() as (store, now):
+            _refuse_dead_letter(name)
+            parse(policy.filter)
+            queue = store.queues.get((tenant, name))
+            if queue is None:
+                queue = Queue(tenant, name, policy, now, _cursor(store, tenant, start))
+                store.queues[(tenant, name)] = queue
+            else:
+                _change_policy(queue, policy)
+            return reading.info(queue, dead=False)
 
     async def get_queue(self, tenant: str, name: str) -> QueueInfo:
         store, _ = self._open()
@@ -92,18 +93,18 @@ class Oracle(Engine):
         return tuple(reading.info(queue, dead=False) for queue in store.queues_of(tenant))
 
     async def delete_queue(self, tenant: str, name: str) -> None:
-        store, _ = self._open()
-        _refuse_dead_letter(name)
-        store.find(tenant, name)
-        del store.queues[(tenant, name)]
+        with self._telling() as (store, _):
+            _refuse_dead_letter(name)
+            store.find(tenant, name)
+            del store.queues[(tenant, name)]
 
     async def pause(self, tenant: str, queue: str, paused: bool) -> None:
-        store, _ = self._open()
-        found, dead = store.find(tenant, queue)
-        if dead:
-            found.dead_paused = paused
-        else:
-            found.policy = replace(found.policy, paused=paused)
+        with self._telling() as (store, _):
+            found, dead = store.find(tenant, queue)
+            if dead:
+                found.dead_paused = paused
+            else:
+                found.policy = replace(found.policy, paused=paused)
 
     async def put_topic(self, tenant: str, name: str, policy: TopicPolicy) -> None:
         store, _ = self._open()
@@ -131,23 +132,23 @@ class Oracle(Engine):
         messages: Sequence[NewMessage],
         durability: Durability = "fsync",
     ) -> PublishReply:
-        store, now = self._open()
-        before = store.copy()
-        try:
-            published = publishing.publish(
-                store, self._options, now, tenant, [Outgoing(topic, messages)]
-            )
-        except PenstockError:
-            self._store = before
-            raise
-        return PublishReply(messages=published, durability=_DURABILITY)
+        with self._telling() as (store, now):
+            before = store.copy()
+            try:
+                published = publishing.publish(
+                    store, self._options, now, tenant, [Outgoing(topic, messages)]
+                )
+            except PenstockError:
+                self._store = before
+                raise
+            return PublishReply(messages=published, durability=_DURABILITY)
 
     async def claim(
         self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
     ) -> list[Delivery]:
-        store, now = self._open()
-        found, dead = store.find(tenant, queue)
-        return claiming.claim(store, found, consumer, limit, lease_ms, now, dead=dead)
+        with self._telling() as (store, now):
+            found, dead = store.find(tenant, queue)
+            return claiming.claim(store, found, consumer, limit, lease_ms, now, dead=dead)
 
     async def settle(
         self,
@@ -156,42 +157,46 @@ class Oracle(Engine):
         settlements: Sequence[Settlement],
         publish: Sequence[Outgoing] = (),
     ) -> SettleReply:
-        store, now = self._open()
-        found, dead = store.find(tenant, queue)
-        before = store.copy()
-        outcomes = claiming.settle(store, found, settlements, now, self._options.jitter, dead=dead)
-        if not publish:
-            return SettleReply(outcomes=tuple(outcomes), published=(), durability=_DURABILITY)
-        if not all(outcome.ok for outcome in outcomes):
-            self._store = before
-            aborted = tuple(_aborted(outcome) for outcome in outcomes)
-            return SettleReply(outcomes=aborted, published=(), durability=_DURABILITY)
-        try:
-            published = publishing.publish(store, self._options, now, tenant, publish)
-        except PenstockError:
-            self._store = before
-            raise
-        return SettleReply(outcomes=tuple(outcomes), published=published, durability=_DURABILITY)
+        with self._telling() as (store, now):
+            found, dead = store.find(tenant, queue)
+            before = store.copy()
+            outcomes = claiming.settle(
+                store, found, settlements, now, self._options.jitter, dead=dead
+            )
+            if not publish:
+                return SettleReply(outcomes=tuple(outcomes), published=(), durability=_DURABILITY)
+            if not all(outcome.ok for outcome in outcomes):
+                self._store = before
+                aborted = tuple(_aborted(outcome) for outcome in outcomes)
+                return SettleReply(outcomes=aborted, published=(), durability=_DURABILITY)
+            try:
+                published = publishing.publish(store, self._options, now, tenant, publish)
+            except PenstockError:
+                self._store = before
+                raise
+            return SettleReply(
+                outcomes=tuple(outcomes), published=published, durability=_DURABILITY
+            )
 
     async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
-        store, now = self._open()
-        found, dead = store.find(tenant, queue)
-        if dead:
-            raise Conflict("Nothing is routed to a dead-letter queue.", field="queue")
-        return publishing.route(store, found, limit, now)
+        with self._telling() as (store, now):
+            found, dead = store.find(tenant, queue)
+            if dead:
+                raise Conflict("Nothing is routed to a dead-letter queue.", field="queue")
+            return publishing.route(store, found, limit, now)
 
     async def join(self, tenant: str, queue: str, consumer: str) -> Ownership:
-        store, now = self._open()
-        found, dead = store.find(tenant, queue)
-        if dead or found.policy.ordering is not Ordering.PARTITION:
-            raise Conflict(f"Queue {queue!r} is not ordered by partition.", field="queue")
-        return partitions.join(store, found, consumer, now)
+        with self._telling() as (store, now):
+            found, dead = store.find(tenant, queue)
+            if dead or found.policy.ordering is not Ordering.PARTITION:
+                raise Conflict(f"Queue {queue!r} is not ordered by partition.", field="queue")
+            return partitions.join(store, found, consumer, now)
 
     async def leave(self, tenant: str, queue: str, consumer: str) -> None:
-        store, now = self._open()
-        found, dead = store.find(tenant, queue)
-        if not dead:
-            partitions.leave(store, found, consumer, now)
+        with self._telling() as (store, now):
+            found, dead = store.find(tenant, queue)
+            if not dead:
+                partitions.leave(store, found, consumer, now)
 
     # -- bulk verbs --------------------------------------------------------------------
 
@@ -207,27 +212,27 @@ class Oracle(Engine):
         dry_run: bool = False,
         replay_id: str | None = None,
     ) -> ReplayReply:
-        store, now = self._open()
-        found, dead = store.find(tenant, queue)
-        return bulk.replay(
-            store,
-            found,
-            source,
-            where,
-            limit,
-            now,
-            dead=dead,
-            rate=rate,
-            dry_run=dry_run,
-            replay_id=replay_id,
-        )
+        with self._telling() as (store, now):
+            found, dead = store.find(tenant, queue)
+            return bulk.replay(
+                store,
+                found,
+                source,
+                where,
+                limit,
+                now,
+                dead=dead,
+                rate=rate,
+                dry_run=dry_run,
+                replay_id=replay_id,
+            )
 
     async def purge(
         self, tenant: str, queue: str, state: State, where: Filter | None, limit: int
     ) -> PurgeReply:
-        store, _ = self._open()
-        found, dead = store.find(tenant, queue)
-        return bulk.purge(store, found, state, where, limit, dead=dead)
+        with self._telling() as (store, _):
+            found, dead = store.find(tenant, queue)
+            return bulk.purge(store, found, state, where, limit, dead=dead)
 
     async def peek(
         self,
@@ -255,14 +260,45 @@ class Oracle(Engine):
         )
 
     async def sweep(self, limit: int = 10_000) -> SweepReply:
-        store, now = self._open()
-        return bulk.sweep(store, self._options, now, limit)
+        with self._telling() as (store, now):
+            return bulk.sweep(store, self._options, now, limit)
 
     async def archived(self, tenant: str, through: Offset) -> None:
         store, _ = self._open()
         store.archived[tenant] = max(through, store.archived.get(tenant, through))
 
+    # -- documents ---------------------------------------------------------------------
+
+    async def put_document(self, kind: str, name: str, value: bytes) -> None:
+        store, _ = self._open()
+        store.documents[(kind, name)] = value
+
+    async def get_document(self, kind: str, name: str) -> bytes | None:
+        store, _ = self._open()
+        return store.documents.get((kind, name))
+
+    async def list_documents(self, kind: str) -> tuple[tuple[str, bytes], ...]:
+        store, _ = self._open()
+        return tuple((n, v) for (k, n), v in sorted(store.documents.items()) if k == kind)
+
+    async def delete_document(self, kind: str, name: str) -> bool:
+        store, _ = self._open()
+        return store.documents.pop((kind, name), None) is not None
+
     # -- reading -----------------------------------------------------------------------
+
+    async def tenants(self) -> tuple[str, ...]:
+        store, _ = self._open()
+        return reading.tenants(store)
+
+    async def behind(self) -> tuple[tuple[str, str], ...]:
+        store, _ = self._open()
+        return reading.behind(store)
+
+    async def next_due(self, tenant: str, queue: str) -> int | None:
+        store, _ = self._open()
+        found, dead = store.find(tenant, queue)
+        return reading.next_due(store, found, dead=dead)
 
     async def read_log(
         self, tenant: str, start: Offset, limit: int, *, payloads: bool = False
@@ -294,6 +330,27 @@ class Oracle(Engine):
 
     async def close(self) -> None:
         self._closed = True
+
+    def waits(self) -> Iterator[tuple[str, str, str, bool]]:
+        """Who could wait for what: tenant, queue, consumer, and whether a claim would give.
+
+        For a queue without order any consumer will do, and is the one without a name.
+        """
+        store, now = self._open()
+        for queue in store.queues.values():
+            ordered = queue.policy.ordering is Ordering.PARTITION
+            for dead in (False, True):
+                for consumer in sorted(queue.consumers) if ordered and not dead else [""]:
+                    gives = claiming.would_give(store, queue, consumer, now, dead=dead)
+                    yield queue.tenant, queue.shown_as(dead=dead), consumer, gives
+
+    @contextmanager
+    def _telling(self) -> Iterator[tuple[Store, int]]:
+        """A verb that changes something: tell the listener what, unless it is refused."""
+        store, now = self._open()
+        before = hearing.hear(store, now)
+        yield store, now
+        hearing.tell(self.listener, before, hearing.hear(self._store, now))
 
     def _open(self) -> tuple[Store, int]:
         """The store and the time, read once a verb."""

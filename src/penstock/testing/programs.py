@@ -15,7 +15,7 @@ from penstock.model.delivery import ReplaySource
 from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start
 from penstock.model.states import State
 
-__all__ = ["FIRST", "POLICIES", "STEPS", "Draft", "Step"]
+__all__ = ["FIRST", "KINDS", "POLICIES", "STEPS", "Draft", "Step"]
 
 #: A message: headers, fields, a delay and a time to live, which a call makes absolute.
 Draft: TypeAlias = dict[str, Any]
@@ -34,6 +34,8 @@ POLICIES: Final = {
         filter="topic = 'orders'", ordering=Ordering.PARTITION, partition_concurrency=2
     ),
 }
+#: Of documents.
+KINDS: Final = ("keys", "runs")
 
 _TENANTS = st.sampled_from(["acme"] * 5 + ["rival"])
 _TOPICS = st.sampled_from(["orders", "orders", "bills"])
@@ -176,6 +178,14 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
     ),
     "join": (4, {"tenant": _TENANTS, "queue": _ORDERED, "consumer": _CONSUMERS}),
     "leave": (1, {"tenant": _TENANTS, "queue": _ORDERED, "consumer": _CONSUMERS}),
+    "document": (
+        2,
+        {
+            "kind": st.sampled_from(KINDS),
+            "name": st.sampled_from(["a", "b", "acme/a"]),
+            "value": st.sampled_from([None, b"", b"x", b"yy"]),
+        },
+    ),
     "reopen": (3, {}),
 }
 

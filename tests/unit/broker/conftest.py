@@ -17,8 +17,10 @@ STATUS: Final[dict[type[PenstockError], int]] = {
     errors.BadInput: 400,
     errors.BadName: 400,
     errors.BadPolicy: 400,
+    errors.BadSchema: 400,
     errors.Conflict: 409,
     errors.QueueNotEmpty: 409,
+    errors.SchemaViolation: 422,
     errors.StaleReceipt: 409,
     errors.TooLarge: 413,
     errors.UnknownMessage: 404,
@@ -57,14 +59,15 @@ def options(clock: FakeClock) -> BrokerOptions:
 
 @pytest.fixture
 async def q(options: BrokerOptions) -> AsyncIterator[Broker]:
-    async with penstock.open("memory://", options=options) as broker:
+    async with penstock.open("memory://", options=options, keepers=False) as broker:
         yield broker
 
 
 @pytest.fixture
 async def strict(clock: FakeClock) -> AsyncIterator[Broker]:
     """A broker that knows registered topics only."""
-    async with penstock.open("memory://", options=to_options(clock, require_topics=True)) as broker:
+    options = to_options(clock, require_topics=True)
+    async with penstock.open("memory://", options=options, keepers=False) as broker:
         yield broker
 
 

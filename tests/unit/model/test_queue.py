@@ -153,7 +153,7 @@ def test_topic_bounds(field: str, low: int, high: int) -> None:
         (TopicPolicy(schema_type="xml", schema="<a/>"), "schema_type"),
         (TopicPolicy(schema_type="avro"), "schema"),
         (TopicPolicy(schema="{}"), "schema"),
-        (TopicPolicy(schema_type="avro", schema="x" * (256 * 1024 + 1)), "schema"),
+        (TopicPolicy(schema_type="avro", schema="x" * (64 * 1024 + 1)), "schema"),
         (TopicPolicy(schema_type="avro", schema="\ud800"), "schema"),
         ({"schema": "{}"}, "policy"),
         (None, "policy"),
@@ -169,7 +169,7 @@ def test_good_topics() -> None:
     for policy in (
         TopicPolicy(),
         TopicPolicy(schema_type="json-schema", schema="{}"),
-        TopicPolicy(schema_type="avro", schema="x" * (256 * 1024)),
+        TopicPolicy(schema_type="avro", schema="x" * (64 * 1024)),
     ):
         assert check_topic_policy(policy) is policy
 

@@ -163,3 +163,25 @@ async def test_ready_means_that_a_commit_was_made(door):
     refused = await door.call("GET", "/readyz")
     assert refused.status == 503
     assert refused.json()["type"] == "urn:penstock:problem:store-closed"
+
+
+async def test_a_stream_whose_key_is_revoked_or_queue_deleted_ends_with_a_problem(door):
+    keys = Keys(door.broker.engine, door.clock)
+    guarded = Door(application(door.broker, Access(door.clock, keys)), door.broker, door.clock)
+    await door.broker.create_queue("orders")
+    made = await keys.create("default", ["consume:orders"])
+    guarded.headers = {"authorization": f"Bearer {made.key}"}
+    streaming = asyncio.ensure_future(guarded.call("GET", "/v1/queues/orders/stream"))
+    await waits(guarded, 1)
+    await keys.revoke("default", made.info.id)
+    await door.broker.publish("orders", b"x")
+    async with asyncio.timeout(5):
+        reply = await streaming
+    assert b"event: problem" in reply.body
+    assert b"unauthenticated" in reply.body
+    streaming = asyncio.ensure_future(door.call("GET", "/v1/queues/orders/stream?credit=1"))
+    await waits(door, 1)
+    await door.broker.delete_queue("orders")
+    async with asyncio.timeout(5):
+        reply = await streaming
+    assert b"unknown-queue" in reply.body

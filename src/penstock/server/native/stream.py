@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.errors import BadInput, Busy, UnknownQueue
+from penstock.errors import BadInput, Busy, PenstockError, UnknownQueue
 from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_CLAIM, check_queue_name
 from penstock.server.call import Call
@@ -25,6 +25,7 @@ from penstock.verbs import ANONYMOUS
 from penstock.wire.bodies import ClaimBody
 from penstock.wire.codecs import EVENT_STREAM, encode_json
 from penstock.wire.payloads import shown_delivery
+from penstock.wire.problems import to_problem
 
 __all__ = ["ROUTES"]
 
@@ -60,6 +61,10 @@ async def _events(call: Call, query: StreamQuery) -> AsyncIterator[bytes]:
     try:
         async for event in _deliveries(call, query):
             yield event
+    except PenstockError as error:
+        # The queue was deleted, the credential revoked, the store closed: the last event says so.
+        problem = encode_json(to_problem(error, call.request_id))
+        yield b"event: problem\ndata: %s\n\n" % problem
     finally:
         call.end()
 
@@ -67,6 +72,7 @@ async def _events(call: Call, query: StreamQuery) -> AsyncIterator[bytes]:
 async def _deliveries(call: Call, query: StreamQuery) -> AsyncIterator[bytes]:
     with call.service.streams.open(call.broker.tenant, call.name, query.credit) as opened:
         while not call.service.stopping.is_set():
+            await call.check_again()
             room = opened.room(call.service.now())
             if not room:
                 await call.wait_for(opened.credit_given(_HEARTBEAT_MS))

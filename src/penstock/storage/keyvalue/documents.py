@@ -1,7 +1,7 @@
 """Documents: small sealed records that a service keeps beside its queues.
 
-They are read from the store whenever they are asked for; nobody asks often, and so they
-cost no memory. What a document says, and how large it may be, is its owner's business.
+They are read from the store whenever they are asked for and cost no memory. What a document
+says, and how large it may be, is its owner's business.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ class DocumentVerbs(Guarded):
     @reading
     async def get_document(self, kind: str, name: str) -> bytes | None:
         self._begin()
-        value = self._core.stage.get(document_key(kind, name))
-        await self._committer.settled()
+        key = document_key(kind, name)
+        value = self._core.stage.get(key)
+        # An API key is looked up with every request: that does not wait for others' commits.
+        if self._core.stage.is_uncommitted(key):
+            await self._committer.settled()
         return None if value is None else unseal(value, "document")
 
     @reading

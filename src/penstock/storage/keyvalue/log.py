@@ -13,8 +13,9 @@ have gaps but never repeat.
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from penstock.errors import StoreCorrupt
@@ -100,6 +101,8 @@ class Log:
         self._appended: dict[TenantLog, None] = {}
         #: Tenants in the commit that is under way, with the end it gives their logs.
         self._committing: list[tuple[TenantLog, int]] = []
+        #: The record that was read last, by its key.
+        self._last_read: tuple[bytes, list[tuple[int, bytes]]] = (b"", [])
 
     def load(self) -> None:
         """After opening: the block, the segments and where every tenant's log ends."""
@@ -279,12 +282,21 @@ class Log:
                 break
         for key, value in self._stage.scan(begin, prefix_end(prefix)):
             first = segment.start + unpack_var_u64(key, len(prefix))[0]
-            for message_id, metadata in read_log_value(value):
+            pairs = self._pairs_of(key, value)
+            # One commit's entry may be thousands of messages; those below are not decoded.
+            skipped = bisect_left(pairs, start, key=_offset_of) if first < start else 0
+            for message_id, metadata in islice(pairs, skipped, None):
                 message = decode_metadata(message_id, metadata)
                 if message.offset < first:
                     raise StoreCorrupt("A log entry holds an offset below its own.")
                 if message.offset >= start:
                     yield message, metadata
+
+    def _pairs_of(self, key: bytes, value: bytes) -> list[tuple[int, bytes]]:
+        """What a record holds. It never changes, and who reads one message often reads the next."""
+        if self._last_read[0] != key:
+            self._last_read = key, list(read_log_value(value))
+        return self._last_read[1]
 
     def _segment_index(self, offset: int) -> int:
         return bisect_right(self.segments, offset, key=lambda segment: segment.start) - 1
@@ -327,3 +339,7 @@ class Log:
             self._stage.remove_range(key_of(segment.start), key_of(end))
         del self.segments[index]
         return removed
+
+
+def _offset_of(pair: tuple[int, bytes]) -> int:
+    return decode_metadata(*pair).offset

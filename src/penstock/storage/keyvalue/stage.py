@@ -123,6 +123,10 @@ class Stage:
                 return None
         return self._adapter.get(key)
 
+    def is_uncommitted(self, key: bytes) -> bool:
+        """Whether the record was put or deleted by what is not in the store yet."""
+        return key in self.writes or key in self._committing.writes
+
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values in the order of the keys; only hot paths without removed ranges use it."""
         upper, lower = self.writes, self._committing.writes

@@ -18,18 +18,21 @@ pytest.register_assert_rewrite(
             "claim",
             "concurrency",
             "dead_letter",
+            "documents",
             "harness",
             "history",
             "idempotency",
             "keyed",
             "leases",
             "log",
+            "next_due",
             "ownership",
             "partitions",
             "peek",
             "publish",
             "purge",
             "queues",
+            "ready",
             "receipts",
             "reopening",
             "replay",
@@ -48,18 +51,21 @@ pytest.register_assert_rewrite(
 from penstock.testing.conformance.claim import TestBacklog, TestClaim, TestClaimOrder
 from penstock.testing.conformance.concurrency import TestConcurrency
 from penstock.testing.conformance.dead_letter import TestDeadLetter, TestDeadLetterQueue
+from penstock.testing.conformance.documents import TestDocuments
 from penstock.testing.conformance.harness import engine_factory, store
 from penstock.testing.conformance.history import TestHistory, TestMessage
 from penstock.testing.conformance.idempotency import TestIdempotency
 from penstock.testing.conformance.keyed import TestKeyed
 from penstock.testing.conformance.leases import TestLeases, TestTime
 from penstock.testing.conformance.log import TestLog
+from penstock.testing.conformance.next_due import TestNextDue, TestNextDueOfPartitions
 from penstock.testing.conformance.ownership import TestOwnership
 from penstock.testing.conformance.partitions import TestPartitionOrder, TestPartitionStats
 from penstock.testing.conformance.peek import TestPeek
 from penstock.testing.conformance.publish import TestAutoCreate, TestDepth, TestPublish
 from penstock.testing.conformance.purge import TestPurge
 from penstock.testing.conformance.queues import TestClosing, TestIsolation, TestQueues
+from penstock.testing.conformance.ready import TestLapsed, TestReady, TestReadyPartitions
 from penstock.testing.conformance.receipts import TestStaleReceipts
 from penstock.testing.conformance.reopening import TestReopening
 from penstock.testing.conformance.replay import TestReplay, TestReplayFromLog, TestReplayIds
@@ -69,7 +75,7 @@ from penstock.testing.conformance.settle import TestAck, TestNack, TestRelease
 from penstock.testing.conformance.settle_and_publish import TestSettleAndPublish
 from penstock.testing.conformance.stats import TestStats
 from penstock.testing.conformance.sweep import TestDeliveryRetention, TestLogRetention, TestSweep
-from penstock.testing.conformance.tenants import TestTenants
+from penstock.testing.conformance.tenants import TestTenantList, TestTenants
 from penstock.testing.conformance.topics import TestTopics
 
 __all__ = [
@@ -85,15 +91,19 @@ __all__ = [
     "TestDeadLetterQueue",
     "TestDeliveryRetention",
     "TestDepth",
+    "TestDocuments",
     "TestHistory",
     "TestIdempotency",
     "TestIsolation",
     "TestKeyed",
+    "TestLapsed",
     "TestLeases",
     "TestLog",
     "TestLogRetention",
     "TestMessage",
     "TestNack",
+    "TestNextDue",
+    "TestNextDueOfPartitions",
     "TestOwnership",
     "TestPartitionOrder",
     "TestPartitionStats",
@@ -101,6 +111,8 @@ __all__ = [
     "TestPublish",
     "TestPurge",
     "TestQueues",
+    "TestReady",
+    "TestReadyPartitions",
     "TestRelease",
     "TestReopening",
     "TestReplay",
@@ -113,6 +125,7 @@ __all__ = [
     "TestStart",
     "TestStats",
     "TestSweep",
+    "TestTenantList",
     "TestTenants",
     "TestTime",
     "TestTopics",

@@ -236,6 +236,31 @@ class TestCatchingUp(Conformance):
         await catch_up(store, "late")
         assert new in await store.ids("late", State.AVAILABLE)
 
+    async def test_who_is_behind(self, store: Store) -> None:
+        assert await store.engine.behind() == ()
+        for tenant in (TENANT, OTHER_TENANT):
+            await store.publish(b"x", b"y", tenant=tenant)
+        await store.queue("now")
+        await store.queue("late", start=EARLIEST)
+        await store.queue("also", "FALSE", start=EARLIEST)
+        await store.queue("late", start=EARLIEST, tenant=OTHER_TENANT)
+        every = ((TENANT, "also"), (TENANT, "late"), (OTHER_TENANT, "late"))
+        assert await store.engine.behind() == every
+        await store.engine.route(TENANT, "late", 1)
+        assert await store.engine.behind() == every
+        await catch_up(store, "late")
+        assert await store.engine.behind() == ((TENANT, "also"), (OTHER_TENANT, "late"))
+        await catch_up(store, "also")
+        await store.engine.delete_queue(OTHER_TENANT, "late")
+        assert await store.engine.behind() == ()
+
+    async def test_who_is_behind_after_reopening(self, store: Store) -> None:
+        await store.publish(b"x", b"y")
+        await store.queue("now")
+        await store.queue("late", start=EARLIEST)
+        await store.reopen()
+        assert await store.engine.behind() == ((TENANT, "late"),)
+
 
 class TestStart(Conformance):
     """Where a new queue begins."""

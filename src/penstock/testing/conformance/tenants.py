@@ -7,7 +7,7 @@ import pytest
 from penstock.errors import UnknownMessage, UnknownQueue
 from penstock.model.delivery import ReplaySource
 from penstock.model.message import Offset
-from penstock.model.queue import Ordering
+from penstock.model.queue import Ordering, TopicPolicy
 from penstock.model.states import State
 from penstock.testing.conformance.harness import (
     OTHER_TENANT,
@@ -18,7 +18,7 @@ from penstock.testing.conformance.harness import (
     msg,
 )
 
-__all__ = ["TestTenants"]
+__all__ = ["TestTenantList", "TestTenants"]
 
 
 class TestTenants(Conformance):
@@ -97,3 +97,38 @@ class TestTenants(Conformance):
         await store.ack(await store.claim_one())
         stats = await store.engine.stats(TENANT, "q")
         assert (stats.watermark, stats.lag) == (Offset(mine), 0)
+
+
+class TestTenantList(Conformance):
+    """Which tenants there are."""
+
+    async def test_an_empty_store_has_none(self, store: Store) -> None:
+        assert await store.engine.tenants() == ()
+
+    async def test_a_queue_a_topic_or_an_entry_is_enough(self, store: Store) -> None:
+        await store.queue(tenant="queue")
+        await store.engine.put_topic("topic", "t", TopicPolicy())
+        await store.publish(b"x", tenant="entry")
+        assert await store.engine.tenants() == ("entry", "queue", "topic")
+
+    async def test_t1_asking_for_a_tenant_does_not_make_it(self, store: Store) -> None:
+        await store.engine.list_queues("asked")
+        await store.engine.get_topic("asked", "t")
+        await store.engine.log_end("asked")
+        with pytest.raises(UnknownQueue):
+            await store.claim(tenant="asked")
+        assert await store.engine.tenants() == ()
+
+    async def test_what_had_only_a_queue_or_a_topic_is_gone_with_it(self, store: Store) -> None:
+        await store.queue(tenant="a")
+        await store.engine.put_topic("b", "t", TopicPolicy())
+        await store.engine.delete_queue("a", "q")
+        await store.engine.delete_topic("b", "t")
+        assert await store.engine.tenants() == ()
+
+    async def test_p1_they_are_there_after_reopening(self, store: Store) -> None:
+        await store.queue(tenant="queue")
+        await store.engine.put_topic("topic", "t", TopicPolicy())
+        await store.publish(b"x", tenant="entry")
+        await store.reopen()
+        assert await store.engine.tenants() == ("entry", "queue", "topic")

@@ -9,5 +9,6 @@ here should be obviously right, however slow, so that engines can be held agains
 - ``claiming``: handing out, settling.
 - ``partitions``: who owns what in an ordered queue.
 - ``bulk``: replay, purge, sweep.
+- ``hearing``: what the listener is told.
 - ``reading``: stats, peek and the other verbs that change nothing.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import assert_never
 
@@ -24,7 +25,7 @@ from penstock.storage.contract import Jitter
 from penstock.testing.oracle import partitions, transitions
 from penstock.testing.oracle.state import Held, Queue, Store, Tally
 
-__all__ = ["claim", "settle"]
+__all__ = ["claim", "settle", "would_give"]
 
 
 def claim(
@@ -56,6 +57,13 @@ def claim(
         first = min(candidates, key=lambda d: store.place(queue, d))
         granted.append(_grant(store, queue, first, consumer, lease_ms, now))
     return granted
+
+
+def would_give(store: Store, queue: Queue, consumer: str, now: int, *, dead: bool) -> bool:
+    """Whether a claim would give anything now; it is tried on copies."""
+    twin = copy.copy(store)
+    twin.keys = dict(store.keys)
+    return bool(claim(twin, queue.copy(), consumer, 1, None, now, dead=dead))
 
 
 def settle(

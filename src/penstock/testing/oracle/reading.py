@@ -24,15 +24,18 @@ from penstock.model.states import State
 from penstock.testing.oracle.state import Held, Queue, Store
 
 __all__ = [
+    "behind",
     "browse",
     "history",
     "info",
     "log_end",
     "message",
+    "next_due",
     "read_log",
     "result",
     "snapshot",
     "stats",
+    "tenants",
 ]
 
 
@@ -135,6 +138,36 @@ def read_log(store: Store, tenant: str, start: Offset, limit: int, *, payloads: 
         ),
         next_offset=Offset(entries[-1].message.offset + 1) if entries else start,
     )
+
+
+def tenants(store: Store) -> tuple[str, ...]:
+    """Whoever has a queue or a topic, or has ever published."""
+    return tuple(
+        sorted({t for t, _ in store.queues} | {t for t, _ in store.topics} | {*store.ends})
+    )
+
+
+def behind(store: Store) -> tuple[tuple[str, str], ...]:
+    """The queues with a cursor."""
+    return tuple(sorted(name for name, queue in store.queues.items() if queue.cursor is not None))
+
+
+def next_due(store: Store, queue: Queue, *, dead: bool) -> int | None:
+    """The first time at which a claim would find what it does not find now.
+
+    In an ordered queue also a consumer that would be dropped, and a delayed delivery that
+    would expire: either may free what comes behind it.
+    """
+    if queue.dead_paused if dead else queue.policy.paused:
+        return None
+    held = queue.held(dead=dead)
+    delayed = [d for d in held if d.state is State.DELAYED]
+    times = [d.due_at for d in delayed]
+    times += [d.lease_deadline for d in held if d.state is State.IN_FLIGHT]
+    if not dead and queue.policy.ordering is Ordering.PARTITION:
+        times += [store.message(queue, d).expires_at for d in delayed]
+        times += queue.consumers.values() if any(d.live for d in held) else []
+    return min((time for time in times if time is not None), default=None)
 
 
 def stats(store: Store, queue: Queue, now: int, *, dead: bool) -> QueueStats:

@@ -140,6 +140,8 @@ class Store:
     keys: dict[Id, MessageId] = field(default_factory=dict)
     """Open keys: nothing of the message was claimed, purged or expired yet."""
     archived: dict[str, Offset] = field(default_factory=dict)
+    documents: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    """(kind, name) to what was put there."""
     receipts: int = 0
 
     def copy(self) -> Store:
@@ -153,6 +155,7 @@ class Store:
         twin.ids = dict(self.ids)
         twin.keys = dict(self.keys)
         twin.archived = dict(self.archived)
+        twin.documents = dict(self.documents)
         return twin
 
     def find(self, tenant: str, name: str) -> tuple[Queue, bool]:

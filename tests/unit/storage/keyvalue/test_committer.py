@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from penstock.errors import CommitFailed, StoreClosed, StoreCorrupt
+from penstock.storage.contract import Listener
 from penstock.storage.keyvalue.adapters import KeyRange, Writes
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.stage import Stage
+from penstock.storage.keyvalue.telling import Teller
 
 #: Only a test that would hang for ever waits this long.
 HANG_S = 5.0
@@ -43,6 +45,19 @@ class Disk(MemoryAdapter):
         assert await asyncio.to_thread(self.begun.acquire, timeout=HANG_S)
 
 
+class Ear(Listener):
+    """Remembers the commits it was told of, and on which thread."""
+
+    def __init__(self) -> None:
+        self.records: list[int] = []
+        self.threads: set[int] = set()
+
+    def committed(self, records: int, seconds: float) -> None:
+        assert 0 <= seconds < HANG_S
+        self.records.append(records)
+        self.threads.add(threading.get_ident())
+
+
 class Rig:
     """A committer with its stage and its disk."""
 
@@ -50,7 +65,9 @@ class Rig:
         self.disk = disk
         self.stage = Stage(disk)
         self.completed: list[int] = []
-        self.committer = Committer(disk, self.stage, self.completed.append)
+        self.teller = Teller()
+        self.ear = self.teller.listener = Ear()
+        self.committer = Committer(disk, self.stage, self.completed.append, self.teller)
 
     def put(self, key: bytes, *, sync: bool = True) -> asyncio.Task[str]:
         """What a verb does: change the stage in one go, then wait for the commit."""
@@ -260,7 +277,7 @@ async def test_a_batch_is_whole_in_the_store_when_readers_are_told(disk: Disk) -
     def look(number: int) -> None:
         seen.append(disk.get(b"%d" % number))
 
-    committer = Committer(disk, stage, look)
+    committer = Committer(disk, stage, look, Teller())
     disk.gate.release(10)
     for number in (1, 2):
         stage.put(b"%d" % number, b"in")
@@ -279,3 +296,42 @@ async def test_work_staged_meanwhile_is_committed_without_asking(rig: Rig, disk:
     await disk.until_begun()
     await rig.committer.settled()
     assert disk.get(b"b") == b""
+
+
+async def test_the_listener_hears_of_every_commit_on_the_loop(rig: Rig, disk: Disk) -> None:
+    first = rig.put(b"a")
+    await disk.until_begun()
+    others = [rig.put(bytes((number,))) for number in range(10)]
+    await _let_run()
+    assert rig.ear.records == []
+    disk.gate.release(2)
+    await first
+    await asyncio.gather(*others)
+    assert rig.ear.records == [1, 10]
+    assert rig.ear.threads == {threading.get_ident()}
+
+
+async def test_the_listener_does_not_hear_of_commits_that_write_nothing(
+    rig: Rig, disk: Disk
+) -> None:
+    disk.gate.release(2)
+    await rig.put(b"a")
+    await rig.committer.commit()
+    await rig.put(b"b")
+    assert rig.ear.records == [1, 1]
+
+
+async def test_the_listener_does_not_hear_of_a_refused_commit(rig: Rig, disk: Disk) -> None:
+    disk.refusal = OSError("disk")
+    disk.gate.release()
+    with pytest.raises(CommitFailed):
+        await rig.put(b"a")
+    assert rig.ear.records == []
+
+
+async def test_the_listener_hears_of_commits_in_memory_too() -> None:
+    rig = Rig(MemoryAdapter())
+    await rig.put(b"a")
+    await rig.put(b"b")
+    assert rig.ear.records == [1, 1]
+    await rig.committer.close()

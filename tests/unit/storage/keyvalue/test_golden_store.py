@@ -210,6 +210,7 @@ MORE: dict[str, str] = {
     f"010712 {MAIL} 6b": _sealed(f"{_id(5)} 04 0100 0400 6d61696c"),
     "010713 0000000000000005": _sealed(_id(6)),
     "010715 0000000000000006": _sealed(_id(5)),
+    "010716 6b657973 00 6b31": _sealed("7b7d"),
     f"0301 00000001 10 {LOG} 00 04": f"0200 {_id(4)} {_sized(M4)} {_id(5)} {_sized(M5)}",
     f"0301 00000001 10 {LOG} 00 06": f"0100 {_id(5)} {_sized(M6)}",
 }
@@ -264,6 +265,7 @@ async def _write_more(engine: KeyValueEngine, clock: FakeClock) -> None:
     late = NewMessage(b"l", deliver_at=now + 10, expires_at=now + 20)
     await engine.publish("default", "late", [late])
     await engine.claim("default", "mail", "w1", 1, None)
+    await engine.put_document("keys", "k1", b"{}")
 
 
 async def test_the_engine_writes_the_golden_store() -> None:

@@ -9,6 +9,7 @@ from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.guarded import Guarded, changing, reading
 from penstock.storage.keyvalue.stage import Stage
+from penstock.storage.keyvalue.telling import Teller
 from penstock.testing.clock import FakeClock
 
 
@@ -39,12 +40,12 @@ async def stage() -> Stage:
 
 @pytest.fixture
 async def committer(stage: Stage) -> Committer:
-    return Committer(MemoryAdapter(), stage, lambda _: None)
+    return Committer(MemoryAdapter(), stage, lambda _: None, Teller())
 
 
 @pytest.fixture
 async def verbs(committer: Committer) -> Verbs:
-    return Verbs(committer, FakeClock(7))
+    return Verbs(committer, FakeClock(7), Teller())
 
 
 async def test_a_verb_answers(verbs: Verbs) -> None:

@@ -145,6 +145,8 @@ def test_claim_ranges_hold_exactly_those_messages(
         (keys.replaced_key(5), "010713 0000000000000005"),
         (keys.QUEUE_NUMBER_KEY, "010714"),
         (keys.replacement_key(6), "010715 0000000000000006"),
+        (keys.document_key("keys", "k1"), "010716 6b65797300 6b31"),
+        (keys.documents_prefix("keys"), "010716 6b65797300"),
         (keys.SEQ_BLOCK_KEY, "0301 00000000 20"),
         (keys.segment_meta_key(1), "0301 00000000 30 00000001"),
     ],

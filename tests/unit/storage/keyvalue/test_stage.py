@@ -197,3 +197,22 @@ def test_completed_is_the_last_commit_in_the_store(stage: Stage) -> None:
     assert (stage.number, stage.completed) == (2, 0)
     stage.committed()
     assert (stage.number, stage.completed) == (2, 1)
+
+
+@pytest.mark.parametrize("change", ["put", "delete"])
+def test_a_record_is_uncommitted_until_its_commit_is_in_the_store(
+    stage: Stage, change: str
+) -> None:
+    seen = [stage.is_uncommitted(b"a")]
+    if change == "put":
+        stage.put(b"a", b"1")
+    else:
+        stage.delete(b"a")
+    seen.append(stage.is_uncommitted(b"a"))
+    stage.take()
+    stage.put(b"b", b"")
+    seen.append(stage.is_uncommitted(b"a"))
+    stage.committed()
+    seen.append(stage.is_uncommitted(b"a"))
+    assert seen == [False, True, True, False]
+    assert stage.is_uncommitted(b"b")

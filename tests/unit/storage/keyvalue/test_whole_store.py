@@ -86,6 +86,7 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "010713": (U64,),
     "010714": (),
     "010715": (U64,),
+    "010716": (TB, REST),
 }
 
 
@@ -217,6 +218,7 @@ VALUES: dict[str, Callable[[bytes], object]] = {
     "010713": _sealed_size(8),
     "010714": _sealed_size(8),
     "010715": _sealed_size(8),
+    "010716": _sealed(0),
     "0301..10": _log_entry,
     "0301..20": _size(16),
     "0301..30": _size(16),
@@ -332,6 +334,7 @@ class Workload:
             await self.engine.put_queue(tenant, "all", QueuePolicy(), Start(Start.EARLIEST))
             await self.engine.route(tenant, "all", 20)
         await self.engine.archived(tenant, Offset(3))
+        await self.engine.put_document("kind\x01", f"{tenant}/{len(names)}", b"x" * len(names))
 
 
 async def _run(seed: int, steps: int) -> dict[bytes, bytes]:

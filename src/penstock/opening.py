@@ -1,12 +1,12 @@
-"""``penstock.open(url)``: a store by URL, as a broker."""
+"""``penstock.open(url)``: a store by URL, as a broker with its keepers."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from types import TracebackType
 
-from penstock.broker.broker import Broker
-from penstock.broker.scope import BrokerOptions
+from penstock.broker import Broker, BrokerOptions
+from penstock.keepers import Keepers
 from penstock.model.limits import check_limits, check_name
 from penstock.storage.engines import open_engine
 
@@ -16,10 +16,11 @@ __all__ = ["Opening", "open"]
 class Opening:
     """A store about to be opened: ``await`` it, or use it in ``async with``."""
 
-    def __init__(self, url: str, tenant: str, options: BrokerOptions) -> None:
+    def __init__(self, url: str, tenant: str, options: BrokerOptions, *, keepers: bool) -> None:
         self._url = url
         self._tenant = tenant
         self._options = options
+        self._keepers = keepers
         self._broker: Broker | None = None
 
     def __await__(self) -> Generator[object, None, Broker]:
@@ -42,11 +43,24 @@ class Opening:
         check_name(self._tenant, "tenant")
         check_limits(self._options.engine.limits)
         engine = await open_engine(self._url, self._options.engine)
-        return Broker(engine, self._options, self._tenant)
+        if not self._keepers:
+            return Broker(engine, self._options, self._tenant)
+        keepers = Keepers(engine, self._options.engine.clock)
+        broker = Broker(engine, self._options, self._tenant, background=keepers)
+        keepers.start()
+        return broker
 
 
 def open(  # noqa: A001  (the name is the verb: penstock.open, like the built-in)
-    url: str, *, tenant: str = "default", options: BrokerOptions | None = None
+    url: str,
+    *,
+    tenant: str = "default",
+    options: BrokerOptions | None = None,
+    keepers: bool = True,
 ) -> Opening:
-    """Open the store that ``url`` names: ``async with penstock.open(url) as q``."""
-    return Opening(url, tenant, options or BrokerOptions())
+    """Open the store that ``url`` names: ``async with penstock.open(url) as q``.
+
+    Keepers sweep it and catch its queues up in the background until it is closed. Without
+    them the caller calls ``sweep`` and ``route``: a test that moves its own clock, say.
+    """
+    return Opening(url, tenant, options or BrokerOptions(), keepers=keepers)

@@ -1,0 +1,143 @@
+"""Payload schemas, the broker's part: what a topic demands, remembered for a second (E1).
+
+A topic's policy may name a schema, and then every payload published under it has to match,
+or nothing of the call is stored. ``compile_schema`` makes the checker of a policy, in
+``json_schemas`` or ``avro_schemas``; each imports its library, which is an extra, when the
+first schema of its kind is seen. A checker waits for nothing, and what it costs is bounded
+by the payload's size.
+
+Most topics have no schema, and a publish may not ask the store each time to learn that.
+``Schemas`` remembers what a topic demands for a second, because another process may change
+it; changes through this process are seen at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from penstock.errors import BadSchema, SchemaViolation
+from penstock.model.clock import Clock
+from penstock.model.message import NewMessage
+from penstock.model.queue import TopicPolicy
+from penstock.storage.contract import Engine
+
+__all__ = ["Checker", "Demand", "Schemas", "check_payloads", "compile_schema"]
+
+#: How long a topic's schema is remembered before the engine is asked again.
+_REMEMBER_MS: Final = 1_000
+#: Topics remembered at once. Whoever publishes to ever new names gets no more than this.
+_MAX_REMEMBERED: Final = 4_096
+#: Compiled schemas kept. One of the largest allowed takes about a megabyte.
+_MAX_COMPILED: Final = 128
+
+
+class Checker(Protocol):
+    """A compiled schema."""
+
+    def violation(self, payload: bytes) -> str | None:
+        """Where the payload breaks the schema and how, in a short text; None if it matches."""
+
+
+class Demand(Struct, frozen=True):
+    """What a topic demanded when it was looked at."""
+
+    registered: bool
+    checker: Checker | None
+    read_at: int
+
+
+class Schemas:
+    """The demands of one tenant's topics."""
+
+    def __init__(self, engine: Engine, tenant: str, clock: Clock) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._clock = clock
+        self._demands: dict[str, Demand] = {}
+        self._changes = 0
+
+    def remembered(self, topic: str) -> Demand | None:
+        """What the topic demands, or None if that has to be read."""
+        demand = self._demands.get(topic)
+        if demand is None or not 0 <= self._clock.now() - demand.read_at < _REMEMBER_MS:
+            return None
+        return demand
+
+    async def read(self, topic: str) -> Demand:
+        """What the topic demands now."""
+        changes = self._changes
+        read_at = self._clock.now()
+        policy = await self._engine.get_topic(self._tenant, topic)
+        demand = Demand(policy is not None, _stored(topic, policy), read_at)
+        # A policy that was changed meanwhile may have been read before the change.
+        if changes == self._changes:
+            if len(self._demands) >= _MAX_REMEMBERED and topic not in self._demands:
+                self._demands.clear()
+            self._demands[topic] = demand
+        return demand
+
+    def forget(self, topic: str) -> None:
+        """The topic's policy was changed, or may have been."""
+        self._changes += 1
+        self._demands.pop(topic, None)
+
+
+def compile_schema(policy: TopicPolicy) -> Checker | None:
+    """The checker of the policy's schema, None without one; ``BadSchema`` if it has none."""
+    if policy.schema is None or policy.schema_type is None:
+        return None
+    return _compiled(policy.schema_type, policy.schema)
+
+
+def check_payloads(checker: Checker, topic: str, messages: Sequence[NewMessage]) -> None:
+    """Refuse the batch if one payload of it breaks the topic's schema."""
+    for index, message in enumerate(messages):
+        violation = checker.violation(message.payload)
+        if violation is not None:
+            which = "The payload" if len(messages) == 1 else f"The payload of message {index}"
+            raise SchemaViolation(
+                f"{which} does not match the schema of topic {topic!r}: {violation}.",
+                index=index,
+            )
+
+
+class _Unusable:
+    """In place of a stored schema that this installation cannot check: it lets nothing pass."""
+
+    def __init__(self, topic: str, error: BadSchema) -> None:
+        self._topic = topic
+        self._detail = error.detail
+
+    def violation(self, payload: bytes) -> str | None:  # noqa: ARG002  (no payload is good)
+        raise BadSchema(f"The schema of topic {self._topic!r} cannot be used. {self._detail}")
+
+
+def _stored(topic: str, policy: TopicPolicy | None) -> Checker | None:
+    if policy is None:
+        return None
+    try:
+        return compile_schema(policy)
+    except BadSchema as error:
+        # Put by a process that could, or by an older version: said to whoever publishes.
+        return _Unusable(topic, error)
+
+
+@lru_cache(maxsize=_MAX_COMPILED)
+def _compiled(schema_type: str, schema: str) -> Checker:
+    try:
+        if schema_type == "avro":
+            from penstock.broker.avro_schemas import AvroChecker  # noqa: PLC0415  (an extra)
+
+            return AvroChecker(schema)
+        from penstock.broker.json_schemas import JsonChecker  # noqa: PLC0415  (an extra)
+
+        return JsonChecker(schema)
+    except ImportError as error:
+        raise BadSchema(
+            f"A schema of type {schema_type} needs a library that is not installed: "
+            "pip install 'penstock[schemas]'."
+        ) from error

@@ -1,0 +1,216 @@
+"""``penstock consume``: deliveries to stdout or to a command, settled afterwards.
+
+A delivery is acked after its line left this process, never before: whoever reads the pipe may
+see one twice, and never misses one. What could not be written is released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+import click
+import msgspec
+from msgspec import Struct
+
+from penstock.cli import printing
+from penstock.cli.amounts import DURATION
+from penstock.cli.executing import execute
+from penstock.cli.options import choices, target_options
+from penstock.cli.session import lasting
+from penstock.cli.showing import safe
+from penstock.model.delivery import Ack, Delivery, Release, Settlement
+from penstock.model.limits import MAX_CLAIM
+from penstock.model.queue import Ordering
+from penstock.verbs import Verbs
+
+__all__ = ["consume"]
+
+#: What one claim waits at the most; waiting longer is claiming again.
+_WAIT_MS: Final = 30_000
+_DEFAULT_BATCH: Final = 100
+
+
+class _Wish(Struct, frozen=True, kw_only=True):
+    """What to claim, and for how long to go on."""
+
+    queue: str
+    consumer: str
+    limit: int | None
+    batch: int
+    lease_ms: int | None
+    wait_ms: int
+    follow: bool
+
+
+@click.command
+@click.argument("queue")
+@click.option("--limit", type=click.IntRange(1), help="Stop after so many.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for more, until Ctrl-C.")
+@click.option(
+    "--wait", "wait_ms", type=DURATION, default="0", help="End when none came for so long: 10s."
+)
+@click.option(
+    "--ack/--no-ack",
+    default=True,
+    show_default=True,
+    help="--no-ack prints one claim and hands it back untouched.",
+)
+@click.option(
+    "--exec",
+    "command",
+    metavar="COMMAND",
+    help="Run this for each, with the payload as its input: ack if it succeeds, nack if not.",
+)
+@click.option("--null", "-0", is_flag=True, help="End payloads with a zero byte, not a newline.")
+@click.option("--consumer", help="The name that claims carry.")
+@click.option("--lease", "lease_ms", type=DURATION, help="How long a claim is held: 30s.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1, MAX_CLAIM),
+    default=_DEFAULT_BATCH,
+    show_default=True,
+    help="Claimed at a time, at the most.",
+)
+@target_options
+@lasting
+async def consume(
+    q: Verbs,
+    /,
+    queue: str,
+    limit: int | None,
+    follow: bool,
+    wait_ms: int,
+    ack: bool,
+    command: str | None,
+    null: bool,
+    consumer: str | None,
+    lease_ms: int | None,
+    batch: int,
+) -> None:
+    """Print the payloads of QUEUE, a line each, and ack them.
+
+    Ends when the queue is empty; with --follow it waits for more. With --json each line is the
+    whole delivery. A delivery is acked after its line was written.
+
+    \b
+    Examples:
+      penstock consume billing --follow
+      penstock consume billing --limit 10 --json
+      penstock consume billing --no-ack
+      penstock consume mails --follow --exec 'sendmail -t'
+    """
+    if not ack and (follow or command):
+        raise click.UsageError("--no-ack prints one claim: it has no --follow and no --exec.")
+    arguments = _split(command)
+    wish = _Wish(
+        queue=queue,
+        consumer=consumer or f"penstock-cli-{os.getpid()}",
+        limit=limit,
+        # A command runs for one at a time, and the others should not wait for it.
+        batch=1 if arguments else batch,
+        lease_ms=lease_ms,
+        wait_ms=wait_ms,
+        follow=follow,
+    )
+    is_ordered = (await q.queue(queue)).policy.ordering is Ordering.PARTITION
+    try:
+        async for deliveries in _claims(q, wish):
+            if arguments:
+                (delivery,) = deliveries
+                await execute(q, delivery, arguments, _as_input(delivery))
+            else:
+                await _print(q, deliveries, end=b"\0" if null else b"\n", ack=ack)
+            if not ack:
+                return
+    finally:
+        if is_ordered:
+            # Its partitions go to the others at once, and not when the lease is over.
+            await q.leave(queue, wish.consumer)
+
+
+async def _claims(q: Verbs, wish: _Wish) -> AsyncIterator[list[Delivery]]:
+    left, waited_ms = wish.limit, 0
+    while left is None or left > 0:
+        wait_ms = _WAIT_MS if wish.follow else min(_WAIT_MS, wish.wait_ms - waited_ms)
+        deliveries = await q.claim(
+            wish.queue,
+            limit=wish.batch if left is None else min(wish.batch, left),
+            consumer=wish.consumer,
+            lease_ms=wish.lease_ms,
+            wait_ms=wait_ms,
+        )
+        if deliveries:
+            waited_ms = 0
+            left = None if left is None else left - len(deliveries)
+            yield deliveries
+            continue
+        waited_ms += wait_ms
+        if not wish.follow and waited_ms >= wish.wait_ms:
+            return
+
+
+async def _print(q: Verbs, deliveries: Sequence[Delivery], *, end: bytes, ack: bool) -> None:
+    """Write, then settle. Nothing can interrupt between the two but the end of the process."""
+    stream = printing.raw_output()
+    try:
+        for delivery in deliveries:
+            stream.write(_line(delivery) + (b"\n" if choices().json else end))
+        stream.flush()
+    except OSError:
+        # The reader is gone or the disk is full. Some lines may have arrived: they will twice.
+        await _settle(q, [Release(item.receipt) for item in deliveries], deliveries[0].queue)
+        raise
+    settlements = [(Ack if ack else Release)(item.receipt) for item in deliveries]
+    await _settle(q, settlements, deliveries[0].queue)
+
+
+async def _settle(q: Verbs, settlements: Sequence[Settlement], queue: str) -> None:
+    """Settle to the end, even if Ctrl-C comes meanwhile: the lines are out."""
+    settling = asyncio.ensure_future(q.settle(queue, settlements))
+    try:
+        reply = await asyncio.shield(settling)
+    except asyncio.CancelledError:
+        await settling
+        raise
+    stale = sum(not outcome.ok for outcome in reply.outcomes)
+    if stale:
+        printing.note(f"{stale} leases were over before they could be settled: see --lease.")
+
+
+def _line(delivery: Delivery) -> bytes:
+    if choices().json:
+        return msgspec.json.format(_as_json(delivery), indent=-1)
+    if sys.stdout.isatty():
+        # Somebody else wrote the payload; a terminal should not obey it.
+        return safe(delivery.payload.decode(errors="backslashreplace"), lines=True).encode()
+    return delivery.payload
+
+
+def _as_input(delivery: Delivery) -> bytes:
+    return _as_json(delivery) if choices().json else delivery.payload
+
+
+def _as_json(delivery: Delivery) -> bytes:
+    # The server's own form of a delivery in JSON; not loaded for anything else.
+    from penstock.wire.payloads import shown_delivery  # noqa: PLC0415
+
+    return msgspec.json.encode(shown_delivery(delivery))
+
+
+def _split(command: str | None) -> list[str]:
+    """The command's words; one that cannot be found is refused before anything is claimed."""
+    if command is None:
+        return []
+    try:
+        arguments = shlex.split(command)
+    except ValueError as error:
+        raise click.UsageError(f"--exec does not parse: {error}.") from error
+    if not arguments or shutil.which(arguments[0]) is None:
+        raise click.UsageError(f"--exec: there is no command {safe(command)!r}.")
+    return arguments

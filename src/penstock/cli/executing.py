@@ -1,0 +1,73 @@
+"""``consume --exec``: one command a delivery; how it ends is how the delivery is settled.
+
+The lease is extended while the command runs. If this process is told to stop, so is the command,
+and the delivery is released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
+
+from penstock.cli import printing
+from penstock.errors import StaleReceipt
+from penstock.model.delivery import Delivery
+from penstock.verbs import Verbs
+
+__all__ = ["execute"]
+
+
+async def execute(q: Verbs, delivery: Delivery, arguments: Sequence[str], given: bytes) -> None:
+    """Run the command with ``given`` as its input, and settle by its exit code."""
+    process = await asyncio.create_subprocess_exec(
+        *arguments, stdin=PIPE, env={**os.environ, **_variables(delivery)}
+    )
+    holding = asyncio.create_task(_hold(q, delivery))
+    try:
+        await process.communicate(given)
+    except asyncio.CancelledError:
+        await _stop(process)
+        await q.release(delivery)
+        raise
+    finally:
+        holding.cancel()
+    try:
+        if process.returncode == 0:
+            await q.ack(delivery)
+        else:
+            await q.nack(delivery, f"{arguments[0]} ended with {process.returncode}")
+    except StaleReceipt as error:
+        printing.note(f"{error.detail} {error.advice}")
+
+
+async def _hold(q: Verbs, delivery: Delivery) -> None:
+    """Extend the lease again and again, early enough for two attempts to fail."""
+    lease_ms = delivery.lease_deadline - delivery.claimed_at
+    while True:
+        await asyncio.sleep(lease_ms / 3000)
+        try:
+            await q.extend(delivery, lease_ms)
+        except StaleReceipt:
+            return  # Settling will say so.
+
+
+async def _stop(process: Process) -> None:
+    try:
+        process.terminate()
+    except ProcessLookupError:
+        return
+    await process.wait()
+
+
+def _variables(delivery: Delivery) -> dict[str, str]:
+    """What a command may want to know beside the payload."""
+    message = delivery.message
+    return {
+        "PENSTOCK_MESSAGE_ID": str(message.id),
+        "PENSTOCK_QUEUE": delivery.queue,
+        "PENSTOCK_TOPIC": message.topic,
+        "PENSTOCK_ATTEMPTS": str(delivery.attempts),
+        "PENSTOCK_CONTENT_TYPE": message.content_type or "",
+    }

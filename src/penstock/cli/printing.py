@@ -1,0 +1,158 @@
+"""What a command prints: tables for people, aligned text for pipes, JSON for programs.
+
+Data goes to stdout, everything about it (progress, notes, errors) to stderr. With ``--json`` a
+command prints one JSON document, or one JSON value a line where it may go on for ever; on a
+terminal without it tables have colours, and through a pipe the same columns are plain text,
+uncut, with bare numbers. rich is imported when there is a terminal to draw on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import BinaryIO, Final, TypeAlias
+
+import click
+import msgspec
+from msgspec import Struct
+
+from penstock.cli.amounts import to_header
+from penstock.cli.showing import safe
+from penstock.model.message import HeaderValue
+
+__all__ = [
+    "Cell",
+    "Column",
+    "document",
+    "fields",
+    "headers",
+    "line",
+    "note",
+    "raw_output",
+    "setting",
+    "table",
+]
+
+#: None is an empty cell.
+Cell: TypeAlias = str | int | bool | None
+
+_GAP: Final = "  "
+
+
+class Column(Struct, frozen=True):
+    """One column: its title, where its cells stand, and how a terminal colours it."""
+
+    title: str
+    right: bool = False
+    style: str = ""
+    alarm: bool = False
+    """A number other than zero is something to look at."""
+
+
+def document(value: object) -> None:
+    """One JSON document: indented on a terminal, on one line elsewhere."""
+    _write(msgspec.json.format(_encode(value), indent=2 if sys.stdout.isatty() else -1))
+
+
+def line(value: object) -> None:
+    """One JSON value on a line of its own; a reader gets it at once."""
+    _write(msgspec.json.format(_encode(value), indent=-1))
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], empty: str) -> None:
+    """Rows under their titles; ``empty`` on stderr when there are none."""
+    listed = [tuple(row) for row in rows]
+    if not listed:
+        note(empty)
+    elif sys.stdout.isatty():
+        _draw(columns, listed)
+    else:
+        _align(columns, listed)
+
+
+def fields(pairs: Iterable[tuple[str, Cell]]) -> None:
+    """One thing with its fields, a line each; empty ones are left out."""
+    shown = [(name, _plain(value)) for name, value in pairs if value not in (None, "")]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, text in shown:
+        click.echo(click.style(f"{name:{width}}", dim=True) + _GAP + text)
+
+
+def headers(given: Mapping[str, HeaderValue]) -> str:
+    """Headers as ``publish --header`` takes them."""
+    return " ".join(f"{name}={_value(value)}" for name, value in given.items())
+
+
+def setting(value: str | float) -> str:
+    """A setting as its file writes it; booleans are not yes and no there."""
+    return _encode(value).decode() if isinstance(value, bool) else str(value)
+
+
+def note(text: str) -> None:
+    """Something for a person to know, on stderr."""
+    click.echo(safe(text, lines=True), err=True)
+
+
+def raw_output() -> BinaryIO:
+    """Stdout for payloads, byte for byte."""
+    # What was printed as text before comes first.
+    sys.stdout.flush()
+    return sys.stdout.buffer
+
+
+def _write(encoded: bytes) -> None:
+    stream = raw_output()
+    stream.write(encoded + b"\n")
+    stream.flush()
+
+
+def _encode(value: object) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def _value(value: HeaderValue) -> str:
+    # Text that reads as a number or a truth keeps its quotes, and the same header comes back.
+    if isinstance(value, str) and to_header(f"h={value}") == ("h", value):
+        return value
+    return _encode(value).decode()
+
+
+def _plain(value: Cell) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return safe(str(value))
+
+
+def _align(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    lines = [[column.title for column in columns]]
+    lines += ([_plain(cell) for cell in row] for row in rows)
+    widths = [max(len(cells[place]) for cells in lines) for place in range(len(columns))]
+    for cells in lines:
+        parts = [
+            cell.rjust(width) if column.right else cell.ljust(width)
+            for cell, width, column in zip(cells, widths, columns, strict=True)
+        ]
+        click.echo(_GAP.join(parts).rstrip())
+
+
+def _draw(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    # A tenth of a second to import, which only a person at a terminal pays.
+    from rich import box  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    drawn = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for column in columns:
+        drawn.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+    for row in rows:
+        cells = []
+        for cell, column in zip(row, columns, strict=True):
+            is_number = isinstance(cell, int) and not isinstance(cell, bool)
+            text = f"{cell:,}" if is_number and column.right else _plain(cell)
+            style = "bold red" if column.alarm and cell else column.style
+            cells.append(Text(text, style="dim" if is_number and not cell else style))
+        drawn.add_row(*cells)
+    Console(file=sys.stdout).print(drawn)

@@ -1,0 +1,194 @@
+"""The program: its commands, and how each of its ends looks from outside.
+
+Whatever stops a command becomes a line on stderr that says what is wrong, a line that says
+what to do, and an exit code (``penstock.cli.exits``). Tracebacks are for ``--debug``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from traceback import print_exception
+from typing import Any, Final, NoReturn
+
+import click
+
+from penstock.cli.exits import Exit, exit_of
+from penstock.cli.family import Family
+from penstock.cli.options import Choices, target_options
+from penstock.cli.showing import safe
+from penstock.errors import PenstockError, StoreLocked, Unreachable
+from penstock.version import VERSION
+
+__all__ = ["main", "program"]
+
+#: Command to "module:name". A command is imported when it is called or listed.
+_COMMANDS: Final = {
+    "serve": "penstock.cli.serve:serve",
+    "publish": "penstock.cli.publish:publish",
+    "consume": "penstock.cli.consume:consume",
+    "queue": "penstock.cli.queue.family:queue",
+    "topic": "penstock.cli.topic:topic",
+    "tail": "penstock.cli.tail:tail",
+    "peek": "penstock.cli.peek:peek",
+    "replay": "penstock.cli.replay:replay",
+    "message": "penstock.cli.message:message",
+    "history": "penstock.cli.message:history",
+    "result": "penstock.cli.message:result",
+    "work": "penstock.cli.work:work",
+    "verify": "penstock.cli.verify:verify",
+    "bench": "penstock.cli.bench:bench",
+    "migrate": "penstock.cli.migrate:migrate",
+    "config": "penstock.cli.config:config",
+    "key": "penstock.cli.key:key",
+}
+
+
+class Program(Family):
+    """The top: loads commands when they are asked for, and ends as the exit codes say."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of a message's life, not by name."""
+        del ctx
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported now."""
+        del ctx
+        module, _, name = _COMMANDS.get(cmd_name, "").partition(":")
+        if not module:
+            return None
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; a reader that left is not an error of ours."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            _abandon_stdout()
+            raise click.exceptions.Exit(Exit.BROKEN_PIPE) from None
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run, and leave with the code that fits. It never returns."""
+        del standalone_mode
+        kept = Choices()
+        try:
+            code = super().main(
+                args,
+                prog_name or "penstock",
+                complete_var,
+                standalone_mode=False,
+                windows_expand_args=windows_expand_args,
+                obj=kept,
+                **extra,
+            )
+            # Text that is still in Python's buffer belongs to the command, errors included.
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _abandon_stdout()
+            code = Exit.BROKEN_PIPE
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  (the edge of the program)
+            code = _report(error, debug=kept.debug)
+        sys.exit(code if isinstance(code, int) else Exit.OK)
+
+
+def _report(error: BaseException, *, debug: bool) -> int:
+    """Say what happened on stderr, and choose the code."""
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        click.echo("interrupted", err=True)
+        return Exit.INTERRUPTED
+    if debug:
+        print_exception(error)
+    if isinstance(error, click.ClickException):
+        error.show()
+        return error.exit_code
+    if isinstance(error, PenstockError):
+        _complain(error.detail, " ".join((error.advice, *_more_advice(error))))
+        return exit_of(error)
+    _complain(
+        f"{type(error).__name__}: {error}",
+        "This is unexpected; --debug prints where it happened.",
+    )
+    return Exit.UNEXPECTED
+
+
+def _complain(detail: str, advice: str) -> None:
+    click.echo(click.style("error: ", fg="red", bold=True) + safe(detail), err=True)
+    click.echo(f"       {safe(advice)}", err=True)
+
+
+def _more_advice(error: PenstockError) -> tuple[str, ...]:
+    """What the command line can say beyond the error's own advice."""
+    if isinstance(error, StoreLocked):
+        return ("If a server has it open, talk to that: --url http://127.0.0.1:8080.",)
+    if isinstance(error, Unreachable):
+        return ("`penstock serve` starts a server; --store opens a store without one.",)
+    return ()
+
+
+def _abandon_stdout() -> None:
+    """Nobody reads any more: keep the interpreter from flushing into the void at its end."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return
+    void = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(void, descriptor)
+    os.close(void)
+
+
+def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    del param
+    if wanted:
+        click.echo(f"penstock {VERSION}")
+        ctx.exit()
+
+
+@click.group(name="penstock", cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
+@target_options
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Print the version.",
+)
+def program() -> None:
+    """A durable message queue.
+
+    Commands talk to a server (--url, PENSTOCK_URL) or open a store directly (--store). Without
+    either they use the settings: `penstock config` prints them.
+
+    \b
+    Examples:
+      penstock serve
+      penstock publish orders '{"order": 7}' --header amount=250
+      penstock queue create billing --filter "topic = 'orders' AND amount >= 100"
+      penstock consume billing --follow
+      penstock replay billing --where "country = 'AT'" --dry-run
+
+    \b
+    Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad input, 4 not found, 5 conflict,
+    6 full or busy (try later), 7 unreachable or store unavailable, 8 no access,
+    9 verify found violations, 130 interrupted.
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line of this process."""
+    program.main()

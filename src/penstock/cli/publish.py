@@ -1,0 +1,253 @@
+"""``penstock publish``: one message, or a stream of them in batches.
+
+The bytes that come in are the bytes that are stored, whatever they mean (P3). A batch is stored
+as a whole (P2); after an error the command says how many messages are safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import click
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.cli import printing
+from penstock.cli.amounts import DURATION, HEADER
+from penstock.cli.options import choices, target_options
+from penstock.cli.progress import meter
+from penstock.cli.reading import Source, open_source, read_payload
+from penstock.cli.session import open_target, run
+from penstock.cli.target import find_target
+from penstock.errors import BadInput, PenstockError
+from penstock.model.limits import DEFAULT_PRIORITY, MAX_BATCH, MAX_PRIORITY
+from penstock.model.message import HeaderValue, NewMessage, PublishReply
+from penstock.verbs import Verbs
+
+__all__ = ["publish"]
+
+#: Payload bytes that one batch gathers: a request stays far below what a server accepts.
+_BATCH_BYTES: Final = 4 * 1024 * 1024
+_DEFAULT_BATCH: Final = 500
+_LINES: Final = "lines"
+_NDJSON: Final = "ndjson"
+
+
+class Streamed(Struct, frozen=True):
+    """What became of a stream."""
+
+    published: int = 0
+    duplicates: int = 0
+    replaced: int = 0
+    first_id: int | None = None
+    last_id: int | None = None
+    durability: str | None = None
+
+
+@click.command
+@click.argument("topic")
+@click.argument("payload", required=False)
+@click.option(
+    "--header",
+    "-H",
+    "headers",
+    type=HEADER,
+    multiple=True,
+    help="A header; repeat it for more. 250, 2.5, true and false have their type, and quotes "
+    "('zip=\"01234\"') make text of anything.",
+)
+@click.option(
+    "--id", metavar="ID", help="The idempotency id; in a stream each message's is ID-NUMBER."
+)
+@click.option("--key", help="Replaces the unclaimed message with the same key.")
+@click.option("--partition-key", help="What ordered queues keep the order within.")
+@click.option(
+    "--priority",
+    type=click.IntRange(0, MAX_PRIORITY),
+    default=DEFAULT_PRIORITY,
+    show_default=True,
+    help="9 goes first.",
+)
+@click.option("--delay", type=DURATION, help="Deliver after this time: 5s, 10m, 2h.")
+@click.option("--ttl", type=DURATION, help="Expire after this time.")
+@click.option("--content-type", help="What the payload is, such as application/json.")
+@click.option("--lines", "form", flag_value=_LINES, help="Every line of the input is a message.")
+@click.option(
+    "--ndjson",
+    "form",
+    flag_value=_NDJSON,
+    help="Every line is a JSON object: payload, payload_text or payload_base64, and options "
+    "of its own (headers, id, key, priority …).",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(1, MAX_BATCH),
+    default=_DEFAULT_BATCH,
+    show_default=True,
+    help="Messages of a stream that are stored together, at the most.",
+)
+@target_options
+def publish(
+    topic: str,
+    payload: str | None,
+    headers: tuple[tuple[str, HeaderValue], ...],
+    id: str | None,
+    key: str | None,
+    partition_key: str | None,
+    priority: int,
+    delay: int | None,
+    ttl: int | None,
+    content_type: str | None,
+    form: str | None,
+    batch: int,
+) -> None:
+    """Publish PAYLOAD to TOPIC: text, @FILE, or - for stdin.
+
+    The reply comes when the message is on disk. Bytes are stored as they are. Without PAYLOAD
+    the input is read. With --lines or --ndjson it is a stream, published in batches as it
+    arrives; with --id, repeating an interrupted stream publishes nothing twice.
+
+    \b
+    Examples:
+      penstock publish orders '{"order": 7}' -H amount=250 -H country=DE
+      penstock publish images @photo.png --content-type image/png
+      penstock publish jobs "wake up" --delay 10m --priority 9
+      cat orders.txt | penstock publish orders --lines --id import-7
+    """
+    template = NewMessage(
+        b"",
+        dict(headers),
+        id,
+        key,
+        partition_key,
+        priority,
+        content_type,
+        delay_ms=delay,
+        ttl_ms=ttl,
+    )
+    if form is None:
+        run(_publish_one(topic, payload, template))
+    else:
+        run(_publish_stream(topic, payload, _Reader(template, form), batch))
+
+
+async def _publish_one(topic: str, argument: str | None, template: NewMessage) -> None:
+    # Read before the store is opened: a missing file should not leave an empty store behind.
+    raw, natural_type = await read_payload(argument)
+    message = replace(template, payload=raw, content_type=template.content_type or natural_type)
+    async with open_target(find_target()) as q:
+        reply = await q.publish_batch(topic, [message])
+    (done,) = reply.messages
+    if choices().json:
+        durability = reply.durability
+        printing.document({**msgspec.structs.asdict(done), "durability": durability})
+        return
+    how = "duplicate of" if done.duplicate else "replaced" if done.replaced else "published"
+    click.echo(f"{how} message {done.id}")
+
+
+async def _publish_stream(topic: str, argument: str | None, reader: _Reader, batch: int) -> None:
+    with open_source(argument) as source:
+        async with open_target(find_target(), patient=True) as q:
+            done = await _pump(q, topic, source, reader, batch)
+    if choices().json:
+        printing.document(done)
+        return
+    details = [f"{done.duplicates} duplicates"] * bool(done.duplicates)
+    details += [f"{done.replaced} replaced"] * bool(done.replaced)
+    told = f" ({', '.join(details)})" if details else ""
+    click.echo(f"published {done.published} messages{told}")
+
+
+async def _pump(q: Verbs, topic: str, source: Source, reader: _Reader, batch: int) -> Streamed:
+    done = Streamed()
+    try:
+        with meter("publishing", source.size) as bar:
+            async for lines in source.lines():
+                for group in _batches(reader.messages(lines), batch):
+                    done = _counted(done, await q.publish_batch(topic, group))
+                    bar.name(f"published {done.published:,}")
+                bar.reach(source.position if source.size is not None else done.published)
+    except PenstockError:
+        if done.published:
+            printing.note(
+                f"{done.published} messages were published before this. With --id the stream "
+                "can be repeated from its beginning without publishing them twice."
+            )
+        raise
+    return done
+
+
+class _Reader:
+    """Makes messages of lines."""
+
+    def __init__(self, template: NewMessage, form: str) -> None:
+        self._template = template
+        self._form = form
+        self._number = 0
+
+    def messages(self, lines: Sequence[bytes]) -> Iterator[NewMessage]:
+        """A message a line; what is wrong with one names its number."""
+        for line in lines:
+            self._number += 1
+            if self._form == _LINES:
+                yield self._named(replace(self._template, payload=line))
+            elif line.strip():
+                yield self._named(self._decoded(line))
+
+    def _named(self, message: NewMessage) -> NewMessage:
+        """An id of the line's own, made of the one that was given."""
+        if self._template.id is None or message.id != self._template.id:
+            return message
+        return replace(message, id=f"{self._template.id}-{self._number}")
+
+    def _decoded(self, line: bytes) -> NewMessage:
+        # The codecs of the wire are not needed for anything else here.
+        from penstock.wire.codecs import Codec  # noqa: PLC0415
+        from penstock.wire.payloads import JsonMessage, to_new_message  # noqa: PLC0415
+
+        try:
+            given = to_new_message(Codec(JsonMessage).from_json(line))
+        except BadInput as error:
+            raise BadInput(f"Line {self._number}: {error.detail}", field=error.field) from error
+        common = self._template
+        return NewMessage(
+            given.payload,
+            {**common.headers, **given.headers},
+            given.id or common.id,
+            given.key or common.key,
+            given.partition_key or common.partition_key,
+            given.priority if given.priority != DEFAULT_PRIORITY else common.priority,
+            given.content_type or common.content_type,
+            given.deliver_at,
+            given.expires_at,
+            common.delay_ms if given.delay_ms is given.deliver_at is None else given.delay_ms,
+            common.ttl_ms if given.ttl_ms is given.expires_at is None else given.ttl_ms,
+        )
+
+
+def _batches(messages: Iterator[NewMessage], most: int) -> Iterator[list[NewMessage]]:
+    group: list[NewMessage] = []
+    size = 0
+    for message in messages:
+        if group and (len(group) == most or size + len(message.payload) > _BATCH_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(message)
+        size += len(message.payload)
+    if group:
+        yield group
+
+
+def _counted(done: Streamed, reply: PublishReply) -> Streamed:
+    ids = [item.id for item in reply.messages]
+    return Streamed(
+        done.published + len(ids),
+        done.duplicates + sum(item.duplicate for item in reply.messages),
+        done.replaced + sum(item.replaced for item in reply.messages),
+        min(ids) if done.first_id is None else done.first_id,
+        ids[-1],
+        reply.durability,
+    )

@@ -1,0 +1,116 @@
+"""Queues in words and numbers: their policy, their counts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import asdict
+
+from penstock.cli import printing
+from penstock.cli.options import choices
+from penstock.cli.printing import Cell, Column
+from penstock.cli.showing import age, moment
+from penstock.model.delivery import QueueStats
+from penstock.model.queue import QueueInfo
+
+__all__ = ["NUMBERS", "called", "combined", "info_fields", "numbers", "print_info", "stat_fields"]
+
+NUMBERS: Final = (
+    Column("queue", style="bold"),
+    Column("available", right=True),
+    Column("in flight", right=True),
+    Column("delayed", right=True),
+    Column("done", right=True),
+    Column("failed", right=True, alarm=True),
+    Column("expired", right=True),
+    Column("lag", right=True),
+    Column("oldest", right=True),
+)
+
+
+def numbers(name: str, stats: QueueStats) -> tuple[Cell, ...]:
+    """A row under ``NUMBERS``."""
+    return (
+        name,
+        stats.available,
+        stats.in_flight,
+        stats.delayed,
+        stats.done,
+        stats.failed,
+        stats.expired,
+        stats.lag,
+        age(stats.oldest_available_ms),
+    )
+
+
+def called(info: QueueInfo) -> str:
+    """The name, and that it is paused."""
+    return f"{info.name} (paused)" if info.policy.paused else info.name
+
+
+def combined(info: QueueInfo, stats: QueueStats) -> dict[str, object]:
+    """A queue with its numbers, as JSON."""
+    return {**asdict(info), "stats": stats}
+
+
+def print_info(info: QueueInfo) -> None:
+    """The queue as it is now."""
+    if choices().json:
+        printing.document(info)
+    else:
+        printing.fields(info_fields(info))
+
+
+def info_fields(info: QueueInfo) -> list[tuple[str, Cell]]:
+    """The policy, a field a line."""
+    policy = info.policy
+    return [
+        ("queue", info.name),
+        ("filter", policy.filter),
+        ("filter version", info.filter_version),
+        ("description", policy.description),
+        ("paused", policy.paused),
+        ("max attempts", policy.max_attempts),
+        ("visibility timeout", age(policy.visibility_timeout_ms)),
+        ("lease", f"{age(policy.min_lease_ms)} to {age(policy.max_lease_ms)}"),
+        ("backoff", f"{age(policy.backoff.base_ms)} to {age(policy.backoff.max_ms)}"),
+        ("done retention", _kept(policy.done_retention_s)),
+        ("failed retention", _kept(policy.failed_retention_s)),
+        ("max depth", "none" if policy.max_depth is None else policy.max_depth),
+        (
+            "throughput limit",
+            "none" if policy.throughput_limit is None else f"{policy.throughput_limit} a second",
+        ),
+        ("ordering", policy.ordering.value),
+        ("partition concurrency", policy.partition_concurrency),
+        ("bucket size", policy.bucket_size),
+        ("created", moment(info.created_at)),
+        ("routed", "caught up" if info.cursor is None else f"next is offset {info.cursor}"),
+    ]
+
+
+def stat_fields(stats: QueueStats) -> list[tuple[str, Cell]]:
+    """The numbers, a field a line."""
+    consumers = ", ".join(
+        f"{name} {count}" for name, count in sorted(stats.in_flight_by_consumer.items())
+    )
+    return [
+        ("available", stats.available),
+        ("in flight", stats.in_flight),
+        ("by consumer", consumers),
+        ("delayed", stats.delayed),
+        ("done", stats.done),
+        ("failed", stats.failed),
+        ("expired", stats.expired),
+        ("oldest available", age(stats.oldest_available_ms)),
+        ("lag", stats.lag),
+        ("watermark", stats.watermark),
+        ("grants", stats.grants),
+        ("acks", stats.acks),
+        ("nacks", stats.nacks),
+        ("failures", stats.failures),
+    ]
+
+
+def _kept(seconds: int) -> str:
+    return age(seconds * 1000) if seconds else "for ever"

@@ -1,0 +1,212 @@
+"""``penstock tail``: the log, its end or from a place on, and on as it grows.
+
+The log is what was published, whatever queues took it. Reading it consumes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Final, TypeAlias
+
+import click
+
+from penstock.cli import printing
+from penstock.cli.amounts import is_count, to_duration_ms
+from penstock.cli.options import choices, target_options
+from penstock.cli.session import lasting
+from penstock.cli.showing import moment, preview, safe
+from penstock.model.clock import SystemClock
+from penstock.model.delivery import LogEntry, LogPage
+from penstock.model.limits import MAX_PAGE
+from penstock.model.message import Offset
+from penstock.verbs import Verbs
+
+__all__ = ["tail"]
+
+#: Entries of one read; with payloads fewer, because a page is held in memory whole.
+_PAGE: Final = MAX_PAGE
+_PAYLOAD_PAGE: Final = 50
+#: How often the end of the log is looked at while nothing comes.
+_POLL_S: Final = 0.25
+_LAST: Final = 10
+
+Wanted: TypeAlias = Callable[[LogEntry], bool]
+
+
+class _Place(click.ParamType[int | str | datetime]):
+    """``earliest``, ``latest``, an offset, how long ago, or a time."""
+
+    name = "earliest|latest|OFFSET|AGO|TIME"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str | datetime:
+        """A word, an offset, or a time."""
+        text = str(value)
+        if text in ("earliest", "latest"):
+            return text
+        if is_count(text):
+            return int(text)
+        try:
+            if re.fullmatch(r"[0-9]{4}-.*", text):
+                at = datetime.fromisoformat(text)
+                return at.replace(tzinfo=UTC) if at.tzinfo is None else at
+            ago_ms = to_duration_ms(text)
+        except ValueError:
+            self.fail(
+                f"{text!r} is not earliest, latest, an offset, 10m (ago) or 2025-01-01T00:00Z.",
+                param,
+                ctx,
+            )
+        return datetime.fromtimestamp((SystemClock().now() - ago_ms) / 1000, UTC)
+
+
+@click.command
+@click.option("--where", help="Only what this filter is TRUE for.")
+@click.option(
+    "--from",
+    "place",
+    type=_Place(),
+    help="Begin there: an offset, 10m for ten minutes ago, 2025-01-01T00:00Z.",
+)
+@click.option(
+    "--last",
+    "-n",
+    type=click.IntRange(0),
+    default=_LAST,
+    show_default=True,
+    help="Without --from: so many entries from the end.",
+)
+@click.option("--limit", type=click.IntRange(1), help="Stop after so many.")
+@click.option("--follow", "-f", is_flag=True, help="Go on as the log grows, until Ctrl-C.")
+@click.option("--payloads", is_flag=True, help="Show payloads too.")
+@target_options
+@lasting
+async def tail(
+    q: Verbs,
+    /,
+    where: str | None,
+    place: int | str | datetime | None,
+    last: int,
+    limit: int | None,
+    follow: bool,
+    payloads: bool,
+) -> None:
+    """Print the log. With --json, one line an entry.
+
+    \b
+    Examples:
+      penstock tail --follow
+      penstock tail --from 10m --where "topic = 'orders' AND amount >= 100"
+      penstock tail --from earliest --payloads --json > log.ndjson
+    """
+    wanted = _matcher(where)
+    end = await q.log_end()
+    if place is None:
+        first, entries = int(end), await _last(q, wanted, last, end, payloads)
+        _print(entries[: limit or len(entries)])
+        limit = None if limit is None else limit - len(entries)
+    else:
+        first = await _offset(q, place, end)
+    if limit is not None and limit <= 0:
+        return
+    async for page in _pages(q, first, payloads, follow=follow):
+        found = [entry for entry in page.entries if wanted(entry)]
+        _print(found if limit is None else found[:limit])
+        if limit is not None:
+            limit -= len(found)
+            if limit <= 0:
+                return
+
+
+async def _pages(
+    q: Verbs, first: int, payloads: bool, *, follow: bool = False, before: int | None = None
+) -> AsyncIterator[LogPage]:
+    """Pages up to the end or to ``before``; beyond the end where it is followed."""
+    size = _PAYLOAD_PAGE if payloads else _PAGE
+    while before is None or first < before:
+        page = await q.read_log(first, limit=size, payloads=payloads)
+        if before is not None:
+            entries = tuple(entry for entry in page.entries if entry.message.offset < before)
+            page = LogPage(entries, page.next_offset)
+        if page.entries:
+            first = page.next_offset
+            yield page
+        elif follow:
+            await asyncio.sleep(_POLL_S)
+        else:
+            return
+
+
+async def _last(
+    q: Verbs, wanted: Wanted, count: int, end: Offset, payloads: bool
+) -> list[LogEntry]:
+    """The last ``count`` entries that are wanted, found backwards.
+
+    Offsets have gaps: a store leaves some when it is opened again, and retention makes others.
+    An empty stretch doubles the next one.
+    """
+    size = _PAYLOAD_PAGE if payloads else _PAGE
+    found: list[LogEntry] = []
+    before, step = int(end), size
+    while before > 0 and len(found) < count:
+        start = max(0, before - step)
+        seen, older = False, []
+        async for page in _pages(q, start, payloads, before=before):
+            seen = True
+            older += [entry for entry in page.entries if wanted(entry)]
+            # Only the last ones count, however long the stretch is.
+            del older[: max(0, len(older) - count)]
+        found = older[max(0, len(older) + len(found) - count) :] + found
+        before, step = start, size if seen else step * 2
+    return found
+
+
+async def _offset(q: Verbs, place: int | str | datetime, end: Offset) -> int:
+    if isinstance(place, int):
+        return place
+    if isinstance(place, str):
+        return 0 if place == "earliest" else end
+    at = int(place.timestamp() * 1000)
+    low, high = 0, int(end)
+    while low < high:  # Bisects by the time of publishing, which only grows.
+        middle = (low + high) // 2
+        page = await q.read_log(middle, limit=1)
+        if not page.entries or page.entries[0].message.published_at >= at:
+            high = middle
+        else:
+            low = page.entries[0].message.offset + 1
+    return low
+
+
+def _matcher(where: str | None) -> Wanted:
+    if where is None:
+        return lambda _: True
+    from penstock.filters import parse  # noqa: PLC0415  (only who filters loads the parser)
+
+    compiled = parse(where)
+    return lambda entry: compiled.matches(entry.message)
+
+
+def _print(entries: list[LogEntry]) -> None:
+    if choices().json:
+        # The server's own form of an entry in JSON; not loaded for anything else.
+        from penstock.wire.payloads import shown_log  # noqa: PLC0415
+
+        for shown in shown_log(LogPage(tuple(entries), Offset(0))).entries:
+            printing.line(shown)
+        return
+    for entry in entries:
+        found = entry.message
+        parts = [
+            click.style(str(found.offset), bold=True),
+            click.style(moment(found.published_at), dim=True),
+            found.topic,
+            safe(printing.headers(found.headers)),
+        ]
+        if entry.payload is not None:
+            parts.append(preview(entry.payload, 120))
+        click.echo("  ".join(part for part in parts if part))

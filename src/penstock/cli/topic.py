@@ -1,0 +1,149 @@
+"""``penstock topic``: what a topic demands of what is published under it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from penstock.cli import printing
+from penstock.cli.amounts import DURATION
+from penstock.cli.family import Family
+from penstock.cli.options import choices, target_options
+from penstock.cli.printing import Column
+from penstock.cli.session import creating, on_target
+from penstock.cli.showing import age
+from penstock.errors import BadInput, UnknownTopic
+from penstock.model.queue import MAX_SCHEMA_BYTES, TopicPolicy
+from penstock.verbs import Verbs
+
+__all__ = ["topic"]
+
+
+@click.group(cls=Family)
+def topic() -> None:
+    """Register topics: default ttl, dedup window, payload schema.
+
+    A topic needs no registration unless the setting require_topics asks for it.
+
+    \b
+    Example:
+      penstock topic put orders --schema-type json-schema --schema @order.schema.json
+    """
+
+
+@topic.command
+@click.argument("name")
+@click.option("--default-ttl", type=DURATION, help="For messages that bring none.")
+@click.option("--dedup-window", type=DURATION, help="How long an idempotency id is remembered.")
+@click.option("--schema-type", type=click.Choice(["json-schema", "avro"]), help="Its language.")
+@click.option("--schema", metavar="TEXT|@FILE", help="What payloads have to follow.")
+@target_options
+@creating
+async def put(
+    q: Verbs,
+    /,
+    name: str,
+    default_ttl: int | None,
+    dedup_window: int | None,
+    schema_type: str | None,
+    schema: str | None,
+) -> None:
+    """Register the topic NAME, or replace its policy.
+
+    \b
+    Examples:
+      penstock topic put orders --default-ttl 7d --dedup-window 1h
+      penstock topic put orders --schema-type json-schema --schema @order.schema.json
+    """
+    policy = TopicPolicy(
+        default_ttl_ms=default_ttl,
+        dedup_window_ms=TopicPolicy().dedup_window_ms if dedup_window is None else dedup_window,
+        schema_type=schema_type,
+        schema=None if schema is None else _read_schema(schema),
+    )
+    await q.put_topic(name, policy)
+    _print(name, policy)
+
+
+@topic.command(name="list")
+@target_options
+@on_target
+async def list_topics(q: Verbs) -> None:
+    """List the registered topics.
+
+    \b
+    Example:
+      penstock topic list --json
+    """
+    listed = await q.topics()
+    if choices().json:
+        printing.document([{"name": name, "policy": policy} for name, policy in listed])
+        return
+    columns = (Column("topic", style="bold"), Column("default ttl"), Column("dedup window"))
+    rows = [
+        (name, age(policy.default_ttl_ms), age(policy.dedup_window_ms), policy.schema_type)
+        for name, policy in listed
+    ]
+    printing.table((*columns, Column("schema")), rows, "No topic is registered.")
+
+
+@topic.command
+@click.argument("name")
+@target_options
+@on_target
+async def show(q: Verbs, /, name: str) -> None:
+    """Show the policy of the topic NAME.
+
+    \b
+    Example:
+      penstock topic show orders
+    """
+    policy = await q.topic(name)
+    if policy is None:
+        raise UnknownTopic(f"The topic {name!r} is not registered.", field="topic")
+    _print(name, policy)
+
+
+@topic.command
+@click.argument("name")
+@target_options
+@on_target
+async def delete(q: Verbs, /, name: str) -> None:
+    """Forget the policy of the topic NAME; its messages stay.
+
+    \b
+    Example:
+      penstock topic delete orders
+    """
+    await q.delete_topic(name)
+    if choices().json:
+        printing.document({"deleted": name})
+    else:
+        click.echo(f"deleted {name}")
+
+
+def _print(name: str, policy: TopicPolicy) -> None:
+    if choices().json:
+        printing.document({"name": name, "policy": policy})
+        return
+    printing.fields(
+        [
+            ("topic", name),
+            ("default ttl", age(policy.default_ttl_ms) or "none"),
+            ("dedup window", age(policy.dedup_window_ms)),
+            ("schema type", policy.schema_type),
+            ("schema", policy.schema),
+        ]
+    )
+
+
+def _read_schema(given: str) -> str:
+    if not given.startswith("@"):
+        return given
+    try:
+        with Path(given[1:]).open("rb") as file:
+            # One byte more than is allowed, so that the broker can say what the limit is.
+            return file.read(MAX_SCHEMA_BYTES + 1).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"Cannot read {given[1:]}: {error}.", field="schema") from error

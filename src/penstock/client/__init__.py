@@ -1,0 +1,17 @@
+"""The client: the verbs of ``penstock.verbs`` over HTTP.
+
+::
+
+    verbs ─▶ gathering ─▶ calling ─▶ transport ─▶ a server
+    publish, settle one by one     tried again    one exchange, kept connections
+
+It knows the wire's bodies and the broker's checks, and nothing of the server.
+"""
+
+from __future__ import annotations
+
+from penstock.client.client import Client
+from penstock.client.connecting import Connecting, connect
+from penstock.client.options import ClientOptions
+
+__all__ = ["Client", "ClientOptions", "Connecting", "connect"]

@@ -1,0 +1,66 @@
+"""Claim over HTTP, and the verbs that consumers of ordered queues live by.
+
+A claim whose answer was lost is repeated. That is safe (C1), but what the first try was granted
+stays leased to nobody until its lease lapses; it comes back then (C5), one attempt older.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock.broker.claim import check_claim, check_wait
+from penstock.client.calling import read
+from penstock.client.scope import Scope
+from penstock.client.transport import Request
+from penstock.model.delivery import Delivery, Ownership
+from penstock.model.limits import check_name, check_queue_name
+from penstock.verbs import ANONYMOUS
+from penstock.wire.bodies import ClaimBody, ClaimReply, JoinBody
+from penstock.wire.codecs import MSGPACK, encode_msgpack
+
+__all__ = ["Claiming"]
+
+_CLAIMS: Final = msgspec.msgpack.Decoder(ClaimReply)
+_OWNERSHIP: Final = msgspec.msgpack.Decoder(Ownership)
+
+
+class Claiming(Scope):
+    """The verbs that take deliveries."""
+
+    async def claim(
+        self,
+        queue: str,
+        *,
+        limit: int = 1,
+        consumer: str = ANONYMOUS,
+        lease_ms: int | None = None,
+        wait_ms: int = 0,
+    ) -> list[Delivery]:
+        """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first."""
+        check_queue_name(queue)
+        check_name(consumer, "consumer")
+        check_claim(limit, lease_ms)
+        check_wait(wait_ms)
+        request = Request(
+            "POST",
+            self._address.url(f"/v1/queues/{queue}/claims"),
+            encode_msgpack(ClaimBody(limit, lease_ms, wait_ms, consumer)),
+            MSGPACK,
+            timeout_ms=wait_ms,
+            waits=wait_ms > 0,
+        )
+        return read(_CLAIMS, await self._calls.call(request)).deliveries
+
+    async def join(self, queue: str, consumer: str) -> Ownership:
+        """Join an ordered queue, or heartbeat."""
+        check_queue_name(queue)
+        body = encode_msgpack(JoinBody(check_name(consumer, "consumer")))
+        return read(_OWNERSHIP, await self._send("POST", f"/v1/queues/{queue}/consumers", body))
+
+    async def leave(self, queue: str, consumer: str) -> None:
+        """Release the consumer's partitions at once."""
+        check_queue_name(queue)
+        check_name(consumer, "consumer")
+        await self._send("DELETE", f"/v1/queues/{queue}/consumers/{consumer}")

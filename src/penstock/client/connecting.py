@@ -1,0 +1,96 @@
+"""``penstock.connect(url)``: a server by URL, as a client."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Generator
+from types import TracebackType
+
+from penstock.client.address import Address, check_credential, parse_address
+from penstock.client.calling import Calls
+from penstock.client.client import Client
+from penstock.client.options import ClientOptions, check_options
+from penstock.client.transport import Transport
+from penstock.errors import BadInput, BadUrl
+
+__all__ = ["Connecting", "connect"]
+
+
+class Connecting:
+    """A client about to be made: ``await`` it, or use it in ``async with``."""
+
+    def __init__(
+        self,
+        url: str,
+        credential: str | None,
+        ca: str | ssl.SSLContext | None,
+        options: ClientOptions,
+    ) -> None:
+        self._url = url
+        self._credential = credential
+        self._ca = ca
+        self._options = options
+        self._client: Client | None = None
+
+    def __await__(self) -> Generator[object, None, Client]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _connect(self) -> Client:
+        options = check_options(self._options)
+        address = parse_address(self._url)
+        tls = _tls(self._ca, address)
+        transport = Transport(_credential(self._credential, address), tls, options)
+        return Client(Calls(transport, address.base, options), address, options)
+
+
+def connect(
+    url: str,
+    *,
+    credential: str | None = None,
+    ca: str | ssl.SSLContext | None = None,
+    options: ClientOptions | None = None,
+) -> Connecting:
+    """The server at ``url``: ``async with penstock.connect(url) as q``.
+
+    ``credential`` is an API key or a JWT; it may stand in the URL instead, as
+    ``https://:KEY@host``. ``ca`` is the file of the authorities that an ``https`` server's
+    certificate may come from, if they are not the system's, or a whole ``SSLContext``.
+
+    Nothing is sent yet: that the server cannot be reached is found by the first call.
+    """
+    return Connecting(url, credential, ca, options or ClientOptions())
+
+
+def _credential(credential: str | None, address: Address) -> str | None:
+    if credential is not None and address.credential is not None:
+        raise BadInput(
+            "There is a credential in the URL and one beside it; give one.", field="credential"
+        )
+    chosen = address.credential if credential is None else credential
+    return None if chosen is None else check_credential(chosen)
+
+
+def _tls(ca: str | ssl.SSLContext | None, address: Address) -> ssl.SSLContext | None:
+    if ca is None:
+        return None
+    if not address.is_secure:
+        raise BadUrl("ca is for https, and the URL is http.", field="ca")
+    if isinstance(ca, ssl.SSLContext):
+        return ca
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInput(f"The authorities in {ca!r} cannot be read: {error}.", field="ca") from error

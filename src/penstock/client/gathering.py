@@ -1,0 +1,171 @@
+"""Gathering: single publishes and settlements that come together share a request.
+
+A request costs a hundred times what a message in it costs. So what is called one by one waits
+for others of the same topic or queue, but only where waiting costs nothing or little. A batch
+leaves
+
+- at the end of the turn of the event loop, if few requests of its kind are under way: a lone
+  call waits for nobody, and what waited while others were under way leaves when one returns;
+- when it is full, by number or by bytes;
+- ``linger_ms`` after its first item at the latest.
+
+A caller sees none of this. Where a batch is refused its halves are tried, down to each item
+alone, so that an item is stored or refused by itself; a caller that was cancelled before its
+batch left has done nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Generic, TypeAlias, TypeVar
+
+from penstock.client.options import ClientOptions
+from penstock.errors import BadInput, Conflict, PenstockError, QueueFull, StoreClosed
+
+__all__ = ["Gathering"]
+
+K = TypeVar("K", bound=Hashable)
+I = TypeVar("I")  # noqa: E741  (an item)
+A = TypeVar("A")
+
+#: Sends a batch of one kind; answers in order.
+Send: TypeAlias = Callable[[K, list[I]], Awaitable[Sequence[A]]]
+_Single: TypeAlias = tuple[I, "asyncio.Future[A]"]
+
+#: Refusals that may be about one item; any other is about all of them.
+_PERSONAL = (BadInput, Conflict, QueueFull)
+
+
+class Gathering(Generic[K, I, A]):
+    """What waits to be sent together, by topic or queue."""
+
+    def __init__(self, send: Send[K, I, A], options: ClientOptions) -> None:
+        self._send = send
+        self._options = options
+        self._lanes: dict[K, _Lane[K, I, A]] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    def add(self, kind: K, item: I, size: int) -> asyncio.Future[A]:
+        """What to await for the answer; ``size`` is what the item adds to a request."""
+        if self._closing:
+            raise StoreClosed("The client is closed.")
+        lane = self._lanes.get(kind)
+        if lane is None:
+            lane = self._lanes[kind] = _Lane(self, kind, self._options)
+        return lane.add(item, size)
+
+    async def drain(self) -> None:
+        """Take nothing more, send what waits, and wait for what was sent."""
+        self._closing = True
+        for lane in list(self._lanes.values()):
+            lane.leave()
+        if self._sending:
+            await asyncio.wait(self._sending)
+
+    async def dispatch(self, kind: K, singles: list[_Single[I, A]]) -> None:
+        """Send a batch and answer its callers, each for itself."""
+        singles = [single for single in singles if not single[1].done()]
+        if not singles:
+            return
+        try:
+            answers = await self._send(kind, [item for item, _ in singles])
+        except PenstockError as error:
+            if len(singles) == 1 or not isinstance(error, _PERSONAL):
+                _fail(singles, error)
+                return
+            middle = len(singles) // 2
+            await self.dispatch(kind, singles[:middle])
+            await self.dispatch(kind, singles[middle:])
+        except BaseException as error:
+            _fail(singles, error)
+            raise
+        else:
+            for (_, future), answer in zip(singles, answers, strict=True):
+                if not future.done():
+                    future.set_result(answer)
+
+    def start(self, lane: _Lane[K, I, A], singles: list[_Single[I, A]]) -> None:
+        """Send a batch of a lane in the background."""
+        task = lane.loop.create_task(self.dispatch(lane.kind, singles))
+        # The loop itself keeps weak references only.
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+        task.add_done_callback(lane.returned)
+
+    def forget(self, kind: K) -> None:
+        """The lane is empty; a program may go through any number of topics."""
+        self._lanes.pop(kind, None)
+
+
+class _Lane(Generic[K, I, A]):
+    """The items of one topic or queue."""
+
+    __slots__ = (
+        "_bytes",
+        "_gathering",
+        "_options",
+        "_timer",
+        "_under_way",
+        "_waiting",
+        "kind",
+        "loop",
+    )
+
+    def __init__(self, gathering: Gathering[K, I, A], kind: K, options: ClientOptions) -> None:
+        self.kind = kind
+        self.loop = asyncio.get_running_loop()
+        self._gathering = gathering
+        self._options = options
+        self._waiting: list[_Single[I, A]] = []
+        self._bytes = 0
+        self._under_way = 0
+        self._timer: asyncio.Handle | None = None
+
+    def add(self, item: I, size: int) -> asyncio.Future[A]:
+        options = self._options
+        if self._waiting and self._bytes + size > options.max_batch_bytes:
+            self.leave()
+        future: asyncio.Future[A] = self.loop.create_future()
+        self._waiting.append((item, future))
+        self._bytes += size
+        if len(self._waiting) >= options.max_batch or self._bytes >= options.max_batch_bytes:
+            self.leave()
+        elif self._timer is None:
+            if self._under_way < options.max_under_way:
+                self._timer = self.loop.call_soon(self.leave)
+            else:
+                self._timer = self.loop.call_later(options.linger_ms / 1000, self.leave)
+        return future
+
+    def leave(self) -> None:
+        """Send what waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting:
+            singles, self._waiting, self._bytes = self._waiting, [], 0
+            self._under_way += 1
+            self._gathering.start(self, singles)
+
+    def returned(self, task: asyncio.Task[None]) -> None:
+        """A batch was answered: what waited for that leaves at the end of this turn.
+
+        Not at once: the callers that were just answered come first, and often call again.
+        """
+        self._under_way -= 1
+        if not task.cancelled():
+            task.exception()  # Every caller was given it.
+        if self._waiting:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self.loop.call_soon(self.leave)
+        elif not self._under_way:
+            self._gathering.forget(self.kind)
+
+
+def _fail(singles: Sequence[_Single[I, A]], error: BaseException) -> None:
+    for _, future in singles:
+        if not future.done():
+            future.set_exception(error)

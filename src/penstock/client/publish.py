@@ -1,0 +1,171 @@
+"""Publish over HTTP: single messages share requests, a batch is a request of its own.
+
+Every message leaves with an idempotency id, so that a request whose answer was lost is repeated
+and stored once (P4), as long as the topic's dedup window is open. Where the program gave an id,
+``duplicate`` is what the server says; on a repeated request that may be about its first try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.broker.publish import check_batch, to_payload
+from penstock.client.address import Address
+from penstock.client.calling import Calls, read
+from penstock.client.gathering import Gathering
+from penstock.client.ids import Ids
+from penstock.client.options import ClientOptions
+from penstock.client.scope import UNENCODABLE, Scope, encoded
+from penstock.client.tracing import traced, traced_headers
+from penstock.client.transport import Request
+from penstock.errors import BadInput, BadReply
+from penstock.model.limits import DEFAULT_PRIORITY, MAX_PAYLOAD_BYTES, check_name, shown
+from penstock.model.message import (
+    NO_HEADERS,
+    Durability,
+    HeaderValue,
+    NewMessage,
+    Published,
+    PublishReply,
+)
+from penstock.wire.bodies import PublishBody
+from penstock.wire.codecs import BATCH_MSGPACK, encode_msgpack
+
+__all__ = ["Publishing", "as_sendable"]
+
+_REPLY: Final = msgspec.msgpack.Decoder(PublishReply)
+#: Topic and durability: what a request has one of.
+_Kind: TypeAlias = tuple[str, Durability]
+#: What a message adds to a request beside its payload, about.
+_MESSAGE_BYTES: Final = 150
+
+
+class Publishing(Scope):
+    """The verbs that publish."""
+
+    def __init__(self, calls: Calls, address: Address, options: ClientOptions) -> None:
+        super().__init__(calls, address, options)
+        self._ids = Ids(options.id_prefix) if options.idempotent else None
+        self._publishes: Gathering[_Kind, NewMessage, Published] = Gathering(
+            self._publish_singles, options
+        )
+
+    async def publish(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        headers: Mapping[str, HeaderValue] = NO_HEADERS,
+        id: str | None = None,
+        key: str | None = None,
+        partition_key: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        content_type: str | None = None,
+        delay_ms: int | None = None,
+        deliver_at: int | None = None,
+        ttl_ms: int | None = None,
+        expires_at: int | None = None,
+        durability: Durability = "fsync",
+    ) -> Published:
+        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON."""
+        raw, natural_type = to_payload(payload)
+        _check(topic, durability)
+        if id is None and self._ids is not None:
+            id = self._ids.next()  # noqa: A001
+        message = NewMessage(
+            raw,
+            # A copy: the message may wait for others, and the caller may go on.
+            traced_headers(headers.copy() if type(headers) is dict else headers),
+            id,
+            key,
+            partition_key,
+            priority,
+            natural_type if content_type is None else content_type,
+            deliver_at,
+            expires_at,
+            delay_ms,
+            ttl_ms,
+        )
+        return await self._publishes.add((topic, durability), message, len(raw) + _MESSAGE_BYTES)
+
+    async def publish_batch(
+        self, topic: str, messages: Sequence[NewMessage], *, durability: Durability = "fsync"
+    ) -> PublishReply:
+        """Publish a batch: all of it or nothing (P2)."""
+        _check(topic, durability)
+        check_shape(messages)
+        return await self._publish(topic, self._completed(messages), durability)
+
+    def _completed(self, messages: Sequence[NewMessage]) -> Sequence[NewMessage]:
+        """The messages with what they need on their way: a trace, and ids of their own."""
+        messages = traced(messages)
+        return messages if self._ids is None else self._ids.complete(messages)
+
+    async def _publish_singles(
+        self, kind: _Kind, messages: list[NewMessage]
+    ) -> Sequence[Published]:
+        topic, durability = kind
+        return (await self._publish(topic, messages, durability)).messages
+
+    async def _publish(
+        self, topic: str, messages: Sequence[NewMessage], durability: Durability
+    ) -> PublishReply:
+        body = _encode(messages, durability)
+        request = Request(
+            "POST",
+            self._address.url(f"/v1/topics/{topic}/messages"),
+            body,
+            BATCH_MSGPACK,
+            repeatable=all(message.id is not None for message in messages),
+        )
+        try:
+            answer = await self._calls.call(request)
+        except BadInput:
+            # In the broker's words, if it is something that the broker would have seen.
+            check_batch(messages, MAX_PAYLOAD_BYTES, 0)
+            raise
+        reply = read(_REPLY, answer)
+        if len(reply.messages) != len(messages):
+            raise BadReply(f"{len(reply.messages)} answers to {len(messages)} messages.")
+        if answer.repeated and self._ids is not None:
+            return replace(reply, messages=self._ids.as_first(messages, reply.messages))
+        return reply
+
+
+def check_shape(messages: Sequence[NewMessage]) -> None:
+    """Refuse what is no batch at all, before ids are given to its messages."""
+    if not isinstance(messages, list | tuple) or not all(
+        type(message) is NewMessage for message in messages
+    ):
+        check_batch(messages, MAX_PAYLOAD_BYTES, 0)
+
+
+def as_sendable(messages: Sequence[NewMessage]) -> list[NewMessage]:
+    """The messages with headers that can be encoded, where they are mappings of another kind."""
+    return [
+        message
+        if type(message.headers) is dict
+        else replace(message, headers=dict(message.headers))
+        for message in messages
+    ]
+
+
+def _check(topic: str, durability: Durability) -> None:
+    check_name(topic, "topic")
+    if not isinstance(durability, str):
+        raise BadInput(f"durability is {shown(durability)}; it is fsync or os.", field="durability")
+
+
+def _encode(messages: Sequence[NewMessage], durability: Durability) -> bytes:
+    # mypy: a tuple encodes like a list, and is not worth a copy.
+    body = PublishBody(messages, durability)  # type: ignore[arg-type]
+    try:
+        return encode_msgpack(body)
+    except UNENCODABLE:
+        check_batch(messages, MAX_PAYLOAD_BYTES, 0)
+        sendable = as_sendable(messages)
+        return encoded(PublishBody(sendable, durability), lambda: None)

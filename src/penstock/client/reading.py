@@ -1,0 +1,92 @@
+"""The verbs that read, over HTTP. All of them may be repeated."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock.broker.claim import check_wait
+from penstock.broker.reading import READ_BATCH
+from penstock.broker.scope import check_count, check_offset, to_message_id
+from penstock.client.replay import is_sendable
+from penstock.client.scope import Scope
+from penstock.filters import parse
+from penstock.model.delivery import Event, LogPage, MessageDeliveries, QueueStats, Result
+from penstock.model.limits import MAX_PAGE, check_queue_name
+from penstock.model.message import Offset
+from penstock.model.reports import HistoryPage, Preview, Why
+from penstock.wire.bodies import EventList, LogEnd, ResultReply
+
+__all__ = ["Reading"]
+
+_LOG: Final = msgspec.msgpack.Decoder(LogPage)
+_END: Final = msgspec.msgpack.Decoder(LogEnd)
+_PREVIEW: Final = msgspec.msgpack.Decoder(Preview)
+_MESSAGE: Final = msgspec.msgpack.Decoder(MessageDeliveries)
+_RESULT: Final = msgspec.msgpack.Decoder(ResultReply)
+_EVENTS: Final = msgspec.msgpack.Decoder(EventList)
+_HISTORY: Final = msgspec.msgpack.Decoder(HistoryPage)
+_STATS: Final = msgspec.msgpack.Decoder(QueueStats)
+_WHY: Final = msgspec.msgpack.Decoder(Why)
+
+
+class Reading(Scope):
+    """The verbs that change nothing."""
+
+    async def read_log(
+        self, start: int = 0, *, limit: int = MAX_PAGE, payloads: bool = False
+    ) -> LogPage:
+        """Committed log entries from an offset on."""
+        offset = check_offset("start", start)
+        check_count("limit", limit, READ_BATCH)
+        query = (("from", offset), ("limit", limit), ("payloads", payloads or None))
+        return await self._get(_LOG, "/v1/log", query)
+
+    async def log_end(self) -> Offset:
+        """The offset after the last committed entry."""
+        return (await self._get(_END, "/v1/log/end")).offset
+
+    async def preview(self, filter: str, *, start: int = 0) -> Preview:
+        """What a queue with this filter would take from the log: count and sample."""
+        if not is_sendable(filter):
+            parse(filter)
+        query = (("filter", filter), ("start", check_offset("start", start)))
+        return await self._get(_PREVIEW, "/v1/preview", query, timeout_ms=self._bulk_ms)
+
+    async def message(self, message_id: int) -> MessageDeliveries:
+        """A message, its payload, and where it stands in every queue."""
+        path = f"/v1/messages/{to_message_id(message_id)}"
+        return await self._get(_MESSAGE, path, (("payload", True),))
+
+    async def result(self, queue: str, message_id: int, *, wait_ms: int = 0) -> Result | None:
+        """What the ack of a delivery left behind, waiting up to ``wait_ms`` for it."""
+        check_wait(wait_ms)
+        query = (("queue", check_queue_name(queue)), ("wait_ms", wait_ms or None))
+        path = f"/v1/messages/{to_message_id(message_id)}/result"
+        reply = await self._get(_RESULT, path, query, timeout_ms=wait_ms, waits=wait_ms > 0)
+        return reply.result
+
+    async def history(self, message_id: int) -> tuple[Event, ...]:
+        """Every transition of a message's deliveries that is still on record."""
+        path = f"/v1/messages/{to_message_id(message_id)}/history"
+        return (await self._get(_EVENTS, path)).events
+
+    async def queue_history(
+        self, queue: str, start: int = 0, *, limit: int = MAX_PAGE
+    ) -> HistoryPage:
+        """The transitions in one queue of the messages at and above an offset."""
+        path = f"/v1/queues/{check_queue_name(queue)}/history"
+        offset = check_offset("start", start)
+        check_count("limit", limit, MAX_PAGE)
+        query = (("from", offset), ("limit", limit))
+        return await self._get(_HISTORY, path, query)
+
+    async def stats(self, queue: str) -> QueueStats:
+        """A queue in numbers."""
+        return await self._get(_STATS, f"/v1/queues/{check_queue_name(queue)}/stats")
+
+    async def explain(self, queue: str, message_id: int) -> Why:
+        """Why a message is, or is not, handed out by a queue."""
+        path = f"/v1/messages/{to_message_id(message_id)}/explain"
+        return await self._get(_WHY, path, (("queue", check_queue_name(queue)),))

@@ -1,0 +1,153 @@
+"""The bulk verbs over HTTP: route, replay, purge, peek, sweep.
+
+A purge, and a replay without a ``replay_id``, would do their work again if they were repeated.
+So they are not, where the first try may have taken effect: ``Unreachable`` is raised instead.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock.broker.scope import check_count, check_offset, check_text, to_state, to_where
+from penstock.client.calling import read
+from penstock.client.scope import Scope
+from penstock.errors import BadInput
+from penstock.model.delivery import (
+    Page,
+    PurgeReply,
+    ReplayReply,
+    ReplaySource,
+    RouteReply,
+    SweepReply,
+)
+from penstock.model.limits import MAX_FILTER_BYTES, MAX_PAGE, check_queue_name
+from penstock.model.states import State
+from penstock.verbs import BULK_LIMIT, ROUTE_BATCH
+from penstock.wire.bodies import ArchivedBody, PurgeBody, ReplayBody, RouteBody, SweepBody
+from penstock.wire.codecs import encode_msgpack
+
+__all__ = ["Replaying", "is_sendable"]
+
+_ROUTED: Final = msgspec.msgpack.Decoder(RouteReply)
+_REPLAYED: Final = msgspec.msgpack.Decoder(ReplayReply)
+_PURGED: Final = msgspec.msgpack.Decoder(PurgeReply)
+_PAGE: Final = msgspec.msgpack.Decoder(Page)
+_SWEPT: Final = msgspec.msgpack.Decoder(SweepReply)
+#: Deliveries of a page that carries payloads; the server gives no more, and the cursor goes on.
+_PAYLOAD_PAGE: Final = 100
+_MAX_RATE: Final = 10**9
+
+
+class Replaying(Scope):
+    """The verbs on many deliveries at once."""
+
+    async def route(self, queue: str, limit: int = ROUTE_BATCH) -> RouteReply:
+        """Catch a queue up by at most ``limit`` log entries."""
+        check_queue_name(queue)
+        check_count("limit", limit, BULK_LIMIT)
+        body = encode_msgpack(RouteBody(limit))
+        path = f"/v1/queues/{queue}/routes"
+        return read(_ROUTED, await self._send("POST", path, body, timeout_ms=self._bulk_ms))
+
+    async def replay(
+        self,
+        queue: str,
+        source: ReplaySource | str = ReplaySource.FAILED,
+        *,
+        where: str | None = None,
+        limit: int = BULK_LIMIT,
+        rate: int | None = None,
+        dry_run: bool = False,
+        replay_id: str | None = None,
+    ) -> ReplayReply:
+        """Make deliveries available again, with attempts 0, at their old place."""
+        check_queue_name(queue)
+        check_count("limit", limit, BULK_LIMIT)
+        if rate is not None:
+            check_count("rate", rate, _MAX_RATE)
+        if replay_id is not None:
+            check_text("replay_id", replay_id, least=1)
+        try:
+            source = ReplaySource(source)
+        except ValueError as error:
+            raise BadInput("source is failed, done or log.", field="source") from error
+        body = ReplayBody(source, check_filter(where), limit, rate, dry_run, replay_id)
+        answer = await self._send(
+            "POST",
+            f"/v1/queues/{queue}/replays",
+            encode_msgpack(body),
+            repeatable=dry_run or replay_id is not None,
+            timeout_ms=self._bulk_ms,
+        )
+        return read(_REPLAYED, answer)
+
+    async def purge(
+        self,
+        queue: str,
+        state: State | str,
+        *,
+        where: str | None = None,
+        limit: int = BULK_LIMIT,
+    ) -> PurgeReply:
+        """Remove deliveries in one state for good."""
+        check_queue_name(queue)
+        check_count("limit", limit, BULK_LIMIT)
+        body = PurgeBody(to_state(state), check_filter(where), limit)
+        answer = await self._send(
+            "POST",
+            f"/v1/queues/{queue}/purges",
+            encode_msgpack(body),
+            repeatable=False,
+            timeout_ms=self._bulk_ms,
+        )
+        return read(_PURGED, answer)
+
+    async def peek(
+        self,
+        queue: str,
+        state: State | str = State.AVAILABLE,
+        *,
+        where: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        payloads: bool = False,
+    ) -> Page:
+        """Browse deliveries in one state, consuming nothing."""
+        check_queue_name(queue)
+        check_count("limit", limit, MAX_PAGE)
+        if cursor is not None and not isinstance(cursor, str):
+            raise BadInput("cursor is what the page before gave.", field="cursor")
+        query = (
+            ("state", to_state(state).value),
+            ("where", check_filter(where)),
+            ("limit", min(limit, _PAYLOAD_PAGE) if payloads else limit),
+            ("cursor", cursor),
+            ("payloads", payloads or None),
+        )
+        path = f"/v1/queues/{queue}/deliveries"
+        return await self._get(_PAGE, path, query, timeout_ms=self._bulk_ms)
+
+    async def sweep(self, limit: int = 10_000) -> SweepReply:
+        """Let time take effect in every queue, and retention remove what may go."""
+        check_count("limit", limit, BULK_LIMIT)
+        body = encode_msgpack(SweepBody(limit))
+        return read(_SWEPT, await self._send("POST", "/v1/sweeps", body, timeout_ms=self._bulk_ms))
+
+    async def archived(self, through: int) -> None:
+        """Tell retention that everything up to ``through`` has a verified copy (A1)."""
+        body = ArchivedBody(check_offset("through", through))
+        await self._send("POST", "/v1/log/archived", encode_msgpack(body))
+
+
+def check_filter(where: str | None) -> str | None:
+    """Refuse what cannot be sent as a filter; whether it is one, the server says."""
+    if where is not None and not is_sendable(where):
+        to_where(where)
+    return where
+
+
+def is_sendable(filter: object) -> bool:
+    """Whether this could be a filter: text that is not too long for any."""
+    return isinstance(filter, str) and filter.isprintable() and len(filter) <= MAX_FILTER_BYTES

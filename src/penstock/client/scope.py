@@ -1,0 +1,82 @@
+"""What every room of the client stands on: calls to one server, and bodies made of values.
+
+The server refuses bad input, with the broker's own words. Here it is refused only where it could
+not even be sent, or would come back in the words of a decoder; then the broker's checks are
+asked, so that a program sees the same error whichever way it came (E1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+import msgspec
+
+from penstock.client.address import Address
+from penstock.client.calling import Answer, Calls, read
+from penstock.client.options import ClientOptions
+from penstock.client.transport import Request
+from penstock.errors import BadInput
+from penstock.wire.codecs import MSGPACK, encode_msgpack
+
+__all__ = ["UNENCODABLE", "Scope", "encoded"]
+
+T = TypeVar("T")
+
+#: What the encoder raises for values that MessagePack does not have.
+UNENCODABLE: Final = (
+    TypeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+    msgspec.MsgspecError,
+)
+
+
+def encoded(body: object, check: Callable[[], object]) -> bytes:
+    """The body in MessagePack; where it has none, what ``check`` has to say about it."""
+    try:
+        return encode_msgpack(body)
+    except UNENCODABLE as error:
+        check()
+        raise BadInput(f"The call cannot be sent: {error}.", field="body") from error
+
+
+class Scope:
+    """One server, as one credential sees it."""
+
+    def __init__(self, calls: Calls, address: Address, options: ClientOptions) -> None:
+        self._calls = calls
+        self._address = address
+        self._options = options
+
+    async def _get(
+        self,
+        decoder: msgspec.msgpack.Decoder[T],
+        path: str,
+        query: Iterable[tuple[str, object]] = (),
+        *,
+        timeout_ms: int = 0,
+        waits: bool = False,
+    ) -> T:
+        url = self._address.asking(path, query)
+        request = Request("GET", url, timeout_ms=timeout_ms, waits=waits)
+        return read(decoder, await self._calls.call(request))
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        query: Iterable[tuple[str, object]] = (),
+        repeatable: bool = True,
+        timeout_ms: int = 0,
+    ) -> Answer:
+        url = self._address.asking(path, query) if query else self._address.url(path)
+        return await self._calls.call(Request(method, url, body, MSGPACK, repeatable, timeout_ms))
+
+    @property
+    def _bulk_ms(self) -> int:
+        """What a bulk verb may take on top of the ordinary time-out."""
+        return self._options.bulk_timeout_ms

@@ -1,0 +1,177 @@
+"""Settle over HTTP: single settlements of a queue share requests, and each gets its own outcome.
+
+A request whose answer was lost is repeated. An ack that took effect the first time succeeds
+again; an extend counts from the later time. A nack, reject or release that took effect the first
+time is answered ``stale`` the second: the claim is over, which is what the program is told,
+and what it has to do is the same. Only with ``publish``, where stale means that nothing was
+published, would that be a lie: then the outcome is unknown, and ``Unreachable`` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.broker.publish import check_batch
+from penstock.broker.settle import check_publishes, check_settlements
+from penstock.client.address import Address
+from penstock.client.calling import Answer, Calls, read
+from penstock.client.gathering import Gathering
+from penstock.client.options import ClientOptions
+from penstock.client.publish import Publishing, as_sendable, check_shape
+from penstock.client.scope import UNENCODABLE, encoded
+from penstock.client.transport import Request
+from penstock.errors import BadInput, BadReply, StaleReceipt, Unreachable
+from penstock.model.delivery import (
+    Ack,
+    Delivery,
+    Extend,
+    Nack,
+    Outcome,
+    Reject,
+    Release,
+    Settlement,
+    SettleReply,
+)
+from penstock.model.limits import MAX_PAYLOAD_BYTES, check_name, check_queue_name
+from penstock.model.message import NewMessage, Outgoing
+from penstock.wire.bodies import SettleBody
+from penstock.wire.codecs import MSGPACK, encode_msgpack
+from penstock.wire.problems import read_problem, to_error
+
+__all__ = ["Settling"]
+
+_REPLY: Final = msgspec.msgpack.Decoder(SettleReply)
+#: What a settlement adds to a request beside its result or error, about.
+_SETTLEMENT_BYTES: Final = 60
+_CONFLICT: Final = 409
+
+
+class Settling(Publishing):
+    """The verbs that end claims."""
+
+    def __init__(self, calls: Calls, address: Address, options: ClientOptions) -> None:
+        super().__init__(calls, address, options)
+        self._settlements: Gathering[str, Settlement, Outcome] = Gathering(
+            self._settle_singles, options
+        )
+
+    async def settle(
+        self,
+        queue: str,
+        settlements: Sequence[Settlement],
+        *,
+        publish: Sequence[Outgoing] = (),
+    ) -> SettleReply:
+        """End claims, each on its own; with ``publish``, all of it in one commit or nothing."""
+        check_queue_name(queue)
+        if publish:
+            publish = self._complete(publish)
+        return await self._settle(queue, settlements, publish)
+
+    async def ack(self, delivery: Delivery, result: bytes | None = None) -> Outcome:
+        """Done. Raises ``StaleReceipt`` if the claim is no longer current."""
+        size = len(result) if type(result) is bytes else 0
+        return await self._settle_one(delivery, Ack(delivery.receipt, result), size)
+
+    async def nack(
+        self, delivery: Delivery, error: str | None = None, *, delay_ms: int | None = None
+    ) -> Outcome:
+        """Not done: again later, or failed when no attempts are left."""
+        size = len(error) if type(error) is str else 0
+        return await self._settle_one(delivery, Nack(delivery.receipt, error, delay_ms), size)
+
+    async def reject(self, delivery: Delivery, error: str | None = None) -> Outcome:
+        """Never again: failed at once."""
+        size = len(error) if type(error) is str else 0
+        return await self._settle_one(delivery, Reject(delivery.receipt, error), size)
+
+    async def release(self, delivery: Delivery) -> Outcome:
+        """Hand back untouched; the grant does not count."""
+        return await self._settle_one(delivery, Release(delivery.receipt), 0)
+
+    async def extend(self, delivery: Delivery, lease_ms: int) -> Outcome:
+        """Hold it for ``lease_ms`` more, from now."""
+        return await self._settle_one(delivery, Extend(delivery.receipt, lease_ms), 0)
+
+    async def _settle_one(self, delivery: Delivery, settlement: Settlement, size: int) -> Outcome:
+        queue = check_queue_name(delivery.queue)
+        outcome = await self._settlements.add(queue, settlement, size + _SETTLEMENT_BYTES)
+        if not outcome.ok:
+            raise StaleReceipt(
+                f"The claim of message {delivery.message.id} in {delivery.queue!r} is over.",
+                field="receipt",
+            )
+        return outcome
+
+    async def _settle_singles(self, queue: str, settlements: list[Settlement]) -> Sequence[Outcome]:
+        return (await self._settle(queue, settlements, ())).outcomes
+
+    async def _settle(
+        self, queue: str, settlements: Sequence[Settlement], publish: Sequence[Outgoing]
+    ) -> SettleReply:
+        sent: list[NewMessage] = [message for item in publish for message in item.messages]
+        request = Request(
+            "POST",
+            self._address.url(f"/v1/queues/{queue}/settlements"),
+            _encode(settlements, publish),
+            MSGPACK,
+            repeatable=all(message.id is not None for message in sent),
+            accepts=_CONFLICT,
+        )
+        try:
+            answer = await self._calls.call(request)
+        except BadInput:
+            _check(settlements, publish)
+            raise
+        reply = _read(answer)
+        if len(reply.outcomes) != len(settlements):
+            raise BadReply(f"{len(reply.outcomes)} answers to {len(settlements)} settlements.")
+        if answer.repeated and publish:
+            if not all(outcome.ok for outcome in reply.outcomes):
+                raise Unreachable(
+                    f"The answer to a settle of {queue!r} with publish was lost, and repeating it "
+                    "found a claim that is over: it may have taken effect as a whole."
+                )
+            if self._ids is not None:
+                return replace(reply, published=self._ids.as_first(sent, reply.published))
+        return reply
+
+    def _complete(self, publish: Sequence[Outgoing]) -> Sequence[Outgoing]:
+        check_publishes(publish)
+        for item in publish:
+            check_name(item.topic, "topic")
+            check_shape(item.messages)
+        return [Outgoing(item.topic, self._completed(item.messages)) for item in publish]
+
+
+def _read(answer: Answer) -> SettleReply:
+    if answer.status != _CONFLICT:
+        return read(_REPLY, answer)
+    problem = read_problem(answer.status, answer.body)
+    error = to_error(problem)
+    if isinstance(error, StaleReceipt) and isinstance(problem.outcomes, tuple):
+        # Nothing took effect, so there is nothing that could be less durable than this.
+        return SettleReply(problem.outcomes, (), "fsync")
+    raise error
+
+
+def _check(settlements: Sequence[Settlement], publish: Sequence[Outgoing]) -> None:
+    """Refuse in the broker's words what the broker would have seen."""
+    check_settlements(settlements, MAX_PAYLOAD_BYTES)
+    for item in publish:
+        check_batch(item.messages, MAX_PAYLOAD_BYTES, 0)
+
+
+def _encode(settlements: Sequence[Settlement], publish: Sequence[Outgoing]) -> bytes:
+    # mypy: tuples encode like lists, and are not worth a copy.
+    body = SettleBody(settlements, publish)  # type: ignore[arg-type]
+    try:
+        return encode_msgpack(body)
+    except UNENCODABLE:
+        _check(settlements, publish)
+        sendable = [Outgoing(item.topic, as_sendable(item.messages)) for item in publish]
+        return encoded(SettleBody(list(settlements), sendable), lambda: None)

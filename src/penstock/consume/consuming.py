@@ -1,0 +1,57 @@
+"""Consume, the verb: whatever has the other verbs gets it from here.
+
+It is a mixin of the embedded broker and of the HTTP client. It needs nothing but their claim,
+settle, join and leave, so it means the same on both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from weakref import WeakSet
+
+from penstock.consume.consumption import DEFAULT_IN_FLIGHT, Consumption
+from penstock.consume.prefetch import Prefetch
+from penstock.verbs import Verbs
+
+__all__ = ["Consuming"]
+
+
+class Consuming:
+    """The verb that claims for ever."""
+
+    #: What goes on behind each consumption: it may outlive the consumption itself.
+    _prefetches: WeakSet[Prefetch] | None = None
+
+    def consume(
+        self: Verbs,
+        queue: str,
+        *,
+        consumer: str | None = None,
+        max_in_flight: int = DEFAULT_IN_FLIGHT,
+        lease_ms: int | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> Consumption:
+        """Claim for ever: ``async for lease in q.consume("billing"): async with lease: …``.
+
+        At most ``max_in_flight`` deliveries are unsettled at any time, those that wait in the
+        buffer included; their leases are extended until they are settled. ``consumer`` is the
+        name that partitions and the attempts record go by. Setting ``stop`` ends the iteration.
+        """
+        consumption = Consumption(
+            self,
+            queue,
+            consumer=consumer,
+            max_in_flight=max_in_flight,
+            lease_ms=lease_ms,
+            stop=stop,
+        )
+        assert isinstance(self, Consuming)
+        if self._prefetches is None:
+            self._prefetches = WeakSet()
+        self._prefetches.add(consumption.prefetch)
+        return consumption
+
+    async def end_consuming(self) -> None:
+        """Close every consumption that is left: what was not begun goes back at once."""
+        if self._prefetches is not None:
+            await asyncio.gather(*(item.close() for item in tuple(self._prefetches)))

@@ -1,0 +1,118 @@
+"""What ``consume`` gives: leases, one after the other, for as long as somebody takes them.
+
+::
+
+    async with q.consume("billing") as leases:  # or without: see below
+        async for lease in leases:
+            async with lease:
+                await charge(lease.payload)
+
+Several tasks may iterate over one consumption at the same time; each lease goes to one of them.
+
+Leaving ``async with``, or ``aclose``, releases what was claimed and not begun, and leaves an
+ordered queue. ``stop`` does so gently: iteration ends, and leases that are held are extended
+until they are settled. A consumption that nobody refers to any more, after a ``break``, is
+stopped too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Final, Self
+
+from penstock.consume.lease import Lease
+from penstock.consume.naming import new_consumer_name
+from penstock.consume.pace import LOOP_PACE, Pace
+from penstock.consume.prefetch import Plan, Prefetch
+from penstock.errors import BadInput
+from penstock.model.limits import MAX_BATCH, MAX_LEASE_MS, check_name, check_queue_name, shown
+from penstock.verbs import Verbs
+
+__all__ = ["DEFAULT_IN_FLIGHT", "Consumption"]
+
+DEFAULT_IN_FLIGHT: Final = 32
+
+
+class Consumption(AsyncIterator[Lease]):
+    """An endless iterator over the deliveries of one queue."""
+
+    def __init__(
+        self,
+        verbs: Verbs,
+        queue: str,
+        *,
+        consumer: str | None = None,
+        max_in_flight: int = DEFAULT_IN_FLIGHT,
+        lease_ms: int | None = None,
+        stop: asyncio.Event | None = None,
+        pace: Pace = LOOP_PACE,
+    ) -> None:
+        # One settle call extends everything that is held.
+        _check_whole("max_in_flight", max_in_flight, MAX_BATCH)
+        if lease_ms is not None:
+            _check_whole("lease_ms", lease_ms, MAX_LEASE_MS)
+        plan = Plan(
+            queue=check_queue_name(queue),
+            consumer=check_name(new_consumer_name() if consumer is None else consumer, "consumer"),
+            max_in_flight=max_in_flight,
+            lease_ms=lease_ms,
+        )
+        self.queue: Final = plan.queue
+        self.consumer: Final = plan.consumer
+        self._verbs = verbs
+        self.prefetch: Final = Prefetch(verbs, plan, pace, stop)
+        self._is_watched = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Lease:
+        if not self._is_watched:
+            self._is_watched = True
+            finalizer = weakref.finalize(
+                self, _stop_later, asyncio.get_running_loop(), self.prefetch
+            )
+            finalizer.atexit = False
+        hold = await self.prefetch.take()
+        if hold is None:
+            raise StopAsyncIteration
+        return Lease(self._verbs, hold)
+
+    def stop(self) -> None:
+        """End the iteration: no more claims, and what was not begun is released."""
+        self.prefetch.stop()
+
+    async def aclose(self) -> None:
+        """Stop, and leave the queue. Leases that are still held are not extended any more."""
+        await self.prefetch.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def _stop_later(loop: asyncio.AbstractEventLoop, prefetch: Prefetch) -> None:
+    """Stop from wherever the garbage collector happens to run."""
+    # A loop that is closed has ended its tasks.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(prefetch.stop)
+
+
+def _check_whole(field: str, value: object, most: int) -> None:
+    if type(value) is not int or not 1 <= value <= most:
+        raise BadInput(
+            f"{field} is {shown(value)}; it is a whole number from 1 to {most}.",
+            field=field,
+            limit=most,
+        )

@@ -1,0 +1,34 @@
+"""An exception as the error of a delivery: short, valid text, the type first.
+
+It is kept with the delivery and read by whoever looks into the dead letters, so it starts
+with what went wrong, and a traceback comes after.
+"""
+
+from __future__ import annotations
+
+import traceback
+
+from penstock.model.limits import MAX_ERROR_BYTES
+
+__all__ = ["bounded", "describe"]
+
+
+def describe(error: BaseException, *, frames: int = 0) -> str:
+    """``Type: message``, and the innermost ``frames`` of its traceback."""
+    kind = type(error)
+    text = "".join(traceback.format_exception_only(error)).strip()
+    qualified = f"{kind.__module__}.{kind.__qualname__}"
+    if text.startswith(qualified):
+        text = kind.__name__ + text[len(qualified) :]
+    if frames and error.__traceback__ is not None:
+        lines = traceback.format_tb(error.__traceback__, limit=-frames)
+        text = f"{text}\n{''.join(lines).rstrip()}"
+    return bounded(text)
+
+
+def bounded(text: str) -> str:
+    """The text as a delivery can keep it: cut, and valid Unicode."""
+    raw = text.encode(errors="replace")
+    if len(raw) <= MAX_ERROR_BYTES:
+        return raw.decode()
+    return raw[: MAX_ERROR_BYTES - 3].decode(errors="ignore") + "…"

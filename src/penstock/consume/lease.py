@@ -1,0 +1,267 @@
+"""A lease: one delivery, as long as a program holds it.
+
+::
+
+    async with lease:  # ack on exit, with lease.result if there is one
+        await charge(lease.payload)
+
+- An ordinary exception in the body is logged with its traceback, the delivery is nacked with
+  it, and **the exception ends there**: a loop over ``consume`` goes on with the next delivery.
+- A cancellation, ``KeyboardInterrupt`` and ``SystemExit`` release the delivery and go on up.
+- If the claim is lost while the body runs (the lease lapsed, or the partition moved), the
+  body is cancelled at its next ``await``, as ``asyncio.timeout`` would do it; that is logged, and
+  the loop goes on. Nothing is settled: the delivery is somebody else's (S1).
+
+Each lease is settled once. What the body settled itself, exit leaves alone. Whoever made the
+lease extends it while it is held; this module only tells what became of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+import msgspec
+
+from penstock.consume.failure import describe
+from penstock.consume.hold import Fate, Hold
+from penstock.errors import BadInput, PenstockError, StaleReceipt
+from penstock.model.delivery import Ack, Delivery, Outcome, Receipt, Settlement
+from penstock.model.message import HeaderValue, Message, Outgoing
+from penstock.verbs import Verbs
+
+__all__ = ["Lease"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger("penstock.consume")
+
+
+class Lease:
+    """A claimed delivery, and what can be done with it."""
+
+    __slots__ = ("_hold", "_verbs", "result")
+
+    def __init__(self, verbs: Verbs, hold: Hold) -> None:
+        self._verbs = verbs
+        self._hold = hold
+        #: What the ack on a clean exit leaves behind.
+        self.result: bytes | None = None
+
+    # -- what it is --------------------------------------------------------------------
+
+    @property
+    def delivery(self) -> Delivery:
+        """The delivery itself."""
+        return self._hold.delivery
+
+    @property
+    def queue(self) -> str:
+        """The queue it was claimed from."""
+        return self._hold.delivery.queue
+
+    @property
+    def receipt(self) -> Receipt:
+        """The fencing token of this claim."""
+        return self._hold.delivery.receipt
+
+    @property
+    def message(self) -> Message:
+        """The message's metadata."""
+        return self._hold.delivery.message
+
+    @property
+    def headers(self) -> Mapping[str, HeaderValue]:
+        """The message's headers."""
+        return self._hold.delivery.message.headers
+
+    @property
+    def payload(self) -> bytes:
+        """What was published (P3)."""
+        return self._hold.delivery.payload
+
+    @property
+    def attempts(self) -> int:
+        """Grants so far, this one included (C2)."""
+        return self._hold.delivery.attempts
+
+    @property
+    def held(self) -> bool:
+        """Whether it is still to be settled."""
+        return self._hold.fate is Fate.HELD
+
+    @property
+    def lost(self) -> bool:
+        """Whether the claim is over without having been settled here."""
+        return self._hold.fate is Fate.LOST
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was settled here."""
+        return self._hold.fate is Fate.SETTLED
+
+    @overload
+    def json(self) -> Any: ...
+
+    @overload
+    def json(self, type: type[T]) -> T: ...
+
+    def json(self, type: Any = Any) -> Any:
+        """The payload read as JSON, as a value of ``type`` if one is given."""
+        try:
+            return msgspec.json.decode(self.payload, type=type)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+            raise BadInput(
+                f"The payload of message {self.message.id} cannot be read: {error}.",
+                field="payload",
+            ) from error
+
+    # -- what ends it ------------------------------------------------------------------
+
+    async def ack(
+        self, result: bytes | None = None, *, publish: Sequence[Outgoing] = ()
+    ) -> Outcome:
+        """Done. With ``publish``, the messages are published in the same commit or nothing is."""
+        self._hold.begin("ack")
+        if publish:
+            return await self._settle(self._in_one_commit(Ack(self.receipt, result), publish))
+        return await self._settle(self._verbs.ack(self.delivery, result))
+
+    async def nack(self, error: str | None = None, *, delay_ms: int | None = None) -> Outcome:
+        """Not done: again later, or failed when no attempts are left."""
+        self._hold.begin("nack")
+        return await self._settle(self._verbs.nack(self.delivery, error, delay_ms=delay_ms))
+
+    async def reject(self, error: str | None = None) -> Outcome:
+        """Never again: failed at once."""
+        self._hold.begin("reject")
+        return await self._settle(self._verbs.reject(self.delivery, error))
+
+    async def release(self) -> Outcome:
+        """Hand back untouched; the grant does not count."""
+        self._hold.begin("release")
+        return await self._settle(self._verbs.release(self.delivery))
+
+    async def extend(self, lease_ms: int) -> Outcome:
+        """Hold it for ``lease_ms`` from now.
+
+        There is no need to while it is held: that happens by itself, and never shortens what
+        was asked for here.
+        """
+        hold = self._hold
+        hold.check()
+        try:
+            outcome = await self._verbs.extend(hold.delivery, lease_ms)
+        except StaleReceipt:
+            if hold.fate is Fate.HELD:
+                hold.end(Fate.LOST)
+            raise
+        hold.wish_ms = lease_ms
+        return outcome
+
+    def let_lapse(self) -> None:
+        """Neither settle nor extend it any more: it comes back when its lease is over."""
+        self._hold.check()
+        self._hold.fate = Fate.DROPPED
+
+    # -- async with --------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._hold.check()
+        self._hold.enter()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        hold = self._hold
+        if hold.leave(error):
+            _log.warning("%s was lost: its work was cut off", hold)
+            return True
+        if error is None:
+            await self._ack_on_exit()
+            return False
+        if isinstance(error, Exception):
+            _log.warning("%s: the work on it failed", hold, exc_info=error)
+            if hold.fate is Fate.HELD:
+                await self._end_quietly(self.nack(describe(error)))
+            return True
+        if hold.fate is Fate.HELD:
+            await self._release_on_exit(error)
+        return False
+
+    async def _ack_on_exit(self) -> None:
+        hold = self._hold
+        if hold.fate is Fate.LOST:
+            _log.warning("%s was lost before its work was done: there is nothing to ack", hold)
+        if hold.fate is not Fate.HELD:
+            return
+        try:
+            await self._end_quietly(self.ack(self.result))
+        except BadInput as error:
+            # The result cannot be stored. That is an error of the body like any other.
+            _log.warning("%s: its result is refused", hold, exc_info=error)
+            await self._end_quietly(self.nack(describe(error)))
+
+    async def _release_on_exit(self, error: BaseException) -> None:
+        if isinstance(error, GeneratorExit):
+            # A coroutine that is closed may not wait any more.
+            self._hold.fate = Fate.DROPPED
+            return
+        try:
+            await self.release()
+        except PenstockError as refusal:
+            _log.warning("%s: it was not released: %s", self._hold, refusal)
+            if self._hold.fate is Fate.HELD:
+                self._hold.fate = Fate.DROPPED
+
+    async def _end_quietly(self, settling: Awaitable[Outcome]) -> None:
+        """Settle; a stale receipt is told and stands in nobody's way."""
+        try:
+            await settling
+        except StaleReceipt:
+            _log.warning("%s was lost before it could be settled", self._hold)
+        except BadInput:
+            raise
+        except PenstockError:
+            # The caller hears of it, and the claim is left to lapse.
+            self._hold.fate = Fate.DROPPED
+            raise
+
+    # -- settling ----------------------------------------------------------------------
+
+    async def _settle(self, settling: Awaitable[Outcome]) -> Outcome:
+        hold = self._hold
+        try:
+            outcome = await settling
+        except StaleReceipt:
+            hold.end(Fate.LOST)
+            raise
+        except PenstockError:
+            hold.undo()
+            raise
+        except BaseException:
+            # Cancelled: it may or may not have taken effect. If it did not, the claim lapses.
+            hold.fate = Fate.DROPPED
+            raise
+        hold.end(Fate.SETTLED)
+        return outcome
+
+    async def _in_one_commit(self, settlement: Settlement, publish: Sequence[Outgoing]) -> Outcome:
+        reply = await self._verbs.settle(self.queue, (settlement,), publish=publish)
+        outcome = reply.outcomes[0]
+        if not outcome.ok:
+            raise StaleReceipt(f"The claim of {self._hold} is over.", field="receipt")
+        return outcome
+
+    def __del__(self) -> None:
+        if self._hold.fate is Fate.HELD:
+            self._hold.fate = Fate.DROPPED
+
+    def __repr__(self) -> str:
+        return f"<Lease of message {self.message.id} in {self.queue!r}: {self._hold.fate.name}>"

@@ -1,0 +1,174 @@
+"""The supervisor: keepers run in the background, and none of them dies silently.
+
+A pass that fails is logged, counted and tried again after a pause that doubles up to a bound.
+A store that was closed ends the keepers, and nothing else does but ``stop``. What became of
+each is in its report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.errors import StoreClosed
+from penstock.keepers.catch_up import CatchUp
+from penstock.keepers.keeper import Keeper
+from penstock.keepers.sweep import Sweep
+from penstock.model.clock import Clock
+from penstock.model.reports import KeeperReport
+from penstock.storage.contract import Engine
+
+__all__ = ["Keepers"]
+
+#: The pause after the first failure in a row. Most that pass by themselves pass in a second.
+FIRST_BACKOFF_MS: Final = 1_000
+#: The longest pause: an operator who repairs something sees it work a minute later.
+MAX_BACKOFF_MS: Final = 60_000
+#: More doublings than it takes to get there.
+_MAX_DOUBLINGS: Final = 16
+
+_log = logging.getLogger("penstock.keepers")
+
+
+class Keepers:
+    """The background duties of one store."""
+
+    def __init__(
+        self, engine: Engine, clock: Clock, duties: Sequence[Keeper] | None = None
+    ) -> None:
+        chosen = (Sweep(engine), CatchUp(engine)) if duties is None else duties
+        self._duties = [_Duty(keeper, clock) for keeper in chosen]
+
+    def start(self) -> None:
+        """Begin, in the running event loop."""
+        for duty in self._duties:
+            duty.start()
+
+    def behind(self) -> None:
+        """A queue has to be caught up: do not wait for the next pass."""
+        for duty in self._duties:
+            if isinstance(duty.keeper, CatchUp):
+                duty.nudge()
+
+    def reports(self) -> tuple[KeeperReport, ...]:
+        """What became of every keeper so far."""
+        return tuple(duty.report() for duty in self._duties)
+
+    async def stop(self) -> None:
+        """Let the passes that are under way finish, and begin no others."""
+        tasks = [task for duty in self._duties if (task := duty.end()) is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+class _Duty:
+    """One keeper, supervised."""
+
+    def __init__(self, keeper: Keeper, clock: Clock) -> None:
+        self.keeper = keeper
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        #: Set when there is something to do before the pause is over.
+        self._nudged = asyncio.Event()
+        self._runs = 0
+        self._failures = 0
+        self._failed_in_a_row = 0
+        self._started_at: int | None = None
+        self._finished_at: int | None = None
+        self._work = 0
+        self._last_error: str | None = None
+
+    def start(self) -> None:
+        if self._task is None:
+            name = f"penstock-keeper-{self.keeper.name}"
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
+            self._task.add_done_callback(self._ended)
+
+    def nudge(self) -> None:
+        self._nudged.set()
+
+    def end(self) -> asyncio.Task[None] | None:
+        """Begin no other pass; returns what to wait for."""
+        self._stopping = True
+        self._nudged.set()
+        return self._task
+
+    def report(self) -> KeeperReport:
+        return KeeperReport(
+            name=self.keeper.name,
+            running=self._task is not None and not self._task.done(),
+            runs=self._runs,
+            failures=self._failures,
+            started_at=self._started_at,
+            finished_at=self._finished_at,
+            work=self._work,
+            last_error=self._last_error,
+        )
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            # Whoever nudges from now on means the pass after this one.
+            self._nudged.clear()
+            try:
+                pause_ms = await self._pass()
+            except StoreClosed:
+                return
+            if pause_ms:
+                await self._pause(pause_ms)
+            else:
+                await asyncio.sleep(0)
+
+    async def _pass(self) -> int:
+        """Do one pass; returns how long to pause after it."""
+        self._started_at = self._clock.now()
+        try:
+            done = await self.keeper.run()
+        except StoreClosed:
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever it is, the duty goes on)
+            self._over(0)
+            return self._failed(error)
+        self._over(done.work)
+        if self._failed_in_a_row:
+            _log.info("Keeper %s works again.", self.keeper.name)
+            self._failed_in_a_row = 0
+        return 0 if done.more else self.keeper.every_ms
+
+    def _over(self, work: int) -> None:
+        self._runs += 1
+        self._work = work
+        self._finished_at = self._clock.now()
+
+    def _failed(self, error: Exception) -> int:
+        """Count and log a failure; returns how long to pause."""
+        doublings = min(self._failed_in_a_row, _MAX_DOUBLINGS)
+        pause_ms = min(FIRST_BACKOFF_MS << doublings, MAX_BACKOFF_MS)
+        self._failures += 1
+        self._failed_in_a_row += 1
+        self._last_error = f"{type(error).__name__}: {error}"
+        _log.error(
+            "Keeper %s failed; it runs again in %d ms.",
+            self.keeper.name,
+            pause_ms,
+            exc_info=error,
+        )
+        return pause_ms
+
+    async def _pause(self, ms: int) -> None:
+        """Wait for so long, or until nudged."""
+        alarm = self._clock.call_at(self._clock.now() + ms, self._nudged.set)
+        try:
+            await self._nudged.wait()
+        finally:
+            alarm.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Nobody awaits the task before the store is closed; say at once if it was ended."""
+        if task.cancelled():
+            if not self._stopping:
+                _log.warning("Keeper %s was cancelled.", self.keeper.name)
+        elif (error := task.exception()) is not None:
+            _log.critical("Keeper %s has died.", self.keeper.name, exc_info=error)

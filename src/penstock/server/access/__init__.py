@@ -1,0 +1,47 @@
+"""Access: who calls, for which tenant, and what they may do with which names.
+
+``grants`` and ``credential`` say what may be done, ``keys`` and ``tokens`` what proves it,
+``access`` gets from a request's header to a credential, ``binding`` and ``tls`` decide what a
+server may listen on and how. Which route needs which grant is said by the route.
+"""
+
+from __future__ import annotations
+
+from penstock.server.access.access import Access
+from penstock.server.access.binding import binding_warnings, check_binding, is_loopback
+from penstock.server.access.credential import ANYBODY, DEFAULT_TENANT, Credential
+from penstock.server.access.grants import (
+    ALL_GRANTS,
+    EVERYTHING,
+    Action,
+    Grant,
+    parse_grant,
+    parse_grants,
+)
+from penstock.server.access.keys import KeyInfo, Keys, NewKey
+from penstock.server.access.opening import open_access
+from penstock.server.access.tls import Tls, check_tls
+from penstock.server.access.tokens import Tokens
+
+__all__ = [
+    "ALL_GRANTS",
+    "ANYBODY",
+    "DEFAULT_TENANT",
+    "EVERYTHING",
+    "Access",
+    "Action",
+    "Credential",
+    "Grant",
+    "KeyInfo",
+    "Keys",
+    "NewKey",
+    "Tls",
+    "Tokens",
+    "binding_warnings",
+    "check_binding",
+    "check_tls",
+    "is_loopback",
+    "open_access",
+    "parse_grant",
+    "parse_grants",
+]

@@ -1,0 +1,236 @@
+"""API keys: made once, shown once, kept as a hash.
+
+A key is the text ``psk_<id>_<secret>``. The store has its SHA-256, its tenant, its grants and
+its name, as a document of the engine; the text is nowhere but with whoever was given it. A
+plain hash is enough because the secret is 256 random bits: what a slow hash such as argon2
+protects is a password that can be guessed (docs/decisions/0023).
+
+Every verb here is for one tenant, and a key of another does not exist (T1). Nothing is cached
+here: ``access`` remembers what it authenticated, and asks ``revision`` whether it still may.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets  # noqa: TID251  (secrets come from the operating system; tests inject their own)
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from penstock.errors import BadInput, Conflict, NotFound, StoreCorrupt, Unauthenticated
+from penstock.model.clock import Clock
+from penstock.model.limits import MAX_TIME_MS, check_name, shown
+from penstock.server.access.credential import DEFAULT_TENANT, Credential
+from penstock.server.access.grants import ALL_GRANTS, Grant, parse_grants
+from penstock.telemetry import RandomBytes
+
+__all__ = ["DOCUMENT_KIND", "KEY_PREFIX", "MAX_KEYS", "Documents", "KeyInfo", "Keys", "NewKey"]
+
+DOCUMENT_KIND: Final = "api-key"
+#: Tells a key from a token, and a leaked key from noise: scanners look for such prefixes.
+KEY_PREFIX: Final = "psk_"
+#: All keys of a tenant are read to list them.
+MAX_KEYS: Final = 1_000
+
+_ID_BYTES: Final = 10
+_SECRET_BYTES: Final = 32
+_MAX_NAME: Final = 200
+_ID: Final = re.compile(r"[a-z2-7]{16}")
+_KEY: Final = re.compile(rf"{KEY_PREFIX}(?P<id>{_ID.pattern})_[A-Za-z0-9_-]{{43}}")
+#: Compared with when there is no such key, so that looking for one takes as long as finding it.
+_NO_DIGEST: Final = "0" * 64
+
+
+class Documents(Protocol):
+    """The part of an engine that keys are kept in."""
+
+    async def put_document(self, kind: str, name: str, value: bytes) -> None:
+        """Store it, or replace the one that is there."""
+
+    async def get_document(self, kind: str, name: str) -> bytes | None:
+        """The document, or None."""
+
+    async def list_documents(self, kind: str) -> tuple[tuple[str, bytes], ...]:
+        """All of a kind, by name."""
+
+    async def delete_document(self, kind: str, name: str) -> bool:
+        """Remove it; whether there was one."""
+
+
+class KeyInfo(Struct, frozen=True, kw_only=True):
+    """A key without its secret."""
+
+    id: str
+    tenant: str
+    name: str
+    grants: tuple[str, ...]
+    created_at: int
+    expires_at: int | None = None
+
+
+class NewKey(Struct, frozen=True):
+    """A key that was just made, and its text, which nobody can be told again."""
+
+    info: KeyInfo
+    key: str
+
+
+class _Stored(Struct, frozen=True, kw_only=True):
+    """The document. Fields are added, never changed: older servers read the same store."""
+
+    tenant: str
+    name: str
+    grants: tuple[str, ...]
+    created_at: int
+    expires_at: int | None
+    sha256: str
+
+
+class Keys:
+    """The keys of one store."""
+
+    def __init__(
+        self, engine: Documents, clock: Clock, random: RandomBytes = secrets.token_bytes
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._random = random
+        self.revision = 0
+        """Rises when a key is revoked here: what was remembered before is worth nothing."""
+
+    async def create(
+        self,
+        tenant: str,
+        grants: Iterable[object],
+        *,
+        name: str = "",
+        expires_at: int | None = None,
+    ) -> NewKey:
+        """Make a key; ``grants`` are texts such as ``publish:orders-*``."""
+        check_name(tenant, "tenant")
+        now = self._clock.now()
+        parsed = parse_grants(grants)
+        if not parsed:
+            raise BadInput("A key needs at least one grant.", field="grants")
+        _check_label(name)
+        _check_expiry(expires_at, now)
+        if len(await self.list(tenant)) >= MAX_KEYS:
+            raise Conflict(
+                f"The tenant has {MAX_KEYS} keys; revoke some.", field="tenant", limit=MAX_KEYS
+            )
+        key_id = base64.b32encode(self._random(_ID_BYTES)).decode().lower()
+        secret = base64.urlsafe_b64encode(self._random(_SECRET_BYTES)).decode().rstrip("=")
+        if await self._engine.get_document(DOCUMENT_KIND, key_id) is not None:
+            # One in 2^80: whoever sees this has a broken source of randomness.
+            raise Conflict("There is a key with this id already.", field="id")
+        text = f"{KEY_PREFIX}{key_id}_{secret}"
+        stored = _Stored(
+            tenant=tenant,
+            name=name or key_id,
+            grants=tuple(map(str, parsed)),
+            created_at=now,
+            expires_at=expires_at,
+            sha256=_digest(text),
+        )
+        await self._engine.put_document(DOCUMENT_KIND, key_id, msgspec.json.encode(stored))
+        return NewKey(_info(key_id, stored), text)
+
+    async def first(self) -> NewKey | None:
+        """A key that may do everything, if the store has none at all: somebody has to begin."""
+        if await self._engine.list_documents(DOCUMENT_KIND):
+            return None
+        return await self.create(DEFAULT_TENANT, map(str, ALL_GRANTS), name="first")
+
+    async def list(self, tenant: str) -> tuple[KeyInfo, ...]:
+        """The tenant's keys, the oldest first."""
+        found = (
+            _info(key_id, stored)
+            for key_id, value in await self._engine.list_documents(DOCUMENT_KIND)
+            if (stored := _decode(key_id, value)).tenant == tenant
+        )
+        return tuple(sorted(found, key=lambda info: (info.created_at, info.id)))
+
+    async def revoke(self, tenant: str, key_id: str) -> None:
+        """Remove a key; ``NotFound`` if the tenant has none of that id."""
+        known = _ID.fullmatch(key_id) is not None
+        value = await self._engine.get_document(DOCUMENT_KIND, key_id) if known else None
+        if value is None or _decode(key_id, value).tenant != tenant:
+            raise NotFound(f"There is no key {shown(key_id)}.", field="id")
+        await self._engine.delete_document(DOCUMENT_KIND, key_id)
+        self.revision += 1
+
+    async def authenticate(self, text: str) -> Credential:
+        """Whose key it is, or ``Unauthenticated``, which does not tell why it is not valid.
+
+        A key that has expired is told so: whoever knows the secret may know that too.
+        """
+        found = _KEY.fullmatch(text)
+        key_id = "" if found is None else found["id"]
+        value = await self._engine.get_document(DOCUMENT_KIND, key_id) if key_id else None
+        stored = None if value is None else _decode(key_id, value)
+        digest = _NO_DIGEST if stored is None else stored.sha256
+        if not hmac.compare_digest(_digest(text), digest) or stored is None:
+            raise Unauthenticated("The API key is not valid: unknown, revoked or mistyped.")
+        credential = Credential(
+            tenant=stored.tenant,
+            grants=_grants(key_id, stored),
+            name=stored.name,
+            id=key_id,
+            expires_at=stored.expires_at,
+        )
+        if not credential.is_valid(self._clock.now()):
+            raise Unauthenticated("The API key has expired.")
+        return credential
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _info(key_id: str, stored: _Stored) -> KeyInfo:
+    return KeyInfo(
+        id=key_id,
+        tenant=stored.tenant,
+        name=stored.name,
+        grants=stored.grants,
+        created_at=stored.created_at,
+        expires_at=stored.expires_at,
+    )
+
+
+def _decode(key_id: str, value: bytes) -> _Stored:
+    try:
+        return msgspec.json.decode(value, type=_Stored)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StoreCorrupt(f"The API key {key_id} cannot be read.") from error
+
+
+def _grants(key_id: str, stored: _Stored) -> tuple[Grant, ...]:
+    try:
+        return parse_grants(stored.grants)
+    except BadInput as error:
+        raise StoreCorrupt(f"The grants of the API key {key_id} cannot be read.") from error
+
+
+def _check_label(name: object) -> None:
+    if not isinstance(name, str) or len(name) > _MAX_NAME or not name.isprintable():
+        raise BadInput(
+            f"name is {shown(name)}; it is one line of at most {_MAX_NAME} characters.",
+            field="name",
+            limit=_MAX_NAME,
+        )
+
+
+def _check_expiry(expires_at: object, now: int) -> None:
+    if expires_at is None:
+        return
+    if type(expires_at) is not int or not now < expires_at <= MAX_TIME_MS:
+        raise BadInput(
+            f"expires_at is {shown(expires_at)}; it is a time to come, in epoch milliseconds.",
+            field="expires_at",
+        )

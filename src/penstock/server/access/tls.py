@@ -1,0 +1,84 @@
+"""TLS: the files are read and tried before the server starts.
+
+A key that does not fit its certificate should stop the server at the start, with the name of
+the setting, and not show as a failed handshake to the first client.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.errors import BadSetting
+
+__all__ = ["Tls", "check_tls"]
+
+#: A certificate chain has some kilobytes, a bundle of authorities some hundred.
+_MAX_BYTES: Final = 4 * 1024 * 1024
+#: What the HTTP server reads; OpenSSL reads more, so a key is not taken for good by trying it.
+_PKCS8: Final = b"-----BEGIN PRIVATE KEY-----"
+
+
+class Tls(Struct, frozen=True):
+    """Files in PEM that were tried and work."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+    """Clients have to show a certificate that it signed."""
+
+
+def check_tls(cert: Path | None, key: Path | None, client_ca: Path | None = None) -> Tls | None:
+    """The files, if they are what they should be; None if TLS is not wanted."""
+    if cert is None and key is None and client_ca is None:
+        return None
+    if cert is None or key is None:
+        missing = "tls_cert" if cert is None else "tls_key"
+        raise BadSetting(f"TLS needs a certificate and a key; {missing} is missing.", field=missing)
+    _read("tls_cert", cert)
+    if _PKCS8 not in _read("tls_key", key):
+        raise BadSetting(
+            f"tls_key {key} is not an unencrypted PKCS #8 key in PEM. Convert it with"
+            " `openssl pkcs8 -topk8 -nocrypt -in KEY -out NEW`.",
+            field="tls_key",
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # Without a password of its own OpenSSL would ask for one on the terminal.
+        context.load_cert_chain(cert, key, password="")
+    except (OSError, ValueError) as error:
+        raise BadSetting(
+            f"tls_cert {cert} and tls_key {key} do not fit together or cannot be read: {error}.",
+            field="tls_cert",
+        ) from error
+    if client_ca is not None:
+        _check_authority(context, client_ca)
+    return Tls(cert, key, client_ca)
+
+
+def _check_authority(context: ssl.SSLContext, path: Path) -> None:
+    _read("tls_client_ca", path)
+    try:
+        context.load_verify_locations(path)
+    except (OSError, ValueError) as error:
+        raise BadSetting(
+            f"tls_client_ca {path} has no certificate in PEM: {error}.", field="tls_client_ca"
+        ) from error
+
+
+def _read(field: str, path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise BadSetting(
+            f"{field} {path} cannot be read: {error.strerror}.", field=field
+        ) from error
+    if len(content) > _MAX_BYTES:
+        raise BadSetting(
+            f"{field} {path} has more than {_MAX_BYTES} bytes.", field=field, limit=_MAX_BYTES
+        )
+    return content

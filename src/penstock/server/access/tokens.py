@@ -1,0 +1,180 @@
+"""Tokens: signed claims of somebody who may issue them, as JWT (RFC 7519).
+
+Which algorithms are accepted is decided by which keys are configured, a secret for HS256 and a
+public key for RS256, and each key is used with its own algorithm only. So neither ``none`` nor
+a public key misused as a secret verifies anything, whatever a token's head says. Whatever is
+wrong with a token is ``Unauthenticated``; why is told only if its signature is right.
+
+::
+
+    {
+        "exp": 1767225600,
+        "tenant": "acme",
+        "grants": ["publish:orders-*", "consume:*"],
+        "sub": "shop",
+    }
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+from penstock.errors import BadInput, BadName, BadSetting, Unauthenticated
+from penstock.model.clock import Clock
+from penstock.model.limits import MAX_TIME_MS, check_name
+from penstock.server.access.credential import Credential
+from penstock.server.access.grants import parse_grants
+
+if TYPE_CHECKING:
+    from jwt.types import Options
+
+__all__ = ["MIN_SECRET_BYTES", "Tokens"]
+
+#: As long as the hash, as RFC 7518 demands; a shorter one can be guessed off-line.
+MIN_SECRET_BYTES: Final = 32
+_MIN_RSA_BITS: Final = 2048
+_MAX_SHOWN: Final = 200
+
+#: The times are compared with the injected clock, so PyJWT is asked not to look at its own.
+_OPTIONS: Final[Options] = {
+    "require": ["exp", "tenant"],
+    "verify_exp": False,
+    "verify_iat": False,
+    "verify_nbf": False,
+}
+
+
+class Tokens:
+    """What makes a token valid here."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        secret: str | None = None,
+        public_key: str | None = None,
+        issuer: str | None = None,
+        audience: str | None = None,
+        leeway_s: int = 30,
+    ) -> None:
+        self._clock = clock
+        self._issuer = issuer
+        self._audience = audience
+        self._leeway_ms = leeway_s * 1000
+        self._keys: dict[str, bytes | RSAPublicKey] = {}
+        if secret is not None:
+            self._keys["HS256"] = _to_secret(secret)
+        if public_key is not None:
+            self._keys["RS256"] = _to_public_key(public_key)
+
+    def authenticate(self, text: str) -> Credential:
+        """What the token says, if all of it holds."""
+        claims = self._verified(text)
+        now = self._clock.now()
+        expires_at = _time(claims, "exp") + self._leeway_ms
+        if now >= expires_at:
+            raise Unauthenticated("The token has expired.")
+        if "nbf" in claims and now < _time(claims, "nbf") - self._leeway_ms:
+            raise Unauthenticated("The token is not valid yet.")
+        grants = claims.get("grants", [])
+        if not isinstance(grants, list):
+            raise _bad_claim("grants", "a list of texts such as publish:orders-*")
+        try:
+            return Credential(
+                tenant=check_name(claims["tenant"], "tenant"),
+                grants=parse_grants(grants),
+                name=_label(claims.get("sub"), "token"),
+                id=_label(claims.get("jti"), "token"),
+                expires_at=expires_at,
+            )
+        except BadName as error:
+            raise _bad_claim("tenant", "the name of a tenant") from error
+        except BadInput as error:
+            raise Unauthenticated(
+                f"The token's claim `grants` is not valid. {error.detail}"
+            ) from error
+
+    def _verified(self, text: str) -> Mapping[str, Any]:
+        """The claims, if the signature is right and the token is for us."""
+        try:
+            algorithm = jwt.get_unverified_header(text).get("alg")
+            key = self._keys.get(algorithm) if isinstance(algorithm, str) else None
+            if key is None:
+                raise jwt.InvalidAlgorithmError
+            # The head only chose among our own pairs of algorithm and key.
+            return jwt.decode(
+                text,
+                key,
+                algorithms=[str(algorithm)],
+                issuer=self._issuer,
+                audience=self._audience,
+                options=_OPTIONS,
+            )
+        except (jwt.InvalidIssuerError, jwt.InvalidAudienceError) as error:
+            raise Unauthenticated(
+                "The token is for another service or of another issuer."
+            ) from error
+        except jwt.MissingRequiredClaimError as error:
+            raise Unauthenticated(f"The token has no claim `{error.claim}`.") from error
+        # A token is whatever somebody sent; no way of being wrong is our failure.
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+            raise Unauthenticated(
+                "The token is not valid: malformed, or not signed by who may sign for this server."
+            ) from error
+
+
+def _time(claims: Mapping[str, Any], name: str) -> int:
+    """A time in epoch milliseconds; the claim has seconds."""
+    value = claims[name]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, float) and not math.isfinite(value)):
+        raise _bad_claim(name, "a time in seconds")
+    # Bounded, so that a time in the far future remains one that others can represent.
+    return int(min(max(value * 1000, 0), MAX_TIME_MS))
+
+
+def _bad_claim(name: str, what: str) -> Unauthenticated:
+    return Unauthenticated(f"The token's claim `{name}` is not {what}.")
+
+
+def _label(value: object, otherwise: str) -> str:
+    text = value[:_MAX_SHOWN] if isinstance(value, str) else ""
+    return text if text and text.isprintable() else otherwise
+
+
+def _to_secret(secret: str) -> bytes:
+    if len(secret.encode()) < MIN_SECRET_BYTES:
+        raise BadSetting(
+            f"jwt_secret has fewer than {MIN_SECRET_BYTES} bytes and could be guessed.",
+            field="jwt_secret",
+            limit=MIN_SECRET_BYTES,
+        )
+    try:
+        key: bytes = jwt.get_algorithm_by_name("HS256").prepare_key(secret)
+    except jwt.InvalidKeyError as error:
+        # A public key is known to everybody: as a secret it would let everybody sign.
+        raise BadSetting(f"jwt_secret is not a secret. {error}", field="jwt_secret") from error
+    return key
+
+
+def _to_public_key(pem: str) -> RSAPublicKey:
+    try:
+        key = load_pem_public_key(pem.encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise BadSetting(
+            "jwt_public_key is not a public key in PEM (BEGIN PUBLIC KEY).", field="jwt_public_key"
+        ) from error
+    if not isinstance(key, RSAPublicKey) or key.key_size < _MIN_RSA_BITS:
+        raise BadSetting(
+            f"jwt_public_key is not an RSA key of at least {_MIN_RSA_BITS} bits.",
+            field="jwt_public_key",
+            limit=_MIN_RSA_BITS,
+        )
+    return key

@@ -1,0 +1,102 @@
+"""Gathering: the queues of a store in numbers, at the moment when somebody looks.
+
+Labels are bounded: the first queues by tenant and name have a line of their own, the others
+share one, in which counts are summed and the age is the greatest. So is the work: queues beyond
+``MAX_READ`` are counted but not asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.errors import NotFound, StoreError
+from penstock.model.delivery import QueueStats
+from penstock.model.states import State
+from penstock.server.metrics.counting import OTHER
+from penstock.storage.contract import Engine
+
+__all__ = ["MAX_NAMED", "MAX_READ", "Gathered", "QueueNumbers", "gather"]
+
+#: Queues with a line of their own: 200 of them make some two thousand time series.
+MAX_NAMED: Final = 200
+#: Queues that are asked for their numbers: some tenth of a second of work.
+MAX_READ: Final = 2_000
+#: Asked at the same time, so that they wait for the same commit and not each for its own.
+_AT_ONCE: Final = 50
+
+
+class QueueNumbers(Struct, frozen=True):
+    """One line: a queue, or all the others."""
+
+    tenant: str
+    queue: str
+    states: dict[str, int]
+    depth: int
+    lag: int
+    oldest_available_ms: int | None
+
+
+class Gathered(Struct, frozen=True):
+    """What the store said."""
+
+    up: bool = False
+    """It answered."""
+    queues: int = 0
+    """How many there are, with or without a line of their own."""
+    lines: tuple[QueueNumbers, ...] = ()
+
+
+async def gather(engine: Engine, tenant: str | None) -> Gathered:
+    """The queues of one tenant, or of all (None)."""
+    try:
+        tenants = await engine.tenants() if tenant is None else (tenant,)
+        names = [(each, info.name) for each in tenants for info in await engine.list_queues(each)]
+        lines: list[QueueNumbers] = []
+        wanted = iter(names[:MAX_READ])
+        while batch := list(islice(wanted, _AT_ONCE)):
+            found = await asyncio.gather(*(_numbers(engine, *place) for place in batch))
+            lines += [line for line in found if line is not None]
+    except StoreError:
+        # A store that cannot answer is the one thing that a metric has to tell.
+        return Gathered()
+    return Gathered(True, len(names), _bounded(lines))
+
+
+async def _numbers(engine: Engine, tenant: str, queue: str) -> QueueNumbers | None:
+    try:
+        stats = await engine.stats(tenant, queue)
+    except NotFound:
+        # Deleted since it was listed.
+        return None
+    return QueueNumbers(
+        tenant, queue, _states(stats), stats.depth, stats.lag, stats.oldest_available_ms
+    )
+
+
+def _states(stats: QueueStats) -> dict[str, int]:
+    return {state.value: getattr(stats, state.value) for state in State}
+
+
+def _bounded(lines: list[QueueNumbers]) -> tuple[QueueNumbers, ...]:
+    if len(lines) <= MAX_NAMED:
+        return tuple(lines)
+    return (*lines[:MAX_NAMED], _together(lines[MAX_NAMED:]))
+
+
+def _together(lines: list[QueueNumbers]) -> QueueNumbers:
+    ages: Iterable[int] = (
+        line.oldest_available_ms for line in lines if line.oldest_available_ms is not None
+    )
+    return QueueNumbers(
+        OTHER,
+        OTHER,
+        {state.value: sum(line.states[state.value] for line in lines) for state in State},
+        sum(line.depth for line in lines),
+        sum(line.lag for line in lines),
+        max(ages, default=None),
+    )

@@ -1,0 +1,175 @@
+"""The door of the metrics: the server tells what happens, and somebody reads it now and then.
+
+It is the engine's listener too. What is told is counted at once, in well under a microsecond;
+what the store knows is asked for when somebody reads. A reader who is not an operator is shown
+the queues of one tenant and nothing that others had a part in (T1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Final, TypeAlias
+
+from penstock.model.delivery import Ack, Extend, Nack, Outcome, Reject, Release, Settlement, Verdict
+from penstock.model.reports import KeeperReport
+from penstock.server.metrics.counting import Calls, Histogram
+from penstock.server.metrics.exposition import (
+    Metric,
+    call_metrics,
+    counter,
+    gauge,
+    histogram,
+    info,
+    keeper_metrics,
+    labelled_counter,
+    process_registry,
+    queue_metrics,
+    to_text,
+)
+from penstock.server.metrics.gathering import Gathered, gather
+from penstock.storage.contract import Engine, Listener
+from penstock.version import VERSION
+
+__all__ = ["Metrics"]
+
+#: Gives what became of every keeper.
+Reports: TypeAlias = Callable[[], Sequence[KeeperReport]]
+
+_COMMIT_RECORDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+#: From a battery-backed controller to a disk that is about to give up.
+_COMMIT_SECONDS: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01),
+    *(0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0),
+)
+_SETTLEMENTS: Final = (Ack, Nack, Reject, Release, Extend)
+
+
+class Metrics(Listener):
+    """What happened so far.
+
+    Made before the store is opened, so that it can be its listener; ``watch`` tells it which
+    store to ask.
+    """
+
+    def __init__(self, engine: Engine | None = None, keepers: Reports = tuple) -> None:
+        self._engine = engine
+        self._keepers = keepers
+        self._opened_s: float | None = None
+        self._calls = Calls()
+        self._waits = 0
+        self._published = 0
+        self._claimed = 0
+        self._settled: dict[type, int] = dict.fromkeys(_SETTLEMENTS, 0)
+        self._stale = 0
+        self._lapsed = 0
+        self._commit_records = Histogram(_COMMIT_RECORDS)
+        self._commit_seconds = Histogram(_COMMIT_SECONDS)
+        self._process = process_registry()
+        self._reading = asyncio.Lock()
+
+    def watch(
+        self, engine: Engine, keepers: Reports = tuple, *, opened_s: float | None = None
+    ) -> None:
+        """Read queues off this engine, and keepers by that function, from now on."""
+        self._engine = engine
+        self._keepers = keepers
+        self._opened_s = opened_s
+
+    # -- what the server tells ---------------------------------------------------------
+
+    def began(self) -> None:
+        """A call began; ``called`` will say how it ended."""
+        self._calls.active += 1
+
+    def called(self, verb: str, outcome: str, seconds: float) -> None:
+        """A call is over; ``outcome`` is ``ok``, another outcome, or the name of an error."""
+        self._calls.active -= 1
+        self._calls.ended(verb, outcome, seconds)
+
+    def waits(self, count: int) -> None:
+        """So many calls are waiting now."""
+        self._waits = count
+
+    def published(self, count: int) -> None:
+        """So many messages were published, duplicates included."""
+        self._published += count
+
+    def claimed(self, count: int) -> None:
+        """So many deliveries were handed out."""
+        self._claimed += count
+
+    def settled(self, settlements: Sequence[Settlement], outcomes: Sequence[Outcome]) -> None:
+        """A settle was answered; what took effect counts by its verb."""
+        settled = self._settled
+        for settlement, outcome in zip(settlements, outcomes, strict=True):
+            if outcome.verdict is Verdict.OK:
+                settled[type(settlement)] += 1
+            elif outcome.verdict is Verdict.STALE:
+                self._stale += 1
+
+    # -- what the engine tells ---------------------------------------------------------
+
+    def lapsed(self, tenant: str, queue: str, count: int) -> None:  # noqa: ARG002
+        """Leases lapsed."""
+        self._lapsed += count
+
+    def committed(self, records: int, seconds: float) -> None:
+        """A commit was made."""
+        self._commit_records.observe(records)
+        self._commit_seconds.observe(seconds)
+
+    # -- reading -----------------------------------------------------------------------
+
+    async def render(self, tenant: str | None = None) -> bytes:
+        """Everything in Prometheus' text format; with a tenant, its queues only (T1)."""
+        # One at a time: however many readers there are, the store is asked by one.
+        async with self._reading:
+            gathered = Gathered()
+            if self._engine is not None:
+                gathered = await gather(self._engine, tenant)
+            if tenant is not None:
+                return await to_text(queue_metrics(gathered))
+            return await to_text(chain(self._collect(gathered), self._process.collect()))
+
+    def _collect(self, gathered: Gathered) -> Iterator[Metric]:
+        yield info("penstock_build", "What is running.", {"version": VERSION})
+        yield gauge("penstock_store_up", "1 if the store answered.", float(gathered.up))
+        if self._opened_s is not None:
+            yield gauge(
+                "penstock_store_open_duration_seconds",
+                "How long the store took to open.",
+                self._opened_s,
+            )
+        yield from call_metrics(self._calls)
+        yield gauge("penstock_waits_active", "Calls that are waiting.", self._waits)
+        yield from self._flow()
+        yield histogram(
+            "penstock_commit_records", "Verbs whose changes one commit held.", self._commit_records
+        )
+        yield histogram(
+            "penstock_commit_duration_seconds",
+            "How long commits took to be durable.",
+            self._commit_seconds,
+        )
+        yield from keeper_metrics(self._keepers())
+        yield from queue_metrics(gathered)
+
+    def _flow(self) -> Iterator[Metric]:
+        yield counter(
+            "penstock_messages_published", "Messages published over HTTP.", self._published
+        )
+        yield counter(
+            "penstock_deliveries_claimed", "Deliveries handed out over HTTP.", self._claimed
+        )
+        yield labelled_counter(
+            "penstock_deliveries_settled",
+            "Settlements over HTTP that took effect.",
+            "verb",
+            ((kind.__name__.lower(), count) for kind, count in self._settled.items()),
+        )
+        yield counter(
+            "penstock_receipts_stale", "Settlements whose receipt was stale.", self._stale
+        )
+        yield counter("penstock_leases_lapsed", "Leases that lapsed.", self._lapsed)

@@ -1,0 +1,26 @@
+"""Settings: read once, from flags, environment and one file, and checked before anything starts.
+
+A setting has one name with three spellings: ``tls_cert`` in the file, ``PENSTOCK_TLS_CERT`` in
+the environment, ``--tls-cert`` as a flag. ``fields`` says which there are, ``loading`` where
+their values come from, ``effective`` shows them with their sources and without their secrets.
+Nothing here keeps state, and nothing else in the package reads the environment.
+"""
+
+from __future__ import annotations
+
+from penstock.settings.effective import Effective, effective, to_toml
+from penstock.settings.fields import Setting, Settings, all_settings
+from penstock.settings.loading import Loaded, load_settings
+from penstock.settings.sources import Source
+
+__all__ = [
+    "Effective",
+    "Loaded",
+    "Setting",
+    "Settings",
+    "Source",
+    "all_settings",
+    "effective",
+    "load_settings",
+    "to_toml",
+]

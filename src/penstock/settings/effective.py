@@ -1,0 +1,84 @@
+"""What ``penstock config`` prints: every setting, its value and where it came from.
+
+Secrets are never shown. The TOML can be fed back as a settings file and gives the same
+settings; a secret that stands in no file of its own is left out as a comment.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from msgspec import Struct
+
+from penstock.settings.fields import FILE_SUFFIX, MASK, Setting, all_settings, mask_password
+from penstock.settings.loading import Loaded
+from penstock.settings.sources import Source
+
+__all__ = ["Effective", "effective", "to_toml"]
+
+
+class Effective(Struct, frozen=True, kw_only=True):
+    """One setting as it is in force."""
+
+    name: str
+    value: str | int | float | None
+    """Secrets masked; None is not set."""
+    masked: bool
+    source: Source
+    description: str
+
+
+def effective(loaded: Loaded) -> tuple[Effective, ...]:
+    """Every setting, in the order of its documentation."""
+    return tuple(_shown(setting, loaded) for setting in all_settings())
+
+
+def to_toml(loaded: Loaded) -> str:
+    """All settings as a settings file, with what each means and where it came from."""
+    lines = []
+    for item in effective(loaded):
+        lines.append(f"# {item.description}")
+        lines.append(f"{_assignment(item)}  # {_one_line(str(item.source))}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _shown(setting: Setting, loaded: Loaded) -> Effective:
+    value = getattr(loaded.settings, setting.name)
+    masked = False
+    if isinstance(value, Path):
+        value = str(value)
+    elif setting.secret and value is not None:
+        value, masked = MASK, True
+    elif isinstance(value, str):
+        masked = mask_password(value) != value
+        value = mask_password(value)
+    return Effective(
+        name=setting.name,
+        value=value,
+        masked=masked,
+        source=loaded.sources[setting.name],
+        description=setting.description,
+    )
+
+
+def _assignment(item: Effective) -> str:
+    if item.source.path is not None:
+        return f"{item.name}{FILE_SUFFIX} = {_toml(str(item.source.path))}"
+    line = f"{item.name} = {_toml('' if item.value is None else item.value)}"
+    return f"# {line}" if item.masked or item.value is None else line
+
+
+def _toml(value: str | float) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # A JSON string is a basic string of TOML, but for DEL, which TOML wants escaped.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)
+
+
+def _one_line(text: str) -> str:
+    """A comment must not end early: a path may hold a newline."""
+    return "".join(character if character.isprintable() else "?" for character in text)

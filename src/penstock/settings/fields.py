@@ -1,0 +1,269 @@
+"""Every setting with its type, its bounds, its default and what it means.
+
+The struct is the only list: the flags, the environment variables, the file's keys and
+``penstock config`` are read off it. Whether a file exists or a key fits its certificate is
+checked by whoever uses it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Meta, Struct
+from msgspec.structs import fields
+
+from penstock.model.limits import MAX_PAYLOAD_BYTES, MAX_TIME_MS, Limits
+
+__all__ = ["FILE_SUFFIX", "MASK", "PREFIX", "Setting", "Settings", "all_settings", "mask_password"]
+
+PREFIX: Final = "PENSTOCK_"
+#: The setting ``jwt_secret`` may be given as ``jwt_secret_file``: the path of a file that holds it.
+FILE_SUFFIX: Final = "_file"
+
+#: What stands for a secret wherever settings are shown.
+MASK: Final = "***"
+#: The password in a URL such as postgresql://user:password@host/name.
+_PASSWORD: Final = re.compile(r"(?<=://)([^/@:\s]*):[^/\s]*(?=@)")
+
+#: A body is read into memory whole.
+_MAX_BODY_BYTES: Final = 4 * 1024**3
+#: More than a process has file descriptors for on any common system.
+_MAX_CONNECTIONS: Final = 1_000_000
+_HOUR_S: Final = 3600
+#: Clocks that differ by more are broken, and a leeway for them prolongs every token.
+_MAX_LEEWAY_S: Final = 300
+
+#: May be given as a file, and is never shown.
+_SECRET: Final = {"secret": True, "file": True}
+#: May be given as a file: its value is unhandy elsewhere, or may hold a password.
+_FILE: Final = {"file": True}
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What ``penstock serve`` and the client commands are told."""
+
+    # -- the store ---------------------------------------------------------------------
+
+    store: Annotated[
+        str,
+        Meta(
+            description="The store's URL. A relative path is below the folder of the file that "
+            "names it, or below the working directory.",
+            extra=_FILE,
+        ),
+    ] = "rocksdb:penstock-data"
+    log_retention_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_TIME_MS // 1000,
+            description="Seconds that the log keeps what no queue needs any more.",
+        ),
+    ] = 24 * _HOUR_S
+    auto_create: Annotated[
+        bool, Meta(description="A message that matches no queue creates one named after its topic.")
+    ] = True
+    require_topics: Annotated[
+        bool, Meta(description="Publishing to a topic that is not registered is refused.")
+    ] = False
+    archive: Annotated[
+        bool, Meta(description="Retention waits for a verified copy in the archive (A1).")
+    ] = False
+
+    # -- the server --------------------------------------------------------------------
+
+    host: Annotated[str, Meta(description="The address to listen on.")] = "127.0.0.1"
+    port: Annotated[
+        int, Meta(ge=0, le=65_535, description="The port to listen on; 0 is any free one.")
+    ] = 8080
+    grace_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=_HOUR_S,
+            description="Seconds that a stopping server gives the calls that are under way.",
+        ),
+    ] = 30.0
+
+    # -- access ------------------------------------------------------------------------
+
+    auth: Annotated[bool, Meta(description="Every call needs an API key or a token.")] = False
+    insecure: Annotated[
+        bool, Meta(description="Listen beyond this machine without auth. Anybody may do anything.")
+    ] = False
+    jwt_secret: Annotated[
+        str | None,
+        Meta(description="Accept tokens signed with HS256 by this secret.", extra=_SECRET),
+    ] = None
+    jwt_public_key: Annotated[
+        str | None,
+        Meta(description="Accept tokens signed with RS256; the public key in PEM.", extra=_FILE),
+    ] = None
+    jwt_issuer: Annotated[str | None, Meta(description="The `iss` that tokens must have.")] = None
+    jwt_audience: Annotated[str | None, Meta(description="The `aud` that tokens must name.")] = None
+    jwt_leeway_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=_MAX_LEEWAY_S,
+            description="Seconds that the issuer's clock may differ from this one.",
+        ),
+    ] = 30
+    tls_cert: Annotated[
+        Path | None, Meta(description="The server's certificate chain, a file in PEM.")
+    ] = None
+    tls_key: Annotated[
+        Path | None, Meta(description="Its private key, a file in PEM (PKCS #8).")
+    ] = None
+    tls_client_ca: Annotated[
+        Path | None,
+        Meta(description="Demand client certificates that this CA signed, a file in PEM."),
+    ] = None
+
+    # -- limits ------------------------------------------------------------------------
+
+    max_payload_bytes: Annotated[
+        int, Meta(ge=0, le=MAX_PAYLOAD_BYTES, description="The largest payload of a message.")
+    ] = 1024 * 1024
+    max_body_bytes: Annotated[
+        int, Meta(ge=1024, le=_MAX_BODY_BYTES, description="The largest body of a request.")
+    ] = 64 * 1024 * 1024
+    max_total_body_bytes: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            le=1024 * _MAX_BODY_BYTES,
+            description="The bodies that are arriving at the same time, together.",
+        ),
+    ] = 512 * 1024 * 1024
+    max_connections: Annotated[
+        int,
+        Meta(ge=1, le=_MAX_CONNECTIONS, description="Connections that are open at the same time."),
+    ] = 10_000
+    max_waits: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=_MAX_CONNECTIONS,
+            description="Claims, results and streams that wait at the same time.",
+        ),
+    ] = 10_000
+    header_timeout_s: Annotated[
+        float,
+        Meta(gt=0, le=_HOUR_S, description="Seconds for a request's headers to arrive."),
+    ] = 10.0
+    body_timeout_s: Annotated[
+        float, Meta(gt=0, le=_HOUR_S, description="Seconds for a request's body to arrive.")
+    ] = 30.0
+
+    # -- the log of the process --------------------------------------------------------
+
+    log_format: Annotated[
+        Literal["text", "json"], Meta(description="How log lines are written.")
+    ] = "text"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="The least severe log lines that are written."),
+    ] = "info"
+
+    # -- client commands ---------------------------------------------------------------
+
+    url: Annotated[
+        str,
+        Meta(description="The server that client commands talk to.", extra=_FILE),
+    ] = "http://127.0.0.1:8080"
+    credential: Annotated[
+        str | None,
+        Meta(description="The API key or token that client commands send.", extra=_SECRET),
+    ] = None
+    tenant: Annotated[
+        str,
+        Meta(description="Whose queues, where a client command opens a store itself."),
+    ] = "default"
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds that a store is opened with."""
+        return Limits(
+            payload_bytes=self.max_payload_bytes, log_retention_ms=self.log_retention_s * 1000
+        )
+
+    def __repr__(self) -> str:
+        # Settings end up in tracebacks and debug logs; their secrets must not.
+        changed = (
+            (setting, value)
+            for setting in all_settings()
+            if (value := getattr(self, setting.name)) != setting.default
+        )
+        shown = (
+            f"{setting.name}={MASK if setting.secret else mask_password(repr(value))}"
+            for setting, value in changed
+        )
+        return f"Settings({', '.join(shown)})"
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """One setting, as data."""
+
+    name: str
+    type: Any
+    """Its kind with its bounds: what ``msgspec.convert`` checks a value against."""
+    kind: type
+    """str, int, float, bool or Path."""
+    default: str | int | float | Path | None
+    optional: bool
+    """None is a value: the setting may be left out."""
+    description: str
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+    file: bool = False
+    """There is a second setting with the suffix ``_file``, whose file holds the value."""
+
+    @property
+    def variable(self) -> str:
+        """The name of its environment variable."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        """The name of its flag."""
+        return "--" + self.name.replace("_", "-")
+
+
+def mask_password(url: str) -> str:
+    """The URL without the password that it may hold."""
+    return _PASSWORD.sub(rf"\1:{MASK}", url)
+
+
+@cache
+def all_settings() -> tuple[Setting, ...]:
+    """Every setting, in the order in which ``penstock config`` prints them."""
+    hints = get_type_hints(Settings, include_extras=True)
+    return tuple(
+        _to_setting(field.name, hints[field.name], field.default) for field in fields(Settings)
+    )
+
+
+def _to_setting(name: str, annotation: Any, default: Any) -> Setting:
+    bare, meta = get_args(annotation)
+    assert isinstance(meta, Meta)
+    assert meta.description
+    extra = meta.extra or {}
+    members = get_args(bare) if get_origin(bare) in {Union, UnionType} else (bare,)
+    plain = next(member for member in members if member is not NoneType)
+    choices = get_args(plain) if get_origin(plain) is Literal else ()
+    return Setting(
+        name=name,
+        type=Annotated[plain, meta],
+        kind=str if choices else plain,
+        default=default,
+        optional=NoneType in members,
+        description=meta.description,
+        choices=choices,
+        secret=bool(extra.get("secret")),
+        file=bool(extra.get("file")),
+    )

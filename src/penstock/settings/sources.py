@@ -1,0 +1,177 @@
+"""Reading the sources of settings: flags, environment variables, one TOML file.
+
+A source gives names and values, each with where it stands. An unknown name is an error that
+suggests the nearest known one; what a value has to be is not decided here.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from penstock.errors import BadSetting
+from penstock.model.limits import shown
+from penstock.settings.fields import FILE_SUFFIX, PREFIX, all_settings
+
+__all__ = [
+    "CONFIG_VARIABLE",
+    "DEFAULT_CONFIG",
+    "Given",
+    "Source",
+    "from_environ",
+    "from_file",
+    "from_flags",
+    "read_value",
+]
+
+#: Names the settings file; it is no setting itself.
+CONFIG_VARIABLE: Final = "PENSTOCK_CONFIG"
+#: Read from the working directory if it is there and no other file is named.
+DEFAULT_CONFIG: Final = "penstock.toml"
+#: Variables that tests and benchmarks are steered by; they are not the product's settings.
+_NOT_SETTINGS: Final = ("PENSTOCK_BENCH_", "PENSTOCK_TEST_")
+
+#: A settings file has some dozens of lines.
+_MAX_CONFIG_BYTES: Final = 1024 * 1024
+#: The largest value that is given as a file is a public key.
+_MAX_VALUE_BYTES: Final = 64 * 1024
+
+
+class Source(Struct, frozen=True):
+    """Where a value came from."""
+
+    kind: Literal["flag", "environment", "file", "default"]
+    where: str = ""
+    """The flag, the variable, or the file and line."""
+    path: Path | None = None
+    """The file that holds the value itself, where it was given with the suffix ``_file``."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.where}".rstrip()
+
+
+class Given(Struct, frozen=True):
+    """One value of one source."""
+
+    value: object
+    source: Source
+    base: Path
+    """What its relative paths are relative to."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the source knows text only, so that a number comes as text too."""
+        return isinstance(self.value, str) and self.source.kind == "environment"
+
+    def with_value(self, value: object) -> Given:
+        """The same place with another value."""
+        return Given(value, self.source, self.base)
+
+
+def from_flags(flags: Mapping[str, object], cwd: Path) -> dict[str, Given]:
+    """The flags that were given, by setting; None is one that was not."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    _check_known(given, "flag", _flag)
+    return {name: Given(value, Source("flag", _flag(name)), cwd) for name, value in given.items()}
+
+
+def from_environ(environ: Mapping[str, str], cwd: Path) -> dict[str, Given]:
+    """The variables that begin with PENSTOCK_, by setting.
+
+    One that is set to nothing is not set: that is how compose files and units leave one out.
+    """
+    given = {
+        name.removeprefix(PREFIX).lower(): value.strip()
+        for name, value in environ.items()
+        if name.startswith(PREFIX)
+        and name != CONFIG_VARIABLE
+        and not name.startswith(_NOT_SETTINGS)
+        and value.strip()
+    }
+    _check_known(given, "environment variable", _variable)
+    return {
+        name: Given(value, Source("environment", _variable(name)), cwd)
+        for name, value in given.items()
+    }
+
+
+def from_file(environ: Mapping[str, str], config: Path | None, cwd: Path) -> dict[str, Given]:
+    """The keys of the settings file, by setting; nothing if there is no file."""
+    path = _config_path(environ, config, cwd)
+    if path is None:
+        return {}
+    try:
+        text = _read_bounded(path, _MAX_CONFIG_BYTES).decode()
+        table = tomllib.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        # A TOMLDecodeError is a ValueError that says the line.
+        raise BadSetting(
+            f"The settings file {path} cannot be read: {error}.", field="config"
+        ) from error
+    _check_known(table, f"key in {path}", str)
+    return {
+        name: Given(value, Source("file", f"{path}{_line_of(name, text)}"), path.parent)
+        for name, value in table.items()
+    }
+
+
+def read_value(name: str, source: Source) -> str:
+    """What stands in the file that a source names, without the newlines at its end."""
+    assert source.path is not None
+    try:
+        return _read_bounded(source.path, _MAX_VALUE_BYTES).decode().rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+        raise BadSetting(
+            f"{name} ({source}) cannot be read from {source.path}: {reason}.", field=name
+        ) from error
+
+
+def _config_path(environ: Mapping[str, str], config: Path | None, cwd: Path) -> Path | None:
+    if config is not None:
+        return cwd / config
+    named = environ.get(CONFIG_VARIABLE, "").strip()
+    if named:
+        return cwd / named
+    default = cwd / DEFAULT_CONFIG
+    return default if default.is_file() else None
+
+
+def _read_bounded(path: Path, most: int) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it has more than {most} bytes")
+    return content
+
+
+def _check_known(names: Iterable[object], what: str, spelt: Callable[[str], str]) -> None:
+    known = [setting.name for setting in all_settings()]
+    known += [setting.name + FILE_SUFFIX for setting in all_settings() if setting.file]
+    for name in names:
+        if name in known:
+            continue
+        text = str(name)
+        close = get_close_matches(text.replace("-", "_").lower(), known, n=1)
+        hint = f" Did you mean {spelt(close[0])}?" if close else ""
+        raise BadSetting(f"There is no {what} {shown(spelt(text))}.{hint}", field=text)
+
+
+def _line_of(name: str, text: str) -> str:
+    # Settings are top-level keys, so a line that begins with the name is the one.
+    found = re.search(rf"^[ \t]*[\"']?{re.escape(name)}[\"']?[ \t]*=", text, re.MULTILINE)
+    return "" if found is None else f", line {text.count(chr(10), 0, found.end()) + 1}"
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _variable(name: str) -> str:
+    return PREFIX + name.upper()

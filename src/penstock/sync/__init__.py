@@ -1,0 +1,22 @@
+"""The verbs for programs without an event loop: every call waits for its answer.
+
+::
+
+    with penstock.sync.connect("http://localhost:8080") as q:  # or penstock.sync.open(url)
+        q.publish("orders", {"order": 7}, headers={"amount": 250})
+        for delivery in q.consume("billing"):
+            with delivery:  # ack on exit, nack on exception, lease extended while it runs
+                charge(delivery.payload)
+
+It is the async code in an event loop of its own, in a thread; the classes that wait for it are
+generated. Many threads may call one object. Inside an event loop it refuses to block.
+"""
+
+from __future__ import annotations
+
+from penstock.sync.blocking import SyncConsumption
+from penstock.sync.lease import SyncLease
+from penstock.sync.opening import connect, open  # noqa: A004
+from penstock.sync.verbs import SyncVerbs
+
+__all__ = ["SyncConsumption", "SyncLease", "SyncVerbs", "connect", "open"]

@@ -1,0 +1,168 @@
+"""What the generated classes of ``penstock.sync`` stand on.
+
+It knows how to call, to iterate and to enter; which verbs there are, and what they take, is
+generated from ``penstock.verbs`` and ``penstock.consume.lease``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+
+from penstock.consume.consumption import Consumption
+from penstock.consume.lease import Lease
+from penstock.sync.loop import LoopThread
+from penstock.verbs import Verbs
+
+if TYPE_CHECKING:
+    from penstock.sync.lease import SyncLease
+
+__all__ = ["BlockingLease", "BlockingVerbs", "SyncConsumption"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class BlockingVerbs:
+    """Verbs in a loop of their own, opened and not yet closed."""
+
+    def __init__(self, loop: LoopThread, verbs: Verbs) -> None:
+        self._loop = loop
+        self._verbs = verbs
+
+    def close(self) -> None:
+        """Finish what is under way, then let go."""
+        if not self._loop.is_closed:
+            try:
+                self._loop.run(self._verbs.close)
+            finally:
+                self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Opening may have failed before there was a loop.
+        loop: LoopThread | None = getattr(self, "_loop", None)
+        if loop is not None and not loop.is_closed:
+            warnings.warn(f"{self!r} was not closed.", ResourceWarning, source=self, stacklevel=1)
+            loop.close()
+
+    def _run(
+        self, verb: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return self._loop.run(verb, *args, **kwargs)
+
+    def _iterate(
+        self, verb: Callable[P, AsyncIterator[Lease]], *args: P.args, **kwargs: P.kwargs
+    ) -> SyncConsumption:
+        async def begin() -> AsyncIterator[Lease]:
+            return verb(*args, **kwargs)
+
+        return SyncConsumption(self._loop, self._loop.run(begin))
+
+
+class SyncConsumption(Iterator["SyncLease"]):
+    """An endless iterator over the deliveries of one queue; it blocks while there are none.
+
+    Several threads may iterate over it at the same time; each delivery goes to one of them.
+    ``stop``, from any thread or signal handler, ends it; so does ``close``, or leaving a ``with``.
+    """
+
+    def __init__(self, loop: LoopThread, leases: AsyncIterator[Lease]) -> None:
+        self._loop = loop
+        self._leases = leases
+
+    def __next__(self) -> SyncLease:
+        from penstock.sync.lease import SyncLease  # noqa: PLC0415  (they know each other)
+
+        lease = self._loop.run(self._take)
+        if lease is None:
+            raise StopIteration
+        return SyncLease(self._loop, lease)
+
+    def stop(self) -> None:
+        """End the iteration: no more claims, and what was not begun is released."""
+        if isinstance(self._leases, Consumption):
+            self._loop.call_soon(self._leases.stop)
+
+    def close(self) -> None:
+        """Stop, and leave the queue. Leases that are still held are not extended any more."""
+        if isinstance(self._leases, Consumption) and not self._loop.is_closed:
+            self._loop.run(self._leases.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def _take(self) -> Lease | None:
+        try:
+            return await anext(self._leases)
+        except StopAsyncIteration:
+            return None
+
+
+class BlockingLease:
+    """A lease that is extended in the background while a thread works under it.
+
+    ::
+
+        with lease:  # ack on exit, nack on an exception, which ends there
+            charge(lease.payload)
+
+    A thread cannot be cut off. If the claim is lost while it works (``lost`` tells), exit settles
+    nothing: the delivery is somebody else's (S1).
+    """
+
+    def __init__(self, loop: LoopThread, lease: Lease) -> None:
+        self._loop = loop
+        self._lease = lease
+
+    @property
+    def result(self) -> bytes | None:
+        """What the ack on a clean exit leaves behind."""
+        return self._lease.result
+
+    @result.setter
+    def result(self, result: bytes | None) -> None:
+        self._lease.result = result
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._lease.__aenter__)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        return self._loop.run(self._lease.__aexit__, kind, error, trace)
+
+    def _run(
+        self, verb: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return self._loop.run(verb, *args, **kwargs)
+
+    def _do(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        async def done() -> None:
+            function(*args, **kwargs)
+
+        self._loop.run(done)

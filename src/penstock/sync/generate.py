@@ -1,0 +1,219 @@
+"""Writes ``verbs.py`` and ``lease.py`` of this package: ``python src/penstock/sync/generate.py``.
+
+The async code is written by hand, its twin is not: signatures and docstrings are read from the
+source of ``penstock.verbs`` and ``penstock.consume.lease``, and every coroutine becomes a call
+that waits. A test makes both files again and fails if they differ from what is checked in.
+
+It imports nothing of Penstock, which may not be importable before its twin was made again. It
+needs ruff, as ``make format`` does.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+__all__ = ["TWINS", "Twin", "generate"]
+
+_HERE: Final = Path(__file__).resolve().parent
+_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Twin(Struct, frozen=True):
+    """One class, and the blocking one that is made of it."""
+
+    file: str
+    source: str
+    """The module of the original."""
+    of: str
+    name: str
+    base: str
+    inner: str
+    """The attribute of the twin that holds the original."""
+    by_hand: tuple[str, ...]
+    """What the base class has already."""
+    promise: str
+
+
+TWINS: Final = (
+    Twin(
+        file="verbs.py",
+        source="penstock.verbs",
+        of="Verbs",
+        name="SyncVerbs",
+        base="BlockingVerbs",
+        inner="_verbs",
+        by_hand=("close",),
+        promise="The verbs of ``penstock.verbs``, each of which waits for its answer.",
+    ),
+    Twin(
+        file="lease.py",
+        source="penstock.consume.lease",
+        of="Lease",
+        name="SyncLease",
+        base="BlockingLease",
+        inner="_lease",
+        by_hand=("result",),
+        promise="A delivery as long as a program holds it, for programs that wait.",
+    ),
+)
+
+
+def generate(twin: Twin) -> str:
+    """The text of the twin's file."""
+    path = _HERE.parents[1].joinpath(*twin.source.split("."))
+    tree = ast.parse(path.with_suffix(".py").read_text())
+    (original,) = (
+        node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == twin.of
+    )
+    members = list(_members(twin, original))
+    body = "\n\n".join(members)
+    lines = [
+        f'"""{twin.promise}',
+        "",
+        f"Generated from ``{twin.source}`` by ``generate.py``: change that, and generate again.",
+        '"""',
+        "",
+        "from __future__ import annotations",
+        "",
+        *_imports(twin, tree, body),
+        "",
+        f"__all__ = [{twin.name!r}]",
+        "",
+        *_variables(tree, body),
+        f"class {twin.name}({twin.base}):",
+        f'    """{ast.get_docstring(original)}"""',
+        "",
+        body,
+    ]
+    return _formatted("\n".join(lines))
+
+
+def _members(twin: Twin, original: ast.ClassDef) -> Iterator[str]:
+    functions = [node for node in original.body if isinstance(node, _Function)]
+    for node in functions:
+        if not node.name.startswith("_") and node.name not in twin.by_hand:
+            yield _indented(_member(twin, node))
+
+
+def _member(twin: Twin, node: _Function) -> str:
+    decorators = [ast.unparse(item) for item in node.decorator_list]
+    head = "".join(f"@{name}\n" for name in decorators)
+    returns = ast.unparse(node.returns) if node.returns is not None else "None"
+    if "overload" in decorators:
+        return f"{head}def {node.name}({ast.unparse(node.args)}) -> {returns}: ..."
+    target = f"self.{twin.inner}.{node.name}"
+    given = ", ".join([target, *_given(node.args)])
+    if "property" in decorators:
+        call = target
+    elif isinstance(node, ast.AsyncFunctionDef):
+        call = f"self._run({given})"
+    elif returns.startswith("AsyncIterator"):
+        returns, call = "SyncConsumption", f"self._iterate({given})"
+    elif returns == "None":
+        # Whatever changes something does so in the loop's own thread.
+        call = f"self._do({given})"
+    else:
+        call = f"{target}({', '.join(_given(node.args))})"
+    verb = "" if returns == "None" else "return "
+    return (
+        f"{head}def {node.name}({ast.unparse(node.args)}) -> {returns}:\n"
+        f'    """{_docstring(node)}"""\n'
+        f"    {verb}{call}"
+    )
+
+
+def _given(args: ast.arguments) -> Iterator[str]:
+    """The arguments, as they are handed on."""
+    positional = [*args.posonlyargs, *args.args]
+    yield from (item.arg for item in positional if item.arg != "self")
+    if args.vararg is not None:
+        yield f"*{args.vararg.arg}"
+    yield from (f"{item.arg}={item.arg}" for item in args.kwonlyargs)
+    if args.kwarg is not None:
+        yield f"**{args.kwarg.arg}"
+
+
+def _docstring(node: _Function) -> str:
+    text = ast.get_docstring(node) or ""
+    text = text.replace("async for", "for").replace("async with", "with").replace("await ", "")
+    return text if "\n" not in text else text.replace("\n", "\n    ") + "\n    "
+
+
+def _imports(twin: Twin, tree: ast.Module, body: str) -> Iterator[str]:
+    """Where the names that the members use come from; ruff puts them in order."""
+    used = _names(body)
+    if any(True for _ in _variables(tree, body)):
+        used.add("TypeVar")
+    base = [twin.base, *(["SyncConsumption"] if "SyncConsumption" in used else [])]
+    yield f"from penstock.sync.blocking import {', '.join(base)}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            names = sorted(alias.name for alias in node.names if alias.name in used)
+            if names:
+                yield f"from {node.module} import {', '.join(names)}"
+    own = sorted(name for name in _constants(tree) if name in used)
+    if own:
+        yield f"from {twin.source} import {', '.join(own)}"
+
+
+def _constants(tree: ast.Module) -> set[str]:
+    """What the module defines at its top, type variables apart."""
+    return {
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign) and not _is_variable(node)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _variables(tree: ast.Module, body: str) -> Iterator[str]:
+    """The type variables that the members use: they belong to a module each."""
+    used = _names(body)
+    variables = [node for node in tree.body if isinstance(node, ast.Assign) and _is_variable(node)]
+    for node in variables:
+        if any(isinstance(target, ast.Name) and target.id in used for target in node.targets):
+            yield ast.unparse(node)
+
+
+def _is_variable(node: ast.Assign) -> bool:
+    called = node.value.func if isinstance(node.value, ast.Call) else None
+    return isinstance(called, ast.Name) and called.id == "TypeVar"
+
+
+def _names(body: str) -> set[str]:
+    tree = ast.parse(f"class _:\n{body}")
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}".rstrip() for line in text.split("\n"))
+
+
+def _formatted(text: str) -> str:
+    for command in (("check", "--fix-only", "--select", "I"), ("format",)):
+        done = subprocess.run(  # noqa: S603  (our own formatter)
+            [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", "x.py", "-"],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        text = done.stdout
+    return text
+
+
+def _main() -> None:
+    for twin in TWINS:
+        (_HERE / twin.file).write_text(generate(twin))
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,309 @@
+"""The verbs of ``penstock.verbs``, each of which waits for its answer.
+
+Generated from ``penstock.verbs`` by ``generate.py``: change that, and generate again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.model.delivery import (
+    Delivery,
+    Event,
+    LogPage,
+    MessageDeliveries,
+    Outcome,
+    Ownership,
+    Page,
+    PurgeReply,
+    QueueStats,
+    ReplayReply,
+    ReplaySource,
+    Result,
+    RouteReply,
+    Settlement,
+    SettleReply,
+    SweepReply,
+)
+from penstock.model.limits import DEFAULT_PRIORITY, MAX_PAGE
+from penstock.model.message import (
+    NO_HEADERS,
+    Durability,
+    HeaderValue,
+    NewMessage,
+    Offset,
+    Outgoing,
+    Published,
+    PublishReply,
+)
+from penstock.model.queue import QueueInfo, Start, TopicPolicy
+from penstock.model.reports import HistoryPage, Preview, Why
+from penstock.model.states import State
+from penstock.sync.blocking import BlockingVerbs, SyncConsumption
+from penstock.verbs import ANONYMOUS, BULK_LIMIT, ROUTE_BATCH
+
+__all__ = ["SyncVerbs"]
+
+
+class SyncVerbs(BlockingVerbs):
+    """What can be asked of a queue service, for one tenant."""
+
+    def create_queue(
+        self, name: str, filter: str = "TRUE", *, start: str | Start = "latest", **policy: object
+    ) -> QueueInfo:
+        """Create a queue, or give the one of that name exactly this policy.
+
+        ``start`` other than ``latest`` takes history too; the router catches the queue up.
+        """
+        return self._run(self._verbs.create_queue, name, filter, start=start, **policy)
+
+    def update_queue(self, name: str, **changes: object) -> QueueInfo:
+        """Change some fields of a queue's policy; the others stay."""
+        return self._run(self._verbs.update_queue, name, **changes)
+
+    def queue(self, name: str) -> QueueInfo:
+        """The queue as it is."""
+        return self._run(self._verbs.queue, name)
+
+    def queues(self) -> tuple[QueueInfo, ...]:
+        """All queues by name."""
+        return self._run(self._verbs.queues)
+
+    def delete_queue(self, name: str) -> None:
+        """Remove a queue, its deliveries and its dead letters; the log stays."""
+        self._run(self._verbs.delete_queue, name)
+
+    def pause(self, queue: str) -> None:
+        """Hand out nothing until ``resume``."""
+        self._run(self._verbs.pause, queue)
+
+    def resume(self, queue: str) -> None:
+        """Hand out again."""
+        self._run(self._verbs.resume, queue)
+
+    def put_topic(self, name: str, policy: TopicPolicy | None = None) -> None:
+        """Register a topic, or replace its policy."""
+        self._run(self._verbs.put_topic, name, policy)
+
+    def topic(self, name: str) -> TopicPolicy | None:
+        """The topic's policy, or None when it is not registered."""
+        return self._run(self._verbs.topic, name)
+
+    def topics(self) -> tuple[tuple[str, TopicPolicy], ...]:
+        """All registered topics by name."""
+        return self._run(self._verbs.topics)
+
+    def delete_topic(self, name: str) -> None:
+        """Forget a topic's policy; its messages stay."""
+        self._run(self._verbs.delete_topic, name)
+
+    def publish(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        headers: Mapping[str, HeaderValue] = NO_HEADERS,
+        id: str | None = None,
+        key: str | None = None,
+        partition_key: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        content_type: str | None = None,
+        delay_ms: int | None = None,
+        deliver_at: int | None = None,
+        ttl_ms: int | None = None,
+        expires_at: int | None = None,
+        durability: Durability = "fsync",
+    ) -> Published:
+        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON."""
+        return self._run(
+            self._verbs.publish,
+            topic,
+            payload,
+            headers=headers,
+            id=id,
+            key=key,
+            partition_key=partition_key,
+            priority=priority,
+            content_type=content_type,
+            delay_ms=delay_ms,
+            deliver_at=deliver_at,
+            ttl_ms=ttl_ms,
+            expires_at=expires_at,
+            durability=durability,
+        )
+
+    def publish_batch(
+        self, topic: str, messages: Sequence[NewMessage], *, durability: Durability = "fsync"
+    ) -> PublishReply:
+        """Publish a batch: all of it or nothing (P2)."""
+        return self._run(self._verbs.publish_batch, topic, messages, durability=durability)
+
+    def claim(
+        self,
+        queue: str,
+        *,
+        limit: int = 1,
+        consumer: str = ANONYMOUS,
+        lease_ms: int | None = None,
+        wait_ms: int = 0,
+    ) -> list[Delivery]:
+        """Lease up to ``limit`` deliveries, waiting up to ``wait_ms`` for the first."""
+        return self._run(
+            self._verbs.claim,
+            queue,
+            limit=limit,
+            consumer=consumer,
+            lease_ms=lease_ms,
+            wait_ms=wait_ms,
+        )
+
+    def consume(
+        self,
+        queue: str,
+        *,
+        consumer: str | None = None,
+        max_in_flight: int = 32,
+        lease_ms: int | None = None,
+    ) -> SyncConsumption:
+        """Claim for ever: ``for delivery in q.consume(…): with delivery: …``."""
+        return self._iterate(
+            self._verbs.consume,
+            queue,
+            consumer=consumer,
+            max_in_flight=max_in_flight,
+            lease_ms=lease_ms,
+        )
+
+    def settle(
+        self, queue: str, settlements: Sequence[Settlement], *, publish: Sequence[Outgoing] = ()
+    ) -> SettleReply:
+        """End claims, each on its own; with ``publish``, all of it in one commit or nothing."""
+        return self._run(self._verbs.settle, queue, settlements, publish=publish)
+
+    def ack(self, delivery: Delivery, result: bytes | None = None) -> Outcome:
+        """Done. Raises ``StaleReceipt`` if the claim is no longer current."""
+        return self._run(self._verbs.ack, delivery, result)
+
+    def nack(
+        self, delivery: Delivery, error: str | None = None, *, delay_ms: int | None = None
+    ) -> Outcome:
+        """Not done: again later, or failed when no attempts are left."""
+        return self._run(self._verbs.nack, delivery, error, delay_ms=delay_ms)
+
+    def reject(self, delivery: Delivery, error: str | None = None) -> Outcome:
+        """Never again: failed at once."""
+        return self._run(self._verbs.reject, delivery, error)
+
+    def release(self, delivery: Delivery) -> Outcome:
+        """Hand back untouched; the grant does not count."""
+        return self._run(self._verbs.release, delivery)
+
+    def extend(self, delivery: Delivery, lease_ms: int) -> Outcome:
+        """Hold it for ``lease_ms`` more, from now."""
+        return self._run(self._verbs.extend, delivery, lease_ms)
+
+    def join(self, queue: str, consumer: str) -> Ownership:
+        """Join an ordered queue, or heartbeat."""
+        return self._run(self._verbs.join, queue, consumer)
+
+    def leave(self, queue: str, consumer: str) -> None:
+        """Release the consumer's partitions at once."""
+        self._run(self._verbs.leave, queue, consumer)
+
+    def route(self, queue: str, limit: int = ROUTE_BATCH) -> RouteReply:
+        """Catch a queue up by at most ``limit`` log entries."""
+        return self._run(self._verbs.route, queue, limit)
+
+    def replay(
+        self,
+        queue: str,
+        source: ReplaySource | str = ReplaySource.FAILED,
+        *,
+        where: str | None = None,
+        limit: int = BULK_LIMIT,
+        rate: int | None = None,
+        dry_run: bool = False,
+        replay_id: str | None = None,
+    ) -> ReplayReply:
+        """Make deliveries available again, with attempts 0, at their old place."""
+        return self._run(
+            self._verbs.replay,
+            queue,
+            source,
+            where=where,
+            limit=limit,
+            rate=rate,
+            dry_run=dry_run,
+            replay_id=replay_id,
+        )
+
+    def purge(
+        self, queue: str, state: State | str, *, where: str | None = None, limit: int = BULK_LIMIT
+    ) -> PurgeReply:
+        """Remove deliveries in one state for good."""
+        return self._run(self._verbs.purge, queue, state, where=where, limit=limit)
+
+    def peek(
+        self,
+        queue: str,
+        state: State | str = State.AVAILABLE,
+        *,
+        where: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        payloads: bool = False,
+    ) -> Page:
+        """Browse deliveries in one state, consuming nothing."""
+        return self._run(
+            self._verbs.peek,
+            queue,
+            state,
+            where=where,
+            limit=limit,
+            cursor=cursor,
+            payloads=payloads,
+        )
+
+    def sweep(self, limit: int = 10000) -> SweepReply:
+        """Let time take effect in every queue, and retention remove what may go."""
+        return self._run(self._verbs.sweep, limit)
+
+    def archived(self, through: int) -> None:
+        """Tell retention that everything up to ``through`` has a verified copy (A1)."""
+        self._run(self._verbs.archived, through)
+
+    def read_log(self, start: int = 0, *, limit: int = MAX_PAGE, payloads: bool = False) -> LogPage:
+        """Committed log entries from an offset on."""
+        return self._run(self._verbs.read_log, start, limit=limit, payloads=payloads)
+
+    def log_end(self) -> Offset:
+        """The offset after the last committed entry."""
+        return self._run(self._verbs.log_end)
+
+    def preview(self, filter: str, *, start: int = 0) -> Preview:
+        """What a queue with this filter would take from the log: count and sample."""
+        return self._run(self._verbs.preview, filter, start=start)
+
+    def message(self, message_id: int) -> MessageDeliveries:
+        """A message, its payload, and where it stands in every queue."""
+        return self._run(self._verbs.message, message_id)
+
+    def result(self, queue: str, message_id: int, *, wait_ms: int = 0) -> Result | None:
+        """What the ack of a delivery left behind, waiting up to ``wait_ms`` for it."""
+        return self._run(self._verbs.result, queue, message_id, wait_ms=wait_ms)
+
+    def history(self, message_id: int) -> tuple[Event, ...]:
+        """Every transition of a message's deliveries that is still on record."""
+        return self._run(self._verbs.history, message_id)
+
+    def queue_history(self, queue: str, start: int = 0, *, limit: int = MAX_PAGE) -> HistoryPage:
+        """The transitions in one queue of the messages at and above an offset."""
+        return self._run(self._verbs.queue_history, queue, start, limit=limit)
+
+    def stats(self, queue: str) -> QueueStats:
+        """A queue in numbers."""
+        return self._run(self._verbs.stats, queue)
+
+    def explain(self, queue: str, message_id: int) -> Why:
+        """Why a message is, or is not, handed out by a queue."""
+        return self._run(self._verbs.explain, queue, message_id)

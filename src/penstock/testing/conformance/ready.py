@@ -1,0 +1,428 @@
+"""The listener: whoever waits for a queue hears when a claim may give more (C5).
+
+An engine may tell too often. What it tells of an unrelated queue is looked at only where the
+verb touches one queue and nothing else.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.model.delivery import Ack, ReplaySource
+from penstock.model.limits import CONSUMER_LEASE_MS
+from penstock.model.message import MessageId
+from penstock.model.queue import Ordering, Start
+from penstock.model.states import State
+from penstock.storage.contract import Listener, Outgoing
+from penstock.testing.conformance.harness import (
+    OTHER_TENANT,
+    TENANT,
+    Conformance,
+    Store,
+    ids_of,
+    msg,
+    opened_with,
+)
+
+__all__ = ["Ear", "TestLapsed", "TestReady", "TestReadyPartitions"]
+
+
+class Ear(Listener):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self._ready: set[tuple[str, str]] = set()
+        self._lapsed: dict[tuple[str, str], int] = {}
+        self.commits: list[tuple[int, float]] = []
+
+    def ready(self, tenant: str, queue: str) -> None:
+        self._ready.add((tenant, queue))
+
+    def lapsed(self, tenant: str, queue: str, count: int) -> None:
+        assert count > 0
+        self._lapsed[tenant, queue] = self._lapsed.get((tenant, queue), 0) + count
+
+    def committed(self, records: int, seconds: float) -> None:
+        self.commits.append((records, seconds))
+
+    def heard(self, tenant: str = TENANT) -> set[str]:
+        """The queues that were ready since this was asked last."""
+        found = {queue for of, queue in self._ready if of == tenant}
+        self._ready = {place for place in self._ready if place[0] != tenant}
+        return found
+
+    def taken_back(self) -> dict[tuple[str, str], int]:
+        """How many leases lapsed, by tenant and queue, since this was asked last."""
+        found, self._lapsed = self._lapsed, {}
+        return found
+
+
+def listen(store: Store) -> Ear:
+    """Hear what the store has to tell from now on."""
+    ear = store.engine.listener = Ear()
+    return ear
+
+
+class TestReady(Conformance):
+    """What makes a queue ready, verb by verb."""
+
+    async def test_c5_a_publish_makes_the_queues_it_goes_to_ready(self, store: Store) -> None:
+        await store.queue("orders", "topic = 'orders'")
+        await store.queue("all")
+        await store.queue("bills", "topic = 'bills'")
+        await store.queue("all", tenant=OTHER_TENANT)
+        ear = listen(store)
+        await store.publish(b"x", b"y")
+        assert ear.heard() == {"orders", "all"}
+        assert ear.heard(OTHER_TENANT) == set()
+        await store.publish(b"z", topic="bills")
+        assert ear.heard() == {"bills", "all"}
+
+    async def test_c5_every_publish_is_told(self, store: Store) -> None:
+        """A claim in between may have emptied the queue."""
+        await store.queue()
+        ear = listen(store)
+        for _ in range(3):
+            await store.publish(b"x")
+            assert ear.heard() == {"q"}
+            await store.claim_one()
+            ear.heard()
+
+    @opened_with(auto_create=True)
+    async def test_c5_a_queue_that_a_publish_creates_is_ready(self, store: Store) -> None:
+        ear = listen(store)
+        await store.publish(b"x", topic="new")
+        assert "new" in ear.heard()
+
+    async def test_c5_a_delayed_publish_moves_the_next_due_time(self, store: Store) -> None:
+        await store.queue()
+        now = store.clock.now()
+        ear = listen(store)
+        for deliver_at in (now + 5000, now + 3000, now + 1):
+            await store.publish(msg(deliver_at=deliver_at))
+            assert ear.heard() == {"q"}
+            assert await store.engine.next_due(TENANT, "q") == deliver_at
+
+    async def test_c5_a_publish_with_a_settle_is_told(self, store: Store) -> None:
+        await store.queue("in", "topic = 'in'")
+        await store.queue("out", "topic = 'out'")
+        await store.publish(b"x", topic="in")
+        delivery = await store.claim_one("in")
+        ear = listen(store)
+        await store.engine.settle(
+            TENANT, "in", [Ack(delivery.receipt)], [Outgoing("out", [msg(b"y")])]
+        )
+        assert ear.heard() == {"out"}
+
+    async def test_c5_what_comes_back_at_once_is_told(self, store: Store) -> None:
+        await store.queue()
+        await store.queue("other", "FALSE")
+        await store.publish(b"x")
+        delivery = await store.claim_one()
+        ear = listen(store)
+        await store.nack(delivery)
+        assert ear.heard() == {"q"}
+        delivery = await store.claim_one()
+        ear.heard()
+        await store.release(delivery)
+        assert ear.heard() == {"q"}
+
+    async def test_c5_a_nack_with_a_delay_before_the_lease_ends_is_told(self, store: Store) -> None:
+        await store.queue()
+        await store.publish(b"x")
+        delivery = await store.claim_one(lease_ms=30_000)
+        ear = listen(store)
+        await store.nack(delivery, delay_ms=2000)
+        assert ear.heard() == {"q"}
+        assert await store.engine.next_due(TENANT, "q") == store.clock.now() + 2000
+
+    async def test_c5_a_failed_delivery_makes_the_dead_letters_ready(self, store: Store) -> None:
+        await store.queue(max_attempts=1)
+        await store.publish(b"x", b"y")
+        first, second = await store.claim(limit=2)
+        ear = listen(store)
+        await store.reject(first)
+        assert ear.heard() == {"q.dlq"}
+        await store.nack(second)
+        assert ear.heard() == {"q.dlq"}
+
+    async def test_c5_dead_letters_that_come_back_are_told(self, store: Store) -> None:
+        await store.queue()
+        await store.publish(b"x")
+        await store.fail_one()
+        ear = listen(store)
+        for give_back in (store.nack, store.release, store.reject):
+            dead = await store.claim_one("q.dlq")
+            ear.heard()
+            await give_back(dead)
+            assert ear.heard() == {"q.dlq"}
+
+    async def test_an_ack_is_not_told(self, store: Store) -> None:
+        await store.queue()
+        await store.publish(b"x")
+        delivery = await store.claim_one()
+        ear = listen(store)
+        await store.ack(delivery)
+        assert ear.heard() == set()
+
+    @pytest.mark.parametrize("rate", [None, 1])
+    async def test_c5_a_replay_is_told(self, store: Store, rate: int | None) -> None:
+        await store.queue()
+        await store.publish(b"x", b"y")
+        await store.fail_one()
+        await store.ack(await store.claim_one())
+        ear = listen(store)
+        for source in (ReplaySource.FAILED, ReplaySource.DONE):
+            await store.engine.replay(TENANT, "q", source, None, 9, rate=rate)
+            assert ear.heard() == {"q"}
+
+    async def test_a_dry_run_is_not_told(self, store: Store) -> None:
+        await store.queue()
+        await store.publish(b"x")
+        await store.fail_one()
+        ear = listen(store)
+        await store.engine.replay(TENANT, "q", ReplaySource.FAILED, None, 9, dry_run=True)
+        assert ear.heard() == set()
+
+    async def test_c5_routing_is_told(self, store: Store) -> None:
+        await store.queue("other", "FALSE")
+        await store.publish(b"x", b"y", b"z")
+        await store.queue("late", start=Start(Start.EARLIEST))
+        ear = listen(store)
+        for _ in range(3):
+            await store.engine.route(TENANT, "late", 1)
+            assert ear.heard() == {"late"}
+
+    async def test_c5_a_resumed_queue_is_told(self, store: Store) -> None:
+        await store.queue("other")
+        await store.queue(paused=True)
+        await store.publish(b"x")
+        await store.fail_one("other")
+        await store.engine.pause(TENANT, "other.dlq", True)
+        ear = listen(store)
+        for name in ("q", "other.dlq"):
+            await store.engine.pause(TENANT, name, False)
+            assert ear.heard() == {name}
+            assert len(await store.claim(name)) == 1
+            ear.heard()
+
+    async def test_c5_a_changed_policy_is_told(self, store: Store) -> None:
+        await store.queue(paused=True)
+        await store.queue("other")
+        await store.publish(b"x")
+        ear = listen(store)
+        await store.queue(paused=False)
+        assert ear.heard() == {"q"}
+
+    async def test_c5_a_lease_is_told_when_it_ends_first(self, store: Store) -> None:
+        """Another consumer that waits for nothing would miss it."""
+        await store.queue()
+        await store.publish(b"x", b"y")
+        ear = listen(store)
+        await store.claim_one(lease_ms=9000)
+        assert "q" in ear.heard()
+        second = await store.claim_one(lease_ms=5000)
+        assert "q" in ear.heard()
+        await store.extend(second, 1000)
+        assert "q" in ear.heard()
+        assert await store.engine.next_due(TENANT, "q") == store.clock.now() + 1000
+
+    async def test_committed_work_is_told(self, store: Store) -> None:
+        if not store.engine.capabilities.persistent:
+            pytest.skip("nothing is made durable")
+        await store.queue()
+        ear = listen(store)
+        await store.publish(b"x")
+        published = len(ear.commits)
+        assert published > 0
+        await store.claim_one()
+        assert len(ear.commits) > published
+        assert all(records > 0 and seconds >= 0 for records, seconds in ear.commits)
+
+    async def test_a_listener_that_is_set_later_is_the_one(self, store: Store) -> None:
+        await store.queue()
+        first = listen(store)
+        assert store.engine.listener is first
+        second = listen(store)
+        await store.publish(b"x")
+        assert (first.heard(), second.heard()) == (set(), {"q"})
+
+    async def test_c5_a_queue_that_was_there_before_reopening_is_told(self, store: Store) -> None:
+        await store.queue()
+        await store.reopen()
+        ear = listen(store)
+        await store.publish(b"x")
+        assert ear.heard() == {"q"}
+
+
+class TestReadyPartitions(Conformance):
+    """In an ordered queue others wait for what is settled, removed or given up."""
+
+    async def test_c5_a_settled_delivery_frees_its_partition(self, store: Store) -> None:
+        await store.queue(ordering=Ordering.PARTITION)
+        ids = await store.publish(*[msg(partition_key="a")] * 3)
+        delivery = await store.claim_one()
+        ear = listen(store)
+        await store.ack(delivery)
+        assert ear.heard() == {"q"}
+        delivery = await store.claim_one()
+        ear.heard()
+        await store.reject(delivery)
+        assert ear.heard() == {"q", "q.dlq"}
+        assert ids_of(await store.claim()) == ids[2:]
+
+    async def test_c5_leaving_frees_partitions(self, store: Store) -> None:
+        await store.queue(ordering=Ordering.PARTITION)
+        ids = await store.publish(msg(partition_key="a"), msg(partition_key="b"))
+        await store.claim(consumer="x", limit=1)
+        assert await store.claim(consumer="y", limit=9) == []
+        ear = listen(store)
+        await store.engine.leave(TENANT, "q", "x")
+        assert ear.heard() == {"q"}
+        assert ids_of(await store.claim(consumer="y", limit=9)) == ids
+
+    async def test_c5_a_consumer_that_gives_up_its_excess_is_told(self, store: Store) -> None:
+        await store.queue(ordering=Ordering.PARTITION)
+        await store.publish(msg(partition_key="a"), msg(partition_key="b"))
+        await store.engine.join(TENANT, "q", "x")
+        assert await store.claim(consumer="y", limit=9) == []
+        ear = listen(store)
+        await store.engine.join(TENANT, "q", "x")
+        assert ear.heard() == {"q"}
+        assert len(await store.claim(consumer="y", limit=9)) == 1
+
+    async def test_c5_a_purge_of_the_first_lets_its_successor_go(self, store: Store) -> None:
+        await store.queue(ordering=Ordering.PARTITION)
+        deliver_at = store.clock.now() + 10**6
+        first = msg(partition_key="a", deliver_at=deliver_at)
+        _, second = await store.publish(first, msg(partition_key="a"))
+        assert await store.claim() == []
+        ear = listen(store)
+        await store.engine.purge(TENANT, "q", State.DELAYED, None, 9)
+        assert ear.heard() == {"q"}
+        assert ids_of(await store.claim()) == [second]
+
+    async def test_c5_a_replacement_that_leaves_lets_its_successor_go(self, store: Store) -> None:
+        await store.queue(filter="color = 'red'", ordering=Ordering.PARTITION)
+        deliver_at = store.clock.now() + 10**6
+        first = msg(partition_key="a", key="k", color="red", deliver_at=deliver_at)
+        _, second = await store.publish(first, msg(partition_key="a", color="red"))
+        assert await store.claim() == []
+        ear = listen(store)
+        await store.publish(msg(key="k", color="blue"))
+        assert ear.heard() == {"q"}
+        assert ids_of(await store.claim()) == [second]
+
+    async def test_c5_more_concurrency_is_told(self, store: Store) -> None:
+        await store.queue(ordering=Ordering.PARTITION)
+        await store.publish(*[msg(partition_key="a")] * 2)
+        assert len(await store.claim(limit=9)) == 1
+        ear = listen(store)
+        await store.queue(ordering=Ordering.PARTITION, partition_concurrency=2)
+        assert ear.heard() == {"q"}
+        assert len(await store.claim(limit=9)) == 1
+
+    async def test_c5_a_nack_with_a_long_delay_makes_room_for_another(self, store: Store) -> None:
+        await store.queue(ordering=Ordering.PARTITION, partition_concurrency=2)
+        soon = msg(partition_key="b", deliver_at=store.clock.now() + 1)
+        *_, third, _ = await store.publish(*[msg(partition_key="a")] * 3, soon)
+        first, _ = await store.claim(limit=9)
+        ear = listen(store)
+        await store.nack(first, delay_ms=10**6)
+        assert ear.heard() == {"q"}
+        assert ids_of(await store.claim(limit=9)) == [third]
+
+    async def test_c5_one_consumer_less_leaves_more_for_the_others(self, store: Store) -> None:
+        waiting = await self._share_of_one(store)
+        ear = listen(store)
+        await store.engine.leave(TENANT, "q", "y")
+        assert ear.heard() == {"q"}
+        assert ids_of(await store.claim(limit=9, consumer="x")) == [waiting]
+
+    async def test_c5_one_partition_more_makes_the_shares_larger(self, store: Store) -> None:
+        """Even one that has nothing to give yet."""
+        waiting = await self._share_of_one(store)
+        now = store.clock.now()
+        await store.publish(msg(partition_key="a", deliver_at=now + 1))
+        ear = listen(store)
+        await store.publish(msg(partition_key="c", deliver_at=now + 10**6))
+        assert ear.heard() == {"q"}
+        assert ids_of(await store.claim(limit=9, consumer="x")) == [waiting]
+
+    async def test_c5_a_replacement_that_expires_sooner_is_told(self, store: Store) -> None:
+        await store.queue(ordering=Ordering.PARTITION)
+        now = store.clock.now()
+        first = msg(partition_key="a", key="k", deliver_at=now + 10**6)
+        _, second = await store.publish(first, msg(partition_key="a"))
+        assert await store.claim() == []
+        ear = listen(store)
+        await store.publish(msg(key="k", expires_at=now + 400))
+        assert ear.heard() == {"q"}
+        assert await store.engine.next_due(TENANT, "q") == now + 400
+        store.clock.advance(400)
+        assert ids_of(await store.claim()) == [second]
+
+    @staticmethod
+    async def _share_of_one(store: Store) -> MessageId:
+        """x and y have a share of one; y has nothing, and b is for nobody. Answers b's id."""
+        await store.queue(ordering=Ordering.PARTITION)
+        await store.publish(msg(partition_key="a"))
+        await store.claim_one(consumer="x")
+        await store.engine.join(TENANT, "q", "y")
+        (waiting,) = await store.publish(msg(partition_key="b"))
+        assert await store.claim(limit=9, consumer="x") == []
+        return waiting
+
+
+class TestLapsed(Conformance):
+    """Leases that were taken back are counted."""
+
+    async def test_a_claim_that_takes_leases_back_says_so(self, store: Store) -> None:
+        await store.queue()
+        await store.publish(*[b"x"] * 3)
+        await store.claim(limit=3, lease_ms=1000)
+        ear = listen(store)
+        store.clock.advance(999)
+        await store.claim()
+        assert ear.taken_back() == {}
+        store.clock.advance(1)
+        await store.claim()
+        assert ear.taken_back() == {(TENANT, "q"): 3}
+        await store.claim()
+        assert ear.taken_back() == {}
+
+    async def test_a_sweep_says_so_of_every_queue(self, store: Store) -> None:
+        await store.queue()
+        await store.queue("last", max_attempts=1)
+        await store.queue(tenant=OTHER_TENANT)
+        await store.publish(b"x", b"y")
+        await store.publish(b"z", tenant=OTHER_TENANT)
+        await store.fail_one()
+        for name in ("q", "last", "q.dlq"):
+            await store.claim(name, 9, lease_ms=1000)
+        await store.claim(tenant=OTHER_TENANT, lease_ms=1000)
+        store.clock.advance(1000)
+        ear = listen(store)
+        await store.sweep_all()
+        assert ear.taken_back() == {
+            (TENANT, "q"): 1,
+            (TENANT, "last"): 2,
+            (TENANT, "q.dlq"): 1,
+            (OTHER_TENANT, "q"): 1,
+        }
+        assert "last.dlq" in ear.heard()
+
+    @pytest.mark.parametrize("verb", ["claim", "join", "sweep"])
+    async def test_what_a_silent_consumer_held_is_counted(self, store: Store, verb: str) -> None:
+        await store.queue(ordering=Ordering.PARTITION)
+        await store.publish(msg(partition_key="a"), msg(partition_key="b"))
+        await store.claim(limit=2, consumer="x", lease_ms=10 * CONSUMER_LEASE_MS)
+        store.clock.advance(CONSUMER_LEASE_MS)
+        ear = listen(store)
+        if verb == "claim":
+            await store.claim(limit=2, consumer="y")
+        elif verb == "join":
+            await store.engine.join(TENANT, "q", "y")
+        else:
+            await store.sweep_all()
+        assert ear.taken_back() == {(TENANT, "q"): 2}

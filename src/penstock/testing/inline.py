@@ -1,0 +1,105 @@
+"""Workers under test: handlers run inline, over a store in memory, on a clock moved by hand.
+
+::
+
+    async with inline(app) as q:
+        await q.publish("orders", {"amount": 250})
+        (handled,) = await q.run_until_idle()
+        assert handled.state is State.DONE
+        q.clock.advance(60_000)  # a retry falls due
+        await q.run_until_idle()
+
+Nothing runs but what ``run_until_idle`` hands out, one delivery after the other, queue by queue
+in the order of their registration: a test that fails once fails always. Handlers that block
+run in a thread, as they do elsewhere, and are waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from penstock.broker import Broker, BrokerOptions
+from penstock.consume.hold import Hold
+from penstock.consume.lease import Lease
+from penstock.errors import Conflict, UnknownQueue
+from penstock.model.limits import DLQ_SUFFIX
+from penstock.storage.contract import Engine, EngineOptions
+from penstock.storage.engines import open_engine
+from penstock.testing.clock import FakeClock
+from penstock.worker import App, Handled
+from penstock.worker.handling import Handling
+from penstock.worker.registration import create
+from penstock.worker.running import to_handling
+from penstock.worker.threads import Threads
+
+__all__ = ["MAX_HANDLED", "Inline", "inline"]
+
+#: Handlers that publish to each other would go on for ever.
+MAX_HANDLED: Final = 10_000
+
+
+class Inline(Broker):
+    """The verbs over a store in memory, and an app whose handlers run when told to."""
+
+    def __init__(self, engine: Engine, options: BrokerOptions, app: App, clock: FakeClock) -> None:
+        super().__init__(engine, options)
+        self.app = app
+        self.clock = clock
+        self._threads = Threads(1, "inline")
+        stopping = asyncio.Event()
+        self._handlings: dict[str, Handling] = {
+            item.queue: to_handling(item, app.layers, self._threads, stopping)
+            for item in app.registrations
+        }
+
+    async def run_until_idle(self, limit: int = MAX_HANDLED) -> list[Handled]:
+        """Hand out whatever may be, until nothing is left now; what became of each, in order."""
+        handled: list[Handled] = []
+        while some := [item for queue in self._handlings if (item := await self.run_one(queue))]:
+            handled += some
+            if len(handled) > limit:
+                raise Conflict(
+                    f"{len(handled)} deliveries were handled and there are more: do handlers "
+                    "publish to each other?",
+                    field="limit",
+                    limit=limit,
+                )
+        return handled
+
+    async def run_one(self, queue: str) -> Handled | None:
+        """Hand out the next delivery of one queue; None if there is none now."""
+        for delivery in await self.claim(queue, consumer="inline"):
+            return await self._handlings[queue].handle(Lease(self, Hold(delivery)))
+        return None
+
+    async def close(self) -> None:
+        """Let go of the store."""
+        self._threads.close()
+        await super().close()
+
+    async def prepare(self) -> None:
+        """Create the queues of the app: by their filters, else by topics of their names."""
+        for item in self.app.registrations:
+            home = item.queue.removesuffix(DLQ_SUFFIX)
+            try:
+                await self.queue(home)
+            except UnknownQueue:
+                await create(self, home, item.filter or f"topic = '{home}'", item)
+
+
+@asynccontextmanager
+async def inline(app: App) -> AsyncIterator[Inline]:
+    """Open a store in memory with the app's queues, and run its handlers when told to."""
+    clock = FakeClock()
+    # The longest wait that a queue's backoff allows, every time.
+    engine_options = EngineOptions(clock=clock, jitter=lambda ceiling_ms: ceiling_ms)
+    engine = await open_engine("memory://", engine_options)
+    q = Inline(engine, BrokerOptions(engine=engine_options), app, clock)
+    try:
+        await q.prepare()
+        yield q
+    finally:
+        await q.close()

@@ -1,0 +1,88 @@
+"""What the oracle tells its listener: every queue compared before and after a verb.
+
+A queue is ready when something became available in it, when ``next_due`` moved closer, or
+when whatever else decides about claims is not what it was: the policy, and in an ordered
+queue who owns and holds what. A queue that appeared or went is told of as well. A lapse
+that took effect is an event of this very moment. There are no commits to tell of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.model.message import MessageId
+from penstock.model.queue import Ordering
+from penstock.model.states import State, Transition
+from penstock.storage.contract import Listener
+from penstock.testing.oracle import reading
+from penstock.testing.oracle.state import Queue, Store
+
+__all__ = ["Heard", "hear", "tell"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What decides about the claims of one queue."""
+
+    available: frozenset[MessageId]
+    next_due: int | None
+    arrangement: object
+    lapses: int
+    """Leases that lapsed at this very time."""
+
+
+#: Tenant and name of a queue or dead-letter queue to its shape.
+Heard: TypeAlias = dict[tuple[str, str], _Shape]
+
+
+def hear(store: Store, now: int) -> Heard:
+    """The shapes of all queues."""
+    return dict(_shapes(store, now))
+
+
+def tell(listener: Listener, before: Heard, after: Heard) -> None:
+    """Tell what changed."""
+    for place in sorted({*before, *after}):
+        old, new = before.get(place), after.get(place)
+        if old is None or new is None or _gives_more(old, new):
+            listener.ready(*place)
+        if old is not None and new is not None and new.lapses > old.lapses:
+            listener.lapsed(*place, new.lapses - old.lapses)
+
+
+def _gives_more(old: _Shape, new: _Shape) -> bool:
+    closer = new.next_due is not None and (old.next_due is None or new.next_due < old.next_due)
+    return closer or bool(new.available - old.available) or new.arrangement != old.arrangement
+
+
+def _shapes(store: Store, now: int) -> Iterator[tuple[tuple[str, str], _Shape]]:
+    for queue in store.queues.values():
+        for dead in (False, True):
+            held = queue.held(dead=dead)
+            shape = _Shape(
+                available=frozenset(d.message_id for d in held if d.state is State.AVAILABLE),
+                next_due=reading.next_due(store, queue, dead=dead),
+                arrangement=queue.dead_paused if dead else _arrangement(store, queue),
+                lapses=_lapses(queue, queue.shown_as(dead=dead), now),
+            )
+            yield (queue.tenant, queue.shown_as(dead=dead)), shape
+
+
+def _arrangement(store: Store, queue: Queue) -> object:
+    if queue.policy.ordering is not Ordering.PARTITION:
+        return queue.policy
+    live = [
+        (d.message_id, d.state, store.partition(queue, d)) for d in queue.held(dead=False) if d.live
+    ]
+    owners = {p: (owner.consumer, owner.epoch) for p, owner in queue.owners.items()}
+    return queue.policy, live, owners, set(queue.consumers)
+
+
+def _lapses(queue: Queue, name: str, now: int) -> int:
+    return sum(
+        event.transition is Transition.LAPSE and event.at == now and event.queue == name
+        for held in queue.deliveries.values()
+        for event in held.events
+    )

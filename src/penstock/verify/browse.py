@@ -1,0 +1,223 @@
+"""Browsing a queue whole, page by page, and finding one delivery again.
+
+A *place* is what a delivery can be peeked at: a queue or its dead-letter queue, and a state.
+Of what is seen, eight bytes a delivery are kept: its message id, in claim order. Pages are
+remembered by their cursors, so that a suspect is found again with one more page, and not
+with another scan.
+
+Places are browsed against the flow, settled ones first: a delivery that moves on meanwhile
+is then missed at the most, and not seen twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Iterator
+from heapq import merge
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.model.delivery import Page, Snapshot
+from penstock.model.limits import DLQ_SUFFIX, MAX_PRIORITY
+from penstock.model.message import Message
+from penstock.model.states import State
+from penstock.verify.store import Damaged, Gone, Missing, Store, look
+
+__all__ = [
+    "Place",
+    "Scan",
+    "Scans",
+    "Turn",
+    "browse",
+    "failed_place",
+    "find",
+    "home_of",
+    "place_of",
+    "places_of",
+    "rank_of",
+]
+
+#: Pages that are turned to find one delivery again; new ones may have come before it.
+_MAX_TURNS: Final = 20
+#: Above every message id.
+_LANE: Final = 10**18
+
+
+class Place(Struct, frozen=True):
+    """Where a delivery can be peeked at."""
+
+    queue: str
+    state: State
+
+    def __str__(self) -> str:
+        return f"{self.state.value} in {self.queue!r}"
+
+
+def home_of(queue: str) -> str:
+    """The queue itself, for a dead-letter queue too."""
+    return queue.removesuffix(DLQ_SUFFIX)
+
+
+def failed_place(home: str) -> Place:
+    """Where the failed deliveries of a queue can be claimed (D1)."""
+    return Place(home + DLQ_SUFFIX, State.AVAILABLE)
+
+
+def places_of(home: str) -> tuple[Place, ...]:
+    """Every place of a queue, each delivery in exactly one, against the flow."""
+    dead = home + DLQ_SUFFIX
+    return (
+        Place(home, State.DONE),
+        Place(home, State.EXPIRED),
+        Place(dead, State.DONE),
+        Place(dead, State.IN_FLIGHT),
+        Place(dead, State.AVAILABLE),
+        Place(dead, State.DELAYED),
+        Place(home, State.IN_FLIGHT),
+        Place(home, State.AVAILABLE),
+        Place(home, State.DELAYED),
+    )
+
+
+def place_of(snapshot: Snapshot) -> Place:
+    """Where a delivery is; what failed in Q is what is available in ``Q.dlq``."""
+    if snapshot.state is State.FAILED:
+        return failed_place(home_of(snapshot.queue))
+    return Place(snapshot.queue, snapshot.state)
+
+
+def rank_of(message: Message) -> int:
+    """Where the message stands in claim order (C4)."""
+    return (MAX_PRIORITY - message.priority) * _LANE + message.id
+
+
+class Scan:
+    """What was seen at one place."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.count = 0
+        #: Whether everything there could be read.
+        self.complete = False
+        self._lanes: dict[int, array[int]] = {}
+        #: (rank of what came before the page, the page's cursor).
+        self._pages: list[tuple[int, str | None]] = []
+
+    def begin_page(self, before: int, cursor: str | None) -> None:
+        """A page begins after the delivery of that rank."""
+        self._pages.append((before, cursor))
+
+    def add(self, message: Message) -> None:
+        """One more delivery."""
+        self.count += 1
+        lane = self._lanes.get(message.priority)
+        if lane is None:
+            lane = self._lanes[message.priority] = array("Q")
+        if lane and message.id < lane[-1]:
+            # The order is wrong, and C4 says so; here it only has to be found again.
+            lane.insert(bisect_left(lane, message.id), message.id)
+        else:
+            lane.append(message.id)
+
+    def __contains__(self, message: Message) -> bool:
+        lane = self._lanes.get(message.priority)
+        if lane is None:
+            return False
+        position = bisect_left(lane, message.id)
+        return position < len(lane) and lane[position] == message.id
+
+    def ids(self) -> Iterator[int]:
+        """Every message id in order."""
+        return merge(*self._lanes.values())
+
+    def cursor_before(self, rank: int) -> str | None:
+        """Where to begin to find a delivery of that rank again."""
+        position = bisect_left(self._pages, rank, key=lambda page: page[0]) - 1
+        return self._pages[position][1] if position >= 0 else None
+
+
+class Scans:
+    """What was seen of one queue and its dead letters."""
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+        self.by_place = {place: Scan(place) for place in places_of(home)}
+        #: Seen as failed in the queue itself: has to be the same as its dead letters.
+        self.failed = Scan(Place(home, State.FAILED))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every place could be read to its end."""
+        return all(scan.complete for scan in self.by_place.values())
+
+    @property
+    def count(self) -> int:
+        """Deliveries that were seen."""
+        return sum(scan.count for scan in self.by_place.values())
+
+    def of(self, place: Place) -> Scan:
+        """What was seen at a place."""
+        if place == self.failed.place:
+            return self.failed
+        return self.by_place.get(place) or Scan(place)
+
+    def where(self, message: Message) -> list[Place]:
+        """The places where a message was seen."""
+        return [place for place, scan in self.by_place.items() if message in scan]
+
+
+class Turn(Struct, frozen=True):
+    """One page, and where it begins."""
+
+    before: int
+    """The rank of the delivery before it; -1: there is none."""
+    cursor: str | None
+    page: Page | Missing
+    """Missing: there are no more pages, and this is why."""
+
+
+async def browse(store: Store, place: Place, limit: int) -> AsyncIterator[Turn]:
+    """The pages of a place.
+
+    Around damage it goes on delivery by delivery, so that all before it are seen.
+    """
+    cursor: str | None = None
+    before, singly = -1, 0
+    while True:
+        size = 1 if singly else limit
+        page = await look(store, store.peek(place.queue, place.state, limit=size, cursor=cursor))
+        if isinstance(page, Damaged) and not singly:
+            singly = limit
+            continue
+        yield Turn(before, cursor, page)
+        if isinstance(page, Missing) or page.cursor is None:
+            return
+        if page.cursor == cursor:
+            yield Turn(before, cursor, Damaged("the same page comes again and again"))
+            return
+        singly = max(0, singly - 1)
+        cursor = page.cursor
+        if page.items:
+            before = max(before, rank_of(page.items[-1].message))
+        # A store in this process may have answered without ever waiting.
+        await asyncio.sleep(0)
+
+
+async def find(store: Store, scan: Scan, message: Message, limit: int) -> Snapshot | Missing:
+    """The delivery at the scan's place as it is now; ``Gone`` if it is not there."""
+    place, rank = scan.place, rank_of(message)
+    cursor = scan.cursor_before(rank)
+    for _ in range(_MAX_TURNS):
+        page = await look(store, store.peek(place.queue, place.state, limit=limit, cursor=cursor))
+        if isinstance(page, Missing):
+            return page
+        for item in page.items:
+            if item.message.id == message.id:
+                return item
+        if page.cursor is None or (page.items and rank_of(page.items[-1].message) > rank):
+            return Gone()
+        cursor = page.cursor
+    return Missing()

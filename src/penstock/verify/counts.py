@@ -1,0 +1,240 @@
+"""Q2: the counts in stats equal a full scan, and so do the watermark and the lag.
+
+Within one answer of stats, what adds up to the same has to: consumers to what is in flight,
+partitions to the depth. Against a scan, stats are asked before and after it; only where
+both say the same, grants and acks included, did nothing move, and then the scan counts what
+they say. A scan that differs is made again, and has to differ again. A queue that is never
+still for the length of a scan is not checked, and the report says so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.model.delivery import QueueStats, Snapshot
+from penstock.model.limits import DLQ_SUFFIX
+from penstock.model.message import Offset
+from penstock.model.queue import Ordering, QueueInfo
+from penstock.model.states import LIVE, State
+from penstock.verify.browse import Place, browse, places_of
+from penstock.verify.inspection import PAGE, RECHECKS, Inspection
+from penstock.verify.store import Missing
+
+__all__ = ["Picture", "Tally", "check_counts", "take_picture"]
+
+_NO_STATS: Final = QueueStats(in_flight_by_consumer={}, watermark=Offset(-1), lag=0)
+
+
+class Picture(Struct, frozen=True):
+    """A queue and its dead letters in numbers, at about one moment."""
+
+    info: QueueInfo
+    queue: QueueStats
+    dead: QueueStats
+    log_end: int
+
+    def is_still(self, other: Picture) -> bool:
+        """Whether nothing moved between the two; the log may have grown elsewhere."""
+        return _moving(self.queue) == _moving(other.queue) and (
+            _moving(self.dead) == _moving(other.dead)
+        )
+
+    def is_fixed(self, other: Picture) -> bool:
+        """Whether not even the log moved."""
+        return self._ends() == other._ends()
+
+    def _ends(self) -> tuple[int | None, ...]:
+        queue, dead = self.queue, self.dead
+        marks = (queue.watermark, queue.lag, dead.watermark, dead.lag)
+        return (self.log_end, self.info.cursor, *marks)
+
+
+class Partition:
+    """What a scan finds of one partition."""
+
+    def __init__(self) -> None:
+        self.unsettled = 0
+        self.in_flight = 0
+        self.lowest: int | None = None
+
+
+class Tally:
+    """What a scan counts."""
+
+    def __init__(self, info: QueueInfo) -> None:
+        self._ordered = info.policy.ordering is Ordering.PARTITION
+        self._home = info.name
+        self.counts: Counter[Place] = Counter()
+        self.consumers: Counter[tuple[str, str | None]] = Counter()
+        self.lowest: dict[str, int] = {}
+        self.partitions: dict[str, Partition] = {}
+
+    def see(self, place: Place, shown: Snapshot) -> None:
+        """Count one delivery."""
+        self.counts[place] += 1
+        if place.state not in LIVE:
+            return
+        message_id = shown.message.id
+        self.lowest[place.queue] = min(message_id, self.lowest.get(place.queue, message_id))
+        if place.state is State.IN_FLIGHT:
+            self.consumers[place.queue, shown.consumer] += 1
+        if self._ordered and place.queue == self._home:
+            name = shown.message.partition_key or ""
+            partition = self.partitions.setdefault(name, Partition())
+            partition.unsettled += 1
+            partition.in_flight += place.state is State.IN_FLIGHT
+            if partition.lowest is None or message_id < partition.lowest:
+                partition.lowest = message_id
+
+
+async def take_picture(work: Inspection, name: str) -> Picture | Missing:
+    """The numbers of a queue and its dead letters, each checked by itself."""
+    end = await work.look(work.store.log_end())
+    info = await work.look(work.store.queue(name))
+    queue = await work.look(work.store.stats(name))
+    dead = await work.look(work.store.stats(name + DLQ_SUFFIX))
+    for answer in (info, queue, dead):
+        if isinstance(answer, Missing):
+            work.damaged(answer, "the queue", queue=name)
+    if (
+        isinstance(info, Missing)
+        or isinstance(queue, Missing)
+        or isinstance(dead, Missing)
+        or isinstance(end, Missing)
+    ):
+        return Missing()
+    for place, stats in ((name, queue), (name + DLQ_SUFFIX, dead)):
+        for detail in _contradictions(info, stats, dead_letters=place != name):
+            work.ledger.violation("Q2", detail, queue=place)
+    return Picture(info, queue, dead, end)
+
+
+async def check_counts(work: Inspection, before: Picture, tally: Tally) -> None:
+    """Compare a scan with stats from before and after it, and scan again where they differ."""
+    name = before.info.name
+    differences: list[str] = []
+    confirmed = 0
+    for attempt in range(RECHECKS + 1):
+        after = await take_picture(work, name)
+        if isinstance(after, Missing):
+            return
+        if before.is_still(after):
+            differences = list(_differences(work, before, after, tally))
+            if not differences:
+                work.ledger.examined("Q2")
+                return
+            confirmed += 1
+        if attempt < RECHECKS:
+            again = await _scan(work, after.info)
+            if again is None:
+                return
+            before, tally = after, again
+    if confirmed > 1:
+        work.ledger.examined("Q2")
+        work.ledger.violation("Q2", "; ".join(differences), queue=name)
+    else:
+        work.ledger.skip("Q2", f"{name!r} was too busy to be counted")
+
+
+async def _scan(work: Inspection, info: QueueInfo) -> Tally | None:
+    tally = Tally(info)
+    for place in places_of(info.name):
+        async for turn in browse(work.store, place, PAGE):
+            if isinstance(turn.page, Missing):
+                return None
+            for item in turn.page.items:
+                tally.see(place, item)
+    return tally
+
+
+def _moving(stats: QueueStats) -> QueueStats:
+    """What changes only when a delivery moves: not ages, and not the end of the log."""
+    return replace(
+        stats,
+        oldest_available_ms=None,
+        watermark=_NO_STATS.watermark,
+        lag=0,
+        partitions=tuple(replace(item, owner=None, epoch=0) for item in stats.partitions),
+    )
+
+
+def _contradictions(info: QueueInfo, stats: QueueStats, *, dead_letters: bool) -> Iterator[str]:
+    """What one answer of stats says in two ways."""
+    held = sum(stats.in_flight_by_consumer.values())
+    if held != stats.in_flight:
+        yield f"{stats.in_flight} are in flight, consumers hold {held}"
+    if stats.lag < stats.depth:
+        yield f"the lag is {stats.lag}, and {stats.depth} are unsettled"
+    if info.policy.ordering is Ordering.PARTITION and not dead_letters:
+        unsettled = sum(item.unsettled for item in stats.partitions)
+        in_flight = sum(item.in_flight for item in stats.partitions)
+        if (unsettled, in_flight) != (stats.depth, stats.in_flight):
+            yield (
+                f"{stats.depth} are unsettled and {stats.in_flight} in flight, the partitions "
+                f"have {unsettled} and {in_flight}"
+            )
+
+
+def _differences(work: Inspection, before: Picture, after: Picture, tally: Tally) -> Iterator[str]:
+    name, dead = before.info.name, before.info.name + DLQ_SUFFIX
+    for queue, stats in ((name, before.queue), (dead, before.dead)):
+        for state in State:
+            if state is not State.FAILED:
+                found, said = tally.counts[Place(queue, state)], getattr(stats, state.value)
+                if found != said:
+                    yield f"stats say {said} {Place(queue, state)}, a scan finds {found}"
+        for consumer, said in stats.in_flight_by_consumer.items():
+            found = tally.consumers[queue, consumer]
+            if found != said:
+                yield f"stats say that {consumer!r} holds {said} in {queue!r}, a scan {found}"
+    if before.queue.failed != before.dead.depth:
+        yield f"{before.queue.failed} failed, and the dead letters are {before.dead.depth}"
+    yield from _partition_differences(before, tally)
+    if before.is_fixed(after):
+        yield from _end_differences(work, before, tally)
+
+
+def _partition_differences(before: Picture, tally: Tally) -> Iterator[str]:
+    said = {item.partition: item for item in before.queue.partitions}
+    for name in sorted(said.keys() | tally.partitions.keys()):
+        stats, found = said.get(name), tally.partitions.get(name, Partition())
+        counts = (0, 0) if stats is None else (stats.unsettled, stats.in_flight)
+        if counts != (found.unsettled, found.in_flight):
+            yield (
+                f"partition {name!r} has {counts[0]} unsettled and {counts[1]} in flight, a scan "
+                f"finds {found.unsettled} and {found.in_flight}"
+            )
+        elif stats is not None and found.lowest is not None and stats.watermark != found.lowest - 1:
+            yield (
+                f"the watermark of partition {name!r} is {stats.watermark}, a scan finds "
+                f"{found.lowest - 1}"
+            )
+
+
+def _end_differences(work: Inspection, before: Picture, tally: Tally) -> Iterator[str]:
+    """The watermark and the lag."""
+    info, end = before.info, before.log_end
+    for queue, stats, cursor in (
+        (info.name, before.queue, info.cursor),
+        (info.name + DLQ_SUFFIX, before.dead, None),
+    ):
+        lowest = min(tally.lowest.get(queue, end), end if cursor is None else cursor)
+        if stats.watermark != lowest - 1:
+            yield f"the watermark of {queue!r} is {stats.watermark}, a scan finds {lowest - 1}"
+        unrouted = _unrouted(work, cursor, end)
+        if unrouted is not None and stats.lag != stats.depth + unrouted:
+            yield f"the lag of {queue!r} is {stats.lag}, a scan finds {stats.depth + unrouted}"
+
+
+def _unrouted(work: Inspection, cursor: int | None, end: int) -> int | None:
+    """How many entries are still to be routed, if the log was read to the same end."""
+    if cursor is None:
+        return 0
+    if end != work.index.end or work.index.holes:
+        return None
+    return len(work.index) - work.index.position_of(cursor)

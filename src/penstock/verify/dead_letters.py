@@ -1,0 +1,128 @@
+"""D1: dead-lettering loses nothing.
+
+- The failed deliveries of Q are what can be claimed from ``Q.dlq``: both lists are the same.
+- Each was granted before it failed, or was replayed into the dead letters.
+- In a deep run, each payload is read from ``Q.dlq``, and is what was published. That the
+  error and the history are still there is checked with the histories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from heapq import merge
+
+from penstock.model.delivery import Page, Snapshot
+from penstock.model.limits import DLQ_SUFFIX
+from penstock.model.states import State, Transition
+from penstock.verify.browse import Place, Scans, browse, failed_place
+from penstock.verify.inspection import PAGE, PAYLOAD_BYTES, RECHECKS, Inspection
+from penstock.verify.log import is_intact
+from penstock.verify.states import confirm_places
+from penstock.verify.store import Missing
+
+__all__ = ["check_granted", "check_lists", "check_payloads"]
+
+
+async def check_lists(work: Inspection, scans: Scans) -> None:
+    """Whether what failed in the queue is what its dead-letter queue hands out."""
+    claimable = scans.of(failed_place(scans.home))
+    work.ledger.examined("D1", claimable.count)
+    if not (claimable.complete and scans.failed.complete):
+        return
+    both = (scans.failed.place, claimable.place)
+    for message_id in _once(merge(claimable.ids(), scans.failed.ids())):
+        if not work.may_confirm("D1", scans.home):
+            continue
+        found = await work.look(work.store.message(message_id))
+        if isinstance(found, Missing):
+            work.damaged(found, "the message", message_id=message_id)
+        else:
+            judge = partial(_one_sided, both)
+            await confirm_places(work, scans, found.message, both, judge, "D1")
+
+
+async def check_granted(work: Inspection, shown: Snapshot) -> None:
+    """What failed was granted; only a replay into the dead letters sets that back."""
+    message_id = shown.message.id
+    if shown.attempts > 0 or not work.may_confirm("D1", shown.queue):
+        return
+    for _ in range(RECHECKS):
+        events = await work.look(work.store.history(message_id))
+        if isinstance(events, Missing):
+            work.damaged(events, "the history", message_id=message_id)
+            return
+        if not events or any(event.transition is Transition.REPLAY for event in events):
+            return
+    detail = "it failed without ever having been granted"
+    work.ledger.violation("D1", detail, queue=shown.queue, message_id=message_id)
+
+
+async def check_payloads(work: Inspection, home: str) -> None:
+    """Read every dead letter's payload from where it can be claimed."""
+    for state in (State.DELAYED, State.IN_FLIGHT, State.AVAILABLE):
+        place = Place(home + DLQ_SUFFIX, state)
+        async for turn in browse(work.store, place, PAGE):
+            if not isinstance(turn.page, Missing):
+                await _check_page(work, place, turn.cursor, turn.page)
+
+
+async def _check_page(work: Inspection, place: Place, cursor: str | None, known: Page) -> None:
+    """Read a page again with payloads, in as many parts as their size asks for."""
+    largest = max((item.message.size for item in known.items), default=0)
+    limit = max(1, min(PAGE, PAYLOAD_BYTES // max(1, largest)))
+    left = len(known.items)
+    while left > 0:
+        page = await _peek(work, place, limit, cursor, payloads=True)
+        if isinstance(page, Missing) and limit > 1:
+            limit = 1
+            continue
+        if isinstance(page, Missing):
+            damage = page
+            page = await _peek(work, place, 1, cursor, payloads=False)
+            if isinstance(page, Missing):
+                return
+            for item in page.items:
+                work.damaged(damage, "the payload", queue=place.queue, message_id=item.message.id)
+        else:
+            for item in page.items:
+                _check_payload(work, place, item)
+        if page.cursor is None:
+            return
+        left -= max(1, len(page.items))
+        cursor = page.cursor
+
+
+async def _peek(
+    work: Inspection, place: Place, limit: int, cursor: str | None, *, payloads: bool
+) -> Page | Missing:
+    return await work.look(
+        work.store.peek(place.queue, place.state, limit=limit, cursor=cursor, payloads=payloads)
+    )
+
+
+def _check_payload(work: Inspection, place: Place, item: Snapshot) -> None:
+    if not is_intact(item.message, item.payload):
+        detail = "its payload in the dead-letter queue is not what was published"
+        work.ledger.violation("D1", detail, queue=place.queue, message_id=item.message.id)
+
+
+def _one_sided(both: tuple[Place, Place], said: Place | None, there: list[Place]) -> str | None:
+    listed = [place for place in both if place in there]
+    if said == both[1]:
+        missing = [place for place in both if place not in there]
+        return f"it failed, and peek does not show it {missing[0]}" if missing else None
+    return f"it did not fail, and peek shows it {listed[0]}" if listed else None
+
+
+def _once(ids: Iterator[int]) -> Iterator[int]:
+    """Ids that occur once in a sorted stream: in one of the lists only."""
+    last, count = -1, 0
+    for message_id in ids:
+        if message_id != last:
+            if count == 1:
+                yield last
+            last, count = message_id, 0
+        count += 1
+    if count == 1:
+        yield last

@@ -1,0 +1,90 @@
+"""What one delivery says of itself: C1, C2, C3, C4, D1 and S3, each on a single snapshot.
+
+A page is one moment, so whatever is wrong inside a snapshot, or between two of one page, is
+wrong for good and needs no second look.
+
+- S3: it is in the queue and in the state that was asked for.
+- C1: what is in flight has a consumer, a time of claim and a deadline.
+- C2: what is in flight or done was granted at least once, and no more grants were handed
+  back than there were.
+- C3: nothing is due before its ``deliver_at``, nothing expired before its ``expires_at``.
+- C4: priority descending, then message id.
+- D1: what failed says when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.model.delivery import Snapshot
+from penstock.model.limits import MAX_ATTEMPTS, MAX_PRIORITY
+from penstock.model.states import State
+from penstock.verify.browse import Place, rank_of
+
+__all__ = ["CLOCK_STEP_MS", "Defect", "defects_of", "out_of_order"]
+
+#: Times in one store come from a clock that may be set back a little; what is wrong by less
+#: than this is taken for that.
+CLOCK_STEP_MS: Final = 1_000
+
+
+class Defect(Struct, frozen=True):
+    """What is wrong with a delivery."""
+
+    law: str
+    detail: str
+
+
+def defects_of(place: Place, shown: Snapshot) -> Iterator[Defect]:
+    """Everything that a snapshot alone gives away."""
+    if shown.queue != place.queue or shown.state is not place.state:
+        yield Defect("S3", f"asked for {place}, got one {Place(shown.queue, shown.state)}")
+    if not 0 <= shown.message.priority <= MAX_PRIORITY:
+        yield Defect("C4", f"it has priority {shown.message.priority}")
+    yield from _claim_defects(shown)
+    yield from _attempts_defects(shown)
+    yield from _time_defects(shown)
+    if shown.state is State.FAILED and shown.at is None:
+        yield Defect("D1", "it failed, and nothing says when")
+
+
+def out_of_order(before: int, items: Sequence[Snapshot]) -> Iterator[Snapshot]:
+    """Deliveries that come too late in a page; ``before`` is the rank that it begins after."""
+    for item in items:
+        rank = rank_of(item.message)
+        if rank <= before:
+            yield item
+        before = max(before, rank)
+
+
+def _claim_defects(shown: Snapshot) -> Iterator[Defect]:
+    if shown.state is State.IN_FLIGHT:
+        for field in ("consumer", "claimed_at", "lease_deadline"):
+            if getattr(shown, field) is None:
+                yield Defect("C1", f"it is in flight without a {field}")
+
+
+def _attempts_defects(shown: Snapshot) -> Iterator[Defect]:
+    if not 0 <= shown.attempts <= MAX_ATTEMPTS:
+        yield Defect("C2", f"it has {shown.attempts} attempts")
+    elif shown.attempts == 0 and shown.state in (State.IN_FLIGHT, State.DONE):
+        yield Defect("C2", f"it is {shown.state.value} and was never granted")
+    elif shown.state is State.IN_FLIGHT and MAX_ATTEMPTS > shown.attempts <= shown.released:
+        yield Defect("C2", f"{shown.released} of its {shown.attempts} grants were released")
+
+
+def _time_defects(shown: Snapshot) -> Iterator[Defect]:
+    message, at = shown.message, shown.at
+    if shown.state is State.DELAYED:
+        if at is None:
+            yield Defect("C3", "it is delayed, and nothing says until when")
+        elif at + CLOCK_STEP_MS < message.deliver_at:
+            yield Defect("C3", f"it is due at {at}, before its deliver_at {message.deliver_at}")
+    elif shown.state is State.EXPIRED:
+        if message.expires_at is None:
+            yield Defect("C3", "it expired, and never had to")
+        elif at is not None and at + CLOCK_STEP_MS < message.expires_at:
+            yield Defect("C3", f"it expired at {at}, before its expires_at {message.expires_at}")

@@ -1,0 +1,121 @@
+"""Message by message: where each stands (S3), its payload (P3) and its history.
+
+The deep part of a run. Every message that the log had is asked for; what ``message`` says of
+it is compared with what was seen in the queues, and its history with what the delivery says.
+A history that does not fit is asked for again, twice around the message: if both are the
+same, nothing happened in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from penstock.model.delivery import Event, MessageDeliveries, Snapshot
+from penstock.verify.browse import home_of
+from penstock.verify.histories import history_defects, is_whole
+from penstock.verify.inspection import RECHECKS, Inspection
+from penstock.verify.log import is_intact
+from penstock.verify.routing import Accounts
+from penstock.verify.states import check_standing, standing_of
+from penstock.verify.store import Missing
+
+__all__ = ["check_messages"]
+
+#: Messages that are asked for at the same time: enough to hide a network's round trips.
+_AT_ONCE: Final = 16
+#: The laws that a history is examined for.
+_HISTORY_LAWS: Final = ("C1", "C2", "C3", "S2")
+
+
+async def check_messages(work: Inspection) -> None:
+    """Check every message that the log had when it was first read."""
+    accounts = Accounts(work)
+    total = len(work.index)
+    ids = _message_ids(work)
+    done = 0
+    while batch := list(islice(ids, _AT_ONCE)):
+        await asyncio.gather(*(_check(work, accounts, message_id) for message_id in batch))
+        done += len(batch)
+        work.tell("messages", done, total)
+    work.tell("messages", total, total)
+    accounts.close()
+
+
+def _message_ids(work: Inspection) -> Iterator[int]:
+    index = work.index
+    return (index.ids[position] for position in range(len(index)) if index.is_first(position))
+
+
+async def _check(work: Inspection, accounts: Accounts, message_id: int) -> None:
+    found = await work.look(work.store.message(message_id))
+    if isinstance(found, Missing):
+        work.damaged(found, "the message", message_id=message_id)
+        return
+    work.ledger.examined("X1")
+    if not is_intact(found.message, found.payload):
+        detail = "its payload is not what was published"
+        work.ledger.violation("P3", detail, message_id=message_id)
+    accounts.see(found)
+    by_home = _by_home(work, found)
+    for home, scans in work.scans.items():
+        if scans.complete:
+            await check_standing(work, scans, found.message, by_home.get(home))
+    if by_home:
+        await _check_history(work, message_id, by_home)
+
+
+def _by_home(work: Inspection, found: MessageDeliveries) -> dict[str, Snapshot]:
+    """Its delivery in each queue; ``message`` is one moment, so two in one are two states."""
+    by_home: dict[str, Snapshot] = {}
+    for item in found.deliveries:
+        home = home_of(item.queue)
+        if home not in work.scans:
+            continue
+        first = by_home.setdefault(home, item)
+        if first is not item:
+            detail = f"message() says that it is {first.state.value} and {item.state.value}"
+            work.ledger.violation("S3", detail, queue=home, message_id=found.message.id)
+    return by_home
+
+
+async def _check_history(work: Inspection, message_id: int, by_home: dict[str, Snapshot]) -> None:
+    events = await work.look(work.store.history(message_id))
+    if isinstance(events, Missing):
+        work.damaged(events, "the history", message_id=message_id)
+        return
+    for home, shown in by_home.items():
+        mine = _events_of(home, events)
+        if not is_whole(mine):
+            continue
+        for law in _HISTORY_LAWS:
+            work.ledger.examined(law)
+        for law in dict.fromkeys(defect.law for defect in history_defects(shown, mine)):
+            if work.may_confirm(law, home):
+                await _confirm(work, law, home, message_id)
+
+
+async def _confirm(work: Inspection, law: str, home: str, message_id: int) -> None:
+    """Look at the delivery and its history together until they hold still."""
+    wrong: list[str] = []
+    for _ in range(RECHECKS):
+        standing = await standing_of(work, home, message_id)
+        if isinstance(standing, Missing):
+            continue
+        if standing.shown is None or not is_whole(standing.events):
+            return
+        defects = history_defects(standing.shown, standing.events)
+        details = [defect.detail for defect in defects if defect.law == law]
+        if not details:
+            return
+        wrong.append(details[0])
+    if len(wrong) > 1:
+        work.ledger.violation(law, wrong[-1], queue=home, message_id=message_id)
+    else:
+        work.ledger.unresolved(law)
+
+
+def _events_of(home: str, events: tuple[Event, ...]) -> list[Event]:
+    return [event for event in events if home_of(event.queue) == home]

@@ -1,0 +1,199 @@
+"""A run of verify: the log, then queue by queue, then message by message, then the log again.
+
+Memory: 20 bytes a log entry and 8 bytes a delivery, and what one page holds. Nothing is
+written, and nothing is claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from penstock.errors import StoreCorrupt
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.queue import QueueInfo
+from penstock.verify.browse import Scan, Scans, Turn, browse, failed_place, home_of
+from penstock.verify.counts import Picture, Tally, check_counts, take_picture
+from penstock.verify.dead_letters import check_granted, check_lists, check_payloads
+from penstock.verify.deliveries import defects_of, out_of_order
+from penstock.verify.inspection import PAGE, RECHECKS, Inspection, Progress
+from penstock.verify.log import read_again, read_first
+from penstock.verify.messages import check_messages
+from penstock.verify.partitions import Owners
+from penstock.verify.references import check_reference
+from penstock.verify.report import Report
+from penstock.verify.routing import Routing
+from penstock.verify.states import check_seen_twice
+from penstock.verify.store import Damaged, Gone, Missing, Store
+
+__all__ = ["verify"]
+
+_CLOCK = SystemClock()
+
+
+async def verify(
+    store: Store,
+    *,
+    queues: Sequence[str] | None = None,
+    deep: bool = True,
+    progress: Progress | None = None,
+    clock: Clock = _CLOCK,
+) -> Report:
+    """Check every law that can be checked by reading; None verifies all queues.
+
+    A ``deep`` run reads payloads and histories too, one call or two a message. The store may
+    be in use meanwhile. ``progress`` is told what is read, how much of it is done, and of how
+    much. An unknown queue is refused (``UnknownQueue``) before anything is read.
+    """
+    started_at = clock.now()
+    work = Inspection(store, deep=deep, progress=progress)
+    work.queues = await _selected(work, queues)
+    before = await _pulse(work)
+    await read_first(work)
+    for info in work.queues.values():
+        await _check_queue(work, info)
+    if deep:
+        await check_messages(work)
+    await read_again(work)
+    after = await _pulse(work)
+    return Report(
+        checks=work.ledger.checks(deep=deep),
+        started_at=started_at,
+        finished_at=clock.now(),
+        deep=deep,
+        quiescent=before is not None and after is not None and before.is_same(after),
+        queues=len(work.queues),
+        log_entries=len(work.index),
+        deliveries=sum(scans.count for scans in work.scans.values()),
+    )
+
+
+async def _selected(work: Inspection, names: Sequence[str] | None) -> dict[str, QueueInfo]:
+    if names is not None:
+        chosen: dict[str, QueueInfo] = {}
+        for home in dict.fromkeys(home_of(name) for name in names):
+            try:
+                chosen[home] = await work.store.queue(home)
+            except StoreCorrupt as error:
+                work.damaged(Damaged(error.detail), "the queue", queue=home)
+        return chosen
+    infos = await work.look(work.store.queues())
+    if isinstance(infos, Missing):
+        work.damaged(infos, "the list of queues")
+        return {}
+    return {info.name: info for info in infos}
+
+
+# -- one queue -----------------------------------------------------------------------------
+
+
+class _Room:
+    """What is to hand while one queue is browsed."""
+
+    def __init__(self, work: Inspection, picture: Picture) -> None:
+        self.work = work
+        self.scans = Scans(picture.info.name)
+        self.tally = Tally(picture.info)
+        self.routing = Routing(work, picture.info)
+        self.owners = Owners(work, picture)
+
+    async def browse(self, scan: Scan) -> None:
+        """See everything at one place, and check each delivery by itself."""
+        place = scan.place
+        async for turn in browse(self.work.store, place, PAGE):
+            if isinstance(turn.page, Missing):
+                self.work.damaged(turn.page, f"what is {place}", queue=place.queue)
+                return
+            scan.begin_page(turn.before, turn.cursor)
+            await self._check_order(scan, turn)
+            for item in turn.page.items:
+                scan.add(item.message)
+            for item in turn.page.items:
+                for defect in defects_of(place, item):
+                    self.work.ledger.violation(
+                        defect.law, defect.detail, queue=place.queue, message_id=item.message.id
+                    )
+                await check_reference(self.work, scan, item)
+                await self.routing.check(item)
+                await self.owners.check(scan, item)
+                if scan is self.scans.failed:
+                    await check_granted(self.work, item)
+                else:
+                    self.tally.see(place, item)
+            self.work.tell(f"queue {self.scans.home}", self.scans.count)
+            for law in ("X1", "C1", "C2", "C3", "C4"):
+                self.work.ledger.examined(law, len(turn.page.items))
+        scan.complete = True
+
+    async def _check_order(self, scan: Scan, turn: Turn) -> None:
+        """C4 inside a page is one moment; between two, a cursor has to be asked again."""
+        assert not isinstance(turn.page, Missing)
+        place = scan.place
+        for item in out_of_order(-1, turn.page.items):
+            self._broken_order(scan, item.message.id)
+        if not list(out_of_order(turn.before, turn.page.items[:1])):
+            return
+        for _ in range(RECHECKS):
+            call = self.work.store.peek(place.queue, place.state, limit=PAGE, cursor=turn.cursor)
+            page = await self.work.look(call)
+            if isinstance(page, Missing) or not list(out_of_order(turn.before, page.items[:1])):
+                return
+        self._broken_order(scan, turn.page.items[0].message.id)
+
+    def _broken_order(self, scan: Scan, message_id: int) -> None:
+        detail = f"{scan.place}, it comes after what stands behind it"
+        self.work.ledger.violation("C4", detail, queue=scan.place.queue, message_id=message_id)
+
+
+async def _check_queue(work: Inspection, info: QueueInfo) -> None:
+    before = await take_picture(work, info.name)
+    if isinstance(before, Missing):
+        return
+    room = _Room(work, before)
+    scans = room.scans
+    for place, scan in scans.by_place.items():
+        await room.browse(scan)
+        if place == failed_place(info.name):
+            await room.browse(scans.failed)
+    after = await work.look(work.store.stats(info.name))
+    if isinstance(after, Gone):
+        return  # Deleted while it was browsed.
+    if not isinstance(after, Missing):
+        room.owners.note(after)
+    work.scans[info.name] = scans
+    if scans.complete:
+        await check_counts(work, before, room.tally)
+    else:
+        for law in ("S3", "Q2"):
+            work.ledger.skip(law, f"{info.name!r} could not be read whole")
+    await check_seen_twice(work, scans)
+    await check_lists(work, scans)
+    if work.deep:
+        await check_payloads(work, info.name)
+
+
+# -- whether anything moved ----------------------------------------------------------------
+
+
+class _Pulse(Struct, frozen=True):
+    """The ends and counters of everything that is verified."""
+
+    log_end: int
+    pictures: tuple[Picture, ...]
+
+    def is_same(self, other: _Pulse) -> bool:
+        pairs = zip(self.pictures, other.pictures, strict=True)
+        return self.log_end == other.log_end and all(
+            before.info == after.info and before.is_still(after) for before, after in pairs
+        )
+
+
+async def _pulse(work: Inspection) -> _Pulse | None:
+    """None: something could not be asked, or a queue is gone."""
+    end = await work.look(work.store.log_end())
+    pictures = [await take_picture(work, name) for name in work.queues]
+    known = tuple(picture for picture in pictures if not isinstance(picture, Missing))
+    if isinstance(end, Missing) or len(known) != len(pictures):
+        return None
+    return _Pulse(end, known)

@@ -1,0 +1,137 @@
+"""S3: a delivery is in exactly one state, never in two, never in none.
+
+Two views have to agree: ``peek``, which was asked for every state of the queue, and
+``message``, which says at one moment where a message is. A suspect was seen at two places, or
+at another than ``message`` says, or at none. It may only have moved, so it is looked at
+again: ``message`` and ``history`` before, ``peek`` at the places in question, ``message`` and
+``history`` after. If the two are the same it did not move in between, and then ``peek`` shows
+it at the one place that ``message`` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
+
+from msgspec import Struct
+
+from penstock.model.delivery import Event, Snapshot
+from penstock.model.message import Message
+from penstock.verify.browse import Place, Scans, find, home_of, place_of
+from penstock.verify.inspection import PAGE, RECHECKS, Inspection
+from penstock.verify.store import Gone, Missing
+
+__all__ = ["Standing", "check_seen_twice", "check_standing", "confirm_places", "standing_of"]
+
+
+class Standing(Struct, frozen=True):
+    """Where a message stands in one queue at one moment, and how it got there."""
+
+    message: Message
+    shown: Snapshot | None
+    """None: it is not in the queue."""
+    events: tuple[Event, ...]
+
+
+async def standing_of(work: Inspection, home: str, message_id: int) -> Standing | Missing:
+    """What ``message`` and ``history`` say; ``Missing`` too if it moved between the two."""
+    events = await work.look(work.store.history(message_id))
+    found = await work.look(work.store.message(message_id))
+    again = await work.look(work.store.history(message_id))
+    for answer in (events, found, again):
+        if isinstance(answer, Missing):
+            work.damaged(answer, "the message", message_id=message_id)
+    if isinstance(events, Missing) or isinstance(found, Missing) or again != events:
+        return Missing()
+    shown = [item for item in found.deliveries if home_of(item.queue) == home]
+    mine = tuple(event for event in events if home_of(event.queue) == home)
+    return Standing(found.message, shown[0] if shown else None, mine)
+
+
+async def check_seen_twice(work: Inspection, scans: Scans) -> None:
+    """Look again at every message that was seen at two places of one queue."""
+    work.ledger.examined("S3", scans.count)
+    for message_id in _twice(scan.ids() for scan in scans.by_place.values()):
+        if not work.may_confirm("S3", scans.home):
+            continue
+        found = await work.look(work.store.message(message_id))
+        if isinstance(found, Missing):
+            work.damaged(found, "the message", message_id=message_id)
+        else:
+            places = scans.where(found.message)
+            await confirm_places(work, scans, found.message, places)
+
+
+async def check_standing(
+    work: Inspection, scans: Scans, message: Message, shown: Snapshot | None
+) -> None:
+    """Compare where ``message`` says that it is with where it was seen."""
+    seen = scans.where(message)
+    said = [] if shown is None else [place_of(shown)]
+    if seen != said and work.may_confirm("S3", scans.home):
+        await confirm_places(work, scans, message, [*seen, *said])
+
+
+async def confirm_places(
+    work: Inspection,
+    scans: Scans,
+    message: Message,
+    places: Iterable[Place],
+    judge: Callable[[Place | None, list[Place]], str | None] | None = None,
+    law: str = "S3",
+) -> None:
+    """Call it a violation if the views disagree again and again while nothing moves."""
+    wrong: list[str] = []
+    for _ in range(RECHECKS):
+        before = await standing_of(work, scans.home, message.id)
+        if isinstance(before, Missing):
+            continue
+        said = None if before.shown is None else place_of(before.shown)
+        asked = dict.fromkeys([*places, *([said] if said is not None else [])])
+        there = await _where(work, scans, message, asked)
+        after = await standing_of(work, scans.home, message.id)
+        if there is None or after != before:
+            continue
+        detail = (judge or _disagreement)(said, there)
+        if detail is None:
+            return
+        wrong.append(detail)
+    if len(wrong) > 1:
+        work.ledger.violation(law, wrong[-1], queue=scans.home, message_id=message.id)
+    else:
+        work.ledger.unresolved(law)
+
+
+async def _where(
+    work: Inspection, scans: Scans, message: Message, places: Iterable[Place]
+) -> list[Place] | None:
+    """At which of the places ``peek`` shows the message now; None if that cannot be told."""
+    there: list[Place] = []
+    for place in places:
+        found = await find(work.store, scans.of(place), message, PAGE)
+        if not isinstance(found, Missing):
+            there.append(place)
+        elif not isinstance(found, Gone):
+            work.damaged(found, f"what is {place}", queue=place.queue)
+            return None
+    return there
+
+
+def _disagreement(said: Place | None, there: list[Place]) -> str | None:
+    if len(there) > 1:
+        return "it is " + " and ".join(str(place) for place in there)
+    if said is None:
+        return f"it is {there[0]}, and message() does not know it" if there else None
+    if not there:
+        return f"message() says that it is {said}, and peek does not show it"
+    return None if there == [said] else f"message() says that it is {said}, peek {there[0]}"
+
+
+def _twice(streams: Iterable[Iterator[int]]) -> Iterator[int]:
+    """Ids that occur more than once in sorted streams, each once."""
+    last = told = -1
+    for message_id in merge(*streams):
+        if message_id == last and message_id != told:
+            told = message_id
+            yield message_id
+        last = message_id

@@ -1,0 +1,19 @@
+"""Workers: functions that handle what queues hand out.
+
+::
+
+    app ─▶ registration ─▶ consumption ─▶ readers ─▶ middleware ─▶ handler ─▶ settled
+
+A worker sees the verbs only, so it runs on a server's and on a store in its own process alike.
+docs/workers.md says how to write one.
+"""
+
+from __future__ import annotations
+
+from penstock.worker.app import App
+from penstock.worker.context import Context
+from penstock.worker.handling import Handled
+from penstock.worker.middleware import Middleware, Next, Timing
+from penstock.worker.verdicts import Reject, Retry
+
+__all__ = ["App", "Context", "Handled", "Middleware", "Next", "Reject", "Retry", "Timing"]

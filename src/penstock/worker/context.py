@@ -1,0 +1,115 @@
+"""The context of one handling: the delivery, and what is published with its ack.
+
+A handler asks for it by annotation. Thread handlers may use everything here; nothing waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from penstock.consume.lease import Lease
+from penstock.model.delivery import Delivery
+from penstock.model.limits import DEFAULT_PRIORITY, check_name
+from penstock.model.message import NO_HEADERS, HeaderValue, Message, NewMessage, Outgoing
+from penstock.telemetry import current_trace
+from penstock.worker.payload import encode
+
+__all__ = ["Context"]
+
+
+class Context:
+    """One handling of one delivery."""
+
+    def __init__(self, lease: Lease, handler: str, stopping: asyncio.Event) -> None:
+        self.lease = lease
+        self.handler = handler
+        """The name of the function that handles it."""
+        self._stopping = stopping
+        self._outgoing: dict[str, list[NewMessage]] = {}
+
+    @property
+    def delivery(self) -> Delivery:
+        """The delivery itself."""
+        return self.lease.delivery
+
+    @property
+    def queue(self) -> str:
+        """The queue it was claimed from."""
+        return self.lease.queue
+
+    @property
+    def message(self) -> Message:
+        """The message's metadata."""
+        return self.lease.message
+
+    @property
+    def headers(self) -> Mapping[str, HeaderValue]:
+        """The message's headers."""
+        return self.lease.headers
+
+    @property
+    def attempts(self) -> int:
+        """Grants so far, this one included (C2)."""
+        return self.lease.attempts
+
+    @property
+    def lost(self) -> bool:
+        """The claim is over: whatever comes of this is dropped. Worth a look in long work."""
+        return self.lease.lost
+
+    @property
+    def stopping(self) -> bool:
+        """The app is stopping: the handler has its grace to finish."""
+        return self._stopping.is_set()
+
+    @property
+    def outgoing(self) -> tuple[Outgoing, ...]:
+        """What is published with the ack, by topic."""
+        return tuple(Outgoing(topic, tuple(messages)) for topic, messages in self._outgoing.items())
+
+    def publish(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        headers: Mapping[str, HeaderValue] = NO_HEADERS,
+        id: str | None = None,
+        key: str | None = None,
+        partition_key: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        content_type: str | None = None,
+        delay_ms: int | None = None,
+        deliver_at: int | None = None,
+        ttl_ms: int | None = None,
+        expires_at: int | None = None,
+    ) -> None:
+        """Publish this in the commit of the ack: both happen, or neither.
+
+        Nothing is published when the handler raises, and nothing twice when it is tried again.
+        The message continues the trace that the handled one is part of.
+        """
+        check_name(topic, "topic")
+        raw, natural_type = encode(payload)
+        message = NewMessage(
+            raw,
+            {**_trace_headers(), **headers},
+            id,
+            key,
+            partition_key,
+            priority,
+            natural_type if content_type is None else content_type,
+            deliver_at,
+            expires_at,
+            delay_ms,
+            ttl_ms,
+        )
+        self._outgoing.setdefault(topic, []).append(message)
+
+
+def _trace_headers() -> dict[str, HeaderValue]:
+    trace = current_trace.get()
+    if trace is None:
+        return {}
+    state: dict[str, HeaderValue] = {"tracestate": trace.state} if trace.state else {}
+    return {"traceparent": trace.format(), **state}

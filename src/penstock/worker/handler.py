@@ -1,0 +1,136 @@
+"""A handler: a function, and how its parameters are filled from a delivery.
+
+A parameter that is annotated ``Context``, ``Lease``, ``Delivery`` or ``Message`` is given that.
+One other parameter is given the payload, read by its annotation (``worker/payload.py``).
+Parameters with a default are left alone. What does not fit is refused when the function is
+registered (E1), not when the first message comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import SimpleNamespace
+from typing import Final, TypeAlias
+
+from msgspec import MsgspecError
+
+from penstock.consume.lease import Lease
+from penstock.errors import BadInput
+from penstock.model.delivery import Delivery
+from penstock.model.message import Message
+from penstock.worker.context import Context
+from penstock.worker.payload import Decode, to_decode
+from penstock.worker.threads import Threads
+from penstock.worker.verdicts import Reject
+
+__all__ = ["Function", "Handler"]
+
+#: A plain function, or one that gives something to await.
+Function: TypeAlias = Callable[..., object]
+_Supply: TypeAlias = Callable[[Context], object]
+
+_GIVEN: Final[dict[object, _Supply]] = {
+    Context: lambda context: context,
+    Lease: lambda context: context.lease,
+    Delivery: lambda context: context.delivery,
+    Message: lambda context: context.message,
+}
+
+
+class Handler:
+    """A function that handles deliveries."""
+
+    def __init__(self, function: Function, names: Mapping[str, object] | None = None) -> None:
+        """``names`` are those around the function, where its annotations may come from."""
+        self.function = function
+        self.name: str = getattr(function, "__qualname__", None) or repr(function)
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004  (an object may have an async one)
+        )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise BadInput(f"{self.name} is a generator; a handler returns once.", field="handler")
+        self._positional: list[_Supply] = []
+        self._keywords: dict[str, _Supply] = {}
+        self._read_signature(names or {})
+
+    async def call(self, context: Context, threads: Threads) -> object:
+        """Call the function; one that is not async is called in a thread."""
+        bound = partial(
+            self.function,
+            *(supply(context) for supply in self._positional),
+            **{name: supply(context) for name, supply in self._keywords.items()},
+        )
+        value = bound() if self.is_async else await _in_thread(bound, context, threads)
+        return await value if inspect.isawaitable(value) else value
+
+    def _read_signature(self, names: Mapping[str, object]) -> None:
+        hints = _hints(self.function, self.name, names)
+        payload: str | None = None
+        for parameter in inspect.signature(self.function).parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
+            if parameter.default is not parameter.empty:
+                continue
+            annotation = hints.get(parameter.name, parameter.annotation)
+            supply = _GIVEN.get(annotation) if isinstance(annotation, type) else None
+            if supply is None:
+                if payload is not None:
+                    raise BadInput(
+                        f"{self.name} has the parameters {payload!r} and {parameter.name!r}, and "
+                        "there is one payload; annotate the other as Context, Lease, Delivery or "
+                        "Message, or give it a default.",
+                        field="handler",
+                    )
+                payload = parameter.name
+                supply = partial(_read, to_decode(annotation))
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                self._positional.append(supply)
+            else:
+                self._keywords[parameter.name] = supply
+
+
+def _read(decode: Decode, context: Context) -> object:
+    try:
+        return decode(context.delivery)
+    except (ValueError, MsgspecError, RecursionError) as error:
+        # The bytes stay what they are, so trying again cannot help.
+        raise Reject(f"The payload cannot be read: {error}") from error
+
+
+async def _in_thread(bound: Callable[[], object], context: Context, threads: Threads) -> object:
+    future = threads.submit(bound)
+    try:
+        return await asyncio.wrap_future(future)
+    except asyncio.CancelledError:
+        if future.running() and not context.lost:
+            # The thread goes on, whatever is wanted of it. Released, the delivery would at
+            # once be somebody else's as well.
+            context.lease.let_lapse()
+        raise
+
+
+def _hints(function: Function, name: str, names: Mapping[str, object]) -> dict[str, object]:
+    """The annotations of the parameters as types, wherever the function was defined."""
+    inner = function.func if isinstance(function, partial) else function
+    if not inspect.isroutine(inner):
+        inner = type(inner).__call__
+    inner = inspect.unwrap(inner)
+    annotations = {k: v for k, v in inspect.get_annotations(inner).items() if k != "return"}
+    known = getattr(inner, "__globals__", {})
+    described = SimpleNamespace(__annotations__=annotations)
+    try:
+        try:
+            return typing.get_type_hints(described, known, {}, include_extras=True)
+        except NameError:
+            # Types that are local to the function around the decorated one.
+            return typing.get_type_hints(described, known, dict(names), include_extras=True)
+    except (NameError, TypeError) as error:
+        raise BadInput(
+            f"The annotations of {name} cannot be read: {error}; the types have to be there when "
+            "the program runs.",
+            field="handler",
+        ) from error

@@ -1,0 +1,163 @@
+"""Handling: one delivery through middleware and handler, and settled by what came of it.
+
+Whatever a handler does, its delivery is settled once, and whoever called ``handle`` goes on.
+The work is cut off if the claim is lost; if it is cancelled from outside, the delivery is
+released (``consume/lease.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TypeAlias, assert_never
+
+from msgspec import Struct
+
+from penstock.consume.lease import Lease
+from penstock.errors import PenstockError, ServiceError, StaleReceipt, StoreError
+from penstock.model.delivery import Ack, Nack, Outcome, Reject
+from penstock.model.message import MessageId
+from penstock.model.states import State
+from penstock.worker import verdicts
+from penstock.worker.context import Context
+from penstock.worker.middleware import Next
+from penstock.worker.payload import encode
+from penstock.worker.registration import Registration
+from penstock.worker.verdicts import Decision, to_decision
+
+__all__ = ["Handled", "Handling"]
+
+_log = logging.getLogger("penstock.worker")
+
+_Raised: TypeAlias = BaseException | None
+
+
+class Handled(Struct, frozen=True, kw_only=True):
+    """What became of one delivery."""
+
+    queue: str
+    message_id: MessageId
+    attempts: int
+    state: State | None
+    """Where it is now; None if its claim was lost, or nobody knows."""
+    result: bytes | None = None
+    error: str | None = None
+    """The error that it was nacked or rejected with."""
+    exception: _Raised = None
+    """What the handler raised."""
+
+
+class Handling:
+    """Handles the deliveries of one registration."""
+
+    def __init__(self, registration: Registration, chain: Next, stopping: asyncio.Event) -> None:
+        self._registration = registration
+        self._chain = chain
+        self._stopping = stopping
+
+    async def handle(self, lease: Lease) -> Handled:
+        """Call the handler, and settle. Raises nothing but a cancellation from outside."""
+        context = Context(lease, self._registration.handler.name, self._stopping)
+        handled = _handled(lease)
+        try:
+            async with lease:
+                decision, raised = await self._decide(context)
+                handled = await self._settle(context, decision, raised)
+        except (ServiceError, StoreError) as error:
+            # Nobody knows whether it was settled; if it was not, its lease lapses.
+            _log.error("Message %d of %r was not settled: %s", lease.message.id, lease.queue, error)
+        return handled
+
+    async def _decide(self, context: Context) -> tuple[Decision, _Raised]:
+        """How the delivery is to be settled, and what the handler raised."""
+        receipt = context.lease.receipt
+        try:
+            value = await self._chain(context)
+            return Ack(receipt, None if value is None else encode(value)[0]), None
+        except asyncio.CancelledError as error:
+            if _is_being_cancelled():
+                raise
+            # Something that the handler waited for was cancelled, and not the handler.
+            return self._judge(context, error), error
+        except Exception as error:  # noqa: BLE001  (it becomes a settlement, and is logged)
+            return self._judge(context, error), error
+
+    def _judge(self, context: Context, error: BaseException) -> Decision:
+        registration = self._registration
+        decision = to_decision(
+            error,
+            context.lease.receipt,
+            context.attempts,
+            retry_ms=registration.retry_ms,
+            reject_on=registration.reject_on,
+        )
+        is_meant = isinstance(error, verdicts.Retry | verdicts.Reject)
+        _log.log(
+            logging.INFO if is_meant else logging.WARNING,
+            "%s: message %d of %r, attempt %d: %s: %s",
+            context.handler,
+            context.message.id,
+            context.queue,
+            context.attempts,
+            type(decision).__name__.lower(),
+            error,
+            exc_info=None if is_meant else error,
+        )
+        return decision
+
+    async def _settle(self, context: Context, decision: Decision, raised: _Raised) -> Handled:
+        lease = context.lease
+        if not lease.held and not lease.lost:
+            # The handler did it by hand, or gave it up.
+            return _handled(lease, raised)
+        try:
+            outcome = await _carry_out(context, decision)
+        except StaleReceipt:
+            _log.warning(
+                "Message %d of %r: the claim was lost, and what came of it is dropped",
+                lease.message.id,
+                lease.queue,
+            )
+            return _handled(lease, raised)
+        except (ServiceError, StoreError):
+            raise
+        except PenstockError as error:
+            # The result or what was to be published is refused: as if the handler had failed.
+            decision, raised = self._judge(context, error), error
+            outcome = await _carry_out(context, decision)
+        return _handled(lease, raised, decision, outcome)
+
+
+async def _carry_out(context: Context, decision: Decision) -> Outcome:
+    lease = context.lease
+    match decision:
+        case Ack():
+            return await lease.ack(decision.result, publish=context.outgoing)
+        case Nack():
+            return await lease.nack(decision.error, delay_ms=decision.delay_ms)
+        case Reject():
+            return await lease.reject(decision.error)
+        case _:
+            assert_never(decision)
+
+
+def _handled(
+    lease: Lease,
+    raised: _Raised = None,
+    decision: Decision | None = None,
+    outcome: Outcome | None = None,
+) -> Handled:
+    return Handled(
+        queue=lease.queue,
+        message_id=lease.message.id,
+        attempts=lease.attempts,
+        state=None if outcome is None else outcome.state,
+        result=decision.result if isinstance(decision, Ack) else None,
+        error=decision.error if isinstance(decision, Nack | Reject) else None,
+        exception=raised,
+    )
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,127 @@
+"""Payloads as values of a type, and values as payloads.
+
+What a handler's annotation asks for decides how bytes are read:
+
+=========================================  ==================================================
+``bytes``, or no annotation                the payload as it is
+``str``                                    UTF-8
+``Any``, ``object``                        what the content type says: JSON, MessagePack, text
+                                           or bytes
+a pydantic model, or a type made of some   pydantic, from JSON or MessagePack
+anything else                              msgspec, from JSON or MessagePack
+=========================================  ==================================================
+
+MessagePack is read where the content type says so. Pydantic is used where the annotation is
+its own, and never imported otherwise.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeAlias, get_args
+
+import msgspec
+
+from penstock.broker.publish import to_payload
+from penstock.errors import BadInput
+from penstock.model.delivery import Delivery
+from penstock.wire.codecs import JSON, MSGPACK_ALIASES, media_type
+
+__all__ = ["Decode", "encode", "to_decode"]
+
+#: Raises ``ValueError``, of which all of these libraries' errors are, for what it cannot read.
+Decode: TypeAlias = Callable[[Delivery], object]
+
+
+def to_decode(annotation: object) -> Decode:
+    """How a payload is read for a parameter of this annotation; ``BadInput`` if it cannot be."""
+    if annotation is bytes or annotation is inspect.Parameter.empty:
+        return _as_bytes
+    if annotation is str:
+        return _as_text
+    if annotation is Any or annotation is object:
+        return _as_declared
+    if _has_pydantic(annotation):
+        return _by_pydantic(annotation)
+    return _by_msgspec(annotation)
+
+
+def encode(value: object) -> tuple[bytes, str | None]:
+    """The bytes of a value, and their content type: as ``publish`` does it, and pydantic's too."""
+    if isinstance(value, bytes | bytearray | memoryview | str):
+        return to_payload(value)
+    try:
+        return msgspec.json.encode(value, enc_hook=_dump), JSON
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise BadInput(f"The value cannot be stored: {error}.", field="payload") from error
+
+
+def _as_bytes(delivery: Delivery) -> object:
+    return delivery.payload
+
+
+def _as_text(delivery: Delivery) -> object:
+    return delivery.payload.decode()
+
+
+def _as_declared(delivery: Delivery) -> object:
+    kind = media_type(delivery.message.content_type or "")
+    if kind == JSON or kind.endswith("+json"):
+        return msgspec.json.decode(delivery.payload)
+    if kind in MSGPACK_ALIASES:
+        return msgspec.msgpack.decode(delivery.payload)
+    if kind.startswith("text/"):
+        return delivery.payload.decode()
+    return delivery.payload
+
+
+def _by_msgspec(annotation: object) -> Decode:
+    try:
+        if isinstance(msgspec.inspect.type_info(annotation), msgspec.inspect.CustomType):
+            raise BadInput(
+                f"A payload cannot be read as {annotation!r}: it is none of msgspec's types, "
+                "dataclasses, TypedDicts, built-in types and pydantic's models.",
+                field="payload",
+            )
+        from_json = msgspec.json.Decoder(annotation)
+        from_msgpack = msgspec.msgpack.Decoder(annotation)
+    except TypeError as error:
+        raise BadInput(f"A payload cannot be read: {error}.", field="payload") from error
+
+    def decode(delivery: Delivery) -> object:
+        decoder = from_msgpack if _is_msgpack(delivery) else from_json
+        return decoder.decode(delivery.payload)
+
+    return decode
+
+
+def _has_pydantic(annotation: object) -> bool:
+    # Models and pydantic's dataclasses alike; whoever has one of them has imported pydantic.
+    if hasattr(annotation, "__pydantic_validator__"):
+        return True
+    return any(_has_pydantic(part) for part in get_args(annotation))
+
+
+def _by_pydantic(annotation: object) -> Decode:
+    adapter = importlib.import_module("pydantic").TypeAdapter(annotation)
+
+    def decode(delivery: Delivery) -> object:
+        if _is_msgpack(delivery):
+            return adapter.validate_python(msgspec.msgpack.decode(delivery.payload))
+        return adapter.validate_json(delivery.payload)
+
+    return decode
+
+
+def _is_msgpack(delivery: Delivery) -> bool:
+    content_type = delivery.message.content_type
+    return content_type is not None and media_type(content_type) in MSGPACK_ALIASES
+
+
+def _dump(value: object) -> object:
+    dump = getattr(value, "model_dump", None)
+    if dump is None:
+        raise NotImplementedError(f"{type(value).__name__} is no type that JSON has")
+    return dump(mode="json")

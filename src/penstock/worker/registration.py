@@ -1,0 +1,93 @@
+"""A registration: one handler for one queue, and how many deliveries it takes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from penstock.broker.queues import new_policy, to_start
+from penstock.broker.settle import MAX_NACK_DELAY_MS
+from penstock.errors import BadInput, UnknownQueue
+from penstock.model.limits import (
+    MAX_BATCH,
+    MAX_LEASE_MS,
+    check_queue_name,
+    is_dead_letter,
+    shown,
+)
+from penstock.model.queue import Start
+from penstock.verbs import Verbs
+from penstock.worker.handler import Handler
+
+__all__ = ["Registration", "check_registration", "create", "prepare"]
+
+
+class Registration(Struct, frozen=True, kw_only=True):
+    """What ``@app.worker`` was told."""
+
+    queue: str
+    handler: Handler
+    concurrency: int
+    max_in_flight: int
+    """Handled and prefetched together."""
+    lease_ms: int | None
+    retry_ms: Sequence[int]
+    """Delays after the first attempts; empty leaves them to the queue's backoff."""
+    reject_on: tuple[type[Exception], ...]
+    filter: str | None
+    """With it, a queue that is not there is created."""
+    start: str | Start
+    policy: Mapping[str, object]
+
+
+def check_registration(registration: Registration) -> Registration:
+    """Return it if all of it makes sense (E1)."""
+    check_queue_name(registration.queue)
+    _check_whole("concurrency", registration.concurrency, 1, MAX_BATCH)
+    _check_whole("max_in_flight", registration.max_in_flight, registration.concurrency, MAX_BATCH)
+    if registration.lease_ms is not None:
+        _check_whole("lease_ms", registration.lease_ms, 1, MAX_LEASE_MS)
+    for delay_ms in registration.retry_ms:
+        _check_whole("retry_ms", delay_ms, 0, MAX_NACK_DELAY_MS)
+    if registration.filter is None:
+        for field in registration.policy:
+            raise BadInput(
+                f"{field} is no option of a worker. If it is one of a queue, give a filter too: "
+                "then the queue is created if it is not there.",
+                field=field,
+            )
+        return registration
+    if is_dead_letter(registration.queue):
+        raise BadInput("A dead-letter queue exists with its queue.", field="filter")
+    to_start(registration.start)
+    new_policy({"filter": registration.filter, **registration.policy})
+    return registration
+
+
+async def prepare(verbs: Verbs, registration: Registration) -> None:
+    """Make sure that the queue is there. One that is stays as it is: its operator decides."""
+    try:
+        await verbs.queue(registration.queue)
+    except UnknownQueue as error:
+        if registration.filter is None:
+            raise UnknownQueue(
+                f"There is no queue {registration.queue!r} for {registration.handler.name}; give "
+                "the worker a filter to have it created.",
+                field="queue",
+            ) from error
+        await create(verbs, registration.queue, registration.filter, registration)
+
+
+async def create(verbs: Verbs, queue: str, filter: str, registration: Registration) -> None:
+    """Create the queue as the registration wants it."""
+    await verbs.create_queue(queue, filter, start=registration.start, **registration.policy)
+
+
+def _check_whole(field: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise BadInput(
+            f"{field} is {shown(value)}; it is a whole number from {least} to {most}.",
+            field=field,
+            limit=least if isinstance(value, int) and value < least else most,
+        )

@@ -1,0 +1,170 @@
+"""One run of an app: from the first claim to the last settlement.
+
+Every registration has one consumption and as many readers as its concurrency. The end comes in
+three steps: no more claims, and what was not begun is released; handlers that run have their
+grace to finish, and are settled; the rest is cancelled, and released.
+
+A thread cannot be cancelled. What it works on is neither settled nor released then: it comes
+back when its lease lapses, which gives the thread that long before anyone else begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from penstock.consume.consumption import Consumption
+from penstock.consume.pace import LOOP_PACE, Pace
+from penstock.verbs import Verbs
+from penstock.worker.context import Context
+from penstock.worker.handling import Handling
+from penstock.worker.middleware import Middleware, Next, chained
+from penstock.worker.registration import Registration, prepare
+from penstock.worker.threads import Threads
+
+__all__ = ["Running", "to_handling"]
+
+_log = logging.getLogger("penstock.worker")
+
+
+class Running:
+    """A run under way."""
+
+    def __init__(
+        self,
+        verbs: Verbs,
+        registrations: Sequence[Registration],
+        middleware: Sequence[Middleware],
+        *,
+        consumer: str | None,
+        grace_s: float,
+        pace: Pace = LOOP_PACE,
+    ) -> None:
+        self._verbs = verbs
+        self._registrations = registrations
+        self._middleware = middleware
+        self._consumer = consumer
+        self._grace_s = grace_s
+        self._pace = pace
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._threads: list[Threads] = []
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """End gracefully; ``at_once`` leaves no grace."""
+        self._stopping.set()
+        if at_once:
+            self._hurry.set()
+
+    async def run(self) -> None:
+        """Work until ``stop``, or until something fails that cannot pass: that is raised."""
+        for registration in self._registrations:
+            await prepare(self._verbs, registration)
+        consumptions: list[Consumption] = []
+        readers: set[asyncio.Task[None]] = set()
+        for registration in self._registrations:
+            consumption = Consumption(
+                self._verbs,
+                registration.queue,
+                consumer=self._consumer,
+                max_in_flight=registration.max_in_flight,
+                lease_ms=registration.lease_ms,
+                pace=self._pace,
+            )
+            consumptions.append(consumption)
+            handling = self._handling(registration)
+            for number in range(registration.concurrency):
+                name = f"{registration.queue}-{number}"
+                readers.add(asyncio.create_task(_read(consumption, handling), name=name))
+            _log.info(
+                "%s works on %r as %s, %d at a time",
+                registration.handler.name,
+                registration.queue,
+                consumption.consumer,
+                registration.concurrency,
+            )
+        try:
+            await self._until_stopped(readers)
+        except asyncio.CancelledError:
+            self._hurry.set()
+            raise
+        finally:
+            await self._end(consumptions, readers)
+        errors = [reader.exception() for reader in readers if not reader.cancelled()]
+        for error in errors:
+            if error is not None:
+                raise error
+
+    def _handling(self, registration: Registration) -> Handling:
+        threads = Threads(registration.concurrency, registration.queue)
+        self._threads.append(threads)
+        return to_handling(registration, self._middleware, threads, self._stopping)
+
+    async def _until_stopped(self, readers: set[asyncio.Task[None]]) -> None:
+        asked = asyncio.create_task(self._stopping.wait())
+        try:
+            # A reader ends by itself only when its queue cannot be claimed from any more.
+            await asyncio.wait({asked, *readers}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+
+    async def _end(
+        self, consumptions: Sequence[Consumption], readers: set[asyncio.Task[None]]
+    ) -> None:
+        self._stopping.set()
+        for consumption in consumptions:
+            consumption.stop()
+        try:
+            await self._grace(readers)
+        finally:
+            for reader in readers:
+                reader.cancel()
+            await asyncio.wait(readers)
+            for consumption in consumptions:
+                await consumption.aclose()
+            for threads in self._threads:
+                threads.close()
+
+    async def _grace(self, readers: set[asyncio.Task[None]]) -> None:
+        """Wait for the handlers that run, as long as they are given."""
+        if self._hurry.is_set():
+            return
+        hurry = asyncio.create_task(self._hurry.wait())
+        finished = asyncio.create_task(_all_of(readers))
+        try:
+            await asyncio.wait(
+                {hurry, finished},
+                timeout=self._grace_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            hurry.cancel()
+            finished.cancel()
+        late = sum(not reader.done() for reader in readers)
+        if late:
+            _log.warning("%d handlers were not done when their grace was over", late)
+
+
+def to_handling(
+    registration: Registration,
+    middleware: Sequence[Middleware],
+    threads: Threads,
+    stopping: asyncio.Event,
+) -> Handling:
+    """How deliveries of this registration are handled."""
+
+    async def innermost(context: Context) -> object:
+        return await registration.handler.call(context, threads)
+
+    chain: Next = chained(middleware, innermost)
+    return Handling(registration, chain, stopping)
+
+
+async def _read(consumption: Consumption, handling: Handling) -> None:
+    async for lease in consumption:
+        await handling.handle(lease)
+
+
+async def _all_of(readers: set[asyncio.Task[None]]) -> None:
+    await asyncio.wait(readers)

@@ -1,0 +1,66 @@
+"""A bounded number of threads for handlers that block.
+
+They are daemon threads: one that hangs cannot be killed, and it does not keep the process from
+ending either. That is why this is not a ``ThreadPoolExecutor``, which Python waits for.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from threading import Thread
+from typing import TypeAlias
+
+__all__ = ["Threads"]
+
+_Job: TypeAlias = Callable[[], None]
+
+
+class Threads:
+    """``count`` threads, started as there is something to do."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
+        self._name = name
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._started = 0
+
+    def submit(self, function: Callable[[], object]) -> Future[object]:
+        """Call the function in a thread, with the present context variables.
+
+        Cancelling the future works while the call has not begun; after that it goes on.
+        """
+        future: Future[object] = Future()
+        context = contextvars.copy_context()
+        if self._started < self._count:
+            self._started += 1
+            Thread(target=self._work, name=f"{self._name}-{self._started}", daemon=True).start()
+        self._jobs.put(lambda: _carry_out(future, context, function))
+        return future
+
+    def close(self) -> None:
+        """Let the threads end, each when its job does."""
+        for _ in range(self._started):
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+
+def _carry_out(
+    future: Future[object], context: contextvars.Context, function: Callable[[], object]
+) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = context.run(function)
+    except StopIteration as error:
+        # An event loop's future cannot carry this one.
+        future.set_exception(RuntimeError(f"StopIteration: {error}"))
+    except BaseException as error:  # noqa: BLE001  (it is raised where the result is awaited)
+        future.set_exception(error)
+    else:
+        future.set_result(result)

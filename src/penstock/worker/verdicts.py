@@ -1,0 +1,88 @@
+"""What a handler may raise to say how its delivery is settled, and what any exception means.
+
+================  ===========================================================================
+raised            settled with
+================  ===========================================================================
+``Retry``         nack, after its delay; without one after the queue's backoff
+``Reject``        reject: failed at once, because trying again cannot help
+anything else     nack, with the exception and the end of its traceback as the error
+================  ===========================================================================
+
+``Reject`` is an exception here; the settlement of the same name is ``penstock.Reject``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+from penstock.broker.settle import MAX_NACK_DELAY_MS
+from penstock.consume.failure import bounded, describe
+from penstock.errors import BadInput, QueueFull
+from penstock.model import delivery
+from penstock.model.delivery import Ack, Nack, Receipt
+from penstock.model.limits import shown
+
+__all__ = ["Decision", "Reject", "Retry", "to_decision"]
+
+#: Of the traceback; the rest is in the log.
+_FRAMES: Final = 5
+
+Decision: TypeAlias = Ack | Nack | delivery.Reject
+
+
+class Retry(Exception):
+    """Not now: hand it out again, after a while. The attempt counts."""
+
+    def __init__(
+        self,
+        reason: str | None = None,
+        *,
+        after_ms: int | None = None,
+        after: timedelta | None = None,
+    ) -> None:
+        if after is not None:
+            if after_ms is not None:
+                raise BadInput("after and after_ms exclude each other.", field="after")
+            after_ms = after // timedelta(milliseconds=1)
+        if after_ms is not None and (
+            type(after_ms) is not int or not 0 <= after_ms <= MAX_NACK_DELAY_MS
+        ):
+            raise BadInput(
+                f"after_ms is {shown(after_ms)}; it is from 0 to {MAX_NACK_DELAY_MS}.",
+                field="after_ms",
+                limit=MAX_NACK_DELAY_MS,
+            )
+        super().__init__(reason or "to be tried again")
+        self.after_ms = after_ms
+
+
+class Reject(Exception):
+    """Never again: the delivery fails at once, with this reason."""
+
+
+def to_decision(
+    error: BaseException,
+    receipt: Receipt,
+    attempts: int,
+    *,
+    retry_ms: Sequence[int] = (),
+    reject_on: tuple[type[Exception], ...] = (),
+) -> Decision:
+    """How a delivery is settled whose handler raised ``error``.
+
+    ``retry_ms`` are the delays after the first attempts, the last one for all further ones, in
+    place of the queue's backoff.
+    """
+    if isinstance(error, Reject):
+        return delivery.Reject(receipt, bounded(str(error) or "rejected"))
+    if isinstance(error, reject_on):
+        return delivery.Reject(receipt, describe(error, frames=_FRAMES))
+    delay_ms = retry_ms[min(attempts, len(retry_ms)) - 1] if retry_ms else None
+    if isinstance(error, Retry):
+        wanted_ms = delay_ms if error.after_ms is None else error.after_ms
+        return Nack(receipt, bounded(str(error)), wanted_ms)
+    if isinstance(error, QueueFull):
+        delay_ms = error.retry_after_ms if delay_ms is None else delay_ms
+    return Nack(receipt, describe(error, frames=_FRAMES), delay_ms)

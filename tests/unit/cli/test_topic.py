@@ -1,0 +1,38 @@
+"""``penstock topic``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.unit.cli.conftest import Shell
+
+
+def test_put_show_list_delete(sh: Shell) -> None:
+    sh("topic", "put", "orders", "--default-ttl", "7d", "--dedup-window", "1h")
+    assert sh.json("topic", "show", "orders") == {
+        "name": "orders",
+        "policy": {
+            "default_ttl_ms": 604_800_000,
+            "dedup_window_ms": 3_600_000,
+            "schema_type": None,
+            "schema": None,
+        },
+    }
+    assert [item["name"] for item in sh.json("topic", "list")] == ["orders"]
+    assert "7d" in sh("topic", "list").stdout
+    sh("topic", "delete", "orders")
+    assert sh.json("topic", "list") == []
+    assert "not registered" in sh("topic", "show", "orders", code=4).stderr
+
+
+def test_a_schema_from_a_file(sh: Shell, tmp_path: Path) -> None:
+    (tmp_path / "order.json").write_text('{"type": "object"}')
+    sh("topic", "put", "orders", "--schema-type", "json-schema", "--schema", "@order.json")
+    assert sh.json("topic", "show", "orders")["policy"]["schema"] == '{"type": "object"}'
+
+
+def test_e1_bad_input(sh: Shell) -> None:
+    sh("topic", "put", "orders", "--schema", "{}", code=3)
+    sh("topic", "put", "orders", "--schema", "@missing", "--schema-type", "avro", code=3)
+    sh("topic", "put", "orders", "--schema-type", "xml", code=2)
+    sh("topic", "put", "no good", code=3)

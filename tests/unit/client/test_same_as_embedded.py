@@ -1,0 +1,373 @@
+"""The same program against a store in this process and over HTTP: the same answers and errors.
+
+Both stores have the same clock and the same jitter, so that ids, times and receipts are equal
+too, and whole answers can be compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import pytest
+
+from penstock import Ack, Extend, Nack, NewMessage, Outgoing, Reject, Release, Start, TopicPolicy
+from penstock.broker import Broker
+from penstock.client import Client, ClientOptions, connect
+from penstock.errors import PenstockError
+from penstock.model.delivery import Delivery, Settlement
+from penstock.model.queue import Backoff
+from penstock.testing.clock import FakeClock
+from penstock.verbs import Verbs
+from tests.unit.client.conftest import QUICK, application, open_broker
+from tests.unit.client.hosting import Host
+
+Program: TypeAlias = Callable[[Verbs, FakeClock], AsyncIterator[object]]
+
+
+async def tried(call: Awaitable[object]) -> object:
+    """What it answers, or everything about the error."""
+    try:
+        return await call
+    except PenstockError as error:
+        limits = (error.field, error.limit)
+        return type(error), error.detail, *limits, getattr(error, "position", None)
+
+
+async def played(program: Program, verbs: Verbs, clock: FakeClock) -> list[object]:
+    return [step async for step in program(verbs, clock)]
+
+
+@pytest.fixture
+async def embedded() -> AsyncIterator[tuple[Broker, FakeClock]]:
+    clock = FakeClock()
+    async with await open_broker(clock) as broker:
+        yield broker, clock
+
+
+@pytest.fixture
+async def connected() -> AsyncIterator[tuple[Client, FakeClock]]:
+    clock = FakeClock()
+    async with await open_broker(clock) as broker:
+        host = Host(application(broker))
+        await host.start()
+        async with connect(host.url, options=QUICK) as client:
+            yield client, clock
+        await host.stop()
+
+
+# -- the programs ------------------------------------------------------------------------
+
+
+async def queues_and_topics(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
+    yield await q.create_queue("billing", "topic = 'orders' AND amount >= 100", max_attempts=3)
+    yield await q.create_queue("all", start="earliest", description="everything")
+    yield await q.create_queue("late", start=Start("offset", 2), backoff=Backoff(base_ms=5))
+    yield await q.create_queue("later", start=Start("time", 1), ordering="partition")
+    yield await q.update_queue("billing", max_depth=10, throughput_limit=None)
+    yield await q.queue("billing")
+    yield await q.queue("billing.dlq")
+    yield await q.queues()
+    await q.pause("billing")
+    yield (await q.queue("billing")).policy.paused
+    await q.resume("billing")
+    await q.delete_queue("all")
+    await q.put_topic("orders", TopicPolicy(default_ttl_ms=1000))
+    await q.put_topic("plain")
+    yield await q.topic("orders")
+    yield await q.topic("unknown")
+    yield await q.topics()
+    await q.delete_topic("plain")
+    yield await tried(q.delete_topic("plain"))
+    yield await tried(q.delete_queue("all"))
+    yield await tried(q.queue("all"))
+    yield await tried(q.update_queue("all", paused=True))
+
+
+async def the_flow(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
+    await q.create_queue("jobs", max_attempts=2)
+    yield await q.publish("t", b"raw", headers={"n": 1, "x": 1.5, "b": True, "s": "ü"})
+    yield await q.publish("t", "text", headers=MappingProxyType({"kind": "proxy"}))
+    yield await q.publish("t", {"a": [1, None]}, priority=9, partition_key="p", delay_ms=50)
+    yield await q.publish("t", b"id", id="mine")
+    yield await q.publish("t", b"id again", id="mine")
+    yield await q.publish("t", b"key", key="k")
+    yield await q.publish("t", b"key again", key="k")
+    yield await q.publish_batch("u", [NewMessage(b"1", ttl_ms=500), NewMessage(b"2", id="2")])
+    yield await q.publish_batch("u", (NewMessage(b"3"),), durability="os")
+    claimed = await q.claim("jobs", limit=5, consumer="me", lease_ms=10_000)
+    yield claimed
+    yield await q.ack(claimed[0], b"result")
+    yield await q.ack(claimed[0], b"result")
+    yield await q.nack(claimed[1], "later", delay_ms=10)
+    yield await q.reject(claimed[2], "never")
+    yield await q.extend(claimed[3], 20_000)
+    yield await q.release(claimed[4])
+    yield await tried(q.release(claimed[4]))
+    both: list[Settlement] = [Ack(claimed[3].receipt), Nack(claimed[3].receipt)]
+    yield await q.settle("jobs", both)
+    yield (await q.settle("jobs", [Nack(claimed[3].receipt)])).outcomes
+    yield await q.result("jobs", claimed[0].message.id)
+    yield await q.result("jobs", claimed[1].message.id)
+    clock.advance(100)
+    again = await q.claim("jobs", limit=10)
+    yield again
+    outgoing = [Outgoing("v", [NewMessage(b"x"), NewMessage(b"y", headers={"z": 1})])]
+    both = [Ack(again[0].receipt), Release(again[1].receipt)]
+    yield await q.settle("jobs", both)
+    yield await q.settle("jobs", [Ack(again[2].receipt)], publish=outgoing)
+    stale: list[Settlement] = [Reject(again[3].receipt), Extend(again[0].receipt, 5)]
+    yield (await q.settle("jobs", stale, publish=outgoing)).outcomes
+    yield await q.claim("jobs", limit=1, wait_ms=0)
+    yield await q.stats("jobs")
+    yield await q.stats("jobs.dlq")
+
+
+async def looking_and_bulk(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
+    await q.create_queue("jobs", max_attempts=1)
+    for n in range(6):
+        await q.publish("t", b"%d" % n, headers={"n": n})
+    claimed = await q.claim("jobs", limit=4)
+    await q.nack(claimed[0], "broken")
+    await q.reject(claimed[1], "no")
+    await q.ack(claimed[2], b"fine")
+    yield await q.peek("jobs")
+    yield await q.peek("jobs", "available", where="n > 4", payloads=True, limit=1000)
+    page = await q.peek("jobs", limit=1)
+    yield page
+    yield await q.peek("jobs", limit=1, cursor=page.cursor)
+    yield await q.message(claimed[0].message.id)
+    yield await q.history(claimed[0].message.id)
+    yield await q.queue_history("jobs", 0, limit=10)
+    yield await q.explain("jobs", claimed[0].message.id)
+    yield await q.explain("jobs", claimed[3].message.id)
+    yield await q.read_log()
+    yield await q.read_log(2, limit=2, payloads=True)
+    yield await q.log_end()
+    yield await q.preview("n >= 3")
+    yield await q.preview("n >= 3\n  AND topic = 'ü+&=%'", start=1)
+    yield await q.replay("jobs", dry_run=True)
+    yield await q.replay("jobs", "failed", where="n = 0", replay_id="r", limit=10)
+    yield await q.replay("jobs", "failed", where="n = 0", replay_id="r", rate=5)
+    yield await q.purge("jobs", "failed", where="n = 1")
+    yield await q.purge("jobs", "done")
+    await q.create_queue("history", start="earliest")
+    yield await q.route("history", 4)
+    yield await q.route("history")
+    await q.archived(1)
+    yield await q.sweep()
+
+
+async def ordered(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
+    await q.create_queue("lines", ordering="partition")
+    for n in range(4):
+        await q.publish("t", b"%d" % n, partition_key=f"p{n % 2}")
+    yield await q.join("lines", "one")
+    yield await q.join("lines", "two")
+    yield await q.claim("lines", consumer="one", limit=10)
+    await q.leave("lines", "one")
+    await q.leave("lines", "nobody")
+    yield await q.stats("lines")
+    await q.create_queue("plain")
+    yield await tried(q.join("plain", "one"))
+
+
+async def refusals(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
+    """E1: bad input gets the same typed error, and the same words, whichever way it came."""
+    bad: Any = q
+    await q.create_queue("jobs", max_depth=3)
+    (first,) = (await q.publish_batch("t", [NewMessage(b"x")])).messages
+    delivery = (await q.claim("jobs"))[0]
+    wrong = Delivery("jo bs", delivery.receipt, delivery.message, b"", 1, 0, 0)
+    calls: list[Awaitable[object]] = [
+        bad.create_queue("bad name"),
+        bad.create_queue("x.dlq"),
+        bad.create_queue("y", "not ( a filter"),
+        bad.create_queue("y", 7),
+        bad.create_queue("y", max_attempts=0),
+        bad.create_queue("y", max_attempts="many"),
+        bad.create_queue("y", colour="blue"),
+        bad.create_queue("y", colour=object()),
+        bad.create_queue("y", backoff=7j),
+        bad.create_queue("y", ordering="sideways"),
+        bad.create_queue("y", start="yesterday"),
+        bad.create_queue("y", start=Start("offset", -1)),
+        bad.create_queue("y", max_depth=2**70),
+        bad.update_queue("jobs", max_attempts=-1),
+        bad.update_queue("none", max_attempts=1),
+        bad.delete_queue("none"),
+        bad.delete_queue(7),
+        bad.pause("none"),
+        bad.put_topic("t", TopicPolicy(schema_type="xml", schema="")),
+        bad.put_topic("t", {"default_ttl_ms": 1}),
+        bad.put_topic("t t"),
+        bad.publish("a b", b""),
+        bad.publish("t.dlq", b""),
+        bad.publish("t", object()),
+        bad.publish("t", "\ud800"),
+        bad.publish("t", b"", headers={"a": object()}),
+        bad.publish("t", b"", headers={"a": 2**80}),
+        bad.publish("t", b"", headers={"": 1}),
+        bad.publish("t", b"", headers={7: 1}),
+        bad.publish("t", b"", headers=7),
+        bad.publish("t", b"", headers={"a": "\ud800"}),
+        bad.publish("t", b"", headers={f"h{n}": n for n in range(65)}),
+        bad.publish("t", b"", headers={"h": "x" * 20_000}),
+        bad.publish("t", b"", id=""),
+        bad.publish("t", b"", id=7),
+        bad.publish("t", b"", id="x" * 513),
+        bad.publish("t", b"", key=b"k"),
+        bad.publish("t", b"", priority=10),
+        bad.publish("t", b"", priority="high"),
+        bad.publish("t", b"", priority=True),
+        bad.publish("t", b"", delay_ms=-1),
+        bad.publish("t", b"", delay_ms=1, deliver_at=1),
+        bad.publish("t", b"", ttl_ms=0),
+        bad.publish("t", b"", durability="hope"),
+        bad.publish("t", b"", durability=7),
+        bad.publish("t", b"x" * (1024 * 1024 + 1)),
+        bad.publish_batch("t", []),
+        bad.publish_batch("t", [b"x"]),
+        bad.publish_batch("t", "messages"),
+        bad.publish_batch("t", [NewMessage(7)]),  # type: ignore[arg-type]
+        bad.publish_batch("t", [NewMessage(b"x")] * 10_001),
+        bad.publish_batch("t", [NewMessage(b"x")] * 4),
+        bad.claim("none"),
+        bad.claim("jobs", limit=0),
+        bad.claim("jobs", limit=1_001),
+        bad.claim("jobs", consumer="a b"),
+        bad.claim("jobs", lease_ms=-1),
+        bad.claim("jobs", wait_ms=30_001),
+        bad.claim("jobs", wait_ms="long"),
+        bad.settle("jobs", []),
+        bad.settle("jobs", [7]),
+        bad.settle("jobs", "acks"),
+        bad.settle("jobs", [Ack(7)]),  # type: ignore[arg-type]
+        bad.settle("jobs", [Ack(delivery.receipt, "text")]),  # type: ignore[arg-type]
+        bad.settle("jobs", [Extend(delivery.receipt, 0)]),
+        bad.settle("jobs", [Nack(delivery.receipt, delay_ms=-1)]),
+        bad.settle("jobs", [Nack(delivery.receipt, object())]),  # type: ignore[arg-type]
+        bad.settle("jobs", [Ack(delivery.receipt)], publish=[7]),
+        bad.settle("jobs", [Ack(delivery.receipt)], publish=[Outgoing("a b", [NewMessage(b"")])]),
+        bad.settle("jobs", [Ack(delivery.receipt)], publish=[Outgoing("t", [])]),
+        bad.settle("none", [Ack(delivery.receipt)]),
+        bad.ack(wrong),
+        bad.ack(delivery, "text"),
+        bad.nack(delivery, b"bytes"),
+        bad.extend(delivery, 0),
+        bad.extend(delivery, None),
+        bad.join("none", "c"),
+        bad.leave("jobs", "c c"),
+        bad.route("jobs", 0),
+        bad.replay("jobs", "everything"),
+        bad.replay("jobs", where="nonsense("),
+        bad.replay("jobs", rate=0),
+        bad.replay("jobs", replay_id=""),
+        bad.purge("jobs", "sideways"),
+        bad.purge("jobs", "in_flight"),
+        bad.purge("jobs", "done", where=7),
+        bad.peek("jobs", "sideways"),
+        bad.peek("jobs", limit=0),
+        bad.peek("jobs", cursor="zz"),
+        bad.peek("jobs", cursor=7),
+        bad.peek("jobs", where="n > "),
+        bad.sweep(0),
+        bad.archived(-1),
+        bad.archived("all"),
+        bad.read_log(-1),
+        bad.read_log(limit=0),
+        bad.read_log(limit=10_001),
+        bad.preview("n >"),
+        bad.preview(7),
+        bad.preview("x" * 5000),
+        bad.preview("n = 1", start="x"),
+        bad.message(-1),
+        bad.message("7"),
+        bad.message(12345),
+        bad.result("none", first.id),
+        bad.result("jobs", 12345),
+        bad.result("jobs", first.id, wait_ms=-1),
+        bad.history(12345),
+        bad.queue_history("jobs", -1),
+        bad.queue_history("jobs", limit=0),
+        bad.stats("none"),
+        bad.explain("jobs", 12345),
+        bad.explain("none", first.id),
+    ]
+    for call in calls:
+        yield await tried(call)
+    # Nothing of it changed anything.
+    yield await q.stats("jobs")
+    yield await q.read_log()
+
+
+PROGRAMS: list[Program] = [queues_and_topics, the_flow, looking_and_bulk, ordered, refusals]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+async def test_http_answers_what_an_embedded_store_answers(
+    program: Program,
+    embedded: tuple[Broker, FakeClock],
+    connected: tuple[Client, FakeClock],
+) -> None:
+    expected = await played(program, *embedded)
+    found = await played(program, *connected)
+    different = [
+        f"step {step}: {other!r} instead of {one!r}"
+        for step, (one, other) in enumerate(zip(expected, found, strict=True))
+        if other != one
+    ]
+    assert found
+    assert different == []
+
+
+def test_the_client_has_the_verbs() -> None:
+    """mypy holds it; at run time there is at least every name."""
+
+    def holds(client: Client) -> Verbs:
+        return client
+
+    assert {name for name in vars(Verbs) if not name.startswith("_")} <= set(dir(Client))
+    assert holds is not None
+
+
+async def test_waiting_claims_and_results(q: Client, broker: Broker, host: Host) -> None:
+    await q.create_queue("jobs")
+    waiting = asyncio.create_task(q.claim("jobs", wait_ms=20_000))
+    await host.arrivals(1, "/claims")
+    published = await broker.publish("t", b"now")
+    async with asyncio.timeout(10):
+        (delivery,) = await waiting
+    result = asyncio.create_task(q.result("jobs", published.id, wait_ms=20_000))
+    await host.arrivals(1, "/result")
+    await broker.ack(delivery, b"done")
+    async with asyncio.timeout(10):
+        found = await result
+    assert found is not None
+    assert found.result == b"done"
+
+
+async def test_large_bodies_go_through_in_both_directions(q: Client) -> None:
+    """P3, with payloads at their limit: no warning, and byte for byte the same."""
+    payload = bytes(range(256)) * 4096
+    await q.create_queue("big")
+    await q.publish_batch("t", [NewMessage(payload)] * 3)
+    assert [item.payload for item in await q.claim("big", limit=3)] == [payload] * 3
+
+
+async def test_a_server_below_a_path(broker: Broker) -> None:
+    """Behind a proxy the paths may begin with something."""
+    app = application(broker)
+
+    async def below(scope: Any, receive: Any, send: Any) -> None:
+        scope["path"] = scope["path"].removeprefix("/queue")
+        await app(scope, receive, send)
+
+    host = Host(below)
+    await host.start()
+    async with connect(f"{host.url}/queue/", options=ClientOptions(retries=0)) as client:
+        await client.publish("t", b"x")
+    assert [seen.path for seen in host.requests] == ["/queue/v1/topics/t/messages"]
+    await host.stop()

@@ -1,0 +1,169 @@
+"""A broker in memory that remembers what it was asked, and time that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+import pytest
+
+from penstock import Broker, BrokerOptions, EngineOptions, PenstockError
+from penstock.consume import Consumption
+from penstock.model.delivery import Delivery, Extend, Settlement, SettleReply
+from penstock.model.message import NewMessage, Outgoing
+from penstock.storage.contract import Engine
+from penstock.storage.engines import open_engine
+from penstock.testing.clock import FakeClock
+from penstock.verbs import ANONYMOUS
+
+
+class ClockPace:
+    """The pace of a clock that is moved by hand."""
+
+    claim_grace_ms = 0
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+
+    def now(self) -> int:
+        return self._clock.now()
+
+    async def sleep(self, ms: int) -> None:
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        alarm = self._clock.call_at(
+            self.now() + ms, lambda: None if over.done() else over.set_result(None)
+        )
+        try:
+            await over
+        finally:
+            alarm.cancel()
+
+
+async def turns(count: int = 60) -> None:
+    """Let everything happen that needs no time; the store in memory needs none."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def publish(q: Broker, count: int, topic: str = "t") -> list[int]:
+    """Publish that many messages, numbered; their ids in order."""
+    messages = [NewMessage(b"%d" % number) for number in range(count)]
+    return [item.id for item in (await q.publish_batch(topic, messages)).messages]
+
+
+async def pass_time(clock: FakeClock, ms: int) -> None:
+    """Move the clock from alarm to alarm, and let each be acted upon."""
+    end = clock.now() + ms
+    await turns()
+    while (at := clock.next_alarm()) is not None and at <= end:
+        clock.advance(max(0, at - clock.now()))
+        await turns()
+    clock.advance(end - clock.now())
+    await turns()
+
+
+class Spy(Broker):
+    """A broker that remembers its calls, and fails when it is told to."""
+
+    def __init__(self, engine: Engine, options: BrokerOptions) -> None:
+        super().__init__(engine, options)
+        #: The limit of each claim.
+        self.claims: list[int] = []
+        self.claimed: list[Delivery] = []
+        #: The receipts of each extension.
+        self.extensions: list[list[str]] = []
+        #: What the next calls raise, by verb.
+        self.failures: dict[str, list[PenstockError]] = {}
+        self.most_in_flight = 0
+
+    async def claim(
+        self,
+        queue: str,
+        *,
+        limit: int = 1,
+        consumer: str = ANONYMOUS,
+        lease_ms: int | None = None,
+        wait_ms: int = 0,
+    ) -> list[Delivery]:
+        self._fail("claim")
+        self.claims.append(limit)
+        deliveries = await super().claim(
+            queue, limit=limit, consumer=consumer, lease_ms=lease_ms, wait_ms=wait_ms
+        )
+        self.claimed += deliveries
+        in_flight = (await self.stats(queue)).in_flight
+        self.most_in_flight = max(self.most_in_flight, in_flight)
+        return deliveries
+
+    async def settle(
+        self, queue: str, settlements: Sequence[Settlement], *, publish: Sequence[Outgoing] = ()
+    ) -> SettleReply:
+        extended = [str(item.receipt) for item in settlements if isinstance(item, Extend)]
+        self._fail("extend" if extended else "settle")
+        if extended:
+            self.extensions.append(extended)
+        return await super().settle(queue, settlements, publish=publish)
+
+    def _fail(self, verb: str) -> None:
+        if self.failures.get(verb):
+            raise self.failures[verb].pop(0)
+
+
+class Consume(Protocol):
+    """Makes a consumption on the test's clock."""
+
+    def __call__(
+        self,
+        queue: str = "q",
+        *,
+        consumer: str | None = None,
+        max_in_flight: int = 32,
+        lease_ms: int | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> Consumption: ...
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def q(clock: FakeClock) -> AsyncIterator[Spy]:
+    # The longest wait that the backoff allows, every time.
+    engine_options = EngineOptions(clock=clock, jitter=lambda ceiling_ms: ceiling_ms)
+    engine = await open_engine("memory://", engine_options)
+    broker = Spy(engine, BrokerOptions(engine=engine_options))
+    await broker.create_queue("q")
+    yield broker
+    await broker.close()
+
+
+@pytest.fixture
+async def consume(q: Spy, clock: FakeClock) -> AsyncIterator[Consume]:
+    made: list[Consumption] = []
+
+    def make(
+        queue: str = "q",
+        *,
+        consumer: str | None = None,
+        max_in_flight: int = 32,
+        lease_ms: int | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> Consumption:
+        consumption = Consumption(
+            q,
+            queue,
+            consumer=consumer,
+            max_in_flight=max_in_flight,
+            lease_ms=lease_ms,
+            stop=stop,
+            pace=ClockPace(clock),
+        )
+        made.append(consumption)
+        return consumption
+
+    yield make
+    for consumption in made:
+        await consumption.aclose()

@@ -1,0 +1,196 @@
+"""Middleware: the order, what it may do, and the two that are always there."""
+
+from __future__ import annotations
+
+import contextvars
+
+import pytest
+
+from penstock import State
+from penstock.telemetry import current_trace, parse_traceparent
+from penstock.testing.inline import inline
+from penstock.worker import App, Context, Next, Reject, Retry, Timing
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+async def test_the_first_that_is_registered_is_the_outermost() -> None:
+    app = App("http://nowhere")
+    seen: list[str] = []
+
+    @app.middleware
+    async def outer(context: Context, next: Next) -> object:
+        seen.append("outer in")
+        result = await next(context)
+        seen.append("outer out")
+        return result
+
+    @app.middleware
+    async def inner(context: Context, next: Next) -> object:
+        seen.append("inner in")
+        result = await next(context)
+        seen.append("inner out")
+        return result
+
+    @app.worker("q")
+    async def handler() -> None:
+        seen.append("handler")
+
+    async with inline(app) as q:
+        await q.publish("q", b"")
+        await q.run_until_idle()
+    assert seen == ["outer in", "inner in", "handler", "inner out", "outer out"]
+
+
+async def test_it_may_change_the_result_raise_or_answer_itself() -> None:
+    app = App("http://nowhere")
+
+    @app.middleware
+    async def layer(context: Context, next: Next) -> object:
+        assert context.handler.endswith("handler")
+        match context.message.headers.get("how"):
+            case "change":
+                return f"<{await next(context)}>"
+            case "answer":
+                return "without the handler"
+            case "refuse":
+                raise Reject("not on my watch")
+            case _:
+                return await next(context)
+
+    @app.worker("q")
+    async def handler(text: str) -> str:
+        return text
+
+    async with inline(app) as q:
+        for how in ("change", "answer", "refuse", "nothing"):
+            await q.publish("q", "x", headers={"how": how})
+        handled = await q.run_until_idle()
+    assert [item.result for item in handled] == [b"<x>", b"without the handler", None, b"x"]
+    assert handled[2].state is State.FAILED
+    assert handled[2].error == "not on my watch"
+
+
+async def test_it_sees_what_the_handler_raises_and_what_cannot_be_read() -> None:
+    app = App("http://nowhere")
+    seen: list[str] = []
+
+    @app.middleware
+    async def layer(context: Context, next: Next) -> object:
+        try:
+            return await next(context)
+        except Exception as error:
+            seen.append(type(error).__name__)
+            raise
+
+    @app.worker("q")
+    async def handler(number: int) -> None:
+        raise ValueError(number)
+
+    async with inline(app) as q:
+        await q.publish("q", b"1")
+        await q.publish("q", b"one")
+        await q.run_until_idle()
+    assert seen == ["ValueError", "Reject"]
+
+
+async def test_the_trace_of_the_message_is_current_in_the_handler_one_span_down() -> None:
+    app = App("http://nowhere")
+    parent = parse_traceparent(PARENT, "vendor=1")
+    assert parent is not None
+    spans = []
+
+    @app.worker("q")
+    async def handler(context: Context) -> None:
+        trace = current_trace.get()
+        assert trace is not None
+        assert (trace.trace_id, trace.flags, trace.state) == (
+            parent.trace_id,
+            parent.flags,
+            "vendor=1",
+        )
+        spans.append(trace.span_id)
+        context.publish("out", b"")
+
+    @app.worker("threaded")
+    def threaded(context: Context) -> None:
+        trace = current_trace.get()
+        assert trace is not None
+        spans.append(trace.span_id)
+        context.publish("out", b"", headers={"traceparent": "mine"})
+
+    async with inline(app) as q:
+        headers = {"traceparent": PARENT, "tracestate": "vendor=1"}
+        await q.publish("q", b"", headers=headers)
+        await q.publish("threaded", b"", headers=headers)
+        end = await q.log_end()
+        handled = await q.run_until_idle()
+        page = await q.read_log(end)
+    assert [item.state for item in handled] == [State.DONE, State.DONE]
+    assert len({parent.span_id, *spans}) == 3
+    # What is published with the ack continues the trace, from the handler's span.
+    published, own = (entry.message.headers for entry in page.entries)
+    assert published == {
+        "traceparent": f"00-{parent.trace_id}-{spans[0]}-01",
+        "tracestate": "vendor=1",
+    }
+    assert own["traceparent"] == "mine"
+    assert current_trace.get() is None
+
+
+@pytest.mark.parametrize("header", ["garbage", 7, None])
+async def test_without_a_valid_traceparent_there_is_no_trace(header: str | int | None) -> None:
+    app = App("http://nowhere")
+    traces = []
+
+    @app.worker("q")
+    async def handler(context: Context) -> None:
+        traces.append(current_trace.get())
+        context.publish("out", b"")
+
+    async with inline(app) as q:
+        await q.publish("q", b"", headers={} if header is None else {"traceparent": header})
+        end = await q.log_end()
+        await q.run_until_idle()
+        (entry,) = (await q.read_log(end)).entries
+    assert traces == [None]
+    assert entry.message.headers == {}
+
+
+async def test_every_handling_is_observed() -> None:
+    seen: list[Timing] = []
+    app = App("http://nowhere", observe=seen.append)
+    errors: list[Exception | None] = [None, Retry(), Reject("no"), ValueError("x")]
+
+    @app.worker("q")
+    async def handler() -> None:
+        if error := errors.pop(0):
+            raise error
+
+    async with inline(app) as q:
+        for _ in range(4):
+            await q.publish("q", b"")
+        await q.run_until_idle()
+    assert [item.outcome for item in seen] == ["done", "retry", "reject", "error"]
+    assert {item.queue for item in seen} == {"q"}
+    assert all(item.handler.endswith("handler") and item.seconds >= 0 for item in seen)
+
+
+async def test_a_handler_that_blocks_sees_the_context_variables() -> None:
+    app = App("http://nowhere")
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+    seen = []
+
+    @app.middleware
+    async def layer(context: Context, next: Next) -> object:
+        variable.set("from the middleware")
+        return await next(context)
+
+    @app.worker("q")
+    def handler() -> None:
+        seen.append(variable.get())
+
+    async with inline(app) as q:
+        await q.publish("q", b"")
+        await q.run_until_idle()
+    assert seen == ["from the middleware"]
