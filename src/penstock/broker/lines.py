@@ -131,8 +131,6 @@ class Line:
     def wake(self, most: int = 1) -> None:
         """Wake those that came first, ``most`` of them; in some lines all."""
         resting = self._resting
-        if self.everybody:
-            most = len(resting)
         while most and resting:
             first = resting.pop(0)
             # One that is done was cancelled or has given up, and is about to leave.

@@ -13,8 +13,8 @@ import errno
 import logging
 import signal
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import Final
 
@@ -25,7 +25,13 @@ from granian.server.embed import Server
 from penstock.broker import Broker, BrokerOptions
 from penstock.errors import BadSetting
 from penstock.opening import open as open_store
-from penstock.server.access import binding_warnings, check_binding, check_tls, open_access
+from penstock.server.access import (
+    Tls,
+    binding_warnings,
+    check_binding,
+    check_tls,
+    open_access,
+)
 from penstock.server.app import Application
 from penstock.server.health import ROUTES as HEALTH
 from penstock.server.metrics import Metrics
@@ -76,7 +82,17 @@ async def serve(settings: Settings, announce: Callable[[Serving], None]) -> None
         settings.host, auth=settings.auth, insecure=settings.insecure, tls=tls is not None
     ):
         log.warning("%s", warning)
-    port = _free_port(settings.host, settings.port)
+    with _reserved(settings.host, settings.port) as (address, port):
+        await _open_and_serve(settings, address, port, tls, announce)
+
+
+async def _open_and_serve(
+    settings: Settings,
+    address: str,
+    port: int,
+    tls: Tls | None,
+    announce: Callable[[Serving], None],
+) -> None:
     metrics = Metrics()
     options = BrokerOptions(
         engine=EngineOptions(
@@ -93,7 +109,7 @@ async def serve(settings: Settings, announce: Callable[[Serving], None]) -> None
         application = Application(service, (*NATIVE, *HEALTH))
         server = Server(
             application,
-            address=settings.host,
+            address=address,
             port=port,
             interface=Interfaces.ASGINL,
             http=HTTPModes.http1,
@@ -163,13 +179,21 @@ def _reachable(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  (not a binding)
 
 
-def _free_port(host: str, port: int) -> int:
-    """The port, if nobody listens on it; 0 is any that is free."""
+@contextmanager
+def _reserved(host: str, port: int) -> Iterator[tuple[str, int]]:
+    """The address and port, if nobody else has them, kept from others meanwhile.
+
+    A name becomes the address that it stands for, and port 0 one that is free.
+
+    Granian lets several sockets share a port (SO_REUSEPORT), so two servers that start at the
+    same moment would both listen and each get half of the connections. The one that holds this
+    socket, which never listens, is the only one: it is bound alone, and shared only after.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(family) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            held.bind((host, port))
         except OSError as error:
             reason = (
                 "something else listens there"
@@ -179,8 +203,10 @@ def _free_port(host: str, port: int) -> int:
             raise BadSetting(
                 f"Cannot listen on {host}:{port}: {reason}.", field="port", limit=port
             ) from error
-        found: int = probe.getsockname()[1]
-        return found
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        address, found = held.getsockname()[:2]
+        yield address, found
 
 
 def _limits(settings: Settings) -> ServiceLimits:

@@ -63,8 +63,9 @@ class Handling:
             async with lease:
                 decision, raised = await self._decide(context)
                 handled = await self._settle(context, decision, raised)
-        except (ServiceError, StoreError) as error:
-            # Nobody knows whether it was settled; if it was not, its lease lapses.
+        except PenstockError as error:
+            # It is not known to be settled; if it is not, its lease lapses. Whether there is
+            # any use in going on is for the claims to find out.
             _log.error("Message %d of %r was not settled: %s", lease.message.id, lease.queue, error)
         return handled
 

@@ -95,22 +95,25 @@ def timing(observe: Observe | None) -> Middleware:
             return result
         finally:
             seconds = time.perf_counter() - begun
-            _log.debug(
-                "%s: message %d of %r: %s in %.1f ms",
-                context.handler,
-                context.message.id,
-                context.queue,
-                outcome,
-                seconds * 1000,
-            )
-            if observe is not None:
-                observe(
-                    Timing(
-                        queue=context.queue,
-                        handler=context.handler,
-                        seconds=seconds,
-                        outcome=outcome,
-                    )
-                )
+            _tell(observe, context, outcome, seconds)
 
     return timed
+
+
+def _tell(observe: Observe | None, context: Context, outcome: str, seconds: float) -> None:
+    _log.debug(
+        "%s: message %d of %r: %s in %.1f ms",
+        context.handler,
+        context.message.id,
+        context.queue,
+        outcome,
+        seconds * 1000,
+    )
+    if observe is None:
+        return
+    try:
+        observe(
+            Timing(queue=context.queue, handler=context.handler, seconds=seconds, outcome=outcome)
+        )
+    except Exception:  # noqa: BLE001  (whoever counts must not make deliveries fail)
+        _log.exception("observing a handling failed")

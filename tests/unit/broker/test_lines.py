@@ -19,6 +19,7 @@ import penstock
 from penstock import Backoff, Broker, BrokerOptions, Delivery, EngineOptions, NewMessage
 from penstock.broker.lines import QueueLine
 from penstock.model.limits import MAX_TIME_MS, MAX_WAIT_MS
+from penstock.storage.contract import Listener
 from penstock.testing.clock import FakeClock
 from tests.unit.broker.waits import calm
 
@@ -40,6 +41,8 @@ STEPS: Final = st.lists(
                 "advance",
                 "cancel",
                 "delayed",
+                "hang up",
+                "hang up",
                 "nack",
                 "passing claim",
                 "pause",
@@ -73,12 +76,27 @@ class SlowEngine:
         return slow
 
 
+class Hangup(Listener):
+    """Cancels the oldest wait in the very moment in which a line is told, when asked to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[str, asyncio.Task[list[Delivery]]]] = []
+        self.armed = 0
+
+    def ready(self, tenant: str, queue: str) -> None:
+        for _, task in self.waiting:
+            if self.armed and not task.done() and not task.cancelling():
+                self.armed -= 1
+                task.cancel()
+
+
 class Program:
     """Runs steps, without waiting for them to have had their effect."""
 
-    def __init__(self, q: Broker, clock: FakeClock) -> None:
+    def __init__(self, q: Broker, clock: FakeClock, hangup: Hangup) -> None:
         self._q = q
         self._clock = clock
+        self._hangup = hangup
         self._waiting: list[tuple[str, asyncio.Task[list[Delivery]]]] = []
         self._others: list[asyncio.Task[Any]] = []
         self._held: list[Delivery] = []
@@ -109,6 +127,9 @@ class Program:
                 self._clock.advance(100 * (number + 1))
             case "cancel" if self._waiting:
                 self._waiting[number % len(self._waiting)][1].cancel()
+            case "hang up":
+                self._hangup.waiting = self._waiting
+                self._hangup.armed = 1
             case "passing claim":
                 self._take(asyncio.create_task(self._q.claim("q", consumer=CONSUMERS[number % 3])))
             case "pause" | "resume":
@@ -164,11 +185,12 @@ class Program:
 async def run(steps: list[Step], seed: int, **policy: Any) -> int:
     clock = FakeClock()
     engine = EngineOptions(clock=clock, jitter=lambda ceiling_ms: ceiling_ms)
-    options = BrokerOptions(engine=engine)
+    hangup = Hangup()
+    options = BrokerOptions(engine=engine, listener=hangup)
     async with penstock.open("memory://", options=options, keepers=False) as q:
         await q.create_queue("q", backoff=Backoff(200, 200), max_attempts=1000, **policy)
         SlowEngine(q, Random(seed))
-        program = Program(q, clock)
+        program = Program(q, clock, hangup)
         await program.run(steps)
         assert not q._waiting._queues
         assert not q._waiting._tasks

@@ -56,6 +56,26 @@ async def test_x1_a_part_of_the_log(liar: Liar, first: int) -> None:
     assert of_law(report, "P3").examined == report.log_entries
 
 
+async def test_x1_what_can_be_read_again_did_not_appear(liar: Liar, stock: Stock) -> None:
+    """A part of the log that only the second reading could read: damage, and no news (L2)."""
+    asked: set[int] = set()
+
+    def note(found: MessageDeliveries) -> MessageDeliveries:
+        asked.add(found.message.id)
+        return found
+
+    def raise_at_first(entries: list[LogEntry]) -> list[LogEntry]:
+        # Messages are asked for between the two readings.
+        if not asked and any(entry.message.offset == stock["third"] for entry in entries):
+            raise damage()
+        return entries
+
+    liar.on_message = note
+    liar.on_log = raise_at_first
+    assert named(await verify(liar)) == {("X1", None, stock["third"])}
+    assert asked
+
+
 async def test_x1_one_payload(liar: Liar, stock: Stock) -> None:
     def raise_there(entries: list[LogEntry]) -> list[LogEntry]:
         if any(entry.payload == b"third" for entry in entries):

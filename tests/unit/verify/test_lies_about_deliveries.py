@@ -359,6 +359,48 @@ async def test_o1_a_partition_that_is_there_twice(liar: Liar) -> None:
     assert ("O1", "lanes", None) in named(await verify(liar))
 
 
+# -- what never stands still ---------------------------------------------------------------
+
+
+async def test_a_history_that_grows_at_every_look_is_unresolved(liar: Liar, stock: Stock) -> None:
+    """Its delivery and its history never belong to the same moment."""
+    pairs: list[Event] = []
+
+    def grow(message_id: int, events: tuple[Event, ...]) -> tuple[Event, ...]:
+        if message_id != stock["retried"]:
+            return events
+        for transition, state in (
+            (Transition.CLAIM, State.IN_FLIGHT),
+            (Transition.RELEASE, State.AVAILABLE),
+        ):
+            pairs.append(Event(at=len(pairs), queue="jobs", transition=transition, state=state))
+        return (*events, *pairs)
+
+    liar.on_history = grow
+    report = await verify(liar)
+    assert report.ok
+    assert [check.law for check in report.checks if check.unresolved] == ["C2"]
+
+
+async def test_an_owner_who_changes_at_every_look_is_unresolved(liar: Liar) -> None:
+    calls = 0
+
+    def change_hands(queue: str, stats: QueueStats) -> QueueStats:
+        nonlocal calls
+        calls += 1
+        return replace(
+            stats,
+            partitions=tuple(
+                replace(item, owner="bert", epoch=calls + 10) for item in stats.partitions
+            ),
+        )
+
+    liar.on_stats = change_hands
+    report = await verify(liar)
+    assert report.ok
+    assert [check.law for check in report.checks if check.unresolved] == ["O1"]
+
+
 # -- what a report keeps -------------------------------------------------------------------
 
 

@@ -176,6 +176,22 @@ async def test_every_handling_is_observed() -> None:
     assert all(item.handler.endswith("handler") and item.seconds >= 0 for item in seen)
 
 
+async def test_an_observer_that_fails_fails_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(timing: Timing) -> None:
+        raise ZeroDivisionError
+
+    app = App("http://nowhere", observe=broken)
+
+    @app.worker("q")
+    async def handler() -> None: ...
+
+    async with inline(app) as q:
+        await q.publish("q", b"")
+        (handled,) = await q.run_until_idle()
+    assert handled.state is State.DONE
+    assert "ZeroDivisionError" in caplog.text
+
+
 async def test_a_handler_that_blocks_sees_the_context_variables() -> None:
     app = App("http://nowhere")
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")

@@ -1,0 +1,234 @@
+"""An app as a program: what it refuses, how it starts, and that signals end it well."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import State
+from penstock.errors import BadInput, BadName, BadPolicy, PenstockError, UnknownQueue
+from penstock.worker import App
+
+ROOT = Path(__file__).parents[3]
+
+
+async def nothing(payload: bytes) -> None: ...
+
+
+# -- registering -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options, kind, field",
+    [
+        ({"queue": "no such/name"}, BadName, "queue"),
+        ({"concurrency": 0}, BadInput, "concurrency"),
+        ({"concurrency": "8"}, BadInput, "concurrency"),
+        ({"concurrency": 8, "max_in_flight": 7}, BadInput, "max_in_flight"),
+        ({"max_in_flight": 10_001}, BadInput, "max_in_flight"),
+        ({"lease_ms": 0}, BadInput, "lease_ms"),
+        ({"retry_ms": -1}, BadInput, "retry_ms"),
+        ({"retry_ms": (1, 2**40)}, BadInput, "retry_ms"),
+        ({"concurency": 8}, BadInput, "concurency"),
+        ({"max_attempts": 3}, BadInput, "max_attempts"),
+        ({"filter": "topic = ", "max_attempts": 3}, BadInput, "filter"),
+        ({"filter": "TRUE", "concurency": 3}, BadPolicy, "concurency"),
+        ({"filter": "TRUE", "max_attempts": 0}, BadPolicy, "max_attempts"),
+        ({"filter": "TRUE", "start": "yesterday"}, BadInput, "start"),
+        ({"queue": "q.dlq", "filter": "TRUE"}, BadInput, "filter"),
+    ],
+)
+def test_e1_a_bad_option_is_refused_when_it_is_registered(
+    options: dict[str, Any], kind: type[PenstockError], field: str
+) -> None:
+    app = App("http://nowhere")
+    with pytest.raises(kind) as caught:
+        app.worker(**{"queue": "q", **options})(nothing)
+    assert caught.value.field == field
+    assert app.registrations == ()
+
+
+def test_e1_a_queue_has_one_handler() -> None:
+    app = App("http://nowhere")
+    app.worker("q")(nothing)
+    with pytest.raises(BadInput, match="already"):
+        app.worker("q")(nothing)
+
+
+@pytest.mark.parametrize(
+    "options, field",
+    [
+        ({"grace_s": -1}, "grace_s"),
+        ({"grace_s": float("nan")}, "grace_s"),
+        ({"grace_s": "30"}, "grace_s"),
+        ({"consumer": "no such/name"}, "consumer"),
+    ],
+)
+def test_e1_a_bad_option_of_the_app_is_refused(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        App("http://nowhere", **options)
+    assert caught.value.field == field
+
+
+def test_a_decorated_function_stays_what_it_is() -> None:
+    app = App("http://nowhere")
+
+    def double(number: int) -> int:
+        return 2 * number
+
+    assert app.worker("q")(double) is double
+    assert double(2) == 4
+
+
+# -- starting --------------------------------------------------------------------------
+
+
+async def test_e1_an_app_without_workers_does_not_run() -> None:
+    with pytest.raises(BadInput):
+        await App("memory://").run()
+
+
+async def test_e1_a_store_takes_no_credential() -> None:
+    app = App("memory://", credential="secret")
+    app.worker("q")(nothing)
+    with pytest.raises(BadInput) as caught:
+        await app.run()
+    assert caught.value.field == "credential"
+
+
+async def test_e1_an_unknown_queue_is_told_at_once() -> None:
+    app = App("memory://")
+    app.worker("billing")(nothing)
+    with pytest.raises(UnknownQueue, match=r"'billing'.*nothing.*filter"):
+        await asyncio.wait_for(app.run(), 10)
+
+
+async def test_a_queue_with_a_filter_is_created_and_one_that_is_there_stays() -> None:
+    async with penstock.open("memory://") as q:
+        await q.create_queue("old", "topic = 'old'", max_attempts=9)
+        app = App(q)
+        app.worker("new", filter="topic = 'new'", max_attempts=3)(nothing)
+        app.worker("old", filter="topic = 'other'", max_attempts=3)(nothing)
+        run = asyncio.create_task(app.run())
+        async with asyncio.timeout(10):
+            while len(await q.queues()) < 2:  # noqa: ASYNC110  (nobody tells)
+                await asyncio.sleep(0.001)
+        app.stop()
+        await asyncio.wait_for(run, 10)
+        new, old = [(await q.queue(name)).policy for name in ("new", "old")]
+        assert (new.filter, new.max_attempts) == ("topic = 'new'", 3)
+        assert (old.filter, old.max_attempts) == ("topic = 'old'", 9)
+
+
+async def test_stop_works_from_another_thread_and_the_app_runs_again() -> None:
+    async with penstock.open("memory://") as q:
+        app = App(q, consumer="me")
+        handled = asyncio.Event()
+
+        @app.worker("q", filter="topic = 'q'")
+        async def handler() -> None:
+            handled.set()
+
+        app.stop()  # Nothing runs: nothing happens.
+        for _ in range(2):
+            handled.clear()
+            run = asyncio.create_task(app.run())
+            await q.publish("q", b"")
+            await asyncio.wait_for(handled.wait(), 10)
+            with pytest.raises(BadInput, match="already"):
+                await app.run()
+            thread = threading.Thread(target=app.stop)
+            thread.start()
+            await asyncio.wait_for(run, 10)
+            await asyncio.to_thread(thread.join)
+        # What was given open stays open.
+        assert (await q.stats("q")).done == 2
+
+
+# -- as a process ----------------------------------------------------------------------
+
+PROGRAM = """
+import asyncio, sys
+from penstock.worker import App
+
+app = App(sys.argv[1], grace_s=20)
+
+@app.worker("q", concurrency=1, max_in_flight=3)
+async def handler(text: str) -> str:
+    print("begun", text, flush=True)
+    await asyncio.sleep(float(sys.argv[2]))
+    return "done"
+
+app.main()
+print("ended", flush=True)
+"""
+
+
+async def fill(url: str) -> None:
+    async with penstock.open(url) as q:
+        await q.create_queue("q")
+        for number in range(5):
+            await q.publish("t", str(number))
+
+
+def start(tmp_path: Path, url: str, seconds: str) -> subprocess.Popen[str]:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    process = subprocess.Popen(
+        [sys.executable, program, url, seconds],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun 0\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda item: item.name)
+async def test_a_signal_settles_what_runs_releases_the_rest_and_exits_0(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    url = f"rocksdb:{tmp_path}/store"
+    await fill(url)
+    process = await asyncio.to_thread(start, tmp_path, url, "0.3")
+    process.send_signal(number)
+    out, err = await asyncio.to_thread(process.communicate, timeout=30)
+    assert process.returncode == 0, err
+    assert out == "ended\n"
+    assert f"{number.name}: stopping" in err
+    async with penstock.open(url) as q:
+        stats = await q.stats("q")
+        assert (stats.done, stats.available, stats.in_flight) == (1, 4, 0)
+        result = await q.result("q", 0)
+        assert result is not None
+        assert result.result == b"done"
+        # C2: what was handed back unbegun counts no attempt.
+        await q.update_queue("q", max_attempts=1)
+        (again,) = await q.claim("q")
+        assert (await q.nack(again)).state is State.FAILED
+
+
+async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    url = f"rocksdb:{tmp_path}/store"
+    await fill(url)
+    process = await asyncio.to_thread(start, tmp_path, url, "600")
+    assert process.stderr is not None
+    process.send_signal(signal.SIGTERM)
+    while "stopping" not in await asyncio.to_thread(process.stderr.readline):
+        pass
+    process.send_signal(signal.SIGTERM)
+    out, err = await asyncio.to_thread(process.communicate, timeout=15)
+    assert process.returncode == 0, err
+    assert out == "ended\n"
+    async with penstock.open(url) as q:
+        stats = await q.stats("q")
+        assert (stats.done, stats.available, stats.in_flight) == (0, 5, 0)
