@@ -65,7 +65,7 @@ async def main() -> int:
             problems = await account(q, replayed)
             problems += await check(q)
     for problem in problems:
-        console.print(f"[bold red]off:[/] {problem}")
+        print(f"off: {problem}")
     return 1 if problems else 0
 
 
@@ -83,7 +83,7 @@ async def publish(q: penstock.Broker) -> None:
             await q.publish_batch(topic, [message(dice, done + i) for i in range(BATCH)])
             show("publish", done + BATCH, MESSAGES)
     rate = MESSAGES / (time.perf_counter() - begin)
-    console.print(f"published {MESSAGES:,} messages, {rate:,.0f} a second, every batch fsynced\n")
+    print(f"published {MESSAGES:,} messages, {rate:,.0f} a second, every batch fsynced\n")
 
 
 def message(dice: random.Random, number: int) -> penstock.NewMessage:
@@ -142,11 +142,11 @@ async def replay(q: penstock.Broker) -> dict[str, int]:
         moved = await q.replay(name, where=REPLAYED, replay_id="demo")
         again = await q.replay(name, where=REPLAYED, replay_id="demo")
         replayed[name] = moved.count
-        console.print(
-            f"{name}: {failed:,} failed; where {REPLAYED}: {would.count} would be replayed, "
-            f"{moved.count} were, and {again.count} by the same replay id again"
+        print(
+            f"{name:8} {failed:5,} failed, {would.count:4,} of them where {REPLAYED}: "
+            f"{moved.count:,} replayed, {again.count} by the same replay id again"
         )
-    console.print()
+    print()
     return replayed
 
 
@@ -173,7 +173,7 @@ async def account(q: penstock.Broker, replayed: dict[str, int]) -> list[str]:
             problems.append(f"{name} failed {rejected}, replayed {replayed[name]}")
     console.print(table)
     end = await q.log_end()
-    console.print(f"the log holds {end:,} messages, each once, whatever queues it went to\n")
+    print(f"the log holds {end:,} messages, each once, whatever queues it went to\n")
     if end != MESSAGES:
         problems.append(f"{end} messages in the log, {MESSAGES} published")
     return problems
@@ -185,7 +185,7 @@ async def check(q: penstock.Broker) -> list[str]:
         report = await verify(
             q, deep=False, progress=lambda what, done, total: show(what, done, total or done)
         )
-    console.print(
+    print(
         f"verify: {report.log_entries:,} log entries and {report.deliveries:,} deliveries, "
         f"{len(report.checks)} laws, {report.violation_count} violations"
     )

@@ -18,20 +18,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from penstock import errors
-from penstock.broker import Broker, BrokerOptions
 from penstock.errors import PenstockError
 from penstock.model.delivery import Ack, Delivery, Extend, Nack, Reject, Release, ReplaySource
 from penstock.model.limits import Limits
-from penstock.model.message import Message, NewMessage
+from penstock.model.message import Message, NewMessage, Outgoing
 from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
-from penstock.opening import open  # noqa: A004
-from penstock.storage.contract import EngineOptions, Outgoing
 from penstock.verbs import Verbs
 
 if TYPE_CHECKING:
+    from penstock.broker import Broker, BrokerOptions
     from penstock.client import Client, ClientOptions, connect
     from penstock.consume import Lease
+    from penstock.opening import open  # noqa: A004
+    from penstock.storage.contract import EngineOptions
     from penstock.worker import App, Context, Retry
 
 __all__ = [
@@ -68,16 +68,20 @@ __all__ = [
     "open",
 ]
 
-#: Names that bring HTTP or threads with them, and where they are: a program that embeds a store
-#: does not pay for what it does not use.
+#: Names that bring HTTP, threads or the parser of filters with them, and where they are: a program
+#: does not pay for what it does not use, and `penstock --help` for none of it.
 _ELSEWHERE = {
     "App": "penstock.worker",
+    "Broker": "penstock.broker",
+    "BrokerOptions": "penstock.broker",
     "Client": "penstock.client",
     "ClientOptions": "penstock.client",
     "Context": "penstock.worker",
+    "EngineOptions": "penstock.storage.contract",
     "Lease": "penstock.consume",
     "Retry": "penstock.worker",
     "connect": "penstock.client",
+    "open": "penstock.opening",
 }
 
 

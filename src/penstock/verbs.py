@@ -134,9 +134,14 @@ class Verbs(Protocol):
         ...
 
     async def publish_batch(
-        self, topic: str, messages: Sequence[NewMessage], *, durability: Durability = "fsync"
+        self,
+        topic: str,
+        messages: Sequence[NewMessage],
+        *,
+        durability: Durability = "fsync",
+        batch_id: str | None = None,
     ) -> PublishReply:
-        """Publish a batch: all of it or nothing (P2)."""
+        """Publish a batch: all of it or nothing (P2); the same ``batch_id`` again, once (P4)."""
         ...
 
     async def claim(

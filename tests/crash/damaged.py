@@ -51,6 +51,7 @@ KINDS: Final[dict[bytes, str]] = {
     b"\x01\x07\x14": "queue number",
     b"\x01\x07\x15": "replacement",
     b"\x01\x07\x16": "document",
+    b"\x01\x07\x17": "batch id",
     b"\x03\x01\x00\x00\x00\x00\x20": "sequence block",
     b"\x03\x01\x00\x00\x00\x00\x30": "segment",
     b"\x03\x01": "log entry",
@@ -99,6 +100,7 @@ async def build() -> tuple[FaultyAdapter, FakeClock, list[Receipt]]:
     await engine.publish(TENANT, "orders", [keyed])
     await engine.publish(TENANT, "orders", [NewMessage(b"replaced", key="key")])
     await engine.publish(TENANT, "orders", [NewMessage(b"part", partition_key="a")] * 3)
+    await engine.publish(TENANT, "orders", [NewMessage(b"batched")], batch_id="batch1")
     await engine.join(TENANT, "ordered", "anna")
     await engine.put_document("keys", "k1", b"document")
     held = await engine.claim(TENANT, "jobs", "bert", 2, 1000)
@@ -154,6 +156,7 @@ def _steps(engine: Engine, held: list[Receipt]) -> list[Callable[[], Awaitable[o
     return [
         lambda: _result(engine),
         lambda: engine.publish(TENANT, "orders", again),
+        lambda: engine.publish(TENANT, "orders", again, batch_id="batch1"),
         lambda: engine.settle(TENANT, "jobs", nacks),
         lambda: engine.replay(TENANT, "jobs", ReplaySource.FAILED, None, 5, replay_id="once"),
         lambda: engine.put_queue(TENANT, "new", QueuePolicy(), Start(Start.EARLIEST)),

@@ -46,6 +46,7 @@ SEALED = frozenset(
     {
         "consumer",
         "delayed",
+        "batch id",
         "document",
         "expired bucket",
         "format",

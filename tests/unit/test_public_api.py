@@ -58,7 +58,7 @@ async def main():
 asyncio.run(main())
 """
 #: What a broker has that is not awaited.
-NOT_AWAITED: Final = {"engine", "for_tenant", "keepers", "options", "tenant"}
+NOT_AWAITED: Final = {"consume", "engine", "for_tenant", "keepers", "options", "tenant"}
 
 
 def public_members() -> dict[str, Any]:

@@ -4,7 +4,8 @@ Everyone who waits for the same queue stands in one line, first come first serve
 alarm between them; while nothing happens, nothing runs. No wake-up is lost:
 
 - A line counts what it is told. Whoever looks remembers the count from before the look and
-  rests only if it is still the same: being told in the middle of a look means looking again.
+  rests only if it is still the same: being told in the middle of a look means looking
+  again, unless another one has begun to look since.
 - Being told wakes the first in line; on an ordered queue everybody, as the first may own no
   partition that has something. Whoever was woken and found nothing keeps its place, and
   if it is looking just then it has a moment to look again before the next is woken.
@@ -131,6 +132,8 @@ class Line:
     def wake(self, most: int = 1) -> None:
         """Wake those that came first, ``most`` of them; in some lines all."""
         resting = self._resting
+        if self.everybody:
+            most = len(resting)
         while most and resting:
             first = resting.pop(0)
             # One that is done was cancelled or has given up, and is about to leave.
@@ -315,7 +318,7 @@ class Place(Generic[L]):
                 return found
             if line.told == told:
                 await line.see_to_time(looked_at)
-            if line.told != told:
+            if line.told != told and (line.everybody or not line.seen_to):
                 continue
             until = deadline
             if line.rest_ms is not None:

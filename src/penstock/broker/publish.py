@@ -85,14 +85,21 @@ class Publishing(Scope):
         return await self._gathering.publish(topic, checked[0], durability)
 
     async def publish_batch(
-        self, topic: str, messages: Sequence[NewMessage], *, durability: Durability = "fsync"
+        self,
+        topic: str,
+        messages: Sequence[NewMessage],
+        *,
+        durability: Durability = "fsync",
+        batch_id: str | None = None,
     ) -> PublishReply:
-        """Publish a batch: all of it or nothing (P2)."""
+        """Publish a batch: all of it or nothing (P2); the same ``batch_id`` again, once (P4)."""
         check_name(topic, "topic")
+        if batch_id is not None:
+            check_text("batch_id", batch_id, least=1)
         demand = self._remembered(topic) or await self._demand(topic)
         # Nothing may wait between this and the engine: the caller's list could change.
         checked = self._check_batch(topic, messages, demand, durability)
-        return await self._engine.publish(self.tenant, topic, checked, durability)
+        return await self._engine.publish(self.tenant, topic, checked, durability, batch_id)
 
     def _check_batch(
         self,

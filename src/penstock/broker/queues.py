@@ -38,7 +38,7 @@ class Queues(Scope):
     ) -> QueueInfo:
         """Create a queue, or give the one of that name exactly this policy.
 
-        ``start`` other than ``latest`` takes history: call ``route`` until it is caught up.
+        ``start`` other than ``latest`` takes history too; a keeper catches the queue up.
         """
         check_name(name, "queue")
         wanted = new_policy({"filter": filter, **policy})

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
-from urllib.parse import quote
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
-from msgspec import Struct
 
-from penstock.cli.session import SOON_MS, open_store
-from penstock.cli.target import Target, find_target, refuse_missing
+from penstock.cli.session import open_store
+from penstock.cli.target import find_target, refuse_missing
+from penstock.errors import Unreachable
 from penstock.model.clock import SystemClock
 
 if TYPE_CHECKING:
-    from penstock.client.address import Address
-    from penstock.client.calling import Calls
     from penstock.server.access import KeyInfo, Keys, NewKey
 
 __all__ = ["Keyring", "opened_keyring"]
+
+_TIMEOUT_S: Final = 30.0
+#: Statuses from here on are problems.
+_REFUSED: Final = 400
 
 
 class Keyring(Protocol):
@@ -43,8 +47,7 @@ async def opened_keyring(*, may_create: bool = False) -> AsyncIterator[Keyring]:
     """The keys of the server or the store that the options name."""
     target = find_target()
     if target.url is not None:
-        async with _remote(target, target.url) as remote:
-            yield remote
+        yield _Remote(target.url, target.credential)
         return
     if not may_create:
         refuse_missing(target)
@@ -75,60 +78,58 @@ class _Local:
         await self._keys.revoke(self._tenant, key_id)
 
 
-@asynccontextmanager
-async def _remote(target: Target, url: str) -> AsyncIterator[_Remote]:
-    # HTTP and TLS; loaded by those who talk to a server.
-    from penstock.client.address import parse_address  # noqa: PLC0415
-    from penstock.client.calling import Calls  # noqa: PLC0415
-    from penstock.client.options import ClientOptions  # noqa: PLC0415
-    from penstock.client.transport import Transport  # noqa: PLC0415
-
-    address = parse_address(url)
-    options = ClientOptions(retry_ms=SOON_MS)
-    transport = Transport(target.credential or address.credential, None, options)
-    calls = Calls(transport, address.base, options)
-    try:
-        yield _Remote(calls, address)
-    finally:
-        await calls.close()
-
-
-class _KeyBody(Struct, frozen=True):
-    grants: Sequence[str]
-    name: str
-    expires_at: int | None
-
-
 class _Remote:
-    """The keys behind a server. They are no verbs of a program, so the client has none of this."""
+    """The keys behind a server.
 
-    def __init__(self, calls: Calls, address: Address) -> None:
-        self._calls = calls
-        self._address = address
+    They are no verbs of a program, so the client has none of this. A call is made once: a key
+    whose reply was lost would otherwise be made twice.
+    """
+
+    def __init__(self, url: str, credential: str | None) -> None:
+        self._parts = urlsplit(url)
+        self._credential = credential or unquote(self._parts.password or "")
 
     async def create(self, grants: Sequence[str], *, name: str, expires_at: int | None) -> NewKey:
-        """Make a key; not repeated when its answer is lost, because there would be two."""
+        """Make a key."""
         from penstock.server.access import NewKey  # noqa: PLC0415
 
-        body = msgspec.msgpack.encode(_KeyBody(grants, name, expires_at))
-        answer = await self._call("POST", "/v1/keys", body, repeatable=False)
-        return msgspec.msgpack.decode(answer, type=NewKey)
+        body = {"grants": list(grants), "name": name, "expires_at": expires_at}
+        return msgspec.json.decode(await self._call("POST", "/v1/keys", body), type=NewKey)
 
     async def list(self) -> tuple[KeyInfo, ...]:
         """The keys, the oldest first."""
         from penstock.server.access import KeyInfo  # noqa: PLC0415
 
-        answer = await self._call("GET", "/v1/keys")
-        return msgspec.msgpack.decode(answer, type=dict[str, tuple[KeyInfo, ...]])["keys"]
+        reply = await self._call("GET", "/v1/keys")
+        return msgspec.json.decode(reply, type=dict[str, tuple[KeyInfo, ...]])["keys"]
 
     async def revoke(self, key_id: str) -> None:
         """Make a key invalid."""
         await self._call("DELETE", f"/v1/keys/{quote(key_id, safe='')}")
 
-    async def _call(
-        self, method: str, path: str, body: bytes | None = None, *, repeatable: bool = True
-    ) -> bytes:
-        from penstock.client.transport import Request  # noqa: PLC0415
+    async def _call(self, method: str, path: str, body: object = None) -> bytes:
+        status, reply = await asyncio.to_thread(self._exchange, method, path, body)
+        if status >= _REFUSED:
+            # Errors travel as documents; the codecs are not needed for anything else here.
+            from penstock.wire.problems import read_problem, to_error  # noqa: PLC0415
 
-        request = Request(method, self._address.url(path), body, repeatable=repeatable)
-        return (await self._calls.call(request)).body
+            raise to_error(read_problem(status, reply))
+        return reply
+
+    def _exchange(self, method: str, path: str, body: object) -> tuple[int, bytes]:
+        parts = self._parts
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        if self._credential:
+            headers["Authorization"] = f"Bearer {self._credential}"
+        content = None if body is None else msgspec.json.encode(body)
+        try:
+            connection.request(method, parts.path.rstrip("/") + path, content, headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except (OSError, HTTPException, UnicodeError) as error:
+            place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+            raise Unreachable(f"No answer from {place}: {error}.") from error
+        finally:
+            connection.close()

@@ -8,6 +8,7 @@ uncut, with bare numbers. rich is imported when there is a terminal to draw on.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import BinaryIO, Final, TypeAlias
@@ -23,6 +24,7 @@ from penstock.model.message import HeaderValue
 __all__ = [
     "Cell",
     "Column",
+    "colour",
     "document",
     "fields",
     "headers",
@@ -47,6 +49,8 @@ class Column(Struct, frozen=True):
     style: str = ""
     alarm: bool = False
     """A number other than zero is something to look at."""
+    wide: bool = False
+    """Its cells may be long: on a terminal they are folded, so that the others are not."""
 
 
 def document(value: object) -> None:
@@ -86,6 +90,11 @@ def headers(given: Mapping[str, HeaderValue]) -> str:
 def setting(value: str | float) -> str:
     """A setting as its file writes it; booleans are not yes and no there."""
     return _encode(value).decode() if isinstance(value, bool) else str(value)
+
+
+def colour() -> bool | None:
+    """False where nobody wants any (https://no-color.org); None leaves it to the terminal."""
+    return False if os.environ.get("NO_COLOR") else None
 
 
 def note(text: str) -> None:

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from traceback import print_exception
 from typing import Any, Final, NoReturn
 
@@ -18,6 +19,7 @@ import click
 from penstock.cli.exits import Exit, exit_of
 from penstock.cli.family import Family
 from penstock.cli.options import Choices, target_options
+from penstock.cli.printing import colour
 from penstock.cli.showing import safe
 from penstock.errors import PenstockError, StoreLocked, Unreachable
 from penstock.version import VERSION
@@ -92,7 +94,7 @@ class Program(Family):
                 standalone_mode=False,
                 windows_expand_args=windows_expand_args,
                 obj=kept,
-                **extra,
+                **{"color": colour(), **extra},
             )
             # Text that is still in Python's buffer belongs to the command, errors included.
             sys.stdout.flush()
@@ -127,7 +129,8 @@ def _report(error: BaseException, *, debug: bool) -> int:
 
 
 def _complain(detail: str, advice: str) -> None:
-    click.echo(click.style("error: ", fg="red", bold=True) + safe(detail), err=True)
+    begin = click.style("error: ", fg="red", bold=True)
+    click.echo(begin + safe(detail), err=True, color=colour())
     click.echo(f"       {safe(advice)}", err=True)
 
 
@@ -191,4 +194,8 @@ def program() -> None:
 
 def main() -> NoReturn:
     """Run the command line of this process."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that knows ASCII only shows an escape; it is no reason to fail.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     program.main()

@@ -23,14 +23,14 @@ from penstock.verbs import Verbs
 if TYPE_CHECKING:
     from penstock.broker import Broker
 
-__all__ = ["SOON_MS", "creating", "lasting", "on_target", "open_store", "open_target", "run"]
+__all__ = ["creating", "lasting", "on_target", "open_store", "open_target", "run"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 #: How long a call to a server that does not answer is repeated. A person wants to know soon; a
 #: command that runs for long sits out a restart of the server.
-SOON_MS: Final = 2_000
+_SOON_MS: Final = 2_000
 _PATIENT_MS: Final = 30_000
 
 
@@ -91,7 +91,7 @@ async def open_target(target: Target, *, patient: bool = False) -> AsyncIterator
         # Loads a lot that `--help` does not need.
         from penstock.client import ClientOptions, connect  # noqa: PLC0415
 
-        options = ClientOptions(retry_ms=_PATIENT_MS if patient else SOON_MS)
+        options = ClientOptions(retry_ms=_PATIENT_MS if patient else _SOON_MS)
         async with connect(target.url, credential=target.credential, options=options) as remote:
             yield remote
 

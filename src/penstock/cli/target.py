@@ -44,8 +44,10 @@ def settings(**flags: object) -> Loaded:
         "credential": kept.credential,
         "credential_file": kept.credential_file,
     }
+    # A flag of the command stands after the shared one of the same name, and counts if given.
+    given = {name: value for name, value in flags.items() if value is not None}
     config = None if kept.config is None else Path(kept.config)
-    return load_settings({**shared, **flags}, os.environ, config, Path.cwd())
+    return load_settings({**shared, **given}, os.environ, config, Path.cwd())
 
 
 def find_target() -> Target:

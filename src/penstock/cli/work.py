@@ -8,7 +8,8 @@ from importlib import import_module
 
 import click
 
-from penstock.cli.options import printing_options
+from penstock.cli.options import choices, printing_options
+from penstock.cli.target import settings
 from penstock.errors import BadInput
 
 __all__ = ["work"]
@@ -22,7 +23,7 @@ def work(app: str) -> None:
 
     APP is its name in the Python module MODULE, `app` where it is not given. MODULE is looked for
     in the working directory too. SIGTERM and Ctrl-C let handlers that run finish; a second one
-    does not.
+    does not. With --json, log lines are JSON.
 
     \b
     Examples:
@@ -30,12 +31,15 @@ def work(app: str) -> None:
       penstock work workers
     """
     # Handlers, threads and typed payloads; not needed by any other command.
+    from penstock.telemetry import configure_logging  # noqa: PLC0415
     from penstock.worker.app import App  # noqa: PLC0415
 
     module, _, name = app.partition(":")
     found = _find(module, name or "app")
     if not isinstance(found, App):
         raise BadInput(f"{app} is {type(found).__name__}, not a penstock.App.", field="app")
+    chosen = settings().settings
+    configure_logging("json" if choices().json else chosen.log_format, chosen.log_level)
     found.main()
 
 

@@ -1,4 +1,4 @@
-"""Where a server is: its URL taken apart, checked, and put together with paths.
+"""Where a server is: its URL taken apart, checked, and the paths below it.
 
 A credential may stand in the URL, as ``http://:KEY@host``; it is taken out of it, so that it
 appears in no message of an error.
@@ -7,45 +7,48 @@ appears in no message of an error.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Final
 from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
-from yarl import URL
+from msgspec import Struct
 
 from penstock.errors import BadInput, BadUrl
 
-__all__ = ["Address", "check_credential", "parse_address"]
+__all__ = ["Address", "check_credential", "parse_address", "with_query"]
 
-_SCHEMES: Final = ("http", "https")
+_PORTS: Final = {"http": 80, "https": 443}
 _FORMS: Final = "a server's URL looks like http://localhost:8080 or https://queue.example.org"
-#: Paths are made of names of topics and queues; those in use stay.
-_REMEMBERED: Final = 4096
 
 
-class Address:
-    """One server, and the URLs below it."""
+class Address(Struct, frozen=True, kw_only=True):
+    """One server."""
 
-    def __init__(self, base: str, credential: str | None) -> None:
-        self.base = base
-        """Scheme, host, port and what the server's paths begin with; no credential."""
-        self.credential = credential
-        # Parsing a URL costs as much as encoding ten messages.
-        self.url = lru_cache(maxsize=_REMEMBERED)(self._url)
+    scheme: str
+    host: str
+    port: int
+    place: str
+    """Host and port as they stand in the URL."""
+    path: str = ""
+    """What the server's paths begin with, behind a proxy for instance."""
+    credential: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The URL, without the credential."""
+        return f"{self.scheme}://{self.place}{self.path}"
 
     @property
     def is_secure(self) -> bool:
         """Whether TLS is spoken."""
-        return self.base.startswith("https:")
+        return self.scheme == "https"
 
-    def asking(self, path: str, query: Iterable[tuple[str, object]]) -> URL:
-        """The URL of a path with a query; what is None is left out."""
-        given = [(name, _text(value)) for name, value in query if value is not None]
-        text = urlencode(given, quote_via=quote, errors="surrogatepass")
-        return URL(f"{self.base}{path}?{text}" if text else self.base + path, encoded=True)
 
-    def _url(self, path: str) -> URL:
-        return URL(self.base + path, encoded=True)
+def with_query(path: str, query: Iterable[tuple[str, object]]) -> str:
+    """The path with a query; what is None is left out."""
+    given = [(name, _text(value)) for name, value in query if value is not None]
+    if not given:
+        return path
+    return f"{path}?{urlencode(given, quote_via=quote, errors='surrogatepass')}"
 
 
 def _text(value: object) -> str:
@@ -60,23 +63,24 @@ def parse_address(url: object) -> Address:
         raise _bad(f"The URL is {type(url).__name__}; {_FORMS}.")
     try:
         parts = urlsplit(url)
-        port = parts.port
+        port, host = parts.port, parts.hostname
     except ValueError as error:
         raise _bad(f"The URL cannot be read: {error}; {_FORMS}.") from error
-    if parts.scheme not in _SCHEMES:
+    if parts.scheme not in _PORTS:
         raise _bad(f"The URL's scheme is {parts.scheme!r}; {_FORMS}.")
-    if not parts.hostname or port == 0 or any(not " " < letter < "\x7f" for letter in url):
+    if not host or port == 0 or any(not " " < letter < "\x7f" for letter in url):
         raise _bad(f"The URL has no host, or one that cannot be; {_FORMS}.")
     if parts.query or parts.fragment or "?" in url or "#" in url:
         raise _bad(f"The URL has a query or a fragment; {_FORMS}.")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    place = host if port is None else f"{host}:{port}"
-    base = f"{parts.scheme}://{place}{parts.path.rstrip('/')}"
-    try:
-        URL(base, encoded=True)
-    except ValueError as error:
-        raise _bad(f"The URL cannot be read: {error}; {_FORMS}.") from error
-    return Address(base, _credential_in(parts))
+    shown = f"[{host}]" if ":" in host else host
+    return Address(
+        scheme=parts.scheme,
+        host=host,
+        port=_PORTS[parts.scheme] if port is None else port,
+        place=shown if port is None else f"{shown}:{port}",
+        path=parts.path.rstrip("/"),
+        credential=_credential_in(parts),
+    )
 
 
 def _credential_in(parts: SplitResult) -> str | None:

@@ -22,8 +22,10 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
+from penstock.client.connection import Lost
+from penstock.client.http import Reply
 from penstock.client.options import ClientOptions
-from penstock.client.transport import Lost, Reply, Request, Transport
+from penstock.client.transport import Request, Transport
 from penstock.errors import (
     BadReply,
     Busy,
@@ -119,11 +121,6 @@ class Calls:
                 reply = await self._transport.exchange(request)
             except Lost as lost:
                 failure = self._lost(lost, request)
-            except RuntimeError as error:
-                # aiohttp's word for a session that was closed in the meantime.
-                if self._transport.is_closed:
-                    raise _closed() from error
-                raise
             else:
                 if reply.status < 300 or reply.status == request.accepts:
                     return Answer(reply.status, reply.body, repeated)

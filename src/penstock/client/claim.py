@@ -45,7 +45,7 @@ class Claiming(Scope):
         check_wait(wait_ms)
         request = Request(
             "POST",
-            self._address.url(f"/v1/queues/{queue}/claims"),
+            self._target(f"/v1/queues/{queue}/claims"),
             encode_msgpack(ClaimBody(limit, lease_ms, wait_ms, consumer)),
             MSGPACK,
             timeout_ms=wait_ms,

@@ -31,7 +31,7 @@ class Client(Queues, Settling, Claiming, Replaying, Reading, Consuming):
     @property
     def url(self) -> str:
         """Where the server is, without a credential."""
-        return self._address.base
+        return self._address.url
 
     async def __aenter__(self) -> Self:
         return self

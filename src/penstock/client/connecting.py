@@ -52,8 +52,9 @@ class Connecting:
         options = check_options(self._options)
         address = parse_address(self._url)
         tls = _tls(self._ca, address)
-        transport = Transport(_credential(self._credential, address), tls, options)
-        return Client(Calls(transport, address.base, options), address, options)
+        credential = _credential(self._credential, address)
+        transport = Transport(address, credential, tls, options)
+        return Client(Calls(transport, address.url, options), address, options)
 
 
 def connect(
@@ -84,10 +85,10 @@ def _credential(credential: str | None, address: Address) -> str | None:
 
 
 def _tls(ca: str | ssl.SSLContext | None, address: Address) -> ssl.SSLContext | None:
-    if ca is None:
-        return None
     if not address.is_secure:
-        raise BadUrl("ca is for https, and the URL is http.", field="ca")
+        if ca is not None:
+            raise BadUrl("ca is for https, and the URL is http.", field="ca")
+        return None
     if isinstance(ca, ssl.SSLContext):
         return ca
     try:

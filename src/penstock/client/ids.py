@@ -1,8 +1,9 @@
-"""Idempotency ids for messages that bring none: a repeated request is then stored once (P4).
+"""Idempotency ids: a request that is repeated is stored once (P4).
 
-An id is the client's own random prefix and a counter. It is nobody else's, so where the server
-calls a message with such an id a duplicate, it has seen an earlier try of the same request,
-and the caller, who published once, is not told.
+A publish has one for the whole batch. A settle with publish has none of its own, so there each
+message that brings no id gets one. An id is the client's random prefix and a counter. It is
+nobody else's, so where the server has seen it before, that was an earlier try of the same
+request, and the caller, who called once, is not told.
 """
 
 from __future__ import annotations

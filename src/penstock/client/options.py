@@ -60,7 +60,7 @@ class ClientOptions(Struct, frozen=True, kw_only=True):
     retry_when_full: bool = False
     """Repeat a publish that a queue refused because it is full, within the same bounds."""
     idempotent: bool = True
-    """Give every message an idempotency id, so that a repeated publish is stored once (P4).
+    """Give every publish an idempotency id, so that a repeated one is stored once (P4).
 
     Without, a publish whose answer was lost is not repeated, and raises ``Unreachable``.
     """

@@ -1,8 +1,8 @@
 """Publish over HTTP: single messages share requests, a batch is a request of its own.
 
-Every message leaves with an idempotency id, so that a request whose answer was lost is repeated
-and stored once (P4), as long as the topic's dedup window is open. Where the program gave an id,
-``duplicate`` is what the server says; on a repeated request that may be about its first try.
+Every request has a batch id, so that one whose answer was lost is repeated, stored once and
+answered as it was the first time (P4), as long as the topic's dedup window is open. A caller is
+not told of a repetition, unless the batch id is its own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.broker.publish import check_batch, to_payload
+from penstock.broker.scope import check_text
 from penstock.client.address import Address
 from penstock.client.calling import Calls, read
 from penstock.client.gathering import Gathering
@@ -74,8 +75,6 @@ class Publishing(Scope):
         """Publish one message: bytes as they are, text as UTF-8, anything else as JSON."""
         raw, natural_type = to_payload(payload)
         _check(topic, durability)
-        if id is None and self._ids is not None:
-            id = self._ids.next()  # noqa: A001
         message = NewMessage(
             raw,
             # A copy: the message may wait for others, and the caller may go on.
@@ -93,17 +92,19 @@ class Publishing(Scope):
         return await self._publishes.add((topic, durability), message, len(raw) + _MESSAGE_BYTES)
 
     async def publish_batch(
-        self, topic: str, messages: Sequence[NewMessage], *, durability: Durability = "fsync"
+        self,
+        topic: str,
+        messages: Sequence[NewMessage],
+        *,
+        durability: Durability = "fsync",
+        batch_id: str | None = None,
     ) -> PublishReply:
-        """Publish a batch: all of it or nothing (P2)."""
+        """Publish a batch: all of it or nothing (P2); the same ``batch_id`` again, once (P4)."""
+        if batch_id is not None:
+            check_text("batch_id", batch_id, least=1)
         _check(topic, durability)
         check_shape(messages)
-        return await self._publish(topic, self._completed(messages), durability)
-
-    def _completed(self, messages: Sequence[NewMessage]) -> Sequence[NewMessage]:
-        """The messages with what they need on their way: a trace, and ids of their own."""
-        messages = traced(messages)
-        return messages if self._ids is None else self._ids.complete(messages)
+        return await self._publish(topic, traced(messages), durability, batch_id)
 
     async def _publish_singles(
         self, kind: _Kind, messages: list[NewMessage]
@@ -112,15 +113,22 @@ class Publishing(Scope):
         return (await self._publish(topic, messages, durability)).messages
 
     async def _publish(
-        self, topic: str, messages: Sequence[NewMessage], durability: Durability
+        self,
+        topic: str,
+        messages: Sequence[NewMessage],
+        durability: Durability,
+        given_id: str | None = None,
     ) -> PublishReply:
-        body = _encode(messages, durability)
+        batch_id = given_id
+        if batch_id is None and self._ids is not None:
+            batch_id = self._ids.next()
+        body = _encode(messages, durability, batch_id)
         request = Request(
             "POST",
-            self._address.url(f"/v1/topics/{topic}/messages"),
+            self._target(f"/v1/topics/{topic}/messages"),
             body,
             BATCH_MSGPACK,
-            repeatable=all(message.id is not None for message in messages),
+            repeatable=batch_id is not None or all(item.id is not None for item in messages),
         )
         try:
             answer = await self._calls.call(request)
@@ -131,13 +139,14 @@ class Publishing(Scope):
         reply = read(_REPLY, answer)
         if len(reply.messages) != len(messages):
             raise BadReply(f"{len(reply.messages)} answers to {len(messages)} messages.")
-        if answer.repeated and self._ids is not None:
-            return replace(reply, messages=self._ids.as_first(messages, reply.messages))
+        if reply.repeated and given_id is None:
+            # Nobody but this client knows the id: the repetition was its own.
+            return replace(reply, repeated=False)
         return reply
 
 
 def check_shape(messages: Sequence[NewMessage]) -> None:
-    """Refuse what is no batch at all, before ids are given to its messages."""
+    """Refuse what is no batch at all, before anything is done with its messages."""
     if not isinstance(messages, list | tuple) or not all(
         type(message) is NewMessage for message in messages
     ):
@@ -160,12 +169,12 @@ def _check(topic: str, durability: Durability) -> None:
         raise BadInput(f"durability is {shown(durability)}; it is fsync or os.", field="durability")
 
 
-def _encode(messages: Sequence[NewMessage], durability: Durability) -> bytes:
+def _encode(messages: Sequence[NewMessage], durability: Durability, batch_id: str | None) -> bytes:
     # mypy: a tuple encodes like a list, and is not worth a copy.
-    body = PublishBody(messages, durability)  # type: ignore[arg-type]
+    body = PublishBody(messages, durability, batch_id)  # type: ignore[arg-type]
     try:
         return encode_msgpack(body)
     except UNENCODABLE:
         check_batch(messages, MAX_PAYLOAD_BYTES, 0)
         sendable = as_sendable(messages)
-        return encoded(PublishBody(sendable, durability), lambda: None)
+        return encoded(PublishBody(sendable, durability, batch_id), lambda: None)

@@ -92,7 +92,7 @@ class Queues(Scope):
         await self._delete(f"/v1/topics/{check_name(name, 'topic')}", UnknownTopic)
 
     async def _delete(self, path: str, gone: type[NotFound]) -> None:
-        request = Request("DELETE", self._address.url(path), accepts=_NOT_FOUND)
+        request = Request("DELETE", self._target(path), accepts=_NOT_FOUND)
         answer = await self._calls.call(request)
         if answer.status == _NOT_FOUND:
             error = to_error(read_problem(answer.status, answer.body))

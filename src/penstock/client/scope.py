@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from penstock.client.address import Address
+from penstock.client.address import Address, with_query
 from penstock.client.calling import Answer, Calls, read
 from penstock.client.options import ClientOptions
 from penstock.client.transport import Request
@@ -50,6 +50,9 @@ class Scope:
         self._address = address
         self._options = options
 
+    def _target(self, path: str) -> str:
+        return self._address.path + path
+
     async def _get(
         self,
         decoder: msgspec.msgpack.Decoder[T],
@@ -59,22 +62,24 @@ class Scope:
         timeout_ms: int = 0,
         waits: bool = False,
     ) -> T:
-        url = self._address.asking(path, query)
-        request = Request("GET", url, timeout_ms=timeout_ms, waits=waits)
+        target = self._target(with_query(path, query))
+        request = Request("GET", target, timeout_ms=timeout_ms, waits=waits)
         return read(decoder, await self._calls.call(request))
 
     async def _send(
         self,
         method: str,
         path: str,
-        body: bytes | None = None,
+        body: bytes = b"",
         *,
         query: Iterable[tuple[str, object]] = (),
         repeatable: bool = True,
         timeout_ms: int = 0,
     ) -> Answer:
-        url = self._address.asking(path, query) if query else self._address.url(path)
-        return await self._calls.call(Request(method, url, body, MSGPACK, repeatable, timeout_ms))
+        target = self._target(with_query(path, query))
+        return await self._calls.call(
+            Request(method, target, body, MSGPACK, repeatable, timeout_ms)
+        )
 
     @property
     def _bulk_ms(self) -> int:

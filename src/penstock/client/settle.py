@@ -23,6 +23,7 @@ from penstock.client.gathering import Gathering
 from penstock.client.options import ClientOptions
 from penstock.client.publish import Publishing, as_sendable, check_shape
 from penstock.client.scope import UNENCODABLE, encoded
+from penstock.client.tracing import traced
 from penstock.client.transport import Request
 from penstock.errors import BadInput, BadReply, StaleReceipt, Unreachable
 from penstock.model.delivery import (
@@ -116,7 +117,7 @@ class Settling(Publishing):
         sent: list[NewMessage] = [message for item in publish for message in item.messages]
         request = Request(
             "POST",
-            self._address.url(f"/v1/queues/{queue}/settlements"),
+            self._target(f"/v1/queues/{queue}/settlements"),
             _encode(settlements, publish),
             MSGPACK,
             repeatable=all(message.id is not None for message in sent),
@@ -145,7 +146,12 @@ class Settling(Publishing):
         for item in publish:
             check_name(item.topic, "topic")
             check_shape(item.messages)
-        return [Outgoing(item.topic, self._completed(item.messages)) for item in publish]
+        return [Outgoing(item.topic, self._identified(item.messages)) for item in publish]
+
+    def _identified(self, messages: Sequence[NewMessage]) -> Sequence[NewMessage]:
+        """The messages with a trace, and with ids: a settle has no id of its own."""
+        messages = traced(messages)
+        return messages if self._ids is None else self._ids.complete(messages)
 
 
 def _read(answer: Answer) -> SettleReply:

@@ -77,7 +77,7 @@ class Holdings:
         except PenstockError as error:
             _log.warning("%d claims of %r were not released: %s", len(held), self._queue, error)
             for hold in held:
-                hold.fate = Fate.DROPPED
+                hold.end(Fate.DROPPED)
         else:
             for hold in held:
                 hold.end(Fate.SETTLED)
@@ -131,7 +131,7 @@ class Holdings:
                     hold.lose()
 
     def _forget_dropped(self) -> None:
-        """Free the places of claims that nobody is going to settle, once they have lapsed."""
+        """Free the places of claims that a program forgot, once they have lapsed."""
         now = self._pace.now()
         for hold in self:
             if hold.fate is Fate.DROPPED and now - hold.since >= hold.lease_ms:

@@ -164,7 +164,7 @@ class Lease:
     def let_lapse(self) -> None:
         """Neither settle nor extend it any more: it comes back when its lease is over."""
         self._hold.check()
-        self._hold.fate = Fate.DROPPED
+        self._hold.end(Fate.DROPPED)
 
     # -- async with --------------------------------------------------------------------
 
@@ -211,14 +211,14 @@ class Lease:
     async def _release_on_exit(self, error: BaseException) -> None:
         if isinstance(error, GeneratorExit):
             # A coroutine that is closed may not wait any more.
-            self._hold.fate = Fate.DROPPED
+            self._hold.end(Fate.DROPPED)
             return
         try:
             await self.release()
         except PenstockError as refusal:
             _log.warning("%s: it was not released: %s", self._hold, refusal)
             if self._hold.fate is Fate.HELD:
-                self._hold.fate = Fate.DROPPED
+                self._hold.end(Fate.DROPPED)
 
     async def _end_quietly(self, settling: Awaitable[Outcome]) -> None:
         """Settle; a stale receipt is told and stands in nobody's way."""
@@ -230,7 +230,7 @@ class Lease:
             raise
         except PenstockError:
             # The caller hears of it, and the claim is left to lapse.
-            self._hold.fate = Fate.DROPPED
+            self._hold.end(Fate.DROPPED)
             raise
 
     # -- settling ----------------------------------------------------------------------
@@ -247,7 +247,7 @@ class Lease:
             raise
         except BaseException:
             # Cancelled: it may or may not have taken effect. If it did not, the claim lapses.
-            hold.fate = Fate.DROPPED
+            hold.end(Fate.DROPPED)
             raise
         hold.end(Fate.SETTLED)
         return outcome
@@ -261,6 +261,8 @@ class Lease:
 
     def __del__(self) -> None:
         if self._hold.fate is Fate.HELD:
+            # Its place stays taken until the claim lapses: a loop that settles nothing would
+            # else claim the whole queue, and use up the attempts of everything in it.
             self._hold.fate = Fate.DROPPED
 
     def __repr__(self) -> str:

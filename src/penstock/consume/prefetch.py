@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -143,7 +144,7 @@ class Prefetch:
         membership: Membership | None = None
         try:
             if self._stop_asked is not None:
-                self._keep_up(self._heed(self._stop_asked))
+                self._keep_up(partial(self._heed, self._stop_asked))
             membership = await self._enter()
             await self._claim_until_stopped()
         except asyncio.CancelledError:
@@ -162,12 +163,12 @@ class Prefetch:
         info = await self._patiently(lambda: self._verbs.queue(plan.queue))
         if info is None:
             return None
-        self._keep_up(self._holdings.keep())
+        self._keep_up(self._holdings.keep)
         if info.policy.ordering is not Ordering.PARTITION:
             return None
         membership = Membership(self._verbs, plan.queue, plan.consumer, self._holdings, self._pace)
         await self._patiently(membership.join)
-        self._keep_up(membership.beat())
+        self._keep_up(membership.beat)
         return membership
 
     async def _claim_until_stopped(self) -> None:
@@ -245,7 +246,7 @@ class Prefetch:
 
         def cut_short() -> None:
             if grace_ms:
-                self._keep_up(self._cancel_after(task, grace_ms))
+                self._keep_up(partial(self._cancel_after, task, grace_ms))
             else:
                 task.cancel()
 
@@ -262,15 +263,15 @@ class Prefetch:
     def _look_again(self) -> None:
         self._wake.set()
 
-    def _keep_up(self, duty: Coroutine[Any, Any, None]) -> None:
+    def _keep_up(self, duty: Callable[[], Awaitable[None]]) -> None:
         """Do this beside the main task, until that ends."""
         task = asyncio.create_task(self._guarded(duty))
         self._upkeep.add(task)
         task.add_done_callback(self._upkeep.discard)
 
-    async def _guarded(self, duty: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, duty: Callable[[], Awaitable[None]]) -> None:
         try:
-            await duty
+            await duty()
         except Exception as error:  # noqa: BLE001  (whoever takes next is given it)
             self._error = error
             self.stop()

@@ -108,3 +108,5 @@ class PublishReply(Struct, frozen=True):
 
     messages: tuple[Published, ...]
     durability: Durability
+    repeated: bool = False
+    """The batch id was seen before: this is the answer of the first time (P4)."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -49,7 +50,7 @@ _LISTEN_S: Final = 10.0
 #: Connections that the kernel holds while the server is busy.
 _BACKLOG: Final = 1024
 #: The largest head of a request: what the longest names and all options together need, twice.
-_MAX_HEAD_BYTES: Final = 1024 * 1024
+_MAX_HEAD_BYTES: Final = 256 * 1024
 
 
 class Serving:
@@ -115,7 +116,7 @@ async def _open_and_serve(
             http=HTTPModes.http1,
             websockets=False,
             backlog=_BACKLOG,
-            backpressure=settings.max_connections,
+            backpressure=_connections(settings.max_connections),
             http1_settings=HTTP1Settings(
                 header_read_timeout=int(settings.header_timeout_s * 1000),
                 max_buffer_size=_MAX_HEAD_BYTES,
@@ -207,6 +208,27 @@ def _reserved(host: str, port: int) -> Iterator[tuple[str, int]]:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         address, found = held.getsockname()[:2]
         yield address, found
+
+
+def _connections(wanted: int) -> int:
+    """As many connections as the limit of open files leaves to them: half.
+
+    The other half is the store's. It fails for good when it cannot open the next file of its
+    log, and whoever opens connections until there are no descriptors left needs no credential.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    if soft == resource.RLIM_INFINITY or wanted <= soft // 2:
+        return wanted
+    log.warning(
+        "At most %d connections, not %d: the process may open %d files (ulimit -n).",
+        soft // 2,
+        wanted,
+        soft,
+    )
+    return soft // 2
 
 
 def _limits(settings: Settings) -> ServiceLimits:

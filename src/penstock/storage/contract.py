@@ -113,8 +113,9 @@ class Listener:
         """A claim of this queue may give more than it did, or ``next_due`` moved closer.
 
         Told where a publish, nack, release, replay, route, resume, changed policy, freed
-        partition or another process makes it so. It may be told too often, never too
-        seldom; time alone is not told, that is what ``next_due`` is for.
+        partition or another process makes it so, or a claim or sweep that lets time take
+        effect. It may be told too often, never too seldom; time alone is not told, that is
+        what ``next_due`` is for.
         """
 
     def lapsed(self, tenant: str, queue: str, count: int) -> None:
@@ -186,8 +187,13 @@ class Engine(ABC):
         topic: str,
         messages: Sequence[NewMessage],
         durability: Durability = "fsync",
+        batch_id: str | None = None,
     ) -> PublishReply:
         """Append the batch and route it, in one commit (P1, P2, S3).
+
+        A ``batch_id`` seen inside the topic's dedup window is answered as it was the first
+        time, and ``repeated``, whatever the batch holds now; nothing is stored (P4). It is for
+        a caller that repeats a call whose reply was lost, and costs one record a batch.
 
         Per message, in order: an idempotency id seen inside the topic's dedup window answers
         with the first message's id and ``duplicate`` (P4; inside one batch too). Else a

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from penstock.consume.consumption import Consumption
 from penstock.consume.lease import Lease
+from penstock.errors import StoreClosed
 from penstock.sync.loop import LoopThread
 from penstock.verbs import Verbs
 
@@ -36,7 +38,9 @@ class BlockingVerbs:
         """Finish what is under way, then let go."""
         if not self._loop.is_closed:
             try:
-                self._loop.run(self._verbs.close)
+                # Another thread may be closing too, and be quicker.
+                with suppress(StoreClosed):
+                    self._loop.run(self._verbs.close)
             finally:
                 self._loop.close()
 

@@ -13,7 +13,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import Any, ParamSpec, TypeVar
 
 from penstock.errors import BadInput, StoreClosed
@@ -29,7 +29,13 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._process = os.getpid()
+        # Reentrant: a signal handler may stop a consumption in the middle of a call.
+        self._lock = threading.RLock()
         self._closed = False
+        #: The loop takes nothing more; guarded by the lock.
+        self._ended = False
+        #: What threads wait for; guarded by the lock.
+        self._awaited: set[Future[Any]] = set()
         ready = threading.Event()
         # A daemon: a program that forgets to close ends all the same.
         self._thread = threading.Thread(
@@ -48,8 +54,7 @@ class LoopThread:
     ) -> T:
         """Call the verb in the loop, and wait for what it returns or raises."""
         self._check()
-        # The caller's context goes along: the trace of the thread is the trace of the call.
-        future = asyncio.run_coroutine_threadsafe(verb(*args, **kwargs), self._loop)
+        future = self._submit(verb(*args, **kwargs))
         try:
             return future.result()
         except CancelledError as error:
@@ -58,28 +63,51 @@ class LoopThread:
             # KeyboardInterrupt, above all: nobody waits for the answer any more.
             future.cancel()
             raise
+        finally:
+            with self._lock:
+                self._awaited.discard(future)
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Have the loop call the function, and wait for nothing."""
-        if not self._closed:
-            self._loop.call_soon_threadsafe(function)
+        with self._lock:
+            if not self._ended:
+                self._loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
         """End the loop; what is still under way is cancelled."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
         if os.getpid() == self._process:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self.call_soon(self._loop.stop)
             if threading.current_thread() is not self._thread:
                 self._thread.join()
 
+    def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+        with self._lock:
+            if self._ended:
+                call.close()
+                raise StoreClosed("It is closed.")
+            # The caller's context goes along: the trace of the thread is that of the call.
+            future = asyncio.run_coroutine_threadsafe(call, self._loop)
+            self._awaited.add(future)
+            return future
+
     def _serve(self, ready: threading.Event) -> None:
-        # Closing the runner cancels what is left and closes the loop.
+        # Closing the runner cancels the tasks that are left and closes the loop.
         with asyncio.Runner() as runner:
             self._loop = runner.get_loop()
             self._loop.call_soon(ready.set)
             self._loop.run_forever()
+            with self._lock:
+                self._ended = True
+            # What was submitted at the last moment becomes a task, so that it is cancelled too.
+            self._loop.run_until_complete(asyncio.sleep(0))
+        with self._lock:
+            left = list(self._awaited)
+        for future in left:
+            future.cancel()
 
     def _check(self) -> None:
         if os.getpid() != self._process:

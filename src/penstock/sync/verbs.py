@@ -133,10 +133,17 @@ class SyncVerbs(BlockingVerbs):
         )
 
     def publish_batch(
-        self, topic: str, messages: Sequence[NewMessage], *, durability: Durability = "fsync"
+        self,
+        topic: str,
+        messages: Sequence[NewMessage],
+        *,
+        durability: Durability = "fsync",
+        batch_id: str | None = None,
     ) -> PublishReply:
-        """Publish a batch: all of it or nothing (P2)."""
-        return self._run(self._verbs.publish_batch, topic, messages, durability=durability)
+        """Publish a batch: all of it or nothing (P2); the same ``batch_id`` again, once (P4)."""
+        return self._run(
+            self._verbs.publish_batch, topic, messages, durability=durability, batch_id=batch_id
+        )
 
     def claim(
         self,

@@ -79,10 +79,12 @@ class Side:
 
     # -- answers as plain values -------------------------------------------------------
 
-    def published(self, tenant: str, replies: tuple[Published, ...]) -> Plain:
+    def published(
+        self, tenant: str, replies: tuple[Published, ...], *, repeated: bool = False
+    ) -> Plain:
         offsets = self.offsets(tenant)
         for reply in replies:
-            if not reply.duplicate:
+            if not reply.duplicate and not repeated:
                 assert not offsets or reply.offset > offsets[-1], "L1: offsets strictly increase"
                 offsets.append(reply.offset)
         return [

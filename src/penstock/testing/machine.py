@@ -146,12 +146,15 @@ class EngineAgainstOracle(RuleBasedStateMachine):
 
         self.both(put)
 
-    def publish(self, tenant: str, topic: str, batch: list[Draft]) -> None:
+    def publish(
+        self, tenant: str, topic: str, batch: list[Draft], batch_id: str | None = None
+    ) -> None:
         messages = self.messages(batch)
 
         async def publish(side: Side) -> Plain:
-            reply = await side.engine.publish(tenant, topic, messages)
-            return side.published(tenant, reply.messages)
+            reply = await side.engine.publish(tenant, topic, messages, batch_id=batch_id)
+            published = side.published(tenant, reply.messages, repeated=reply.repeated)
+            return published, reply.repeated
 
         self.both(publish)
         self.look(tenant)

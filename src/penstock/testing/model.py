@@ -131,17 +131,18 @@ class Oracle(Engine):
         topic: str,
         messages: Sequence[NewMessage],
         durability: Durability = "fsync",
+        batch_id: str | None = None,
     ) -> PublishReply:
         with self._telling() as (store, now):
             before = store.copy()
             try:
-                published = publishing.publish(
-                    store, self._options, now, tenant, [Outgoing(topic, messages)]
+                published, repeated = publishing.publish_batch(
+                    store, self._options, now, tenant, Outgoing(topic, messages), batch_id
                 )
             except PenstockError:
                 self._store = before
                 raise
-            return PublishReply(messages=published, durability=_DURABILITY)
+            return PublishReply(published, _DURABILITY, repeated)
 
     async def claim(
         self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None

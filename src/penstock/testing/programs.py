@@ -82,7 +82,15 @@ FIRST: Final[st.SearchStrategy[list[Draft]]] = _BATCHES
 
 #: Step to how often it comes, and its arguments.
 _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
-    "publish": (12, {"tenant": _TENANTS, "topic": _TOPICS, "batch": _BATCHES}),
+    "publish": (
+        12,
+        {
+            "tenant": _TENANTS,
+            "topic": _TOPICS,
+            "batch": _BATCHES,
+            "batch_id": st.sampled_from([None, None, None, "x", "y"]),
+        },
+    ),
     "claim": (
         24,
         {

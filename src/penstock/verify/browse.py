@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from heapq import merge
 from typing import Final
 
@@ -38,10 +38,13 @@ __all__ = [
     "place_of",
     "places_of",
     "rank_of",
+    "tally_ids",
 ]
 
 #: Pages that are turned to find one delivery again; new ones may have come before it.
 _MAX_TURNS: Final = 20
+#: Message ids that are compared before others have their turn.
+_TURN: Final = 10_000
 #: Above every message id.
 _LANE: Final = 10**18
 
@@ -130,7 +133,7 @@ class Scan:
         return position < len(lane) and lane[position] == message.id
 
     def ids(self) -> Iterator[int]:
-        """Every message id in order."""
+        """Every message id, in order."""
         return merge(*self._lanes.values())
 
     def cursor_before(self, rank: int) -> str | None:
@@ -204,6 +207,21 @@ async def browse(store: Store, place: Place, limit: int) -> AsyncIterator[Turn]:
             before = max(before, rank_of(page.items[-1].message))
         # A store in this process may have answered without ever waiting.
         await asyncio.sleep(0)
+
+
+async def tally_ids(scans: Iterable[Scan]) -> AsyncIterator[tuple[int, int]]:
+    """(message id, at how many of the places it was seen), for every message."""
+    last = count = 0
+    for number, message_id in enumerate(merge(*(scan.ids() for scan in scans))):
+        if message_id != last:
+            if count:
+                yield last, count
+            last, count = message_id, 0
+        count += 1
+        if number % _TURN == _TURN - 1:
+            await asyncio.sleep(0)
+    if count:
+        yield last, count
 
 
 async def find(store: Store, scan: Scan, message: Message, limit: int) -> Snapshot | Missing:

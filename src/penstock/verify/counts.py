@@ -38,6 +38,11 @@ class Picture(Struct, frozen=True):
     dead: QueueStats
     log_end: int
 
+    @property
+    def deliveries(self) -> int:
+        """How many there are, in all states."""
+        return sum(stats.depth + stats.done + stats.expired for stats in (self.queue, self.dead))
+
     def is_still(self, other: Picture) -> bool:
         """Whether nothing moved between the two; the log may have grown elsewhere."""
         return _moving(self.queue) == _moving(other.queue) and (

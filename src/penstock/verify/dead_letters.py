@@ -8,14 +8,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
-from heapq import merge
 
 from penstock.model.delivery import Page, Snapshot
 from penstock.model.limits import DLQ_SUFFIX
 from penstock.model.states import State, Transition
-from penstock.verify.browse import Place, Scans, browse, failed_place
+from penstock.verify.browse import Place, Scans, browse, failed_place, tally_ids
 from penstock.verify.inspection import PAGE, PAYLOAD_BYTES, RECHECKS, Inspection
 from penstock.verify.log import is_intact
 from penstock.verify.states import confirm_places
@@ -31,8 +29,8 @@ async def check_lists(work: Inspection, scans: Scans) -> None:
     if not (claimable.complete and scans.failed.complete):
         return
     both = (scans.failed.place, claimable.place)
-    for message_id in _once(merge(claimable.ids(), scans.failed.ids())):
-        if not work.may_confirm("D1", scans.home):
+    async for message_id, count in tally_ids((claimable, scans.failed)):
+        if count == len(both) or not work.may_confirm("D1", scans.home):
             continue
         found = await work.look(work.store.message(message_id))
         if isinstance(found, Missing):
@@ -113,16 +111,3 @@ def _one_sided(both: tuple[Place, Place], said: Place | None, there: list[Place]
         missing = [place for place in both if place not in there]
         return f"it failed, and peek does not show it {missing[0]}" if missing else None
     return f"it did not fail, and peek shows it {listed[0]}" if listed else None
-
-
-def _once(ids: Iterator[int]) -> Iterator[int]:
-    """Ids that occur once in a sorted stream: in one of the lists only."""
-    last, count = -1, 0
-    for message_id in ids:
-        if message_id != last:
-            if count == 1:
-                yield last
-            last, count = message_id, 0
-        count += 1
-    if count == 1:
-        yield last

@@ -111,7 +111,7 @@ def _miscounted(shown: Snapshot, events: Sequence[Event]) -> Iterator[Defect]:
         most = sum(at >= max(replays) - CLOCK_STEP_MS for at in grants)
     if not least <= shown.attempts <= most:
         since = " since its last replay" if replays else ""
-        yield Defect("C2", f"it has {shown.attempts} attempts, and {most} grants{since}")
+        yield Defect("C2", f"attempts are {shown.attempts}, grants on record {most}{since}")
 
 
 def _is_orderly(events: Sequence[Event]) -> bool:

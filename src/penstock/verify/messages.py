@@ -37,7 +37,11 @@ async def check_messages(work: Inspection) -> None:
     ids = _message_ids(work)
     done = 0
     while batch := list(islice(ids, _AT_ONCE)):
-        await asyncio.gather(*(_check(work, accounts, message_id) for message_id in batch))
+        checks = (_check(work, accounts, message_id) for message_id in batch)
+        # All of them come to an end before the first error is raised.
+        for outcome in await asyncio.gather(*checks, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
         done += len(batch)
         work.tell("messages", done, total)
     work.tell("messages", total, total)

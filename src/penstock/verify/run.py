@@ -97,6 +97,7 @@ class _Room:
         self.tally = Tally(picture.info)
         self.routing = Routing(work, picture.info)
         self.owners = Owners(work, picture)
+        self._expected = picture.deliveries
 
     async def browse(self, scan: Scan) -> None:
         """See everything at one place, and check each delivery by itself."""
@@ -121,7 +122,8 @@ class _Room:
                     await check_granted(self.work, item)
                 else:
                     self.tally.see(place, item)
-            self.work.tell(f"queue {self.scans.home}", self.scans.count)
+            done = self.scans.count
+            self.work.tell(f"queue {self.scans.home}", done, max(done, self._expected))
             for law in ("X1", "C1", "C2", "C3", "C4"):
                 self.work.ledger.examined(law, len(turn.page.items))
         scan.complete = True
@@ -185,7 +187,10 @@ class _Pulse(Struct, frozen=True):
     def is_same(self, other: _Pulse) -> bool:
         pairs = zip(self.pictures, other.pictures, strict=True)
         return self.log_end == other.log_end and all(
-            before.info == after.info and before.is_still(after) for before, after in pairs
+            before.info == after.info
+            and before.is_still(after)
+            and before.queue.partitions == after.queue.partitions
+            for before, after in pairs
         )
 
 

@@ -10,14 +10,13 @@ it at the one place that ``message`` names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from heapq import merge
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
 from penstock.model.delivery import Event, Snapshot
 from penstock.model.message import Message
-from penstock.verify.browse import Place, Scans, find, home_of, place_of
+from penstock.verify.browse import Place, Scans, find, home_of, place_of, tally_ids
 from penstock.verify.inspection import PAGE, RECHECKS, Inspection
 from penstock.verify.store import Gone, Missing
 
@@ -51,8 +50,8 @@ async def standing_of(work: Inspection, home: str, message_id: int) -> Standing 
 async def check_seen_twice(work: Inspection, scans: Scans) -> None:
     """Look again at every message that was seen at two places of one queue."""
     work.ledger.examined("S3", scans.count)
-    for message_id in _twice(scan.ids() for scan in scans.by_place.values()):
-        if not work.may_confirm("S3", scans.home):
+    async for message_id, count in tally_ids(scans.by_place.values()):
+        if count == 1 or not work.may_confirm("S3", scans.home):
             continue
         found = await work.look(work.store.message(message_id))
         if isinstance(found, Missing):
@@ -125,13 +124,3 @@ def _disagreement(said: Place | None, there: list[Place]) -> str | None:
     if not there:
         return f"message() says that it is {said}, and peek does not show it"
     return None if there == [said] else f"message() says that it is {said}, peek {there[0]}"
-
-
-def _twice(streams: Iterable[Iterator[int]]) -> Iterator[int]:
-    """Ids that occur more than once in sorted streams, each once."""
-    last = told = -1
-    for message_id in merge(*streams):
-        if message_id == last and message_id != told:
-            told = message_id
-            yield message_id
-        last = message_id

@@ -50,6 +50,7 @@ class PublishBody(Struct, frozen=True, forbid_unknown_fields=True):
 
     messages: list[NewMessage]
     durability: Durability = "fsync"
+    batch_id: str | None = None
 
 
 class ClaimBody(Struct, frozen=True, forbid_unknown_fields=True):

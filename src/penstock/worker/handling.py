@@ -64,8 +64,7 @@ class Handling:
                 decision, raised = await self._decide(context)
                 handled = await self._settle(context, decision, raised)
         except PenstockError as error:
-            # It is not known to be settled; if it is not, its lease lapses. Whether there is
-            # any use in going on is for the claims to find out.
+            # Whether there is any use in going on is for the claims to find out.
             _log.error("Message %d of %r was not settled: %s", lease.message.id, lease.queue, error)
         return handled
 
@@ -120,8 +119,11 @@ class Handling:
                 lease.queue,
             )
             return _handled(lease, raised)
-        except (ServiceError, StoreError):
-            raise
+        except (ServiceError, StoreError) as error:
+            # Nobody knows whether it took effect; if it did not, the lease lapses.
+            _log.error("Message %d of %r was not settled: %s", lease.message.id, lease.queue, error)
+            lease.let_lapse()
+            return _handled(lease, raised)
         except PenstockError as error:
             # The result or what was to be published is refused: as if the handler had failed.
             decision, raised = self._judge(context, error), error

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.avro_schemas import MAX_EMPTY_ITEMS, AvroChecker
+from penstock.broker.avro_schemas import AvroChecker
+from penstock.broker.avro_walks import MAX_EMPTY_ITEMS
 from penstock.broker.nesting import MAX_DEPTH
 from penstock.errors import BadSchema
 

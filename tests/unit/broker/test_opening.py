@@ -1,4 +1,4 @@
-"""Opening a store by URL, closing it, and the tenants that share it."""
+"""Opening a store by URL with its keepers, closing it, and the tenants that share it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from penstock.errors import (
     UnknownMessage,
     UnknownQueue,
 )
+from penstock.testing.clock import FakeClock
 
 
 def is_empty(folder: Path) -> bool:
@@ -299,6 +300,7 @@ VERBS: Final[dict[str, Verb]] = {
     "purge": lambda q, d: q.purge("orders", "available"),
     "put_topic": lambda q, d: q.put_topic("orders"),
     "queue": lambda q, d: q.queue("orders"),
+    "queue_history": lambda q, d: q.queue_history("orders"),
     "queues": lambda q, d: q.queues(),
     "read_log": lambda q, d: q.read_log(),
     "reject": lambda q, d: q.reject(d),
@@ -316,13 +318,22 @@ VERBS: Final[dict[str, Verb]] = {
 }
 
 
+#: The same verbs, by those who would wait.
+WAITS: Final[dict[str, Verb]] = {
+    "claim and wait": lambda q, d: q.claim("orders", wait_ms=30_000),
+    "claim and wait for dead letters": lambda q, d: q.claim("orders.dlq", wait_ms=30_000),
+    "result and wait": lambda q, d: q.result("orders", 0, wait_ms=30_000),
+}
+VERBS.update(WAITS)
+
+
 def test_every_verb_is_in_the_table() -> None:
     verbs = {
         name
         for name, member in inspect.getmembers(Broker, inspect.iscoroutinefunction)
         if not name.startswith("_")
     }
-    assert verbs - {"close"} == VERBS.keys()
+    assert verbs - {"close", "end_consuming"} == VERBS.keys() - WAITS.keys()
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -347,6 +358,83 @@ async def test_a_closed_store_gives_nothing_even_to_a_throttled_claim(
     await q.close()
     with pytest.raises(StoreClosed):
         await q.claim("orders")
+
+
+# -- keepers ---------------------------------------------------------------------------
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(10):
+        while not await condition():  # noqa: ASYNC110  (no event tells what keepers do)
+            await asyncio.sleep(0)
+
+
+async def test_keepers_see_to_what_nobody_calls_for(options: BrokerOptions) -> None:
+    """With a clock that the test moves, and without a claim, a sweep or a route."""
+    clock = options.engine.clock
+    assert isinstance(clock, FakeClock)
+    async with penstock.open("memory://", options=options) as q:
+
+        async def counts() -> tuple[int, int, int]:
+            stats = await q.stats("orders")
+            return stats.delayed, stats.available, stats.expired
+
+        async def is_swept() -> bool:
+            return await counts() == (0, 1, 1)
+
+        async def is_caught_up() -> bool:
+            return (await q.queue("late")).cursor is None
+
+        async def is_removed() -> bool:
+            return await counts() == (0, 1, 0)
+
+        await q.create_queue("orders", "topic = 'orders'", done_retention_s=60)
+        await q.publish("orders", b"delayed", delay_ms=500)
+        await q.publish("orders", b"short-lived", ttl_ms=500)
+        assert await counts() == (1, 1, 0)
+        clock.advance(1000)
+        await until(is_swept)
+        await q.create_queue("late", start="earliest")
+        await until(is_caught_up)
+        assert [item.payload for item in await q.claim("late", limit=9)] == [b"delayed"]
+        clock.advance(2 * 60_000)
+        await until(is_removed)
+
+
+async def test_keepers_report_what_they_did(options: BrokerOptions) -> None:
+    async with penstock.open("memory://", options=options) as q:
+
+        async def have_run() -> bool:
+            return all(report.runs for report in q.keepers)
+
+        await until(have_run)
+        assert [report.name for report in q.keepers] == ["sweep", "catch-up"]
+        assert all(report.running and not report.failures for report in q.keepers)
+        assert q.for_tenant("other").keepers == q.keepers
+    assert not any(report.running for report in q.keepers)
+
+
+async def test_a_store_without_keepers_is_left_alone(options: BrokerOptions) -> None:
+    clock = options.engine.clock
+    assert isinstance(clock, FakeClock)
+    async with penstock.open("memory://", options=options, keepers=False) as q:
+        await q.publish("orders", b"", delay_ms=500)
+        await q.create_queue("late", start="earliest")
+        for _ in range(5):
+            clock.advance(10_000)
+            await asyncio.sleep(0)
+        assert q.keepers == ()
+        assert (await q.stats("orders")).delayed == 1
+        assert (await q.queue("late")).cursor == 0
+
+
+@pytest.mark.parametrize("url", ["memory://", "rocksdb://{path}/store"])
+async def test_no_keeper_outlives_the_store(tmp_path: Path, url: str) -> None:
+    before = asyncio.all_tasks()
+    async with penstock.open(url.format(path=tmp_path)) as q:
+        await q.publish("orders", b"")
+        assert len(asyncio.all_tasks() - before) >= 2
+    assert asyncio.all_tasks() == before
 
 
 # -- tenants ---------------------------------------------------------------------------

@@ -517,6 +517,26 @@ async def test_a_hundred_are_awake_after_a_few_commits(tmp_path: Path) -> None:
         assert len(commits) <= 20
 
 
+async def test_nobody_waits_for_the_commit_of_whoever_came_first(q: Broker) -> None:
+    """A look in vain is over in a moment; one that found something waits for the disk."""
+    await q.create_queue("orders")
+    watched = Watched(q)
+    first, second = await wait_for(q, "orders"), await wait_for(q, "orders")
+    watched.open.clear()
+    await fill(q, "orders")
+    await until(lambda: watched.calls["claim"] >= 3)
+    await fill(q, "orders")
+    third = asyncio.create_task(q.stats("orders"))
+    stats = await within(third)
+    await until(lambda: resting(q, "orders") == 0)
+    while stats.in_flight < 2:
+        stats = await within(q.stats("orders"))
+        await asyncio.sleep(0)
+    assert not first.done()
+    watched.open.set()
+    assert len(await within(first)) == len(await within(second)) == 1
+
+
 async def test_a_thousand_idle_waiters_cost_nothing(q: Broker, clock: FakeClock) -> None:
     await q.create_queue("orders", "topic = 'orders'")
     await q.publish("orders", b"", delay_ms=29_000)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import click
 import pytest
 
 from penstock import errors
@@ -192,23 +195,43 @@ def test_python_m_penstock_is_the_same_program() -> None:
     assert done.stdout.startswith(b"penstock ")
 
 
-def test_a_question_that_is_answered_with_no(
-    orders: Shell, monkeypatch: pytest.MonkeyPatch
+# -- questions ---------------------------------------------------------------------------
+
+
+@contextmanager
+def asked(sh: Shell) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A command that waits at a terminal for its answer, and the other end of the terminal."""
+    person, terminal = pty.openpty()
+    command = [sys.executable, "-m", "penstock", "queue", "delete", "orders", "--store", sh.store]
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal) as process:
+        os.close(terminal)
+        try:
+            seen = b""
+            while not seen.endswith(b"[y/N]: "):
+                seen += os.read(person, 1024)
+            assert b"Delete orders with 3 live and 0 failed deliveries?" in seen
+            yield process, person
+        finally:
+            process.kill()
+            process.wait()
+            os.close(person)
+
+
+@pytest.mark.parametrize("answer, code", [(b"y\n", 0), (b"n\n", 130)])
+def test_a_person_is_asked_before_a_queue_is_deleted(
+    orders: Shell, answer: bytes, code: int
 ) -> None:
-    from penstock.cli import asking
+    with asked(orders) as (process, person):
+        os.write(person, answer)
+        assert process.wait(timeout=60) == code
+    assert (orders.json("queue", "list") == []) is (code == 0)
 
-    class Terminal:
-        @staticmethod
-        def isatty() -> bool:
-            return True
 
-    class Person:
-        stdin = Terminal
-
-    def refuse(*_: object, **__: object) -> None:
-        raise click.Abort
-
-    monkeypatch.setattr(asking, "sys", Person)
-    monkeypatch.setattr(click, "confirm", refuse)
-    orders("queue", "delete", "orders", code=130)
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
+def test_a_question_can_be_left_by_a_signal(
+    orders: Shell, number: signal.Signals, code: int
+) -> None:
+    with asked(orders) as (process, _):
+        process.send_signal(number)
+        assert process.wait(timeout=60) == code
     assert orders.json("queue", "list")

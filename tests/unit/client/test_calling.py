@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
-from yarl import URL
 
 from penstock.client.calling import Answer, Calls
+from penstock.client.connection import Lost
+from penstock.client.http import Reply
 from penstock.client.options import ClientOptions
-from penstock.client.transport import Lost, Reply, Request, Transport
+from penstock.client.transport import Request, Transport
 from penstock.errors import (
     BadReply,
     Busy,
@@ -71,7 +72,7 @@ def calls(script: Script, **options: Any) -> Calls:
 
 
 def request(*, repeatable: bool = True, accepts: int = 0) -> Request:
-    return Request("POST", URL("http://server/x"), b"", repeatable=repeatable, accepts=accepts)
+    return Request("POST", "/x", b"", repeatable=repeatable, accepts=accepts)
 
 
 async def test_an_answer_is_an_answer() -> None:

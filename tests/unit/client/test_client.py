@@ -24,18 +24,20 @@ from penstock.telemetry import Trace, current_trace
 from penstock.testing.clock import FakeClock
 from penstock.wire.bodies import PublishBody
 from tests.unit.client.conftest import QUICK, application
-from tests.unit.client.hosting import Host
+from tests.unit.client.hosting import Fault, Host
 
 pytestmark = pytest.mark.timeout(60)
 
 TRACE = Trace("1" * 32, "2" * 16, 1, "vendor=7")
 
 
-def published(host: Host) -> list[list[NewMessage]]:
+def bodies(host: Host) -> list[PublishBody]:
     decoder = msgspec.msgpack.Decoder(PublishBody)
-    return [
-        decoder.decode(seen.body).messages for seen in host.requests if "/messages" in seen.path
-    ]
+    return [decoder.decode(seen.body) for seen in host.requests if "/messages" in seen.path]
+
+
+def published(host: Host) -> list[list[NewMessage]]:
+    return [body.messages for body in bodies(host)]
 
 
 # -- gathering ---------------------------------------------------------------------------
@@ -110,15 +112,26 @@ async def test_what_the_caller_changes_afterwards_is_not_sent(q: Client, host: H
 # -- ids ---------------------------------------------------------------------------------
 
 
-async def test_p4_every_message_has_an_id_of_its_own(q: Client, host: Host) -> None:
+async def test_p4_every_publish_has_an_id_of_its_own(q: Client, host: Host) -> None:
     await q.publish("t", b"1")
     await q.publish("t", b"2", id="mine")
-    await q.publish_batch("t", [NewMessage(b"3"), NewMessage(b"4", id="4"), NewMessage(b"5")])
-    ids = [message.id for batch in published(host) for message in batch]
+    await q.publish_batch("t", [NewMessage(b"3"), NewMessage(b"4", id="4")])
+    await q.publish_batch("t", [NewMessage(b"5")], batch_id="its own")
+    ids = [body.batch_id for body in bodies(host)]
     assert None not in ids
-    assert len(set(ids)) == 5
-    assert ids[1] == "mine"
-    assert ids[3] == "4"
+    assert len(set(ids)) == 4
+    assert ids[3] == "its own"
+    # A record a request, not one a message: the messages are as the program made them.
+    sent = [item.id for batch in published(host) for item in batch]
+    assert sent == [None, "mine", None, "4", None]
+
+
+async def test_p4_a_repetition_has_the_same_id(q: Client, host: Host) -> None:
+    host.fault(Fault.LOSE, times=2)
+    await q.publish("t", b"x")
+    ids = [body.batch_id for body in bodies(host)]
+    assert len(ids) == 3
+    assert len(set(ids)) == 1
 
 
 def test_p4_two_clients_share_no_ids(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,12 +56,27 @@ async def test_p4_a_publish_whose_answer_was_lost_is_stored_once(
     assert [single.id, *(item.id for item in batch.messages)] == stored
 
 
-async def test_p4_the_programs_own_id_is_answered_as_the_server_knows_it(
+async def test_p4_a_repeated_publish_is_answered_as_it_was_the_first_time(
     q: Client, host: Host, broker: Broker
 ) -> None:
+    await q.publish_batch("t", [NewMessage(b"a", id="a"), NewMessage(b"k", key="k")])
     host.fault(Fault.LOSE)
-    published = await q.publish("t", b"x", id="mine")
-    assert published.duplicate
+    batch = [NewMessage(b"new", id="b"), NewMessage(b"again", id="a"), NewMessage(b"K", key="k")]
+    reply = await q.publish_batch("t", batch)
+    assert [(item.duplicate, item.replaced) for item in reply.messages] == [
+        (False, False),
+        (True, False),
+        (False, True),
+    ]
+    assert not reply.repeated
+    assert await payloads(broker) == [b"a", b"k", b"new", b"K"]
+
+
+async def test_p4_the_programs_own_batch_id_is_answered_as_the_server_knows_it(
+    q: Client, host: Host, broker: Broker
+) -> None:
+    assert not (await q.publish_batch("t", [NewMessage(b"x")], batch_id="mine")).repeated
+    assert (await q.publish_batch("t", [NewMessage(b"x")], batch_id="mine")).repeated
     assert await payloads(broker) == [b"x"]
 
 
@@ -74,7 +89,12 @@ async def test_p2_without_ids_a_publish_that_may_be_stored_is_not_repeated(
         with pytest.raises(Unreachable, match="outcome is unknown"):
             await q.publish("t", b"x")
         assert len(await payloads(broker)) == (0 if fault is Fault.DROP else 1)
-        assert not (await q.publish("t", b"y", id="mine")).duplicate
+        # The program's own ids do as well.
+        host.fault(fault, times=2)
+        assert len((await q.publish_batch("t", [NewMessage(b"y")], batch_id="b")).messages) == 1
+        await q.publish("t", b"z", id="mine")
+        stored = await payloads(broker)
+        assert (stored.count(b"y"), stored.count(b"z")) == (1, 1)
 
 
 async def test_without_ids_what_was_refused_for_now_is_repeated(host: Host) -> None:

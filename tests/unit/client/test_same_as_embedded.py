@@ -96,7 +96,8 @@ async def the_flow(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.publish("t", b"key", key="k")
     yield await q.publish("t", b"key again", key="k")
     yield await q.publish_batch("u", [NewMessage(b"1", ttl_ms=500), NewMessage(b"2", id="2")])
-    yield await q.publish_batch("u", (NewMessage(b"3"),), durability="os")
+    yield await q.publish_batch("u", (NewMessage(b"3"),), durability="os", batch_id="b")
+    yield await q.publish_batch("u", (NewMessage(b"3"),), durability="os", batch_id="b")
     claimed = await q.claim("jobs", limit=5, consumer="me", lease_ms=10_000)
     yield claimed
     yield await q.ack(claimed[0], b"result")
@@ -231,6 +232,9 @@ async def refusals(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
         bad.publish_batch("t", []),
         bad.publish_batch("t", [b"x"]),
         bad.publish_batch("t", "messages"),
+        bad.publish_batch("t", [NewMessage(b"x")], batch_id=""),
+        bad.publish_batch("t", [NewMessage(b"x")], batch_id=7),
+        bad.publish_batch("t", [NewMessage(b"x")], batch_id="x" * 513),
         bad.publish_batch("t", [NewMessage(7)]),  # type: ignore[arg-type]
         bad.publish_batch("t", [NewMessage(b"x")] * 10_001),
         bad.publish_batch("t", [NewMessage(b"x")] * 4),

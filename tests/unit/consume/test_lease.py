@@ -62,9 +62,9 @@ async def test_e1_json_that_does_not_fit_says_where(lease: Lease) -> None:
 
 
 async def test_a_clean_exit_acks_with_the_result(q: Spy, lease: Lease) -> None:
-    async with lease:
-        assert await state_of(q, lease) is State.IN_FLIGHT
-        lease.result = b"paid"
+    assert await state_of(q, lease) is State.IN_FLIGHT
+    async with lease as entered:
+        entered.result = b"paid"
     assert lease.settled
     result = await q.result("q", lease.message.id)
     assert result is not None
@@ -225,20 +225,26 @@ async def test_losing_the_claim_cuts_the_body_off(
 async def test_a_cancellation_from_outside_is_not_swallowed_with_a_lost_claim(
     q: Spy, lease: Lease, clock: FakeClock
 ) -> None:
+    seen: list[str] = []
+
     async def work() -> None:
         async with lease:
             try:
                 await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                task.cancel()
-                raise
+            finally:
+                seen.append("cleaning up")
+                await asyncio.Event().wait()
+        seen.append("after")
 
     task = asyncio.create_task(work())
     await turns()
     await q.release(lease.delivery)
     await pass_time(clock, 30_000)
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    assert seen == ["cleaning up"]
+    task.cancel()
+    await asyncio.wait((task,))
+    assert task.cancelled()
+    assert seen == ["cleaning up"]
 
 
 async def test_a_settlement_that_failed_can_be_tried_again(q: Spy, lease: Lease) -> None:

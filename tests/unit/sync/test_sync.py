@@ -201,6 +201,35 @@ def test_closing_ends_a_call_that_waits() -> None:
     assert all(isinstance(error, StoreClosed) for error in caught)
 
 
+def test_threads_that_call_while_it_closes_are_all_told() -> None:
+    """Whatever the moment: each has its answer or ``StoreClosed``, and nobody waits for ever."""
+    for _ in range(20):
+        q = sync.open("memory://")
+        barrier = threading.Barrier(5)
+        answers: list[object] = []
+
+        def call(
+            q: SyncVerbs = q, barrier: threading.Barrier = barrier, answers: list[object] = answers
+        ) -> None:
+            barrier.wait()
+            for _ in range(20):
+                try:
+                    answers.append(q.publish("t", b"x").id)
+                except StoreClosed as error:
+                    answers.append(error)
+
+        threads = [threading.Thread(target=call) for _ in range(3)]
+        threads.append(threading.Thread(target=lambda q=q, b=barrier: (b.wait(), q.close())))
+        for thread in threads:
+            thread.start()
+        barrier.wait()
+        q.close()
+        for thread in threads:
+            thread.join(timeout=20)
+            assert not thread.is_alive()
+        assert len(answers) == 60
+
+
 def test_an_interrupt_cancels_the_call(q: SyncVerbs) -> None:
     """Ctrl-C while a claim waits: a message that comes later is given to somebody else."""
     q.create_queue("jobs")

@@ -56,6 +56,8 @@ class PublishQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
     durability: str | None = None
     """``fsync`` or ``os``; a batch or a header may say it too."""
+    batch_id: str | None = None
+    """Of an Arrow batch, which has no other place for it."""
 
 
 async def publish(call: Call, query: PublishQuery, body: bytes) -> PublishReply:
@@ -64,25 +66,29 @@ async def publish(call: Call, query: PublishQuery, body: bytes) -> PublishReply:
     durability: Durability = query.durability or "fsync"
     if media == BATCH_MSGPACK:
         batch = _BATCH.from_msgpack(body)
-        return await _publish_batch(call, batch.messages, query.durability or batch.durability)
+        durability = query.durability or batch.durability
+        return await _publish_batch(call, batch.messages, durability, batch.batch_id)
     if media == BATCH_JSON:
         given = _JSON_BATCH.from_json(body)
         messages = [to_new_message(message) for message in given.messages]
-        return await _publish_batch(call, messages, query.durability or given.durability)
+        durability = query.durability or given.durability
+        return await _publish_batch(call, messages, durability, given.batch_id)
     if media == ARROW_STREAM:
         from penstock.wire.arrow import read_messages  # noqa: PLC0415  (an extra)
 
-        return await _publish_batch(call, read_messages(body), durability)
+        return await _publish_batch(call, read_messages(body), durability, query.batch_id)
     return await _publish_one(call, body, durability)
 
 
 async def _publish_batch(
-    call: Call, messages: Sequence[NewMessage], durability: Durability
+    call: Call, messages: Sequence[NewMessage], durability: Durability, batch_id: str | None
 ) -> PublishReply:
     trace = _trace(call.headers)
     if trace:
         messages = [_traced(message, trace) for message in messages]
-    reply = await call.broker.publish_batch(call.name, messages, durability=durability)
+    reply = await call.broker.publish_batch(
+        call.name, messages, durability=durability, batch_id=batch_id
+    )
     call.service.metrics.published(len(messages))
     return reply
 

@@ -2,24 +2,41 @@
 
 The id's record is written in the same commit as its message. To forget ids without
 looking at all of them, each commit also writes its ids under the minute their window ends.
+
+A batch id stands for a whole batch and what was answered to it. Its messages have consecutive
+ids and offsets, but for replacements and duplicates among them, so its record is a few runs,
+mostly one.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
 
+from penstock.model.message import MessageId, Offset, Published
 from penstock.storage.keyvalue.encoding import Reader, pack_var_bytes, seal, unseal, untangle
-from penstock.storage.keyvalue.keys import DEDUP_SLOT_PREFIX, dedup_key, dedup_slot_key
+from penstock.storage.keyvalue.keys import (
+    DEDUP_SLOT_PREFIX,
+    batch_key,
+    dedup_key,
+    dedup_slot_key,
+    is_batch_key,
+)
 from penstock.storage.keyvalue.stage import Stage
 
 __all__ = ["Dedup", "FirstPublish"]
 
 _VALUE = struct.Struct("<QQq")
 _U16 = struct.Struct("<H")
+_AT = struct.Struct("<q")
+#: The first message id and offset of messages that follow one another, how many they are, and
+#: what was said of them.
+_RUN = struct.Struct("<QQIB")
+_DUPLICATE: Final = 1
+_REPLACED: Final = 2
 _SLOT_MS: Final = 60_000
 #: Array counts are 16 bits, and two slots may have to become one.
 _MAX_KEYS: Final = 32_767
@@ -57,6 +74,52 @@ class Dedup:
         self._schedule(key, first.at + window_ms)
         self._serial = first.offset
 
+    def find_batch(
+        self, tenant: str, topic: str, batch_id: str, now: int, window_ms: int
+    ) -> tuple[Published, ...] | None:
+        """What was answered the first time, if that was inside the window."""
+        value = self._stage.get(batch_key(tenant, topic, batch_id))
+        if value is None:
+            return None
+        record = unseal(value, "batch id")
+        if _AT.unpack_from(record)[0] + window_ms <= now:
+            return None
+        return tuple(
+            Published(
+                MessageId(message_id + index),
+                Offset(offset + index),
+                bool(said & _DUPLICATE),
+                bool(said & _REPLACED),
+            )
+            for message_id, offset, count, said in _RUN.iter_unpack(record[_AT.size :])
+            for index in range(count)
+        )
+
+    def remember_batch(
+        self,
+        tenant: str,
+        topic: str,
+        batch_id: str,
+        messages: Sequence[Published],
+        now: int,
+        window_ms: int,
+    ) -> None:
+        """Remember what a batch became."""
+        runs: list[tuple[int, int, int, int]] = []
+        for message in messages:
+            said = message.duplicate * _DUPLICATE + message.replaced * _REPLACED
+            if runs:
+                first, offset, count, before = runs[-1]
+                follows = message.id == first + count and message.offset == offset + count
+                if follows and said == before:
+                    runs[-1] = (first, offset, count + 1, said)
+                    continue
+            runs.append((message.id, message.offset, 1, said))
+        key = batch_key(tenant, topic, batch_id)
+        self._stage.put(key, seal(_AT.pack(now) + b"".join(_RUN.pack(*run) for run in runs)))
+        self._schedule(key, now + window_ms)
+        self._serial = max(self._serial, messages[-1].offset)
+
     def write_to(self, stage: Stage) -> None:
         for slot, keys in self._staged.items():
             for begin in range(0, len(keys), _MAX_KEYS):
@@ -92,7 +155,7 @@ class Dedup:
         value = self._stage.get(key)
         if value is None:
             return 0
-        _, _, at = _VALUE.unpack(unseal(value, "idempotency id"))
+        at = _published_at(key, value)
         tenant, _, topic = untangle(key, _KEY_PREFIX_BYTES)[0].decode().partition("/")
         end = at + window_of(tenant, topic)
         if end <= now:
@@ -105,3 +168,11 @@ class Dedup:
     def _schedule(self, key: bytes, end: int) -> None:
         self._staged.setdefault(end // _SLOT_MS, []).append(key)
         self._stage.mark(self)
+
+
+def _published_at(key: bytes, value: bytes) -> int:
+    if is_batch_key(key):
+        at: int = _AT.unpack_from(unseal(value, "batch id"))[0]
+    else:
+        _, _, at = _VALUE.unpack(unseal(value, "idempotency id"))
+    return at

@@ -194,16 +194,20 @@ class KeyValueEngine(ReadingVerbs, DocumentVerbs, Engine):
         topic: str,
         messages: Sequence[NewMessage],
         durability: Durability = "fsync",
+        batch_id: str | None = None,
     ) -> PublishReply:
         now = self._begin()
         try:
             plan = Plan(self._core, self._core.tenant(tenant), now)
-            plan.add(Outgoing(topic, messages))
+            repeated = batch_id is not None and plan.is_repeated(topic, batch_id)
+            if not repeated:
+                plan.add(Outgoing(topic, messages))
             plan.check_depth()
             published = self._apply(plan)
         except Exception as error:
             raise self._broken(error) from error
-        return PublishReply(published, await self._committer.commit(sync=durability == "fsync"))
+        achieved = await self._committer.commit(sync=durability == "fsync")
+        return PublishReply(published, achieved, repeated)
 
     async def claim(
         self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None

@@ -30,6 +30,7 @@ __all__ = [
     "TOPIC_PREFIX",
     "LogKeys",
     "QueueKeys",
+    "batch_key",
     "bucket_of",
     "check_claim_id",
     "claim_id_of",
@@ -38,6 +39,7 @@ __all__ = [
     "dedup_slot_key",
     "document_key",
     "documents_prefix",
+    "is_batch_key",
     "message_id_of",
     "open_key",
     "payload_key",
@@ -90,6 +92,7 @@ _REPLACED = _OURS + b"\x13"
 QUEUE_NUMBER_KEY: Final = _OURS + b"\x14"
 _REPLACEMENT = _OURS + b"\x15"
 _DOCUMENT = _OURS + b"\x16"
+_BATCH = _OURS + b"\x17"
 
 _LOG = b"\x03\x01"
 _SYSTEM_SEGMENT = _U32.pack(0)
@@ -158,6 +161,16 @@ def tenant_key(tenant: str) -> bytes:
 def dedup_key(tenant: str, topic: str, idempotency_id: str) -> bytes:
     """The message that an idempotency id stands for."""
     return _DEDUP + terminated(f"{tenant}/{topic}".encode()) + idempotency_id.encode()
+
+
+def batch_key(tenant: str, topic: str, batch_id: str) -> bytes:
+    """The messages that a batch id stands for."""
+    return _BATCH + terminated(f"{tenant}/{topic}".encode()) + batch_id.encode()
+
+
+def is_batch_key(key: bytes) -> bool:
+    """Whether the key is a batch id's, not a message's idempotency id."""
+    return key.startswith(_BATCH)
 
 
 def dedup_slot_key(slot: int, offset: int) -> bytes:

@@ -59,6 +59,7 @@ class Plan:
     """What one publish, or the publishes of one settle, will do."""
 
     __slots__ = (
+        "_batch",
         "_core",
         "_created",
         "_ids",
@@ -79,6 +80,8 @@ class Plan:
         #: Keys that this plan has decided about; None: its message is in no queue any more.
         self._keys: dict[tuple[str, str], _Item | None] = {}
         self._created: dict[str, Queue] = {}
+        #: The topic and id of the batch, where it has one and is new.
+        self._batch: tuple[str, str] | None = None
 
     # -- planning ----------------------------------------------------------------------
 
@@ -133,6 +136,19 @@ class Plan:
             reply(Published(message.id, message.offset, False, replaced))
             if new.id is not None and policy.dedup_window_ms:
                 self._ids[topic, new.id] = FirstPublish(message.id, message.offset, now)
+
+    def is_repeated(self, topic: str, batch_id: str) -> bool:
+        """Whether the batch was stored before; then its replies are those of before."""
+        window_ms = self._tenant.topic(topic).dedup_window_ms
+        if not window_ms:
+            return False
+        dedup = self._core.dedup
+        before = dedup.find_batch(self._tenant.name, topic, batch_id, self._now, window_ms)
+        if before is not None:
+            self._replies += before
+            return True
+        self._batch = (topic, batch_id)
+        return False
 
     def check_depth(self, settled: Queue | None = None, leaving: int = 0) -> None:
         """Refuse everything if a queue would pass its max_depth.
@@ -272,6 +288,12 @@ class Plan:
         for (topic, idempotency_id), first in self._ids.items():
             window_ms = self._tenant.topic(topic).dedup_window_ms
             self._core.dedup.remember(self._tenant.name, topic, idempotency_id, first, window_ms)
+        if self._batch is not None:
+            topic, batch_id = self._batch
+            window_ms = self._tenant.topic(topic).dedup_window_ms
+            self._core.dedup.remember_batch(
+                self._tenant.name, topic, batch_id, self._replies, self._now, window_ms
+            )
         return tuple(self._replies)
 
     def _assign(self, queues: Sequence[Queue], batch: list[Logged]) -> None:

@@ -56,6 +56,57 @@ class TestIdempotency(Conformance):
         await store.sweep_all()
         assert await store.publish(msg(id="i"), topic="t") != [first]
 
+    async def test_p4_a_batch_id_stands_for_what_the_batch_became(self, store: Store) -> None:
+        await store.queue()
+        await store.engine.publish(TENANT, "t", [msg(b"open", key="k"), msg(b"old", id="i")])
+        batch = [msg(b"a"), msg(b"b", key="k"), msg(b"c", id="i"), msg(b"d"), msg(b"e")]
+        first = await store.engine.publish(TENANT, "t", batch, batch_id="one")
+        assert [one.replaced for one in first.messages] == [False, True, False, False, False]
+        entries = len(await store.log())
+        # The batch of a repetition does not matter: nothing of it is stored.
+        again = await store.engine.publish(TENANT, "t", [msg(b"x")], batch_id="one")
+        assert (first.repeated, again.repeated) == (False, True)
+        assert again.messages == first.messages
+        assert [one.duplicate for one in again.messages] == [False, False, True, False, False]
+        assert len(await store.log()) == entries
+
+    async def test_p4_batch_ids_are_not_message_ids(self, store: Store) -> None:
+        await store.queue()
+        await store.engine.publish(TENANT, "t", [msg(b"a", id="same")])
+        reply = await store.engine.publish(TENANT, "t", [msg(b"b")], batch_id="same")
+        assert not reply.repeated
+        assert not reply.messages[0].duplicate
+        assert not (await store.engine.publish(TENANT, "u", [msg()], batch_id="same")).repeated
+        stranger = await store.engine.publish(OTHER_TENANT, "t", [msg()], batch_id="same")
+        assert not stranger.repeated
+
+    async def test_p4_a_batch_id_is_forgotten_after_its_window(self, store: Store) -> None:
+        await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=1000))
+        first = await store.engine.publish(TENANT, "t", [msg(), msg()], batch_id="b")
+        store.clock.advance(999)
+        await store.sweep_all()
+        again = await store.engine.publish(TENANT, "t", [msg(), msg()], batch_id="b")
+        assert again.repeated
+        assert again.messages == first.messages
+        store.clock.advance(1)
+        await store.sweep_all()
+        later = await store.engine.publish(TENANT, "t", [msg(), msg()], batch_id="b")
+        assert not later.repeated
+
+    async def test_p4_a_refused_batch_leaves_its_id_free(self, store: Store) -> None:
+        await store.queue(max_depth=1)
+        with pytest.raises(QueueFull):
+            await store.engine.publish(TENANT, "t", [msg(), msg()], batch_id="b")
+        reply = await store.engine.publish(TENANT, "t", [msg()], batch_id="b")
+        assert not reply.repeated
+        assert len(await store.log()) == 1
+
+    async def test_p4_a_topic_without_a_window_remembers_no_batch(self, store: Store) -> None:
+        await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=0))
+        for _ in range(2):
+            reply = await store.engine.publish(TENANT, "t", [msg()], batch_id="b")
+            assert not reply.repeated
+
     async def test_p4_inside_one_batch_too(self, store: Store) -> None:
         await store.queue()
         reply = await store.engine.publish(

@@ -227,6 +227,29 @@ class TestReady(Conformance):
         assert "q" in ear.heard()
         assert await store.engine.next_due(TENANT, "q") == store.clock.now() + 1000
 
+    async def test_c5_time_that_a_sweep_lets_take_effect_is_told(self, store: Store) -> None:
+        """Whoever looked before it and asks for ``next_due`` after it would hear of neither."""
+        await store.queue()
+        await store.publish(b"held")
+        await store.claim_one(lease_ms=1000)
+        await store.publish(msg(deliver_at=store.clock.now() + 2000))
+        ear = listen(store)
+        for _ in range(2):
+            store.clock.advance(1000)
+            assert ear.heard() == set()
+            await store.sweep_all()
+            assert ear.heard() == {"q"}
+
+    async def test_c5_time_that_a_claim_lets_take_effect_is_told(self, store: Store) -> None:
+        """It may take less than what has become available."""
+        await store.queue()
+        deliver_at = store.clock.now() + 1000
+        await store.publish(msg(deliver_at=deliver_at), msg(deliver_at=deliver_at))
+        ear = listen(store)
+        store.clock.advance(1000)
+        await store.claim_one()
+        assert ear.heard() == {"q"}
+
     async def test_committed_work_is_told(self, store: Store) -> None:
         if not store.engine.capabilities.persistent:
             pytest.skip("nothing is made durable")

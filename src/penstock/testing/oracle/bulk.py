@@ -123,6 +123,7 @@ def sweep(store: Store, options: EngineOptions, now: int, limit: int) -> SweepRe
             partitions.drop_dead_consumers(store, queue, now)
         _retain_deliveries(store, queue, now, tally)
     _forget_ids(store, now, tally)
+    _forget_batches(store, now, tally)
     for entry in list(store.log):
         if _may_leave_log(store, options, entry, now):
             if not tally.may_go_on():
@@ -162,6 +163,16 @@ def _forget_ids(store: Store, now: int, tally: Tally) -> None:
             if not tally.may_go_on():
                 return
             del store.ids[(tenant, topic, idempotency_id)]
+            tally.ids_forgotten += 1
+
+
+def _forget_batches(store: Store, now: int, tally: Tally) -> None:
+    for batch, (at, _) in list(store.batches.items()):
+        policy = store.topics.get(batch[:2], TopicPolicy())
+        if at + policy.dedup_window_ms <= now:
+            if not tally.may_go_on():
+                return
+            del store.batches[batch]
             tally.ids_forgotten += 1
 
 

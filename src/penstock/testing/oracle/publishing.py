@@ -22,7 +22,7 @@ from penstock.storage.contract import EngineOptions, Outgoing
 from penstock.testing.oracle import transitions
 from penstock.testing.oracle.state import Entry, Queue, Store
 
-__all__ = ["OFFSET_STEP", "RETRY_AFTER_MS", "publish", "route"]
+__all__ = ["OFFSET_STEP", "RETRY_AFTER_MS", "publish", "publish_batch", "route"]
 
 #: Offsets have gaps, so that a test that counts on their being dense fails on the oracle.
 OFFSET_STEP = 3
@@ -49,6 +49,27 @@ def publish(
                 retry_after_ms=RETRY_AFTER_MS,
             )
     return published
+
+
+def publish_batch(
+    store: Store,
+    options: EngineOptions,
+    now: int,
+    tenant: str,
+    batch: Outgoing,
+    batch_id: str | None,
+) -> tuple[tuple[Published, ...], bool]:
+    """Publish, unless the batch id was seen inside the window: then what was said then (P4)."""
+    if batch_id is None:
+        return publish(store, options, now, tenant, [batch]), False
+    window_ms = store.topics.get((tenant, batch.topic), TopicPolicy()).dedup_window_ms
+    seen = store.batches.get((tenant, batch.topic, batch_id))
+    if seen is not None and seen[0] + window_ms > now:
+        return seen[1], True
+    published = publish(store, options, now, tenant, [batch])
+    if window_ms > 0:
+        store.batches[tenant, batch.topic, batch_id] = (now, published)
+    return published, False
 
 
 def route(store: Store, queue: Queue, limit: int, now: int) -> RouteReply:

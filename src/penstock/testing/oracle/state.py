@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from penstock.errors import UnknownMessage, UnknownQueue
 from penstock.model.delivery import Event, Receipt
 from penstock.model.limits import DLQ_SUFFIX, is_dead_letter
-from penstock.model.message import Message, MessageId, Offset
+from penstock.model.message import Message, MessageId, Offset, Published
 from penstock.model.queue import QueuePolicy, TopicPolicy
 from penstock.model.states import LIVE, State
 
@@ -137,6 +137,8 @@ class Store:
     topics: dict[tuple[str, str], TopicPolicy] = field(default_factory=dict)
     ids: dict[Id, tuple[int, MessageId, Offset]] = field(default_factory=dict)
     """Idempotency id to when, which message, which entry (P4)."""
+    batches: dict[Id, tuple[int, tuple[Published, ...]]] = field(default_factory=dict)
+    """Batch id to when, and what its messages became (P4)."""
     keys: dict[Id, MessageId] = field(default_factory=dict)
     """Open keys: nothing of the message was claimed, purged or expired yet."""
     archived: dict[str, Offset] = field(default_factory=dict)
@@ -153,6 +155,7 @@ class Store:
         twin.queues = {n: q.copy() for n, q in self.queues.items()}
         twin.topics = dict(self.topics)
         twin.ids = dict(self.ids)
+        twin.batches = dict(self.batches)
         twin.keys = dict(self.keys)
         twin.archived = dict(self.archived)
         twin.documents = dict(self.documents)

@@ -263,7 +263,7 @@ async def _write_more(engine: KeyValueEngine, clock: FakeClock) -> None:
     await engine.publish("default", "mail", [NewMessage(b"3", key="k")])
     now = clock.now()
     late = NewMessage(b"l", deliver_at=now + 10, expires_at=now + 20)
-    await engine.publish("default", "late", [late])
+    await engine.publish("default", "late", [late], batch_id="b1")
     await engine.claim("default", "mail", "w1", 1, None)
     await engine.put_document("keys", "k1", b"{}")
 

@@ -147,6 +147,7 @@ def test_claim_ranges_hold_exactly_those_messages(
         (keys.replacement_key(6), "010715 0000000000000006"),
         (keys.document_key("keys", "k1"), "010716 6b65797300 6b31"),
         (keys.documents_prefix("keys"), "010716 6b65797300"),
+        (keys.batch_key("default", "late", "b1"), "010717 64656661756c742f6c61746500 6231"),
         (keys.SEQ_BLOCK_KEY, "0301 00000000 20"),
         (keys.segment_meta_key(1), "0301 00000000 30 00000001"),
     ],

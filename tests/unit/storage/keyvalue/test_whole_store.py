@@ -87,6 +87,7 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "010714": (),
     "010715": (U64,),
     "010716": (TB, REST),
+    "010717": (TB, REST),
 }
 
 
@@ -219,6 +220,7 @@ VALUES: dict[str, Callable[[bytes], object]] = {
     "010714": _sealed_size(8),
     "010715": _sealed_size(8),
     "010716": _sealed(0),
+    "010717": _sealed(29),
     "0301..10": _log_entry,
     "0301..20": _size(16),
     "0301..30": _size(16),
@@ -276,7 +278,8 @@ class Workload:
         ):
             case "publish":
                 batch = [self.message() for _ in range(rnd.randrange(1, 6))]
-                await engine.publish(tenant, rnd.choice(TOPICS), batch)
+                batch_id = rnd.choice([None, None, f"b{rnd.randrange(50)}"])
+                await engine.publish(tenant, rnd.choice(TOPICS), batch, batch_id=batch_id)
             case "claim" if known:
                 consumer = rnd.choice(["w1", "w2"])
                 claimed = await engine.claim(tenant, queue, consumer, 5, rnd.choice([None, 1000]))

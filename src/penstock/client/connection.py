@@ -1,0 +1,111 @@
+"""One connection: a request at a time, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.client.http import NotHttp, Reply, ReplyReader
+from penstock.errors import BadReply
+
+__all__ = ["Connection", "Lost"]
+
+
+class Lost(Exception):
+    """No reply came."""
+
+    def __init__(self, cause: str, *, sent: bool, hopeless: bool = False) -> None:
+        super().__init__(cause)
+        self.sent = sent
+        """The request may have been acted upon."""
+        self.hopeless = hopeless
+        """Trying again meets the same: a certificate does not change by waiting."""
+
+
+class Connection(asyncio.Protocol):
+    """A socket to the server, and the reader of what it answers."""
+
+    __slots__ = ("_loop", "_reader", "_reply", "_transport", "idle_since", "is_open")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._reader = ReplyReader()
+        self._reply: asyncio.Future[Reply] | None = None
+        self._transport: asyncio.Transport | None = None
+        self.is_open = False
+        """Whether another request may be sent."""
+        self.idle_since = 0.0
+
+    async def exchange(self, request: bytes, timeout_s: float) -> Reply:
+        """Send the request and wait for its reply; ``Lost`` if none comes.
+
+        Whoever is cancelled takes the connection along: its reply may still be on the way.
+        """
+        assert self._transport is not None
+        assert self._reply is None
+        reply: asyncio.Future[Reply] = self._loop.create_future()
+        self._reply = reply
+        # Cheaper than ``asyncio.timeout``, which is for any code; this is for one future.
+        timer = self._loop.call_later(timeout_s, self._fail, Lost("no answer in time", sent=True))
+        try:
+            self._transport.write(request)
+            return await reply
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+        finally:
+            timer.cancel()
+            self._reply = None
+
+    def abort(self) -> None:
+        """Give it up at once."""
+        self.is_open = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- what the event loop tells -----------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is open."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        """A part of a reply has come."""
+        if self._reply is None:
+            # Nobody asked: a server that says good-bye, or one that is out of step.
+            self.abort()
+            return
+        try:
+            reply = self._reader.feed(data)
+        except NotHttp as error:
+            self._fail(BadReply(f"What answered does not speak HTTP: {error}."))
+            return
+        if reply is not None:
+            self._answer(reply)
+
+    def eof_received(self) -> None:
+        """The server sends no more."""
+        self.is_open = False
+        reply = self._reader.end()
+        if reply is not None:
+            self._answer(reply)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It is over."""
+        self.is_open = False
+        cause = "the connection ended" if error is None else str(error) or type(error).__name__
+        if self._reader.begun:
+            cause += " in the middle of the reply"
+        self._fail(Lost(cause, sent=True))
+
+    def _answer(self, reply: Reply) -> None:
+        if not self._reader.keep:
+            self.abort()
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_result(reply)
+
+    def _fail(self, error: Exception) -> None:
+        self.abort()
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_exception(error)

@@ -1,0 +1,211 @@
+"""HTTP/1.1, as far as the client speaks it: replies made of bytes as they come.
+
+It reads what servers and proxies send: replies of a known length, in chunks, or up to the end of
+the connection, and interim replies before them. What breaks the protocol is ``NotHttp``; it is
+not guessed at. There is no compression, since none is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+__all__ = ["NotHttp", "Reply", "ReplyReader"]
+
+#: A reply's status line and headers; ours have a tenth of a kilobyte.
+_MAX_HEAD_BYTES: Final = 64 * 1024
+_MAX_DIGITS: Final = 15
+_MAX_RETRY_AFTER_S: Final = 3600
+#: Replies that have no body, whatever their headers say.
+_BODILESS: Final = frozenset({204, 304})
+_SWITCHING: Final = 101
+
+
+class NotHttp(Exception):
+    """What came is no reply."""
+
+
+class Reply(Struct, frozen=True, gc=False):
+    """What came back."""
+
+    status: int
+    body: bytes
+    retry_after_ms: int | None = None
+
+
+class ReplyReader:
+    """Reads one reply after the other from one connection."""
+
+    __slots__ = (
+        "_buffer",
+        "_chunks",
+        "_length",
+        "_missing",
+        "_parts",
+        "_retry_after_ms",
+        "_status",
+        "begun",
+        "keep",
+    )
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self.begun = False
+        """Whether a part of the reply has come."""
+        self.keep = True
+        """Whether the connection is good for another request after this reply."""
+        self._status = 0
+        self._retry_after_ms: int | None = None
+        #: Of the body; None: it comes in chunks, or ends with the connection.
+        self._length: int | None = None
+        #: What has come and is not understood yet: the head, or chunks.
+        self._buffer = bytearray()
+        #: The body so far, where it comes in chunks.
+        self._chunks: bytearray | None = None
+        #: The body so far, where it does not, and how much of it is still to come.
+        self._parts: list[bytes] = []
+        self._missing = 0
+
+    def feed(self, data: bytes) -> Reply | None:
+        """Take what has come; the reply, once it is whole."""
+        self.begun = True
+        if not self._status:
+            self._buffer += data
+            if not self._read_head():
+                return None
+            if self._chunks is not None:
+                return self._read_chunks(self._chunks)
+            data = bytes(self._buffer)
+        elif self._chunks is not None:
+            self._buffer += data
+            return self._read_chunks(self._chunks)
+        self._parts.append(data)
+        self._missing -= len(data)
+        if self._length is None or self._missing > 0:
+            return None
+        body = data if len(self._parts) == 1 else b"".join(self._parts)
+        # Whatever follows was not asked for, and nobody knows what it would answer.
+        return self._whole(body[: self._length], keep=self.keep and not self._missing)
+
+    def end(self) -> Reply | None:
+        """The connection has ended; the reply, if that was its end."""
+        if self._status and self._length is None and self._chunks is None:
+            return self._whole(b"".join(self._parts), keep=False)
+        return None
+
+    def _whole(self, body: bytes, *, keep: bool) -> Reply:
+        reply = Reply(self._status, body, self._retry_after_ms)
+        self._begin()
+        self.keep = keep
+        return reply
+
+    # -- the head ----------------------------------------------------------------------
+
+    def _read_head(self) -> bool:
+        """Read up to the body; whether it has come so far."""
+        while True:
+            end = self._buffer.find(b"\r\n\r\n")
+            if end < 0:
+                if len(self._buffer) > _MAX_HEAD_BYTES:
+                    raise NotHttp("its head does not end")
+                if not b"HTTP/1."[: len(self._buffer)].startswith(self._buffer[:7]):
+                    raise NotHttp("it does not begin like a reply")
+                return False
+            first, *lines = self._buffer[:end].decode("latin-1").split("\r\n")
+            del self._buffer[: end + 4]
+            status = _status(first)
+            if status >= 200:
+                self._status = status
+                self._read_headers(lines, old=first.startswith("HTTP/1.0"))
+                return True
+            if status == _SWITCHING:
+                raise NotHttp("it changes the protocol")
+            # An interim reply: the one that counts is still to come.
+
+    def _read_headers(self, lines: list[str], *, old: bool) -> None:
+        connection = ""
+        for line in lines:
+            name, colon, value = line.partition(":")
+            if not colon:
+                raise NotHttp("a header has no value")
+            match name.lower():
+                case "content-length":
+                    self._read_length(value.strip())
+                case "transfer-encoding":
+                    if value.strip().lower() != "chunked":
+                        raise NotHttp("its transfer encoding is unknown")
+                    self._chunks = bytearray()
+                case "connection":
+                    connection = value.lower()
+                case "retry-after":
+                    self._retry_after_ms = _retry_after_ms(value.strip())
+        if self._status in _BODILESS:
+            self._length, self._chunks = 0, None
+        elif self._chunks is not None and self._length is not None:
+            raise NotHttp("it has a length and chunks")
+        self._missing = self._length or 0
+        self.keep = "keep-alive" in connection if old else "close" not in connection
+
+    def _read_length(self, value: str) -> None:
+        if not value.isascii() or not value.isdigit() or len(value) > _MAX_DIGITS:
+            raise NotHttp("its length is not a number")
+        length = int(value)
+        if self._length is not None and self._length != length:
+            raise NotHttp("it has two lengths")
+        self._length = length
+
+    # -- chunks ------------------------------------------------------------------------
+
+    def _read_chunks(self, body: bytearray) -> Reply | None:
+        buffer = self._buffer
+        start = 0
+        while True:
+            end = buffer.find(b"\r\n", start)
+            if end < 0:
+                break
+            size = _chunk_size(bytes(buffer[start:end]))
+            begin = end + 2
+            if not size:
+                # After the last chunk come trailers, which say nothing to us, and an empty line.
+                close = buffer.find(b"\r\n\r\n", end)
+                if close < 0:
+                    break
+                return self._whole(bytes(body), keep=self.keep and len(buffer) == close + 4)
+            if len(buffer) < begin + size + 2:
+                break
+            if buffer[begin + size : begin + size + 2] != b"\r\n":
+                raise NotHttp("a chunk is longer than it says")
+            body += memoryview(buffer)[begin : begin + size]
+            start = begin + size + 2
+        del buffer[:start]
+        if buffer.find(b"\r\n") < 0 and len(buffer) > _MAX_HEAD_BYTES:
+            raise NotHttp("a chunk does not begin")
+        return None
+
+
+def _status(line: str) -> int:
+    """``HTTP/1.1 200 OK``."""
+    version, _, rest = line.partition(" ")
+    code = rest[:3]
+    if version not in {"HTTP/1.1", "HTTP/1.0"} or not (code.isascii() and code.isdigit()):
+        raise NotHttp("it does not begin like a reply")
+    if len(code) != 3 or rest[3:4] not in {"", " "} or code < "100":
+        raise NotHttp("its status is none")
+    return int(code)
+
+
+def _chunk_size(line: bytes) -> int:
+    digits = line.partition(b";")[0].strip()
+    if not digits or len(digits) > _MAX_DIGITS or digits.strip(b"0123456789abcdefABCDEF"):
+        raise NotHttp("the size of a chunk is not a number")
+    return int(digits, 16)
+
+
+def _retry_after_ms(value: str) -> int | None:
+    """Whole seconds; a date, which is the other form, is not worth understanding."""
+    if not value.isascii() or not value.isdigit() or len(value) > _MAX_DIGITS:
+        return None
+    return min(int(value), _MAX_RETRY_AFTER_S) * 1000

@@ -1,0 +1,131 @@
+"""A process that has imported everything, and forks a server whenever it is told to.
+
+Run as a program it reads commands from its standard input, one a line, and answers each with a
+line of JSON: ``start ARGUMENTS…`` forks a child that runs ``penstock serve ARGUMENTS…`` as the
+command line would, ``kill`` is kill -9, ``stop`` is SIGTERM. A server then begins in some
+milliseconds instead of a second of importing, which makes room for more kills. What the child
+prints, its announcement, comes between the answers. At the end of the input the child is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, Self
+
+#: A server that says nothing for so long is stuck.
+SILENCE_S = 60
+
+
+class Nursery:
+    """The other side: servers on demand, one at a time."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def open(cls, folder: Path) -> Self:
+        """Its servers log to ``server.log`` below the folder."""
+        with (folder / "server.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                __file__,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=folder,
+            )
+        return cls(process)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        await self._process.wait()
+
+    async def start(self, *args: str) -> int:
+        """Fork a server; returns its pid. It is not up yet."""
+        return (await self._ask(f"start {' '.join(args)}", "pid"))["pid"]
+
+    async def ready(self) -> str:
+        """The server's URL, once it answers."""
+        return (await self._answer("url"))["url"]
+
+    async def kill(self) -> None:
+        """kill -9, whatever it was doing."""
+        ended = await self._ask("kill", "code")
+        assert ended["code"] == -signal.SIGKILL, f"it had ended by itself: {ended}"
+
+    async def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        return (await self._ask("stop", "code"))["code"]
+
+    async def _ask(self, command: str, key: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(command.encode() + b"\n")
+        return await self._answer(key)
+
+    async def _answer(self, key: str) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        async with asyncio.timeout(SILENCE_S):
+            while True:
+                line = await self._process.stdout.readline()
+                assert line, "the nursery has ended"
+                answer = json.loads(line)
+                if key in answer:
+                    return answer
+
+
+def _serve(args: list[str]) -> None:
+    """In the child: what ``penstock serve`` does, and nothing after it."""
+    from penstock.cli import main
+
+    try:
+        sys.argv = ["penstock", "serve", "--json", *args]
+        main()
+    except SystemExit as end:
+        sys.stdout.flush()
+        os._exit(end.code if isinstance(end.code, int) else 0)
+    except BaseException:  # noqa: BLE001  (a child must not go on as a nursery)
+        traceback.print_exc()
+    os._exit(1)
+
+
+def _tell(**answer: int) -> None:
+    os.write(1, json.dumps(answer).encode() + b"\n")
+
+
+def _run() -> None:
+    # What a server imports, before there is a thread or a store that a fork would break.
+    import penstock.cli.serve
+    import penstock.server.serve
+    import penstock.storage.keyvalue.adapters.rocksdb  # noqa: F401
+
+    child = 0
+    signals = {"kill": signal.SIGKILL, "stop": signal.SIGTERM, "": signal.SIGKILL}
+    while True:
+        command, *args = (sys.stdin.readline().strip() or " ").split(" ")
+        if command == "start":
+            child = os.fork()
+            if not child:
+                _serve(args)
+            _tell(pid=child)
+        elif child:
+            os.kill(child, signals[command])
+            _, status = os.waitpid(child, 0)
+            child = 0
+            _tell(code=os.waitstatus_to_exitcode(status))
+        if not command:
+            return
+
+
+if __name__ == "__main__":
+    _run()

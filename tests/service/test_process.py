@@ -1,0 +1,241 @@
+"""The process: it says when it is ready, ends well when told to, and loses nothing by a kill."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+import penstock
+from tests.service.serving import Serve, Served, ended, read_line, unused_port
+
+#: Ending takes some tenths of a second on an idle machine; a grace period is thirty.
+SOON_S = 8
+JSON = "Content-Type: application/json\r\n"
+
+
+class Wire:
+    """A connection on which requests are written by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, text: str) -> None:
+        self.writer.write(text.encode())
+        await self.writer.drain()
+
+    async def rest(self) -> str:
+        """Everything until the server closes the connection."""
+        async with asyncio.timeout(SOON_S):
+            return (await self.reader.read()).decode()
+
+    async def end(self) -> str:
+        """The status line's beginning; nothing if the connection was cut without a reply."""
+        try:
+            return (await self.rest())[:12]
+        except ConnectionResetError:
+            return ""
+
+    async def head(self) -> str:
+        async with asyncio.timeout(SOON_S):
+            return (await self.reader.readuntil(b"\r\n\r\n")).decode()
+
+
+@asynccontextmanager
+async def wire(server: Served) -> AsyncIterator[Wire]:
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    try:
+        yield Wire(reader, writer)
+    finally:
+        writer.close()
+
+
+def post(path: str, body: str, length: int | None = None) -> str:
+    """A request, of which the body may be the beginning only."""
+    announced = len(body) if length is None else length
+    return f"POST {path} HTTP/1.1\r\nHost: x\r\n{JSON}Content-Length: {announced}\r\n\r\n{body}"
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    """Wait for another process."""
+    async with asyncio.timeout(30):
+        while not await asyncio.to_thread(holds):  # noqa: ASYNC110  (it cannot tell us)
+            await asyncio.sleep(0.02)
+
+
+def gauge(server: Served, name: str) -> float:
+    text = server.call("GET", "/metrics").body.decode()
+    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+# -- starting ------------------------------------------------------------------------------
+
+
+def test_it_answers_as_soon_as_it_says_so(serve: Serve) -> None:
+    server = serve()
+    assert server.told == {"url": server.url, "store": serve.store, "auth": False, "key": None}
+    assert server.call("GET", "/readyz").json()["status"] == "ready"
+    assert server.stop() == 0
+    with pytest.raises(ConnectionRefusedError):
+        server.call("GET", "/healthz")
+
+
+def test_a_store_that_is_in_use_is_refused(serve: Serve) -> None:
+    first = serve()
+    second, log = serve.begin("--json")
+    assert second.wait(60) == 7
+    assert "is open already" in log.read_text()
+    assert first.call("GET", "/readyz").status == 200
+    assert first.stop() == 0
+
+
+def test_e1_a_port_that_is_in_use_is_refused(serve: Serve) -> None:
+    """By a stranger, and by another server; before the store is touched."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        process, log = serve.begin("--json", store=f"rocksdb://{serve.folder}/new", port=port)
+        assert process.wait(60) == 3
+        assert f"Cannot listen on 127.0.0.1:{port}: something else listens there" in log.read_text()
+    first = serve()
+    process, log = serve.begin("--json", store=f"rocksdb://{serve.folder}/new", port=first.port)
+    assert process.wait(60) == 3
+    assert "something else listens there" in log.read_text()
+    assert not (serve.folder / "new").exists()
+
+
+def test_of_servers_that_start_at_once_on_a_port_one_gets_it(serve: Serve) -> None:
+    """The HTTP server would let them share it, and each caller would meet one at random."""
+    port = unused_port()
+    begun = [
+        serve.begin("--json", store=f"rocksdb://{serve.folder}/{number}", port=port)[0]
+        for number in range(3)
+    ]
+    lines = [line for process in begun if (line := read_line(process, 60))]
+    assert len(lines) == 1
+    assert sorted(code for process in begun if (code := process.poll()) is not None) == [3, 3]
+
+
+async def test_whoever_started_it_may_close_its_output(serve: Serve) -> None:
+    port = unused_port()
+    process, _ = serve.begin(port=port)
+    assert process.stdout is not None
+    process.stdout.close()
+    async with penstock.connect(f"http://127.0.0.1:{port}") as client:
+        await client.publish("orders", b"x")
+    process.send_signal(signal.SIGTERM)
+    assert await ended(process) == 0
+
+
+# -- stopping ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
+async def test_what_is_under_way_is_answered(number: signal.Signals, serve: Serve) -> None:
+    server = serve()
+    assert server.call("PUT", "/v1/queues/jobs", {"filter": "topic = 'jobs'"}).status == 200
+    async with wire(server) as claim, wire(server) as stream, wire(server) as publish:
+        await claim.send(post("/v1/queues/jobs/claims", '{"wait_ms": 30000}'))
+        await stream.send("GET /v1/queues/jobs/stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert "text/event-stream" in await stream.head()
+        await publish.send(post("/v1/topics/orders/messages", '{"order":', length=11))
+        # The three, and the one that asks.
+        await eventually(lambda: gauge(server, "penstock_calls_active") == 4)
+        await eventually(lambda: gauge(server, "penstock_waits_active") == 2)
+        server.process.send_signal(number)
+        assert (await claim.rest()).endswith('{"deliveries":[]}')
+        assert (await stream.rest()).endswith("0\r\n\r\n")
+        # It is stopping by now, and the publish that it has half of is still taken.
+        await publish.send("7}")
+        reply = await publish.rest()
+        assert reply.startswith("HTTP/1.1 201")
+        assert '"durability":"fsync"' in reply
+    assert await ended(server.process) == 0
+    assert "WARNING" not in server.said()
+    async with penstock.open(serve.store) as broker:
+        (delivery,) = await broker.claim("orders")
+        assert delivery.payload == b'{"order":7}'
+        assert (await broker.stats("jobs")).grants == 0
+
+
+async def test_idle_connections_do_not_hold_up_a_stop(serve: Serve) -> None:
+    """Kept alive after a call, opened without one, and in the middle of a request's head.
+
+    The last kind is not told from a slow caller: it has until its time-out.
+    """
+    server = serve("--header-timeout-s", "1")
+    loop = asyncio.get_running_loop()
+    connections: list[Wire] = []
+    for number in range(60):
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        connections.append(Wire(reader, writer))
+        if number % 3 == 0:
+            await connections[-1].send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert "200 OK" in await connections[-1].head()
+        elif number % 3 == 1:
+            await connections[-1].send("GET /healthz HTTP/1.1\r\nHos")
+    begun = loop.time()
+    server.process.send_signal(signal.SIGTERM)
+    assert await ended(server.process) == 0
+    assert loop.time() - begun < SOON_S
+    for connection in connections:
+        connection.writer.close()
+
+
+async def test_a_call_that_never_ends_is_given_up_after_the_grace_period(serve: Serve) -> None:
+    """Its caller is cut; nothing of it is in the store (P2)."""
+    server = serve("--grace-s", "1")
+    async with wire(server) as publish:
+        await publish.send(post("/v1/topics/orders/messages", '{"order":', length=11))
+        await eventually(lambda: gauge(server, "penstock_calls_active") == 2)
+        begun = asyncio.get_running_loop().time()
+        server.process.send_signal(signal.SIGTERM)
+        assert await ended(server.process) == 0
+        assert 0.9 < asyncio.get_running_loop().time() - begun < SOON_S
+        assert await publish.end() in {"", "HTTP/1.1 500"}
+    assert "still under way after 1 s" in server.said()
+    async with penstock.open(serve.store) as broker:
+        assert await broker.log_end() == 0
+
+
+def test_being_told_twice_is_being_told_once(serve: Serve) -> None:
+    server = serve()
+    server.process.send_signal(signal.SIGTERM)
+    server.process.send_signal(signal.SIGINT)
+    assert server.stop() == 0
+    assert server.said().count("Stopping.") == 1
+
+
+# -- being killed ----------------------------------------------------------------------------
+
+
+async def test_p1_what_was_acknowledged_is_there_after_kill_9(serve: Serve) -> None:
+    server = serve(port=unused_port())
+    async with penstock.connect(server.url) as client:
+        for number in range(20):
+            await client.publish("orders", {"order": number}, id=f"order-{number}")
+        done, held = await client.claim("orders", limit=2)
+        await client.ack(done, b"result")
+        server.kill()
+        # The same client, over the restart: it did not have to know.
+        server = serve(port=server.port)
+        # P4: the same ids again store nothing.
+        again = await client.publish("orders", {"order": 0}, id="order-0")
+        assert again.duplicate
+        await client.ack(held)
+        rest = await client.claim("orders", limit=100)
+        assert [json.loads(item.payload)["order"] for item in rest] == list(range(2, 20))
+        result = await client.result("orders", done.message.id)
+        assert result is not None
+        assert result.result == b"result"
+    assert server.stop() == 0
+    report = serve.run("verify", "--store", serve.store)
+    assert report.returncode == 0, report.stdout
