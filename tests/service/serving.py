@@ -132,9 +132,11 @@ class Serve:
         """The store that servers have unless they are told another."""
         return f"rocksdb://{self.folder}/store"
 
-    def __call__(self, *flags: str, store: str | None = None, port: int = 0) -> Served:
-        """A server that answers."""
-        process, log = self.begin("--json", *flags, store=store, port=port)
+    def __call__(
+        self, *flags: str, store: str | None = None, port: int = 0, files: int | None = None
+    ) -> Served:
+        """A server that answers; it may open so many files."""
+        process, log = self.begin("--json", *flags, store=store, port=port, files=files)
         assert process.stdout is not None
         line = read_line(process, START_S)
         if not line:
@@ -143,14 +145,15 @@ class Serve:
         return Served(process, log, json.loads(line))
 
     def begin(
-        self, *flags: str, store: str | None = None, port: int = 0
+        self, *flags: str, store: str | None = None, port: int = 0, files: int | None = None
     ) -> tuple[subprocess.Popen[bytes], Path]:
         """A server that may or may not come up, and where its log is."""
         log = self.folder / f"server-{len(self._processes)}.log"
+        bounded = () if files is None else ("prlimit", f"--nofile={files}:{files}")
         with log.open("wb") as errors:
             process = subprocess.Popen(
                 [
-                    *(*PENSTOCK, "serve", "--store", store or self.store),
+                    *(*bounded, *PENSTOCK, "serve", "--store", store or self.store),
                     *("--port", str(port), *flags),
                 ],
                 stdin=subprocess.DEVNULL,

@@ -55,5 +55,9 @@ def config(toml: bool) -> None:
         )
         for item in listed
     ]
-    columns = (Column("setting", style="bold"), Column("value"), Column("source", style="dim"))
+    columns = (
+        Column("setting", style="bold"),
+        Column("value", wide=True),
+        Column("source", style="dim", wide=True),
+    )
     printing.table(columns, rows, "")

@@ -83,7 +83,7 @@ def list_keys() -> None:
         columns = (
             Column("id", style="bold"),
             Column("name"),
-            Column("grants"),
+            Column("grants", wide=True),
             Column("created"),
             Column("expires"),
         )

@@ -24,7 +24,7 @@ _DELIVERIES: Final = (
     Column("attempts", right=True),
     Column("at"),
     Column("consumer"),
-    Column("error", style="red"),
+    Column("error", style="red", wide=True),
 )
 _EVENTS: Final = (
     Column("at"),
@@ -32,7 +32,7 @@ _EVENTS: Final = (
     Column("transition"),
     Column("state"),
     Column("consumer"),
-    Column("error", style="red"),
+    Column("error", style="red", wide=True),
 )
 #: What one call of the verb waits at the most; a longer wait is several calls.
 _MAX_WAIT_MS: Final = 30_000

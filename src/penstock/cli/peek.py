@@ -26,8 +26,8 @@ DELIVERIES: Final = (
     Column("attempts", right=True),
     Column("at"),
     Column("consumer"),
-    Column("headers"),
-    Column("error", style="red"),
+    Column("headers", wide=True),
+    Column("error", style="red", wide=True),
 )
 
 
@@ -86,7 +86,7 @@ async def peek(
         async for page in _pages(q, queue, state, where, limit, payloads)
         for item in page.items
     ]
-    columns = (*DELIVERIES, Column("payload")) if payloads else DELIVERIES
+    columns = (*DELIVERIES, Column("payload", wide=True)) if payloads else DELIVERIES
     rows = [
         (*delivery_row(item), preview(item.payload or b"")) if payloads else delivery_row(item)
         for item in items

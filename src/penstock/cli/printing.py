@@ -39,6 +39,9 @@ __all__ = [
 Cell: TypeAlias = str | int | bool | None
 
 _GAP: Final = "  "
+_EMPTY: Final = (None, "")
+#: What a column that may be folded keeps on a narrow terminal.
+_LEAST_WIDE: Final = 16
 
 
 class Column(Struct, frozen=True):
@@ -76,7 +79,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], empty: str)
 
 def fields(pairs: Iterable[tuple[str, Cell]]) -> None:
     """One thing with its fields, a line each; empty ones are left out."""
-    shown = [(name, _plain(value)) for name, value in pairs if value not in (None, "")]
+    shown = [(name, _plain(value)) for name, value in pairs if value not in _EMPTY]
     width = max((len(name) for name, _ in shown), default=0)
     for name, text in shown:
         click.echo(click.style(f"{name:{width}}", dim=True) + _GAP + text)
@@ -148,20 +151,40 @@ def _align(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
 
 def _draw(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
     # A tenth of a second to import, which only a person at a terminal pays.
-    from rich import box  # noqa: PLC0415
+    from rich.cells import cell_len  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    drawn = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for column in columns:
-        drawn.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
-    for row in rows:
-        cells = []
-        for cell, column in zip(row, columns, strict=True):
-            is_number = isinstance(cell, int) and not isinstance(cell, bool)
-            text = f"{cell:,}" if is_number and column.right else _plain(cell)
-            style = "bold red" if column.alarm and cell else column.style
-            cells.append(Text(text, style="dim" if is_number and not cell else style))
-        drawn.add_row(*cells)
-    Console(file=sys.stdout).print(drawn)
+    drawn = Table(box=None, header_style="bold underline", padding=(0, len(_GAP), 0, 0))
+    cells: list[list[Text]] = [[] for _ in rows]
+    needed = 0
+    for place, column in enumerate(columns):
+        shown = [_styled(row[place], column) for row in rows]
+        if not any(text for text, _ in shown):
+            continue  # An empty column only takes room from the others.
+        for line_cells, (text, style) in zip(cells, shown, strict=True):
+            line_cells.append(Text(text, style=style))
+        longest = max(cell_len(text) for text in (column.title, *(text for text, _ in shown)))
+        least = min(longest, _LEAST_WIDE) if column.wide else longest
+        needed += least + len(_GAP)
+        drawn.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            overflow="fold",
+            no_wrap=not column.wide,
+            min_width=least,
+        )
+    for line_cells in cells:
+        drawn.add_row(*line_cells)
+    console = Console(file=sys.stdout)
+    # A narrow terminal wraps the lines; cutting cells would hide what somebody looks for.
+    console.print(drawn, width=max(console.width, needed), crop=False, soft_wrap=True)
+
+
+def _styled(cell: Cell, column: Column) -> tuple[str, str]:
+    is_number = isinstance(cell, int) and not isinstance(cell, bool)
+    text = f"{cell:,}" if is_number and column.right else _plain(cell)
+    if is_number and not cell:
+        return text, "dim"
+    return text, "bold red" if column.alarm else column.style

@@ -23,7 +23,7 @@ _CHECKS: Final = (
     Column("examined", right=True),
     Column("violations", right=True, alarm=True),
     Column("unresolved", right=True),
-    Column("note", style="dim"),
+    Column("note", style="dim", wide=True),
 )
 
 

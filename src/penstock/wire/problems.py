@@ -14,7 +14,14 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from penstock import errors
-from penstock.errors import BadFilter, BadReply, Busy, PenstockError, QueueFull
+from penstock.errors import (
+    BadFilter,
+    BadReply,
+    Busy,
+    PenstockError,
+    QueueFull,
+    SchemaViolation,
+)
 from penstock.model.delivery import Outcome
 
 __all__ = ["Problem", "problem_type", "read_problem", "retry_after_s", "to_error", "to_problem"]
@@ -38,6 +45,8 @@ class Problem(Struct, frozen=True, omit_defaults=True):
     field: str | None = None
     limit: int | str | None = None
     position: int | None = None
+    index: int | None = None
+    """Of the message in its batch that broke a schema."""
     queue: str | None = None
     retry_after_ms: int | None = None
     request_id: str | None = None
@@ -65,6 +74,7 @@ def to_problem(error: PenstockError, request_id: str | None = None) -> Problem:
         field=error.field,
         limit=error.limit,
         position=error.position if isinstance(error, BadFilter) else None,
+        index=error.index if isinstance(error, SchemaViolation) else None,
         queue=error.queue if isinstance(error, QueueFull) else None,
         retry_after_ms=error.retry_after_ms if isinstance(error, QueueFull | Busy) else None,
         request_id=request_id,
@@ -102,6 +112,10 @@ def to_error(problem: Problem) -> PenstockError:
     if kind is BadFilter:
         return BadFilter(
             problem.detail, position=problem.position, field=problem.field, limit=problem.limit
+        )
+    if kind is SchemaViolation:
+        return SchemaViolation(
+            problem.detail, index=problem.index, field=problem.field, limit=problem.limit
         )
     if kind is Busy:
         return Busy(

@@ -161,7 +161,7 @@ async def _preview(q: Verbs, filter: str, start: Start) -> None:
         )
         return
     click.echo(f"{found.count} of {found.scanned} messages in the log match")
-    columns = (Column("id", right=True), Column("topic"), Column("headers"))
+    columns = (Column("id", right=True), Column("topic"), Column("headers", wide=True))
     rows = [
         (entry.message.id, entry.message.topic, printing.headers(entry.message.headers))
         for entry in found.sample

@@ -51,7 +51,7 @@ async def list_queues(q: Verbs) -> None:
     if choices().json:
         printing.document([combined(info, counted) for info, counted in listed])
         return
-    columns = (*NUMBERS, Column("filter", style="dim"))
+    columns = (*NUMBERS, Column("filter", style="dim", wide=True))
     rows = [(*numbers(called(info), counted), info.policy.filter) for info, counted in listed]
     printing.table(columns, rows, "There are no queues.")
 

@@ -6,7 +6,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.errors import BadInput, QueueFull, StaleReceipt, TooLarge, UnknownQueue
+from penstock.errors import (
+    BadInput,
+    QueueFull,
+    SchemaViolation,
+    StaleReceipt,
+    TooLarge,
+    UnknownQueue,
+)
 from penstock.model.delivery import Extend, SettleReply, Verdict
 from penstock.model.message import Outgoing
 from penstock.server.call import Call
@@ -72,7 +79,7 @@ ROUTES: Final = (
         query=Empty,
         body=ConvertedBody(SettleBody, JsonSettleBody, _from_json),
         replies=((JSON, SettleReply),),
-        errors=(BadInput, UnknownQueue, StaleReceipt, TooLarge, QueueFull),
+        errors=(BadInput, UnknownQueue, StaleReceipt, TooLarge, SchemaViolation, QueueFull),
         tag="flow",
     ),
 )
