@@ -7,6 +7,7 @@ import json
 import re
 import resource
 import signal
+import socket
 from collections import Counter
 from contextlib import suppress
 from random import Random
@@ -17,7 +18,7 @@ import penstock
 from penstock.client import Client
 from penstock.errors import UnknownQueue
 from tests.service.attackers import ATTACKS, attack
-from tests.service.serving import Serve, Served
+from tests.service.serving import Serve, Served, ended
 
 CONNECTIONS = 1_000
 #: What a normal call may take meanwhile, on a machine that other tests keep busy.
@@ -105,42 +106,59 @@ def _answers(attacks: list[asyncio.Task[bytes]]) -> Counter[tuple[str, int]]:
 
 
 class Sender:
-    """A request with a body that is sent in pieces."""
+    """A request with a body that is sent in pieces.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    On a bare socket: a server that refuses a body answers and closes while it still comes, and
+    streams forget what they have read when they cannot write.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._read = b""
 
     @classmethod
     async def to(cls, server: Served, path: str, framing: str) -> Sender:
-        sender = cls(*await asyncio.open_connection(server.host, server.port))
+        sock = socket.socket()
+        sock.setblocking(False)
+        sender = cls(sock)
+        await sender._loop.sock_connect(sock, (server.host, server.port))
         await sender.send(f"POST {path} HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n".encode())
         return sender
 
     async def send(self, content: bytes) -> None:
-        self._writer.write(content)
         with suppress(ConnectionError):
-            await self._writer.drain()
+            await self._loop.sock_sendall(self._sock, content)
 
     async def reply(self) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of the next reply on the connection."""
         async with asyncio.timeout(30):
-            head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
-            first, *lines = head.strip().split("\r\n")
+            while b"\r\n\r\n" not in self._read:
+                await self._more()
+            head, _, self._read = self._read.partition(b"\r\n\r\n")
+            first, *lines = head.decode().split("\r\n")
             headers = dict(line.lower().split(": ", 1) for line in lines)
-            body = await self._reader.readexactly(int(headers["content-length"]))
+            length = int(headers["content-length"])
+            while len(self._read) < length:
+                await self._more()
+        body, self._read = self._read[:length], self._read[length:]
         return int(first.split()[1]), headers, body
 
     async def is_over(self) -> bool:
-        """Whether the server has closed the connection."""
-        try:
-            async with asyncio.timeout(30):
-                return not await self._reader.read(1)
-        except ConnectionError:
-            return True
+        """Whether the server has closed the connection, without another word."""
+        async with asyncio.timeout(30):
+            try:
+                return not self._read and not await self._loop.sock_recv(self._sock, 1)
+            except ConnectionError:
+                return True
+
+    async def _more(self) -> None:
+        part = await self._loop.sock_recv(self._sock, 1 << 16)
+        assert part, f"the connection was closed after {self._read!r}"
+        self._read += part
 
     def close(self) -> None:
-        self._writer.close()
+        self._sock.close()
 
 
 MESSAGES = "/v1/topics/orders/messages"
@@ -250,13 +268,13 @@ async def test_connections_do_not_take_the_files_that_the_store_needs(serve: Ser
     assert "At most 100 connections, not 10000" in server.said()
     async with penstock.connect(server.url) as client:
         await client.publish("orders", b"x")
-        idle = [await asyncio.open_connection(server.host, server.port) for _ in range(300)]
+        idle = [socket.create_connection((server.host, server.port)) for _ in range(300)]
         for _ in range(60):
             # More than a write buffer: files are closed and opened.
             await client.publish("orders", b"x" * 500_000)
         assert server.descriptors() < 180
-        for _, writer in idle:
-            writer.close()
+        for connection in idle:
+            connection.close()
         await _use(client)
     assert server.stop() == 0
 

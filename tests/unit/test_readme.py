@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from penstock.testing.inline import inline
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -43,18 +48,56 @@ def test_every_command_is_a_target(command: str) -> None:
     assert _recipe(target)
 
 
-@pytest.mark.parametrize("script", ["quickstart.py", "demo.py"])
-def test_what_make_run_and_demo_run(script: str, tmp_path: Path) -> None:
-    target = {"quickstart.py": "run", "demo.py": "demo"}[script]
-    assert any(f"examples/{script}" in line for line in _recipe(target))
-    done = subprocess.run(
+def test_what_make_run_runs(tmp_path: Path) -> None:
+    """The server answers, prints what to do next, and stops when it is told to."""
+    [line] = [line for line in _recipe("run") if "penstock serve" in line]
+    arguments = line.partition("penstock serve")[2].split()
+    store = arguments[arguments.index("--store") + 1]
+    assert store == "rocksdb:data/penstock"
+    serving = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "serve", "--store", store, "--port", "0"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert serving.stdout is not None
+        first = serving.stdout.readline()
+        url = re.search(r"http://\S+", first)
+        assert url is not None, first
+        with urllib.request.urlopen(f"{url[0]}/readyz", timeout=10) as reply:
+            assert reply.status == 200
+        serving.terminate()
+        rest, _ = serving.communicate(timeout=30)
+    finally:
+        serving.kill()
+        serving.wait()
+    assert serving.returncode == 0
+    assert "/v1/topics/orders/messages" in rest
+    assert (tmp_path / "data" / "penstock").is_dir()
+
+
+@pytest.mark.parametrize("script", ["quickstart.py", "worker.py"])
+def test_the_examples_run(script: str, tmp_path: Path) -> None:
+    subprocess.run(
         [sys.executable, ROOT / "examples" / script],
         cwd=tmp_path,
         check=True,
         capture_output=True,
         text=True,
     )
-    assert {"quickstart.py": "2 done", "demo.py": "each once"}[script] in done.stdout
+
+
+def test_what_make_demo_runs(tmp_path: Path) -> None:
+    assert any("examples/demo.py" in line for line in _recipe("demo"))
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "demo.py"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "50,000" in done.stdout
 
 
 def test_what_make_bench_runs(tmp_path: Path) -> None:
@@ -69,11 +112,11 @@ def test_what_make_bench_runs(tmp_path: Path) -> None:
         check=False,
         capture_output=True,
         text=True,
-        env={"PENSTOCK_BENCH_DIR": str(tmp_path)},
+        env={**os.environ, "PENSTOCK_BENCH_DIR": str(tmp_path)},
     )
     assert done.returncode in (0, 1), done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == 7, done.stderr
+    assert len(lines) == 14, done.stderr
     assert all(re.match(r" *\d+\.\d\d  \(at (least|most) \d+\.\d\d, ", line) for line in lines)
 
 
@@ -84,7 +127,7 @@ def test_what_make_test_runs() -> None:
 
 
 def test_the_ten_lines_run_as_written(tmp_path: Path) -> None:
-    (example,) = _fences("python")
+    example, _ = _fences("python")
     body = [line for line in example.splitlines() if line.strip()]
     assert len(body) <= 10
     done = subprocess.run(
@@ -96,3 +139,17 @@ def test_the_ten_lines_run_as_written(tmp_path: Path) -> None:
     )
     assert b'{"order":7}' in done.stdout.encode()
     assert "'amount': 250" in done.stdout
+
+
+async def test_the_worker_runs_as_written() -> None:
+    """Its module defines an app; in line, in memory, it does what it says."""
+    _, example = _fences("python")
+    space: dict[str, Any] = {}
+    exec(example, space)
+    async with inline(space["app"]) as q:
+        await q.create_queue("billing", "topic = 'orders'")
+        published = await q.publish("orders", {"order": 7})
+        await q.run_until_idle()
+        result = await q.result("billing", published.id)
+    assert result is not None
+    assert result.result == b'{"charged":7}'

@@ -124,7 +124,7 @@ class Claiming(Scope):
             deliveries = await asyncio.shield(claiming)
             given = len(deliveries)
         except asyncio.CancelledError:
-            pass
+            self._waiting.finish(self._hand_back(claiming, queue))
             raise
         finally:
             throttle.give_back(allowed - given)

@@ -179,7 +179,8 @@ def _draw(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
         drawn.add_row(*line_cells)
     console = Console(file=sys.stdout)
     # A narrow terminal wraps the lines; cutting cells would hide what somebody looks for.
-    console.print(drawn, width=max(console.width, needed), crop=False, soft_wrap=True)
+    console.width = max(console.width, needed)
+    console.print(drawn)
 
 
 def _styled(cell: Cell, column: Column) -> tuple[str, str]:

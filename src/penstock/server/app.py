@@ -15,11 +15,18 @@ from collections.abc import Iterable, MutableMapping
 from time import perf_counter
 from typing import Any, Final, TypeAlias
 
-from penstock.errors import NotAcceptable, PenstockError, ServiceError
+from penstock.errors import (
+    Busy,
+    NotAcceptable,
+    PenstockError,
+    ServiceError,
+    SlowRequest,
+    TooLarge,
+)
 from penstock.server.access import ANYBODY
 from penstock.server.call import Call
 from penstock.server.openapi import openapi
-from penstock.server.reading import Disconnected, Receive, read_query
+from penstock.server.reading import Disconnected, Receive, drop_rest, read_query
 from penstock.server.replies import (
     Plain,
     Send,
@@ -43,6 +50,8 @@ log = logging.getLogger("penstock.server")
 #: A caller's own request id is kept if it is short and harmless in a log.
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=-]{1,64}")
 _EMPTY: Final = Empty()
+#: What a body is refused with before its end, when it is the field to blame.
+_UNREAD: Final = (Busy, SlowRequest, TooLarge)
 #: Accept headers that are answered with MessagePack; the common ones, as they are sent.
 _MSGPACK: Final = frozenset(kind.encode() for kind in MSGPACK_ALIASES)
 _ANY: Final = frozenset({b"", b"*/*", b"application/json", b"application/*"})
@@ -80,6 +89,8 @@ class Application:
             outcome = "disconnected"
         except PenstockError as error:
             outcome = await self._refuse(error, send, request_id)
+            if isinstance(error, _UNREAD) and error.field == "body" and b"expect" not in headers:
+                await drop_rest(receive)
         except (asyncio.CancelledError, _Cut):
             outcome = "cancelled"
             raise

@@ -130,6 +130,11 @@ class Call:
             if not working.done():
                 working.cancel()
 
+    @property
+    def has_left(self) -> bool:
+        """Whether the caller is known to have gone."""
+        return self._leaving is not None and self._leaving.done()
+
     def end(self) -> None:
         """Stop watching whether the caller is there."""
         if self._leaving is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
@@ -20,6 +21,7 @@ __all__ = [
     "Disconnected",
     "RawBody",
     "Receive",
+    "drop_rest",
     "read_query",
 ]
 
@@ -32,11 +34,29 @@ Event: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Event]]
 
 _QUERY_FIELDS: Final = 32
+#: Most callers stop sending when they see the reply; those who do not are cut.
+_DROP_S: Final = 1.0
 _MAX_DIGITS: Final = 18
 
 
 class Disconnected(Exception):
     """The caller went away; there is nobody to answer."""
+
+
+async def drop_rest(receive: Receive) -> None:
+    """Take the rest of a body that was refused, for a moment, after the reply was sent.
+
+    The HTTP server ends a connection as soon as a call is over whose body it has not seen the
+    end of, at times before it has written the reply; and a caller who is still sending does
+    not look for one.
+    """
+    try:
+        async with asyncio.timeout(_DROP_S):
+            while (event := await receive())["type"] == "http.request":
+                if not event.get("more_body", False):
+                    return
+    except TimeoutError:
+        pass
 
 
 class Bodies:

@@ -34,6 +34,7 @@ __all__ = [
     "browse",
     "failed_place",
     "find",
+    "find_many",
     "home_of",
     "place_of",
     "places_of",
@@ -136,10 +137,10 @@ class Scan:
         """Every message id, in order."""
         return merge(*self._lanes.values())
 
-    def cursor_before(self, rank: int) -> str | None:
-        """Where to begin to find a delivery of that rank again."""
+    def page_of(self, rank: int) -> tuple[int, str | None]:
+        """The page that a delivery of that rank is on: what comes before it, and its cursor."""
         position = bisect_left(self._pages, rank, key=lambda page: page[0]) - 1
-        return self._pages[position][1] if position >= 0 else None
+        return self._pages[position] if position >= 0 else (-1, None)
 
 
 class Scans:
@@ -226,16 +227,35 @@ async def tally_ids(scans: Iterable[Scan]) -> AsyncIterator[tuple[int, int]]:
 
 async def find(store: Store, scan: Scan, message: Message, limit: int) -> Snapshot | Missing:
     """The delivery at the scan's place as it is now; ``Gone`` if it is not there."""
-    place, rank = scan.place, rank_of(message)
-    cursor = scan.cursor_before(rank)
-    for _ in range(_MAX_TURNS):
+    return (await find_many(store, scan, [message], limit))[message.id]
+
+
+async def find_many(
+    store: Store, scan: Scan, messages: Iterable[Message], limit: int
+) -> dict[int, Snapshot | Missing]:
+    """``find`` for several messages, by their ids; those of one page cost one call."""
+    place = scan.place
+    found: dict[int, Snapshot | Missing] = {}
+    left = sorted(messages, key=rank_of)
+    cursor: str | None = None
+    passed, turns = -2, 0  # Below what comes before the first page.
+    while left:
+        before, start = scan.page_of(rank_of(left[0]))
+        if before > passed:
+            cursor, passed, turns = start, before, 0
         page = await look(store, store.peek(place.queue, place.state, limit=limit, cursor=cursor))
-        if isinstance(page, Missing):
-            return page
-        for item in page.items:
-            if item.message.id == message.id:
-                return item
-        if page.cursor is None or (page.items and rank_of(page.items[-1].message) > rank):
-            return Gone()
-        cursor = page.cursor
-    return Missing()
+        turns += 1
+        if isinstance(page, Missing) or turns > _MAX_TURNS:
+            answer = page if isinstance(page, Missing) else Missing()
+            return found | {message.id: answer for message in left}
+        shown = {item.message.id: item for item in page.items}
+        if page.items:
+            passed = max(passed, rank_of(page.items[-1].message))
+        is_last, cursor = page.cursor is None, page.cursor
+        for message in left:
+            if message.id in shown:
+                found[message.id] = shown[message.id]
+            elif is_last or rank_of(message) <= passed:
+                found[message.id] = Gone()
+        left = [message for message in left if message.id not in found]
+    return found

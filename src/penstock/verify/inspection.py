@@ -29,8 +29,8 @@ PAYLOAD_BYTES: Final = 8 * 1024 * 1024
 #: How often a suspect is looked at again; each time it has to look wrong.
 RECHECKS: Final = 3
 #: Suspects of one law in one queue that are looked at again. A queue that is being drained
-#: has thousands of deliveries that moved; a broken one shows itself in the first hundreds.
-_MAX_SUSPECTS: Final = 500
+#: has thousands of deliveries that moved; a broken one shows itself in the first of them.
+_MAX_SUSPECTS: Final = 1_000
 
 SUBJECTS: Final = {
     "L1": Subject("log order", "Offsets strictly increase, and no entry changes between readings."),

@@ -19,7 +19,7 @@ from penstock.verify.histories import history_defects, is_whole
 from penstock.verify.inspection import RECHECKS, Inspection
 from penstock.verify.log import is_intact
 from penstock.verify.routing import Accounts
-from penstock.verify.states import check_standing, standing_of
+from penstock.verify.states import Standings, standing_of
 from penstock.verify.store import Missing
 
 __all__ = ["check_messages"]
@@ -32,18 +32,19 @@ _HISTORY_LAWS: Final = ("C1", "C2", "C3", "S2")
 
 async def check_messages(work: Inspection) -> None:
     """Check every message that the log had when it was first read."""
-    accounts = Accounts(work)
+    accounts, standings = Accounts(work), Standings(work)
     total = len(work.index)
     ids = _message_ids(work)
     done = 0
     while batch := list(islice(ids, _AT_ONCE)):
-        checks = (_check(work, accounts, message_id) for message_id in batch)
+        checks = (_check(work, accounts, standings, message_id) for message_id in batch)
         # All of them come to an end before the first error is raised.
         for outcome in await asyncio.gather(*checks, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
         done += len(batch)
         work.tell("messages", done, total)
+    await standings.close()
     work.tell("messages", total, total)
     accounts.close()
 
@@ -53,7 +54,9 @@ def _message_ids(work: Inspection) -> Iterator[int]:
     return (index.ids[position] for position in range(len(index)) if index.is_first(position))
 
 
-async def _check(work: Inspection, accounts: Accounts, message_id: int) -> None:
+async def _check(
+    work: Inspection, accounts: Accounts, standings: Standings, message_id: int
+) -> None:
     found = await work.look(work.store.message(message_id))
     if isinstance(found, Missing):
         work.damaged(found, "the message", message_id=message_id)
@@ -66,7 +69,7 @@ async def _check(work: Inspection, accounts: Accounts, message_id: int) -> None:
     by_home = _by_home(work, found)
     for home, scans in work.scans.items():
         if scans.complete:
-            await check_standing(work, scans, found.message, by_home.get(home))
+            await standings.see(scans, found.message, by_home.get(home))
     if by_home:
         await _check_history(work, message_id, by_home)
 

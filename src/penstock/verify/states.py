@@ -11,16 +11,28 @@ it at the one place that ``message`` names.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from msgspec import Struct
 
 from penstock.model.delivery import Event, Snapshot
 from penstock.model.message import Message
-from penstock.verify.browse import Place, Scans, find, home_of, place_of, tally_ids
+from penstock.verify.browse import (
+    Place,
+    Scans,
+    find,
+    find_many,
+    home_of,
+    place_of,
+    tally_ids,
+)
 from penstock.verify.inspection import PAGE, RECHECKS, Inspection
 from penstock.verify.store import Gone, Missing
 
-__all__ = ["Standing", "check_seen_twice", "check_standing", "confirm_places", "standing_of"]
+__all__ = ["Standing", "Standings", "check_seen_twice", "confirm_places", "standing_of"]
+
+#: Suspects that are looked at again together: while they wait for one another they move on.
+_TOGETHER: Final = 256
 
 
 class Standing(Struct, frozen=True):
@@ -61,14 +73,54 @@ async def check_seen_twice(work: Inspection, scans: Scans) -> None:
             await confirm_places(work, scans, found.message, places)
 
 
-async def check_standing(
-    work: Inspection, scans: Scans, message: Message, shown: Snapshot | None
-) -> None:
-    """Compare where ``message`` says that it is with where it was seen."""
-    seen = scans.where(message)
-    said = [] if shown is None else [place_of(shown)]
-    if seen != said and work.may_confirm("S3", scans.home):
-        await confirm_places(work, scans, message, [*seen, *said])
+class Standings:
+    """Compares where ``message`` says that messages are with where they were seen.
+
+    On a busy store nearly all suspects have only moved. They are collected, so that those of
+    one page cost one more look; what that does not explain is confirmed one by one.
+    """
+
+    def __init__(self, work: Inspection) -> None:
+        self._work = work
+        self._suspects: dict[str, list[_Suspect]] = {}
+
+    async def see(self, scans: Scans, message: Message, shown: Snapshot | None) -> None:
+        """Compare one message in one queue."""
+        seen = scans.where(message)
+        said = [] if shown is None else [place_of(shown)]
+        if seen == said:
+            return
+        suspects = self._suspects.setdefault(scans.home, [])
+        suspects.append(_Suspect(message, tuple(dict.fromkeys([*seen, *said])), said))
+        if len(suspects) >= _TOGETHER:
+            await self._clear(scans)
+
+    async def close(self) -> None:
+        """Look at those that are left."""
+        for home in list(self._suspects):
+            await self._clear(self._work.scans[home])
+
+    async def _clear(self, scans: Scans) -> None:
+        work, suspects = self._work, self._suspects.pop(scans.home, [])
+        there: dict[int, list[Place]] = {suspect.message.id: [] for suspect in suspects}
+        for place in scans.by_place:
+            messages = [item.message for item in suspects if place in item.places]
+            found = await find_many(work.store, scans.of(place), messages, PAGE)
+            for message_id, answer in found.items():
+                if not isinstance(answer, Missing):
+                    there[message_id].append(place)
+        for suspect in suspects:
+            if there[suspect.message.id] == suspect.said:
+                continue
+            if work.may_confirm("S3", scans.home):
+                await confirm_places(work, scans, suspect.message, suspect.places)
+
+
+class _Suspect(Struct, frozen=True):
+    message: Message
+    places: tuple[Place, ...]
+    """Where it was seen, and where it is said to be."""
+    said: list[Place]
 
 
 async def confirm_places(

@@ -75,6 +75,8 @@ HUGE: Final = 10**5000
 HUGE_CALLS: Final[dict[str, Callable[[Broker], Awaitable[object]]]] = {
     "claim": lambda q: q.claim("stock", limit=HUGE),
     "lease": lambda q: q.claim("stock", lease_ms=HUGE),
+    "wait": lambda q: q.claim("stock", wait_ms=HUGE),
+    "result": lambda q: q.result("stock", 0, wait_ms=HUGE),
     "count": lambda q: q.sweep(HUGE),
     "offset": lambda q: q.read_log(HUGE),
     "id": lambda q: q.message(HUGE),
@@ -196,6 +198,31 @@ def test_without_a_rate_everything_is_allowed() -> None:
     assert throttle.take(1000, START) == 1000
     throttle.give_back(1000)
     assert throttle.take(1000, START) == 1000
+
+
+@given(
+    rate=st.integers(1, 5000),
+    steps=st.lists(st.tuples(st.integers(0, 700), st.integers(1, 6000)), max_size=5),
+)
+def test_c5_the_next_token_is_there_when_it_was_said_and_not_before(
+    rate: int, steps: list[tuple[int, int]]
+) -> None:
+    throttle, now = Throttle(rate, START), START
+    for ms, limit in steps:
+        now += ms
+        throttle.take(limit, now)
+    at = throttle.next_at(now)
+    if at is None:
+        assert throttle.take(1, now) == 1
+        return
+    assert now < at <= now + 1000
+    assert throttle.next_at(at - 1) == at
+    assert throttle.take(1, at - 1) == 0
+    assert throttle.take(1, at) == 1
+
+
+def test_without_a_rate_no_token_is_waited_for() -> None:
+    assert Throttle(None, START).next_at(START) is None
 
 
 def test_a_rate_is_trusted_for_a_second() -> None:

@@ -136,6 +136,19 @@ def test_text_that_looks_like_markup_is_text(at_terminal: Callable[[], Terminal]
     assert "[red]not red[/red]" in terminal.text()
 
 
+def test_a_narrow_terminal_hides_nothing(
+    at_terminal: Callable[[], Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    terminal = at_terminal()
+    columns = (Column("queue"), Column("nothing"), Column("filter", wide=True))
+    printing.table(columns, [("a-queue-with-a-long-name" * 2, None, "amount >= 100 " * 5)], "")
+    shown = terminal.text()
+    assert "a-queue-with-a-long-name" * 2 in shown
+    assert shown.count("amount") == 5
+    assert "nothing" not in shown
+
+
 def test_no_color_is_respected(
     at_terminal: Callable[[], Terminal], monkeypatch: pytest.MonkeyPatch
 ) -> None:

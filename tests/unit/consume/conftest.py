@@ -76,6 +76,8 @@ class Spy(Broker):
         #: What the next calls raise, by verb.
         self.failures: dict[str, list[PenstockError]] = {}
         self.most_in_flight = 0
+        #: Holds back the answers to settlements, if there is one.
+        self.gate: asyncio.Event | None = None
 
     async def claim(
         self,
@@ -103,7 +105,10 @@ class Spy(Broker):
         self._fail("extend" if extended else "settle")
         if extended:
             self.extensions.append(extended)
-        return await super().settle(queue, settlements, publish=publish)
+        reply = await super().settle(queue, settlements, publish=publish)
+        if self.gate is not None and not extended:
+            await self.gate.wait()
+        return reply
 
     def _fail(self, verb: str) -> None:
         if self.failures.get(verb):

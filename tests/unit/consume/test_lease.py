@@ -247,6 +247,39 @@ async def test_a_cancellation_from_outside_is_not_swallowed_with_a_lost_claim(
     assert seen == ["cleaning up"]
 
 
+async def test_an_extension_that_crosses_the_ack_loses_nothing(
+    q: Spy, lease: Lease, clock: FakeClock
+) -> None:
+    q.gate = asyncio.Event()
+
+    async def work() -> str:
+        async with lease:
+            pass
+        return "after"
+
+    task = asyncio.create_task(work())
+    # The ack has taken effect, its answer is under way, and the receipt is found to be stale.
+    await pass_time(clock, 15_000)
+    assert q.extensions
+    q.gate.set()
+    assert await task == "after"
+    assert lease.settled
+    assert not lease.lost
+
+
+async def test_a_settlement_that_is_cut_off_leaves_the_claim_to_itself(
+    q: Spy, lease: Lease, clock: FakeClock
+) -> None:
+    q.gate = asyncio.Event()
+    task = asyncio.create_task(lease.ack())
+    await turns()
+    task.cancel()
+    await asyncio.wait((task,))
+    with pytest.raises(Conflict):
+        await lease.nack()
+    assert await state_of(q, lease) is State.DONE
+
+
 async def test_a_settlement_that_failed_can_be_tried_again(q: Spy, lease: Lease) -> None:
     q.failures["settle"] = [Busy("not now")]
     with pytest.raises(Busy):

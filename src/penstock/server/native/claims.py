@@ -8,7 +8,7 @@ from penstock.broker.waiting import check_wait
 from penstock.errors import BadInput, Busy, UnknownQueue
 from penstock.model.delivery import Delivery, Release
 from penstock.server.call import Call
-from penstock.server.reading import Body
+from penstock.server.reading import Body, Disconnected
 from penstock.server.routing import Empty, Need, Route
 from penstock.wire.bodies import ClaimBody, ClaimReply
 from penstock.wire.codecs import JSON
@@ -25,8 +25,11 @@ async def claim(call: Call, query: Empty, body: ClaimBody) -> ClaimReply:  # noq
     check_wait(body.wait_ms)
     deliveries = await claim_within_bounds(call, body, 0)
     if not deliveries and body.wait_ms:
-        waited = await call.wait_for(claim_within_bounds(call, body, body.wait_ms))
-        deliveries = waited or []
+        deliveries = await call.wait_for(claim_within_bounds(call, body, body.wait_ms)) or []
+        if call.has_left and deliveries:
+            # It came in the very turn in which the caller went.
+            await call.broker.settle(call.name, [Release(one.receipt) for one in deliveries])
+            raise Disconnected
         call.end()
     if deliveries:
         call.service.metrics.claimed(len(deliveries))
