@@ -9,7 +9,7 @@ import resource
 import signal
 import socket
 from collections import Counter
-from contextlib import suppress
+from contextlib import AsyncExitStack
 from random import Random
 
 import pytest
@@ -19,6 +19,7 @@ from penstock.client import Client
 from penstock.errors import UnknownQueue
 from tests.service.attackers import ATTACKS, attack
 from tests.service.serving import Serve, Served, ended
+from tests.service.wire import Wire
 
 CONNECTIONS = 1_000
 #: What a normal call may take meanwhile, on a machine that other tests keep busy.
@@ -105,103 +106,44 @@ def _answers(attacks: list[asyncio.Task[bytes]]) -> Counter[tuple[str, int]]:
 # -- bodies ----------------------------------------------------------------------------------
 
 
-class Sender:
-    """A request with a body that is sent in pieces.
-
-    On a bare socket: a server that refuses a body answers and closes while it still comes, and
-    streams forget what they have read when they cannot write.
-    """
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._loop = asyncio.get_running_loop()
-        self._read = b""
-
-    @classmethod
-    async def to(cls, server: Served, path: str, framing: str) -> Sender:
-        sock = socket.socket()
-        sock.setblocking(False)
-        sender = cls(sock)
-        await sender._loop.sock_connect(sock, (server.host, server.port))
-        await sender.send(f"POST {path} HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n".encode())
-        return sender
-
-    async def send(self, content: bytes) -> None:
-        with suppress(ConnectionError):
-            await self._loop.sock_sendall(self._sock, content)
-
-    async def reply(self) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body of the next reply on the connection."""
-        async with asyncio.timeout(30):
-            while b"\r\n\r\n" not in self._read:
-                await self._more()
-            head, _, self._read = self._read.partition(b"\r\n\r\n")
-            first, *lines = head.decode().split("\r\n")
-            headers = dict(line.lower().split(": ", 1) for line in lines)
-            length = int(headers["content-length"])
-            while len(self._read) < length:
-                await self._more()
-        body, self._read = self._read[:length], self._read[length:]
-        return int(first.split()[1]), headers, body
-
-    async def is_over(self) -> bool:
-        """Whether the server has closed the connection, without another word."""
-        async with asyncio.timeout(30):
-            try:
-                return not self._read and not await self._loop.sock_recv(self._sock, 1)
-            except ConnectionError:
-                return True
-
-    async def _more(self) -> None:
-        part = await self._loop.sock_recv(self._sock, 1 << 16)
-        assert part, f"the connection was closed after {self._read!r}"
-        self._read += part
-
-    def close(self) -> None:
-        self._sock.close()
-
-
 MESSAGES = "/v1/topics/orders/messages"
 
 
 async def test_e1_a_body_over_the_limit(serve: Serve) -> None:
-    """Announced or not, it is refused, and the connection is not taken for another request."""
+    """Announced or not, it is refused, and the rest of it is not taken for another request."""
     server = serve("--max-body-bytes", str(MB), store="memory://")
-    announced = await Sender.to(server, MESSAGES, f"Content-Length: {100 * MB}")
-    status, headers, body = await announced.reply()
-    assert (status, headers["content-type"]) == (413, "application/problem+json")
-    assert json.loads(body)["limit"] == MB
-    # The rest of the body is not wanted, so nothing else can follow on this connection.
-    await announced.send(b"x" * MB)
-    assert await announced.is_over()
-    chunked = await Sender.to(server, MESSAGES, "Transfer-Encoding: chunked")
-    for _ in range(20):
-        await chunked.send(b"20000\r\n" + b"x" * 0x20000 + b"\r\n")
-    assert (await chunked.reply())[0] == 413
-    assert await chunked.is_over()
-    exact = await Sender.to(server, MESSAGES, f"Content-Length: {MB}")
-    await exact.send(b"x" * MB)
-    assert (await exact.reply())[0] == 201
+    async with await Wire.post(server, MESSAGES, f"Content-Length: {100 * MB}") as announced:
+        reply = await announced.reply()
+        assert (reply.status, json.loads(reply.body)["limit"]) == (413, MB)
+        assert reply.headers["content-type"] == "application/problem+json"
+        await announced.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert not await announced.rest()
+    # A caller who sends and never looks gets to read the answer, whenever it looks.
+    for size in (10, 20, 40):
+        async with await Wire.post(server, MESSAGES, "Transfer-Encoding: chunked") as chunked:
+            await chunked.send((b"20000\r\n" + b"x" * 0x20000 + b"\r\n") * size)
+            assert (await chunked.reply()).status == 413
+            assert not await chunked.rest()
+    async with await Wire.post(server, MESSAGES, f"Content-Length: {MB}") as exact:
+        await exact.send(b"x" * MB)
+        assert (await exact.reply()).status == 201
     assert server.call("GET", "/v1/log/end").json() == {"offset": 1}
-    for sender in (announced, chunked, exact):
-        sender.close()
 
 
 async def test_a_body_that_comes_too_slowly(serve: Serve) -> None:
     """It is told so, and nothing of it is stored (P2); the next caller has its own time."""
     server = serve("--body-timeout-s", "1", store="memory://")
     begun = asyncio.get_running_loop().time()
-    slow = await Sender.to(server, MESSAGES, "Content-Length: 1000")
-    await slow.send(b"half")
-    status, _, body = await slow.reply()
-    assert (status, json.loads(body)["type"]) == (408, "urn:penstock:problem:slow-request")
-    assert 0.9 < asyncio.get_running_loop().time() - begun < ANSWER_S
-    assert await slow.is_over()
-    slow.close()
-    quick = await Sender.to(server, MESSAGES, "Content-Length: 4")
-    await quick.send(b"full")
-    assert (await quick.reply())[0] == 201
-    quick.close()
+    async with await Wire.post(server, MESSAGES, "Content-Length: 1000") as slow:
+        await slow.send(b"half")
+        reply = await slow.reply()
+        assert reply.status == 408
+        assert json.loads(reply.body)["type"] == "urn:penstock:problem:slow-request"
+        assert 0.9 < asyncio.get_running_loop().time() - begun < ANSWER_S
+        assert not await slow.rest()
+    async with await Wire.post(server, MESSAGES, "Content-Length: 4") as quick:
+        await quick.send(b"full")
+        assert (await quick.reply()).status == 201
     assert server.call("GET", "/v1/log/end").json() == {"offset": 1}
 
 
@@ -216,34 +158,37 @@ async def test_large_bodies_at_the_same_time_are_refused_before_memory_runs_out(
         *("--max-total-body-bytes", str(32 * MB)),
     )
     rss = server.rss_bytes()
-    senders = [await Sender.to(server, MESSAGES, f"Content-Length: {size}") for _ in range(60)]
-    replies = [asyncio.create_task(sender.reply()) for sender in senders]
-    # Everything but the last byte: all that are not refused are held at the same time.
-    sending = [asyncio.create_task(sender.send(b"x" * (size - 1))) for sender in senders]
-    async with asyncio.timeout(60):
-        while sum(task.done() for task in replies) < 60 - 8:
-            assert server.rss_bytes() - rss < 200 * MB
-            assert server.call("GET", "/healthz").status == 200
-            await asyncio.sleep(0.02)
-        await asyncio.gather(*sending)
-    for sender in senders:
-        await sender.send(b"x")
-    answers = [await task for task in replies]
-    statuses = Counter(status for status, _, _ in answers)
+    async with AsyncExitStack() as stack:
+        wires = [
+            await stack.enter_async_context(
+                await Wire.post(server, MESSAGES, f"Content-Length: {size}")
+            )
+            for _ in range(60)
+        ]
+        replies = [asyncio.create_task(wire.reply()) for wire in wires]
+        # Everything but the last byte: all that are not refused are held at the same time.
+        sending = [asyncio.create_task(wire.send(b"x" * (size - 1))) for wire in wires]
+        async with asyncio.timeout(60):
+            while sum(task.done() for task in replies) < 60 - 8:
+                assert server.rss_bytes() - rss < 200 * MB
+                assert (await asyncio.to_thread(server.call, "GET", "/healthz")).status == 200
+                await asyncio.sleep(0.02)
+            await asyncio.gather(*sending)
+        for wire in wires:
+            await wire.send(b"x")
+        answers = [await task for task in replies]
+    statuses = Counter(answer.status for answer in answers)
     print(statuses)
     assert set(statuses) == {201, 503}
     assert statuses[201] <= 8
-    for status, headers, body in answers:
-        if status == 503:
-            assert json.loads(body)["type"] == "urn:penstock:problem:busy"
-            assert int(headers["retry-after"]) > 0
+    for answer in answers:
+        if answer.status == 503:
+            assert json.loads(answer.body)["type"] == "urn:penstock:problem:busy"
+            assert int(answer.headers["retry-after"]) > 0
     assert server.call("GET", "/v1/log/end").json() == {"offset": statuses[201]}
-    for sender in senders:
-        sender.close()
-    again = await Sender.to(server, MESSAGES, f"Content-Length: {size}")
-    await again.send(b"x" * size)
-    assert (await again.reply())[0] == 201
-    again.close()
+    async with await Wire.post(server, MESSAGES, f"Content-Length: {size}") as again:
+        await again.send(b"x" * size)
+        assert (await again.reply()).status == 201
     assert server.stop() == 0
 
 
@@ -252,11 +197,11 @@ async def test_the_largest_head_that_a_call_may_need(serve: Serve) -> None:
     server = serve(store="memory://")
     given = json.dumps({f"h{number}": "\x01" * 1000 for number in range(16)})
     assert len(given) > 96_000
-    sender = await Sender.to(server, MESSAGES, f"Penstock-Headers: {given}\r\nContent-Length: 1")
-    await sender.send(b"x")
-    status, _, body = await sender.reply()
-    assert status == 201, body
-    sender.close()
+    framing = f"Penstock-Headers: {given}\r\nContent-Length: 1"
+    async with await Wire.post(server, MESSAGES, framing) as wire:
+        await wire.send(b"x")
+        reply = await wire.reply()
+        assert reply.status == 201, reply.body
 
 
 # -- connections -------------------------------------------------------------------------------
@@ -285,12 +230,12 @@ async def test_whoever_hangs_up_while_waiting_is_handed_nothing(serve: Serve) ->
         await client.create_queue("orders", "topic = 'orders'")
         body = b'{"wait_ms": 30000}'
         framing = f"Content-Type: application/json\r\nContent-Length: {len(body)}"
-        waiting = [await Sender.to(server, "/v1/queues/orders/claims", framing) for _ in range(100)]
-        for sender in waiting:
-            await sender.send(body)
+        waiting = [await Wire.post(server, "/v1/queues/orders/claims", framing) for _ in range(100)]
+        for wire in waiting:
+            await wire.send(body)
         await _waits(server, 100)
-        for sender in waiting:
-            sender.close()
+        for wire in waiting:
+            wire.close()
         await _waits(server, 0)
         await client.publish("orders", b"x")
         (delivery,) = await client.claim("orders")

@@ -7,60 +7,24 @@ import json
 import re
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import pytest
 
 import penstock
 from tests.service.serving import Serve, Served, ended, read_line, unused_port
+from tests.service.wire import Wire
 
 #: Ending takes some tenths of a second on an idle machine; a grace period is thirty.
 SOON_S = 8
-JSON = "Content-Type: application/json\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-class Wire:
-    """A connection on which requests are written by hand."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    async def send(self, text: str) -> None:
-        self.writer.write(text.encode())
-        await self.writer.drain()
-
-    async def rest(self) -> str:
-        """Everything until the server closes the connection."""
-        async with asyncio.timeout(SOON_S):
-            return (await self.reader.read()).decode()
-
-    async def end(self) -> str:
-        """The status line's beginning; nothing if the connection was cut without a reply."""
-        try:
-            return (await self.rest())[:12]
-        except ConnectionResetError:
-            return ""
-
-    async def head(self) -> str:
-        async with asyncio.timeout(SOON_S):
-            return (await self.reader.readuntil(b"\r\n\r\n")).decode()
-
-
-@asynccontextmanager
-async def wire(server: Served) -> AsyncIterator[Wire]:
-    reader, writer = await asyncio.open_connection(server.host, server.port)
-    try:
-        yield Wire(reader, writer)
-    finally:
-        writer.close()
-
-
-def post(path: str, body: str, length: int | None = None) -> str:
+def post(path: str, body: str, length: int | None = None) -> bytes:
     """A request, of which the body may be the beginning only."""
     announced = len(body) if length is None else length
-    return f"POST {path} HTTP/1.1\r\nHost: x\r\n{JSON}Content-Length: {announced}\r\n\r\n{body}"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {announced}\r\n\r\n{body}".encode()
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
@@ -142,9 +106,13 @@ async def test_whoever_started_it_may_close_its_output(serve: Serve) -> None:
 async def test_what_is_under_way_is_answered(number: signal.Signals, serve: Serve) -> None:
     server = serve()
     assert server.call("PUT", "/v1/queues/jobs", {"filter": "topic = 'jobs'"}).status == 200
-    async with wire(server) as claim, wire(server) as stream, wire(server) as publish:
+    async with (
+        await Wire.to(server) as claim,
+        await Wire.to(server) as stream,
+        await Wire.to(server) as publish,
+    ):
         await claim.send(post("/v1/queues/jobs/claims", '{"wait_ms": 30000}'))
-        await stream.send("GET /v1/queues/jobs/stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        await stream.send(b"GET /v1/queues/jobs/stream HTTP/1.1\r\nHost: x\r\n\r\n")
         assert "text/event-stream" in await stream.head()
         await publish.send(post("/v1/topics/orders/messages", '{"order":', length=11))
         # The three, and the one that asks.
@@ -154,7 +122,7 @@ async def test_what_is_under_way_is_answered(number: signal.Signals, serve: Serv
         assert (await claim.rest()).endswith('{"deliveries":[]}')
         assert (await stream.rest()).endswith("0\r\n\r\n")
         # It is stopping by now, and the publish that it has half of is still taken.
-        await publish.send("7}")
+        await publish.send(b"7}")
         reply = await publish.rest()
         assert reply.startswith("HTTP/1.1 201")
         assert '"durability":"fsync"' in reply
@@ -173,34 +141,31 @@ async def test_idle_connections_do_not_hold_up_a_stop(serve: Serve) -> None:
     """
     server = serve("--header-timeout-s", "1")
     loop = asyncio.get_running_loop()
-    connections: list[Wire] = []
-    for number in range(60):
-        reader, writer = await asyncio.open_connection(server.host, server.port)
-        connections.append(Wire(reader, writer))
-        if number % 3 == 0:
-            await connections[-1].send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert "200 OK" in await connections[-1].head()
-        elif number % 3 == 1:
-            await connections[-1].send("GET /healthz HTTP/1.1\r\nHos")
+    connections = [await Wire.to(server) for _ in range(60)]
+    for connection in connections[:20]:
+        await connection.send(GET)
+        assert (await connection.reply()).status == 200
+    for connection in connections[20:40]:
+        await connection.send(GET[:-10])
     begun = loop.time()
     server.process.send_signal(signal.SIGTERM)
     assert await ended(server.process) == 0
     assert loop.time() - begun < SOON_S
     for connection in connections:
-        connection.writer.close()
+        connection.close()
 
 
 async def test_a_call_that_never_ends_is_given_up_after_the_grace_period(serve: Serve) -> None:
     """Its caller is cut; nothing of it is in the store (P2)."""
     server = serve("--grace-s", "1")
-    async with wire(server) as publish:
+    async with await Wire.to(server) as publish:
         await publish.send(post("/v1/topics/orders/messages", '{"order":', length=11))
         await eventually(lambda: gauge(server, "penstock_calls_active") == 2)
         begun = asyncio.get_running_loop().time()
         server.process.send_signal(signal.SIGTERM)
         assert await ended(server.process) == 0
         assert 0.9 < asyncio.get_running_loop().time() - begun < SOON_S
-        assert await publish.end() in {"", "HTTP/1.1 500"}
+        assert (await publish.rest())[:12] in {"", "HTTP/1.1 500"}
     assert "still under way after 1 s" in server.said()
     async with penstock.open(serve.store) as broker:
         assert await broker.log_end() == 0

@@ -62,12 +62,15 @@ async def _stop(process: Process) -> None:
 
 
 def _variables(delivery: Delivery) -> dict[str, str]:
-    """What a command may want to know beside the payload."""
+    """What a command may want to know beside the payload.
+
+    Not with the prefix of the settings: the command may be a ``penstock`` itself.
+    """
     message = delivery.message
     return {
-        "PENSTOCK_MESSAGE_ID": str(message.id),
-        "PENSTOCK_QUEUE": delivery.queue,
-        "PENSTOCK_TOPIC": message.topic,
-        "PENSTOCK_ATTEMPTS": str(delivery.attempts),
-        "PENSTOCK_CONTENT_TYPE": message.content_type or "",
+        "DELIVERY_MESSAGE_ID": str(message.id),
+        "DELIVERY_QUEUE": delivery.queue,
+        "DELIVERY_TOPIC": message.topic,
+        "DELIVERY_ATTEMPTS": str(delivery.attempts),
+        "DELIVERY_CONTENT_TYPE": message.content_type or "",
     }

@@ -42,7 +42,7 @@ class Ids:
         """The messages, each with an id."""
         first = self._take(len(messages))
         form = self._form
-        # Positional and in one expression: 0.3 microseconds a message, a sixth of a call each.
+        # Positional and in one expression: 0.3 to 0.4 microseconds a message.
         return [
             message
             if message.id is not None

@@ -4,7 +4,7 @@ It tells apart the ways in which an exchange ends without a reply: nothing was s
 was done; it was sent and nobody knows; what answered does not speak HTTP. Repeating is the
 business of ``penstock.client.calling``.
 
-It is our own because a call costs half of what it costs through aiohttp, and a tenth of httpx
+It is our own because a call costs about a third of what it costs through aiohttp
 (docs/decisions/0021): all that is needed is a socket, a head and a length.
 """
 

@@ -31,7 +31,7 @@ from penstock.telemetry import configure_logging
 from penstock.verbs import Verbs
 from penstock.worker.handler import Function, Handler
 from penstock.worker.middleware import Middleware, Observe, timing, tracing
-from penstock.worker.registration import Registration, check_registration
+from penstock.worker.registration import Registration, check_registration, prepare
 from penstock.worker.running import Running
 from penstock.worker.source import opened
 
@@ -147,6 +147,14 @@ class App:
 
     # -- running -----------------------------------------------------------------------
 
+    async def prepare(self, verbs: Verbs) -> None:
+        """Make sure that every queue is there, as ``run`` does first.
+
+        Whoever publishes before the first worker runs calls it, so that nothing is missed.
+        """
+        for registration in self.registrations:
+            await prepare(verbs, registration)
+
     async def run(self) -> None:
         """Work until ``stop``. Raises what cannot pass: an unknown queue, no access."""
         if not self._registrations:
@@ -163,6 +171,7 @@ class App:
                 grace_s=self._grace_s,
             )
             try:
+                await self.prepare(verbs)
                 await self._running.run()
             finally:
                 self._running = None

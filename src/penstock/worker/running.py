@@ -20,7 +20,7 @@ from penstock.verbs import Verbs
 from penstock.worker.context import Context
 from penstock.worker.handling import Handling
 from penstock.worker.middleware import Middleware, Next, chained
-from penstock.worker.registration import Registration, prepare
+from penstock.worker.registration import Registration
 from penstock.worker.threads import Threads
 
 __all__ = ["Running", "to_handling"]
@@ -59,8 +59,6 @@ class Running:
 
     async def run(self) -> None:
         """Work until ``stop``, or until something fails that cannot pass: that is raised."""
-        for registration in self._registrations:
-            await prepare(self._verbs, registration)
         consumptions: list[Consumption] = []
         readers: set[asyncio.Task[None]] = set()
         for registration in self._registrations:

@@ -30,11 +30,12 @@ class Calls:
         topic: str,
         messages: Sequence[NewMessage],
         durability: Durability = "fsync",
+        batch_id: str | None = None,
     ) -> PublishReply:
         self.batches.append((topic, [message.payload for message in messages]))
         if self.failure is not None:
             raise self.failure
-        return await self._publish(tenant, topic, messages, durability)
+        return await self._publish(tenant, topic, messages, durability, batch_id)
 
 
 @pytest.fixture

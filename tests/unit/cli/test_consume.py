@@ -178,7 +178,7 @@ def test_waiting_ends_when_none_came_for_so_long(orders: Shell) -> None:
 def test_exec_acks_what_succeeds(orders: Shell, tmp_path: Path) -> None:
     script = tmp_path / "worker"
     script.write_text(
-        '#!/bin/sh\n{ printf "%s %s " "$PENSTOCK_MESSAGE_ID" "$PENSTOCK_TOPIC"; cat; echo; }'
+        '#!/bin/sh\n{ printf "%s %s " "$DELIVERY_MESSAGE_ID" "$DELIVERY_TOPIC"; cat; echo; }'
         f" >> {tmp_path}/seen\n"
     )
     script.chmod(0o700)
@@ -193,6 +193,12 @@ def test_exec_nacks_what_fails(orders: Shell) -> None:
     assert states(orders)["delayed"] == 3
     (event,) = [e for e in orders.json("history", "0") if e["transition"] == "nack"]
     assert event["error"] == "sh ended with 7"
+
+
+def test_exec_may_run_penstock_itself(orders: Shell) -> None:
+    """What it finds in its environment is no setting."""
+    orders("consume", "orders", "--exec", f"{sys.executable} -m penstock config --json")
+    assert states(orders) == {"done": 3}
 
 
 def test_exec_that_does_not_read_its_input(sh: Shell) -> None:

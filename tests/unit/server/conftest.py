@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from typing import Any
 
 import msgspec
 import pytest
-from penstock.server.metrics import Metrics
 
 from penstock.broker import Broker, BrokerOptions
 from penstock.server.access import Access, Keys
 from penstock.server.app import Application
 from penstock.server.health import ROUTES as HEALTH
+from penstock.server.metrics import Metrics
 from penstock.server.native import ROUTES as NATIVE
 from penstock.server.service import Service, ServiceLimits
 from penstock.storage.contract import EngineOptions
@@ -45,6 +45,7 @@ class Door:
         self.broker = broker
         self.clock = clock
         self.service = app.service
+        self.keys = app.service.access.keys
         self.headers: dict[str, str] = {}
 
     async def call(
@@ -84,7 +85,7 @@ class Door:
             await (leave or asyncio.Event()).wait()
             return {"type": "http.disconnect"}
 
-        async def send(event: dict[str, Any]) -> None:
+        async def send(event: MutableMapping[str, Any]) -> None:
             if event["type"] == "http.response.start":
                 answer.update(event)
             else:

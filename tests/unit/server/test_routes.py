@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def path_of(route) -> str:
     return path + {"result": "?queue=orders", "explain": "?queue=orders"}.get(route.verb, "")
 
 
-BODIES = {
+BODIES: dict[str, Any] = {
     "join": {"consumer": "w"},
     "purge": {"state": "failed"},
     "archived": {"through": 0},
@@ -46,7 +47,6 @@ async def guarded(door):
     """The same store behind a door that asks for credentials."""
     keys = Keys(door.broker.engine, door.clock)
     guarded = Door(application(door.broker, Access(door.clock, keys)), door.broker, door.clock)
-    guarded.keys = keys
     await door.broker.publish("orders", b"x")
     return guarded
 

@@ -118,10 +118,10 @@ async def test_several_queues_at_once(app: App, q: Spy, start) -> None:
     def right(payload: bytes) -> None:
         seen["right"].append(payload)
 
-    run = start()
-    await turns()
+    await app.prepare(q)
     for name in ("left", "right"):
         await q.publish(name, name.encode())
+    run = start()
     await until(lambda: len(seen) == 2)
     await run.stop()
     assert seen == {"left": [b"left"], "right": [b"right"]}
