@@ -27,6 +27,7 @@ from penstock.model.states import State
 from penstock.verbs import Verbs
 
 if TYPE_CHECKING:
+    from penstock import sync
     from penstock.broker import Broker, BrokerOptions
     from penstock.client import Client, ClientOptions, connect
     from penstock.consume import Lease
@@ -66,6 +67,7 @@ __all__ = [
     "connect",
     "errors",
     "open",
+    "sync",
 ]
 
 #: Names that bring HTTP, threads or the parser of filters with them, and where they are: a program
@@ -87,6 +89,8 @@ _ELSEWHERE = {
 
 def __getattr__(name: str) -> object:
     """Import what is elsewhere when it is first asked for."""
+    if name == "sync":
+        return import_module("penstock.sync")
     if name not in _ELSEWHERE:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
     value: object = getattr(import_module(_ELSEWHERE[name]), name)

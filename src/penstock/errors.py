@@ -8,7 +8,7 @@
     │   ├── BadFilter            400  points at the position in the text
     │   ├── BadPolicy            400  a queue or topic policy field
     │   │   └── BadSchema        400  a topic's schema cannot be used
-    │   ├── BadUrl               400  a store URL
+    │   ├── BadUrl               400  a store's or a server's URL
     │   ├── BadSetting           400  a flag, environment variable or line of the settings file
     │   ├── MethodNotAllowed     405
     │   ├── NotAcceptable        406
@@ -191,10 +191,10 @@ class SchemaViolation(BadInput):
 
 
 class BadUrl(BadInput):
-    """A store URL that no engine answers to."""
+    """A URL that no engine and no server answers to."""
 
-    title = "Bad store URL"
-    advice = "Use a URL such as rocksdb:///path/to/store or memory://."
+    title = "Bad URL"
+    advice = "Use a URL such as rocksdb:///path/to/store, memory:// or http://host:port."
 
 
 class BadSetting(BadInput):

@@ -48,6 +48,7 @@ PUBLIC: Final = {
     "connect",
     "errors",
     "open",
+    "sync",
 }
 #: Uses a store that needs no driver.
 MEMORY_PROGRAM: Final = """
@@ -82,7 +83,7 @@ def test_a_star_brings_the_public_names_only() -> None:
     assert space.keys() - {"__builtins__"} == PUBLIC
 
 
-@pytest.mark.parametrize("name", sorted(PUBLIC - {"errors"}))
+@pytest.mark.parametrize("name", sorted(PUBLIC - {"errors", "sync"}))
 def test_every_public_name_says_what_it_is(name: str) -> None:
     assert inspect.getdoc(getattr(penstock, name))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -27,8 +27,9 @@ __all__ = ["Request", "Transport"]
 
 #: Idle connections are given up before most servers and proxies do, which would cost a try.
 _KEEP_IDLE_S: Final = 15.0
-#: How long the first address of a name may take before the next is tried beside it (RFC 8305).
-_NEXT_ADDRESS_S: Final = 0.25
+#: How long the first address of a name may take before the next is tried beside it (RFC 8305);
+#: uvloop tries one after the other and takes no such argument.
+_EYEBALLS: Final[dict[str, Any]] = {"happy_eyeballs_delay": 0.25}
 
 
 class Request(Struct, frozen=True, gc=False):
@@ -136,7 +137,7 @@ class _Pool:
                     address.host,
                     address.port,
                     ssl=self._tls,
-                    happy_eyeballs_delay=_NEXT_ADDRESS_S,
+                    **_EYEBALLS if isinstance(self._loop, asyncio.BaseEventLoop) else {},
                 )
         except ssl.SSLError as error:
             raise Lost(f"TLS failed: {error}", sent=False, hopeless=True) from error

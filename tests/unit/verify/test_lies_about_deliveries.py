@@ -382,6 +382,26 @@ async def test_a_history_that_grows_at_every_look_is_unresolved(liar: Liar, stoc
     assert [check.law for check in report.checks if check.unresolved] == ["C2"]
 
 
+async def test_s3_a_delivery_that_moves_at_every_look_is_unresolved(
+    liar: Liar, stock: Stock
+) -> None:
+    """Pages leave it out, and it is never known where it was when they were read."""
+    calls = 0
+
+    def move(found: MessageDeliveries) -> MessageDeliveries:
+        nonlocal calls
+        calls += 1
+        if found.message.id != stock["second"]:
+            return found
+        return replace(found, deliveries=(replace(found.deliveries[0], at=calls),))
+
+    liar.on_message = move
+    liar.on_page = lambda queue, state, items: without_delivery(items, stock["second"])
+    report = await verify(liar)
+    assert named(report) == {("Q2", "jobs", None)}
+    assert [check.law for check in report.checks if check.unresolved] == ["S3"]
+
+
 async def test_an_owner_who_changes_at_every_look_is_unresolved(liar: Liar) -> None:
     calls = 0
 

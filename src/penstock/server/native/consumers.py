@@ -51,7 +51,7 @@ ROUTES: Final = (
         handler=leave,
         query=Empty,
         status=204,
-        errors=(BadInput, UnknownQueue),
+        errors=(BadInput, UnknownQueue, Conflict),
         tag="flow",
     ),
 )

@@ -105,17 +105,8 @@ class Dedup:
         window_ms: int,
     ) -> None:
         """Remember what a batch became."""
-        runs: list[tuple[int, int, int, int]] = []
-        for message in messages:
-            said = message.duplicate * _DUPLICATE + message.replaced * _REPLACED
-            if runs:
-                first, offset, count, before = runs[-1]
-                follows = message.id == first + count and message.offset == offset + count
-                if follows and said == before:
-                    runs[-1] = (first, offset, count + 1, said)
-                    continue
-            runs.append((message.id, message.offset, 1, said))
         key = batch_key(tenant, topic, batch_id)
+        runs = _runs(messages)
         self._stage.put(key, seal(_AT.pack(now) + b"".join(_RUN.pack(*run) for run in runs)))
         self._schedule(key, now + window_ms)
         self._serial = max(self._serial, messages[-1].offset)
@@ -176,3 +167,20 @@ def _published_at(key: bytes, value: bytes) -> int:
     else:
         _, _, at = _VALUE.unpack(unseal(value, "idempotency id"))
     return at
+
+
+def _runs(messages: Sequence[Published]) -> list[tuple[int, int, int, int]]:
+    if not any(message.duplicate or message.replaced for message in messages):
+        # New messages follow one another, and most batches have no others.
+        return [(messages[0].id, messages[0].offset, len(messages), 0)]
+    runs: list[tuple[int, int, int, int]] = []
+    for message in messages:
+        said = message.duplicate * _DUPLICATE + message.replaced * _REPLACED
+        if runs:
+            first, offset, count, before = runs[-1]
+            follows = message.id == first + count and message.offset == offset + count
+            if follows and said == before:
+                runs[-1] = (first, offset, count + 1, said)
+                continue
+        runs.append((message.id, message.offset, 1, said))
+    return runs

@@ -1,0 +1,125 @@
+"""The OpenAPI document says what the server does: called with all that it allows, and more.
+
+Every operation but the stream, which never ends, is called with generated requests, good and
+bad; no reply is a 5xx, and none has a status, a type or a shape that the document does not
+name. PENSTOCK_TEST_SCHEMATHESIS sets how many requests are made up for each operation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema_rs
+import pytest
+from schemathesis.specs.openapi.definitions import OPENAPI_31
+
+import penstock
+from penstock.model.queue import Ordering
+from tests.service.serving import Serve, surroundings
+
+EXAMPLES = int(os.environ.get("PENSTOCK_TEST_SCHEMATHESIS", "12"))
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+)
+#: Names and ids that exist, so that calls get further than "there is no such thing".
+CONFIG = """
+[dictionaries.queues]
+values = ["jobs", "jobs.dlq", "ordered", "idle"]
+[dictionaries.topics]
+values = ["orders", "checked"]
+[dictionaries.ids]
+values = [0, 1, 2, 3]
+[dictionaries.consumers]
+values = ["anna", "bert"]
+[dictionaries.filters]
+values = ["TRUE", "amount > 1", "topic = 'orders'", "nosuch LIKE 'x%' OR NOT amount IS NULL"]
+[dictionaries.states]
+values = ["available", "in_flight", "delayed", "done", "failed", "expired"]
+
+[parameters]
+"path.queue" = { dictionary = "queues", probability = 0.7 }
+"query.queue" = { dictionary = "queues", probability = 0.7 }
+"path.topic" = { dictionary = "topics", probability = 0.7 }
+"path.id" = { dictionary = "ids", probability = 0.7 }
+"path.consumer" = { dictionary = "consumers", probability = 0.7 }
+"query.filter" = { dictionary = "filters", probability = 0.7 }
+"query.where" = { dictionary = "filters", probability = 0.5 }
+"query.state" = { dictionary = "states", probability = 0.7 }
+"body.where" = { dictionary = "filters", probability = 0.5 }
+"body.filter" = { dictionary = "filters", probability = 0.7 }
+"body.state" = { dictionary = "states", probability = 0.7 }
+"body.consumer" = { dictionary = "consumers", probability = 0.7 }
+"""
+
+
+def test_the_document_is_valid(serve: Serve) -> None:
+    document = serve(store="memory://").call("GET", "/openapi.json").json()
+    validator = jsonschema_rs.validator_for(OPENAPI_31)
+    assert [str(error) for error in validator.iter_errors(document)] == []
+    names = [
+        operation["operationId"]
+        for path in document["paths"].values()
+        for operation in path.values()
+    ]
+    assert len(names) == len(set(names))
+    for schema in document["components"]["schemas"].values():
+        jsonschema_rs.meta.validate({"$schema": jsonschema_rs_dialect, **schema})
+
+
+jsonschema_rs_dialect = "https://json-schema.org/draft/2020-12/schema"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300 + 60 * EXAMPLES)
+async def test_the_server_does_what_the_document_says(serve: Serve, tmp_path: Path) -> None:
+    server = serve("--log-level", "error", store="memory://")
+    async with penstock.connect(server.url) as client:
+        await _fill(client)
+    (tmp_path / "schemathesis.toml").write_text(CONFIG)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json"),
+            *("--checks", ",".join(CHECKS), "--exclude-path-regex", "/stream$"),
+            *("--phases", "examples,coverage,fuzzing", "--max-examples", str(EXAMPLES)),
+            *("--request-timeout", "20", "--continue-on-failure", "--no-color"),
+            *("--warnings", "off", "--seed", os.environ.get("PENSTOCK_TEST_SEED", "1")),
+        ],
+        cwd=tmp_path,
+        env=surroundings()
+        | {
+            "SCHEMATHESIS_HOOKS": "tests.service.schemathesis_hooks",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        },
+        capture_output=True,
+        text=True,
+    )
+    print(done.stdout[-20_000:])
+    assert done.returncode == 0, done.stderr
+    assert server.call("GET", "/readyz").status == 200
+    assert server.stop() == 0
+    assert "Traceback" not in server.said()
+
+
+async def _fill(client: penstock.Client) -> None:
+    """Something in every state, for calls to find."""
+    schema = json.dumps({"type": "object", "required": ["order"]})
+    await client.put_topic(
+        "checked", penstock.TopicPolicy(schema_type="json-schema", schema=schema)
+    )
+    await client.create_queue("idle", "FALSE")
+    await client.create_queue("jobs", "topic = 'orders'", max_attempts=1)
+    await client.create_queue("ordered", "TRUE", ordering=Ordering.PARTITION)
+    for number in range(20):
+        await client.publish("orders", {"order": number}, headers={"amount": number})
+    await client.publish("orders", b"later", delay_ms=3_600_000)
+    done, failed, *_ = await client.claim("jobs", limit=5, consumer="anna")
+    await client.ack(done, b"result")
+    await client.reject(failed, "broken")
+    await client.join("ordered", "anna")
