@@ -95,7 +95,8 @@ def reporting() -> Iterator[dict[str, Any]]:
 
 async def produce(url: str, count: int, progress: Progress) -> None:
     async with penstock.connect(url) as q:
-        with reporting():
+        with reporting() as report:
+            report["began"] = time.monotonic()
             for first in range(0, count, BATCH):
                 while first - progress.get() > AHEAD:  # noqa: ASYNC110  (another process)
                     await asyncio.sleep(0.001)
@@ -182,7 +183,9 @@ def produce_redis(port: int, count: int, progress: Progress) -> None:
     import redis  # noqa: PLC0415
 
     connection = redis.Redis(port=port)
-    with reporting():
+    connection.ping()
+    with reporting() as report:
+        report["began"] = time.monotonic()
         for first in range(0, count, BATCH):
             while first - progress.get() > AHEAD:
                 time.sleep(0.001)

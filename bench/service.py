@@ -151,7 +151,6 @@ def _whole_way(
         )
     progress = str(folder / f"progress{suffix}")
     cpu = server.cpu_s()
-    begin = time.monotonic()
     lanes = [
         subprocess.Popen(
             [*_lane(role + suffix, target), str(count), progress], stdout=subprocess.PIPE
@@ -159,7 +158,7 @@ def _whole_way(
         for role in ("produce", "consume")
     ]
     reports = [json.loads(lane.communicate()[0]) for lane in lanes]
-    seconds = reports[1]["ended"] - begin
+    seconds = reports[1]["ended"] - reports[0]["began"]
     used = server.cpu_s() - cpu + sum(report["cpu_s"] for report in reports)
     return count / seconds, used * 1_000_000 / count
 

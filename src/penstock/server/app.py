@@ -129,7 +129,7 @@ class Application:
         body: object = _EMPTY
         if route.body is not None:
             call.raw = await service.bodies.read(receive, headers)
-            body = route.body.decode(call.raw, call.media)
+            body = call.raw if route.is_raw else route.body.decode(call.raw, call.media)
         value = await route.handler(call, query, body)
         if type(value) is Plain or type(value) is Streamed:
             return value

@@ -181,14 +181,10 @@ class ConvertedBody(Body[B], Generic[B, W]):
 
 
 class RawBody(Body[bytes]):
-    """A body that the handler reads itself, by its type and the headers."""
+    """A body that is handed to its route as it came."""
 
     def __init__(self) -> None:
         super().__init__(bytes, required=False)
-
-    def decode(self, body: bytes, media: str) -> bytes:  # noqa: ARG002
-        """The body as it came."""
-        return body
 
 
 def read_query(kind: type[Q], query_string: bytes) -> Q:

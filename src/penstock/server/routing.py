@@ -66,6 +66,8 @@ class Route(Struct, Generic[Q, B], frozen=True, kw_only=True):
     """Content types it answers with and the type of each; a type of None is bytes."""
     errors: tuple[type[PenstockError], ...] = ()
     tag: str = "queues"
+    is_raw: bool = False
+    """The handler reads the body itself, by its type and the headers."""
 
 
 #: A route, whatever its query and body are.

@@ -25,6 +25,7 @@ async def test_p3_a_raw_body_is_one_message_byte_by_byte(door):
     assert reply.json() == {
         "messages": [{"id": 0, "offset": 0, "duplicate": False, "replaced": False}],
         "durability": "memory",
+        "repeated": False,
     }
     [delivery] = (await door.call("POST", CLAIM, {})).json()["deliveries"]
     assert base64.b64decode(delivery["payload_base64"]) == body

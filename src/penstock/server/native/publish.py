@@ -188,6 +188,7 @@ ROUTES: Final = (
         handler=publish,
         query=PublishQuery,
         body=RawBody(),
+        is_raw=True,
         status=201,
         replies=((JSON, PublishReply),),
         errors=_ERRORS,

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.broker.queues import new_policy, to_start
-from penstock.errors import BadInput, BadPolicy, QueueNotEmpty, UnknownQueue
+from penstock.errors import BadInput, BadPolicy, Conflict, QueueNotEmpty, UnknownQueue
 from penstock.model.delivery import QueueStats, RouteReply
 from penstock.model.queue import Backoff, QueueInfo, QueuePolicy, Start
 from penstock.server.call import Call
@@ -235,6 +235,6 @@ ROUTES: Final = (
         query=Empty,
         body=Body(RouteBody, required=False),
         replies=((JSON, RouteReply),),
-        errors=(BadInput, UnknownQueue),
+        errors=(BadInput, UnknownQueue, Conflict),
     ),
 )

@@ -328,6 +328,7 @@ class Queue:
             entry.replace(metadata, message)
             self.shelf.add(entry)
         self.watch_expiry(entry)
+        self.ready()  # What was past its time, and not swept yet, may be handed out again.
 
     def due_of(self, claim_id: int) -> int | None:
         """When a delayed delivery is due; None if it is not delayed."""

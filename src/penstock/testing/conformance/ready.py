@@ -277,6 +277,16 @@ class TestReady(Conformance):
         await store.publish(b"x")
         assert ear.heard() == {"q"}
 
+    async def test_c5_a_replacement_brings_back_what_was_past_its_time(self, store: Store) -> None:
+        await store.queue()
+        (first,) = await store.publish(msg(b"a", key="k", expires_at=store.clock.now() + 1000))
+        ear = listen(store)
+        store.clock.advance(60_000)
+        # Nobody claimed or swept: the delivery is still there, and nobody could have it.
+        await store.publish(msg(b"b", key="k"))
+        assert "q" in ear.heard()
+        assert ids_of(await store.claim()) == [first]
+
 
 class TestReadyPartitions(Conformance):
     """In an ordered queue others wait for what is settled, removed or given up."""

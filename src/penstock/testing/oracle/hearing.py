@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from penstock.model.message import MessageId
+from penstock.model.message import MessageId, Offset
 from penstock.model.queue import Ordering
 from penstock.model.states import State, Transition
 from penstock.storage.contract import Listener
@@ -26,7 +26,8 @@ __all__ = ["Heard", "hear", "tell"]
 class _Shape:
     """What decides about the claims of one queue."""
 
-    available: frozenset[MessageId]
+    available: frozenset[tuple[MessageId, Offset]]
+    """With the entry each comes from: a replacement may bring an expired one back."""
     next_due: int | None
     arrangement: object
     lapses: int
@@ -62,7 +63,11 @@ def _shapes(store: Store, now: int) -> Iterator[tuple[tuple[str, str], _Shape]]:
         for dead in (False, True):
             held = queue.held(dead=dead)
             shape = _Shape(
-                available=frozenset(d.message_id for d in held if d.state is State.AVAILABLE),
+                available=frozenset(
+                    (d.message_id, store.newest(queue.tenant, d.message_id).message.offset)
+                    for d in held
+                    if d.state is State.AVAILABLE
+                ),
                 next_due=reading.next_due(store, queue, dead=dead),
                 arrangement=queue.dead_paused if dead else _arrangement(store, queue),
                 lapses=_lapses(queue, queue.shown_as(dead=dead), now),
