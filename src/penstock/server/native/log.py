@@ -29,6 +29,9 @@ __all__ = ["ROUTES"]
 
 #: Payload bytes of one page or record batch.
 PAGE_BYTES: Final = 16 * 1024 * 1024
+#: Bytes of one Arrow stream. The HTTP server keeps whatever it is given, however slowly the
+#: caller reads it, so a stream of the whole log would be the whole log in memory.
+STREAM_BYTES: Final = 64 * 1024 * 1024
 #: Entries of one record batch: enough that its fixed cost does not show.
 _BATCH: Final = 10_000
 
@@ -38,7 +41,7 @@ class LogQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
     start: int = field(default=0, name="from")
     to: int | None = None
-    """The offset to stop before; a stream of Arrow batches goes to the end without it."""
+    """The offset to stop before; a stream of Arrow batches goes on for as long as it may."""
     limit: int = MAX_PAGE
     """Entries of a page; Arrow streams have none."""
     payloads: bool = False
@@ -71,9 +74,12 @@ async def _arrow(call: Call, query: LogQuery, page: LogPage) -> AsyncIterator[by
 
     writer = LogWriter()
     end = await call.broker.log_end() if query.to is None else query.to
+    room = STREAM_BYTES
     while page.entries and not call.service.stopping.is_set():
-        yield writer.write(page.entries)
-        if page.next_offset >= end:
+        part = writer.write(page.entries)
+        room -= len(part)
+        yield part
+        if page.next_offset >= end or room <= 0:
             break
         page = await _page(call, replace(query, start=page.next_offset, to=end), _BATCH)
     yield writer.finish()
