@@ -9,7 +9,6 @@ another.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -30,19 +29,15 @@ from penstock.model.delivery import (
     SettleReply,
 )
 from penstock.model.message import NewMessage, Outgoing
-from penstock.model.states import State
 from penstock.testing.history import (
     Claim,
     Claimed,
-    Found,
     Granted,
     HistoryEvent,
-    Logged,
     Publish,
     Published,
     Recorder,
     Refused,
-    Scanned,
     Settle,
     Settled,
     digest,
@@ -307,36 +302,3 @@ def begin_publish(history: History, messages: list[NewMessage]) -> int:
         Publish(call=call, payloads=payloads, ids=tuple(message.id for message in messages))
     )
     return call
-
-
-async def scan(client: Client, history: History, *, drained: bool) -> None:
-    """Record the whole log and the whole queue; counts equal what is found (Q2)."""
-    offset, end = 0, await client.log_end()
-    while offset < end:
-        page = await client.read_log(offset, limit=PAGE, payloads=True)
-        offset = page.next_offset
-        for entry in page.entries:
-            assert entry.payload is not None
-            payload = digest(entry.payload)
-            history.record(Logged(scan=1, message=entry.message.id, payload=payload))
-    counts: Counter[State] = Counter()
-    for state in State:
-        cursor: str | None = None
-        while True:
-            found = await client.peek(QUEUE, state, limit=PAGE, cursor=cursor)
-            for item in found.items:
-                counts[state] += 1
-                history.record(
-                    Found(
-                        scan=1,
-                        queue=QUEUE,
-                        message=item.message.id,
-                        state=item.state,
-                        attempts=item.attempts,
-                    )
-                )
-            if (cursor := found.cursor) is None:
-                break
-    stats = await client.stats(QUEUE)
-    assert {state: getattr(stats, state) for state in State} == {s: counts[s] for s in State}
-    history.record(Scanned(scan=1, queue=QUEUE, drained=drained))

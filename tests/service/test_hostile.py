@@ -12,11 +12,13 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from random import Random
 
+import pyarrow.ipc
 import pytest
 
 import penstock
 from penstock.client import Client
 from penstock.errors import UnknownQueue
+from penstock.model.message import NewMessage
 from tests.service.attackers import ATTACKS, attack
 from tests.service.serving import Serve, Served, ended
 from tests.service.wire import Wire
@@ -244,12 +246,14 @@ async def test_whoever_hangs_up_while_waiting_is_handed_nothing(serve: Serve) ->
 
 async def test_a_server_that_is_attacked_stops_all_the_same(serve: Serve) -> None:
     server = serve("--header-timeout-s", "2", "--body-timeout-s", "2", "--grace-s", "5")
-    kinds = list(ATTACKS)
+    kinds, quiet = list(ATTACKS), server.descriptors()
     attacks = [
         asyncio.create_task(attack(server, kinds[number % len(kinds)], Random(number)))
         for number in range(100)
     ]
-    await asyncio.sleep(0.5)
+    async with asyncio.timeout(30):
+        while server.descriptors() < quiet + 40:  # noqa: ASYNC110  (it cannot tell us)
+            await asyncio.sleep(0.02)
     begun = asyncio.get_running_loop().time()
     server.process.send_signal(signal.SIGTERM)
     assert await ended(server.process) == 0
@@ -264,3 +268,26 @@ async def _waits(server: Served, count: int) -> None:
             if f"penstock_waits_active {count}.0\n" in metrics.body.decode():
                 return
             await asyncio.sleep(0.05)
+
+
+@pytest.mark.slow
+async def test_whoever_asks_for_the_log_and_does_not_read_it(serve: Serve) -> None:
+    """The HTTP server keeps what is not read: one stream is bounded, and another goes on."""
+    server = serve()
+    async with penstock.connect(server.url) as client:
+        for _ in range(16):
+            await client.publish_batch("orders", [NewMessage(bytes(MB - 1))] * 10)
+    rss = server.rss_bytes()
+    path = "/v1/log?format=arrow&payloads=true"
+    async with await Wire.to(server) as idle:
+        await idle.send(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        offset = 0
+        while offset < 160:
+            answer = await asyncio.to_thread(server.call, "GET", f"{path}&from={offset}")
+            offsets = pyarrow.ipc.open_stream(answer.body).read_all()["offset"].to_pylist()
+            assert offsets == list(range(offset, offset + len(offsets)))
+            assert 60 < len(offsets) < 100 or offsets[-1] == 159
+            offset = offsets[-1] + 1
+        grown = (server.rss_bytes() - rss) // MB
+        assert grown < 400, f"{grown} MB for one that does not read, and one that does"
+    assert server.stop() == 0

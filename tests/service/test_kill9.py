@@ -22,21 +22,25 @@ import pytest
 
 from penstock.client import Client, ClientOptions, connect
 from penstock.model.queue import Backoff
+from penstock.model.states import State
 from penstock.testing.checker import check
 from penstock.testing.history import (
     Claim,
     Claimed,
+    Found,
     Granted,
     HistoryEvent,
     Logged,
     Publish,
     Published,
     Refused,
+    Scanned,
     Settled,
+    digest,
     read_history,
 )
 from tests.service.nursery import Nursery
-from tests.service.recording import QUEUE, Consumer, History, Producer, scan
+from tests.service.recording import PAGE, QUEUE, Consumer, History, Producer
 from tests.service.serving import Serve, unused_port
 
 KILLS = int(os.environ.get("PENSTOCK_TEST_SERVER_KILLS", "30"))
@@ -114,6 +118,10 @@ async def _run(nursery: Nursery, history: History, store: str, seed: int) -> Non
             await asyncio.wait(publishing)
             for task in consuming:
                 task.cancel()
+            await asyncio.wait(consuming)
+            # What they had asked for a moment ago may have been granted to nobody.
+            await history.end_run()
+            history.next_run()
         last = Consumer(consumers[0], history, "last", seed)
         await last.drain()
         await scan(producers[0], history, drained=True)
@@ -136,6 +144,39 @@ async def _create_queue(client: Client) -> None:
         # Small buckets, so that a few messages are many records.
         bucket_size=1,
     )
+
+
+async def scan(client: Client, history: History, *, drained: bool) -> None:
+    """Record the whole log and the whole queue; counts equal what is found (Q2)."""
+    offset, end = 0, await client.log_end()
+    while offset < end:
+        page = await client.read_log(offset, limit=PAGE, payloads=True)
+        offset = page.next_offset
+        for entry in page.entries:
+            assert entry.payload is not None
+            payload = digest(entry.payload)
+            history.record(Logged(scan=1, message=entry.message.id, payload=payload))
+    counts: Counter[State] = Counter()
+    for state in State:
+        cursor: str | None = None
+        while True:
+            found = await client.peek(QUEUE, state, limit=PAGE, cursor=cursor)
+            for item in found.items:
+                counts[state] += 1
+                history.record(
+                    Found(
+                        scan=1,
+                        queue=QUEUE,
+                        message=item.message.id,
+                        state=item.state,
+                        attempts=item.attempts,
+                    )
+                )
+            if (cursor := found.cursor) is None:
+                break
+    stats = await client.stats(QUEUE)
+    assert {state: getattr(stats, state) for state in State} == {s: counts[s] for s in State}
+    history.record(Scanned(scan=1, queue=QUEUE, drained=drained))
 
 
 def summary(events: list[HistoryEvent]) -> dict[str, int]:

@@ -1,8 +1,11 @@
 """The OpenAPI document says what the server does: called with all that it allows, and more.
 
 Every operation but the stream, which never ends, is called with generated requests, good and
-bad; no reply is a 5xx, and none has a status, a type or a shape that the document does not
-name. PENSTOCK_TEST_SCHEMATHESIS sets how many requests are made up for each operation.
+bad; no reply is a 5xx, none has a status, a type or a shape that the document does not name,
+and none is given without the credential that the document asks for.
+
+PENSTOCK_TEST_SCHEMATHESIS sets how many requests are made up for each operation, and
+PENSTOCK_TEST_SCHEMATHESIS_SEED which.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from penstock.model.queue import Ordering, TopicPolicy
 from tests.service.serving import Serve, surroundings
 
 EXAMPLES = int(os.environ.get("PENSTOCK_TEST_SCHEMATHESIS", "12"))
+#: Ten times what it takes.
+SECONDS = 120 + 10 * EXAMPLES
 #: The same requests in every run, unless one wants others.
 SEED = os.environ.get("PENSTOCK_TEST_SCHEMATHESIS_SEED", "1")
 HOOKS = "tests.service.schemathesis_hooks"
@@ -33,6 +38,7 @@ CHECKS = (
     "status_code_conformance",
     "content_type_conformance",
     "response_schema_conformance",
+    "ignored_auth",
 )
 #: What OpenAPI 3.1 writes its schemas in.
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -82,14 +88,15 @@ def test_the_document_is_valid(serve: Serve) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300 + 60 * EXAMPLES)
+@pytest.mark.timeout(2 * SECONDS)
 async def test_the_server_does_what_the_document_says(serve: Serve, tmp_path: Path) -> None:
-    server = serve("--log-level", "error", store="memory://")
-    async with penstock.connect(server.url) as client:
+    server = serve("--auth", "--log-level", "error", store="memory://")
+    key = server.told["key"]
+    async with penstock.connect(server.url, credential=key) as client:
         receipts = await _fill(client)
     written = CONFIG.replace("{receipts}", ", ".join(json.dumps(one) for one in receipts))
     (tmp_path / "schemathesis.toml").write_text(written)
-    done = await asyncio.to_thread(_run, server.url, tmp_path)
+    done = await asyncio.to_thread(_run, server.url, key, tmp_path)
     print(done.stdout[-20_000:])
     assert done.returncode == 0, done.stderr
     assert server.call("GET", "/readyz").status == 200
@@ -97,7 +104,7 @@ async def test_the_server_does_what_the_document_says(serve: Serve, tmp_path: Pa
     assert "Traceback" not in server.said()
 
 
-def _run(url: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def _run(url: str, key: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """In a folder of its own, where it leaves what it leaves."""
     repository = str(Path(__file__).parents[2])
     return subprocess.run(
@@ -106,12 +113,13 @@ def _run(url: str, folder: Path) -> subprocess.CompletedProcess[str]:
             *("--checks", ",".join(CHECKS), "--exclude-path-regex", "/stream$"),
             *("--phases", "examples,coverage,fuzzing", "--max-examples", str(EXAMPLES)),
             *("--request-timeout", "20", "--continue-on-failure", "--no-color"),
-            *("--warnings", "off", "--seed", SEED),
+            *("--warnings", "off", "--seed", SEED, "-H", f"Authorization: Bearer {key}"),
         ],
         cwd=folder,
         env=surroundings() | {"SCHEMATHESIS_HOOKS": HOOKS, "PYTHONPATH": repository},
         capture_output=True,
         text=True,
+        timeout=SECONDS,
     )
 
 

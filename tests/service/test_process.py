@@ -8,10 +8,12 @@ import re
 import signal
 import socket
 from collections.abc import Callable
+from shutil import copytree
 
 import pytest
 
 import penstock
+from penstock.model.message import NewMessage
 from tests.service.serving import Serve, Served, ended, read_line, unused_port
 from tests.service.wire import Wire
 
@@ -176,6 +178,22 @@ def test_being_told_twice_is_being_told_once(serve: Serve) -> None:
     server.process.send_signal(signal.SIGINT)
     assert server.stop() == 0
     assert server.said().count("Stopping.") == 1
+
+
+async def test_a_copy_of_the_folder_of_a_stopped_server_is_a_store(serve: Serve) -> None:
+    server = serve()
+    async with penstock.connect(server.url) as client:
+        await client.publish_batch("orders", [NewMessage(b"%d" % n) for n in range(100)])
+        await client.ack((await client.claim("orders"))[0])
+    assert server.stop() == 0
+    copytree(serve.folder / "store", serve.folder / "copy")
+    copy = f"rocksdb://{serve.folder}/copy"
+    assert serve.run("verify", "--store", copy).returncode == 0
+    server = serve(store=copy)
+    async with penstock.connect(server.url) as client:
+        rest = await client.claim("orders", limit=1_000)
+        assert [int(item.payload) for item in rest] == list(range(1, 100))
+    assert server.stop() == 0
 
 
 # -- being killed ----------------------------------------------------------------------------

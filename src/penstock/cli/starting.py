@@ -49,7 +49,7 @@ def next_steps(settings: Settings, url: str, key: str | None) -> str:
         "",
         _PYTHON.format(python=quote(sys.executable), arguments=_arguments(settings, url)),
         "",
-        f"{command} queue list --url {url}",
+        f"{_trusting(settings)}{command} queue list --url {url}",
         f"lists the queues, {url}/openapi.json every call. Ctrl-C stops the server.",
     ]
     return "\n".join(lines)
@@ -87,6 +87,13 @@ def _arguments(settings: Settings, url: str) -> str:
     if settings.tls_cert is not None:
         arguments.append(f"ca={str(settings.tls_cert)!r}")
     return ", ".join(arguments)
+
+
+def _trusting(settings: Settings) -> str:
+    """The certificate may be its own authority; OpenSSL is told so by its own variable."""
+    if settings.tls_cert is None:
+        return ""
+    return f"SSL_CERT_FILE={quote(str(settings.tls_cert))} "
 
 
 def _auth(settings: Settings, command: str) -> str:
