@@ -121,11 +121,9 @@ class Application:
         call.check_need(route.need)
         as_msgpack = _wants_msgpack(headers.get(b"accept", b""), route)
         query_string = scope["query_string"]
-        query = (
-            _EMPTY
-            if route.query is Empty and not query_string
-            else read_query(route.query, query_string)
-        )
+        query = None if query_string else route.no_query
+        if query is None:
+            query = read_query(route.query, query_string)
         body: object = _EMPTY
         if route.body is not None:
             call.raw = await service.bodies.read(receive, headers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.broker import Broker
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from penstock.server.service import Service
 
 __all__ = ["Call"]
+
+
+@lru_cache(maxsize=256)
+def _media_of(header: bytes) -> str:
+    return media_type(header.decode("latin-1"))
+
 
 T = TypeVar("T")
 
@@ -72,7 +79,7 @@ class Call:
     @property
     def media(self) -> str:
         """The type of the body, without parameters."""
-        return media_type(self.headers.get(b"content-type", b"").decode("latin-1"))
+        return _media_of(self.headers.get(b"content-type", b""))
 
     def check(self, action: str, name: str) -> None:
         """Refuse what the caller's grants do not cover."""

@@ -42,8 +42,9 @@ class Patience:
                 raise
             raise TimeoutError from None
         finally:
-            self._since.pop(task, None)
-            self._late.discard(task)
+            del self._since[task]
+            if self._late:
+                self._late.discard(task)
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()

@@ -81,26 +81,24 @@ class Bodies:
             if not expected:
                 return b""
         try:
-            return await self._patience.bear(self._read(receive, expected))
+            event = await self._patience.bear(receive())
+            if event["type"] != "http.request":
+                raise Disconnected
+            body: bytes = event.get("body", b"")
+            # The server says that there is more until it has seen the end; a body that is as
+            # long as it was announced needs no second look, which is another trip between two
+            # threads.
+            if len(body) == expected:
+                return body
+            if event.get("more_body", False):
+                return await self._patience.bear(self._read_on(receive, body, expected))
+            if len(body) > self._body_bytes:
+                raise self._too_large()
+            return body
         except TimeoutError as error:
             raise SlowRequest(
                 f"The body took longer than {self._timeout_s:g} s to arrive.", field="body"
             ) from error
-
-    async def _read(self, receive: Receive, expected: int) -> bytes:
-        event = await receive()
-        if event["type"] != "http.request":
-            raise Disconnected
-        body: bytes = event.get("body", b"")
-        # The server says that there is more until it has seen the end; a body that is as long
-        # as it was announced needs no second look, which is another trip between two threads.
-        if len(body) == expected:
-            return body
-        if event.get("more_body", False):
-            return await self._read_on(receive, body, expected)
-        if len(body) > self._body_bytes:
-            raise self._too_large()
-        return body
 
     async def _read_on(self, receive: Receive, first: bytes, expected: int) -> bytes:
         parts = [first]

@@ -77,7 +77,8 @@ async def send_plain(send: Send, reply: Plain, request_id: str) -> None:
         headers.append((b"content-length", b"%d" % len(reply.body)))
     if reply.content_type is not None:
         headers.append((b"content-type", reply.content_type.encode()))
-    headers += reply.headers
+    if reply.headers:
+        headers += reply.headers
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.body})
 

@@ -8,6 +8,7 @@ the hot verbs, costs a few dictionary look-ups.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from functools import cached_property
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
@@ -49,7 +50,7 @@ ANY_NAME: Final = "any"
 EVERYTHING: Final = "*"
 
 
-class Route(Struct, Generic[Q, B], frozen=True, kw_only=True):
+class Route(Struct, Generic[Q, B], frozen=True, kw_only=True, dict=True):
     """One method of one path."""
 
     method: str
@@ -68,6 +69,14 @@ class Route(Struct, Generic[Q, B], frozen=True, kw_only=True):
     tag: str = "queues"
     is_raw: bool = False
     """The handler reads the body itself, by its type and the headers."""
+
+    @cached_property
+    def no_query(self) -> Q | None:
+        """The query of a URL that has none; None if something is required."""
+        try:
+            return self.query()
+        except TypeError:
+            return None
 
 
 #: A route, whatever its query and body are.

@@ -27,6 +27,7 @@ from penstock.model.message import (
     Durability,
     HeaderValue,
     NewMessage,
+    Published,
     PublishReply,
 )
 from penstock.server.call import Call
@@ -49,6 +50,21 @@ _BATCH: Final = Codec(PublishBody)
 _JSON_BATCH: Final = Codec(JsonPublishBody)
 _HEADERS: Final = msgspec.json.Decoder(dict[str, HeaderValue])
 _MAX_DIGITS: Final = 18
+#: The headers that say more about a raw body than its type.
+_OPTIONS: Final = frozenset(
+    {
+        b"penstock-id",
+        b"penstock-key",
+        b"penstock-partition-key",
+        b"penstock-priority",
+        b"penstock-delay-ms",
+        b"penstock-deliver-at",
+        b"penstock-ttl-ms",
+        b"penstock-expires-at",
+        b"penstock-durability",
+        b"penstock-headers",
+    }
+)
 
 
 class PublishQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,6 +112,16 @@ async def _publish_batch(
 async def _publish_one(call: Call, body: bytes, durability: Durability) -> PublishReply:
     headers = call.headers
     content_type = headers.get(b"content-type")
+    if _OPTIONS.isdisjoint(headers):
+        # Most have none, and looking for each costs as much as storing the message.
+        published = await call.broker.publish(
+            call.name,
+            body,
+            headers=_trace(headers) or NO_HEADERS,
+            content_type=_text(content_type, "Content-Type"),
+            durability=durability,
+        )
+        return _reply(call, published, durability)
     given = headers.get(b"penstock-durability")
     durability = _text(given, "Penstock-Durability") or durability
     published = await call.broker.publish(
@@ -113,6 +139,10 @@ async def _publish_one(call: Call, body: bytes, durability: Durability) -> Publi
         expires_at=_number(headers, b"penstock-expires-at", None),
         durability=durability,
     )
+    return _reply(call, published, durability)
+
+
+def _reply(call: Call, published: Published, durability: Durability) -> PublishReply:
     call.service.metrics.published(1)
     best = call.broker.engine.capabilities.durability
     return PublishReply((published,), best if best == "memory" else durability)
