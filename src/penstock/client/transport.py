@@ -26,7 +26,7 @@ from penstock.wire.codecs import MSGPACK
 __all__ = ["Request", "Transport"]
 
 #: Idle connections are given up before most servers and proxies do, which would cost a try.
-_KEEP_IDLE_S: Final = 15.0
+_KEEP_IDLE_S: Final = 5.0
 #: How long the first address of a name may take before the next is tried beside it (RFC 8305);
 #: uvloop tries one after the other and takes no such argument.
 _EYEBALLS: Final[dict[str, Any]] = {"happy_eyeballs_delay": 0.25}

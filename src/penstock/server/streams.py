@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+from penstock.errors import Conflict
 from penstock.model.delivery import Receipt
 
 __all__ = ["Stream", "Streams"]
 
+#: Payload bytes that a stream has handed out and not seen settled: what a reader that hangs
+#: may leave in the server's memory.
+MAX_UNSETTLED_BYTES: Final = 64 * 1024 * 1024
 #: A receipt, and the tenant and queue it belongs to.
 Held: TypeAlias = tuple[str, str, Receipt]
 
@@ -24,24 +28,46 @@ class Stream:
         self._queue = queue
         self._credit = credit
         self._given = asyncio.Event()
-        #: To the lease's deadline.
-        self.held: dict[Held, int] = {}
+        #: To the lease's deadline and the payload's bytes.
+        self.held: dict[Held, tuple[int, int]] = {}
+        self._bytes = 0
 
     def room(self, now: int) -> int:
-        """How many more may be handed out; lapsed leases give their credit back."""
-        if len(self.held) >= self._credit:
-            for held in [one for one, deadline in self.held.items() if deadline < now]:
-                self._streams.settled(held)
-        return max(0, self._credit - len(self.held))
+        """How many more may be handed out; lapsed leases give their credit back.
 
-    def hand_out(self, receipt: Receipt, deadline: int) -> None:
+        A stream of which every lease lapsed has a reader who is gone or hangs. Handing it the
+        same deliveries again would only use their attempts up: that is ``Conflict``.
+        """
+        if self._is_full:
+            lapsed = [held for held, (deadline, _) in self.held.items() if deadline < now]
+            if len(lapsed) == len(self.held):
+                raise Conflict(
+                    "Every delivery of this stream lapsed unsettled: settle or extend in time.",
+                    field="credit",
+                )
+            for held in lapsed:
+                self._streams.settled(held)
+        return 0 if self._is_full else self._credit - len(self.held)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.held) >= self._credit or self._bytes >= MAX_UNSETTLED_BYTES
+
+    def hand_out(self, receipt: Receipt, deadline: int, size: int) -> None:
         """Count a delivery against the credit."""
         held = (self._tenant, self._queue, receipt)
-        self.held[held] = deadline
+        self.held[held] = (deadline, size)
+        self._bytes += size
         self._streams.held[held] = self
 
-    def give(self) -> None:
-        """Some credit came back."""
+    def extend(self, held: Held, deadline: int) -> None:
+        """The lease is longer now."""
+        self.held[held] = (deadline, self.held[held][1])
+
+    def drop(self, held: Held) -> None:
+        """It is settled: its credit comes back."""
+        _, size = self.held.pop(held)
+        self._bytes -= size
         self._given.set()
 
     async def credit_given(self, timeout_ms: int) -> None:
@@ -75,11 +101,10 @@ class Streams:
         """A delivery is settled: if a stream handed it out, its credit comes back."""
         stream = self.held.pop(held, None)
         if stream is not None:
-            stream.held.pop(held, None)
-            stream.give()
+            stream.drop(held)
 
     def extended(self, held: Held, deadline: int | None) -> None:
         """A lease is longer now."""
         stream = self.held.get(held)
         if stream is not None and deadline is not None:
-            stream.held[held] = deadline
+            stream.extend(held, deadline)

@@ -185,3 +185,24 @@ async def test_a_stream_whose_key_is_revoked_or_queue_deleted_ends_with_a_proble
     async with asyncio.timeout(5):
         reply = await streaming
     assert b"unknown-queue" in reply.body
+
+
+async def test_a_stream_whose_reader_hangs_ends_and_uses_no_more_attempts(door):
+    await door.broker.create_queue("orders", max_attempts=2)
+    for _ in range(4):
+        await door.broker.publish("orders", b"x")
+    streaming = asyncio.ensure_future(
+        door.call("GET", "/v1/queues/orders/stream?credit=2&lease_ms=1000")
+    )
+    await waits(door, 1)
+    door.clock.advance(1_001)
+    # The heartbeat would look in a while; credit that comes back makes it look now.
+    [stream] = set(door.service.streams.held.values())
+    async with asyncio.timeout(5):
+        while not streaming.done():
+            stream._given.set()
+            await asyncio.sleep(0)
+    reply = await streaming
+    assert len(events([reply.body])) == 2
+    assert b"urn:penstock:problem:conflict" in reply.body
+    assert (await door.broker.stats("orders")).failed == 0

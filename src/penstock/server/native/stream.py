@@ -3,6 +3,7 @@
 At most ``credit`` deliveries of a stream are unsettled at a time; settling one, by the
 ordinary settlements path, or letting its lease lapse gives the credit back. A stream that
 is cut leaves its deliveries claimed: the receipts settle them as before, or the leases lapse.
+A stream whose every lease lapsed ends: its reader hangs, and would only use attempts up.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ async def _deliveries(call: Call, query: StreamQuery) -> AsyncIterator[bytes]:
 
 
 def _event(opened: Stream, delivery: Delivery) -> bytes:
-    opened.hand_out(delivery.receipt, delivery.lease_deadline)
+    opened.hand_out(delivery.receipt, delivery.lease_deadline, len(delivery.payload))
     data = encode_json(shown_delivery(delivery))
     # JSON as it was published may span lines; an event's data may not.
     lines = b"\ndata: ".join(data.splitlines())

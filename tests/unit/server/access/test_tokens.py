@@ -288,7 +288,17 @@ def test_whatever_is_signed_is_a_credential_or_unauthenticated(
             "jwt_public_key",
         ),
     ],
-    ids=str,
+    ids=[
+        "a short secret",
+        "no secret",
+        "a public key for a secret",
+        "a JWK for a secret",
+        "no public key",
+        "a secret for a public key",
+        "a private key",
+        "an elliptic curve",
+        "a short key",
+    ],
 )
 def test_e1_keys_that_protect_nothing_are_refused(keys: dict[str, str], field: str) -> None:
     with pytest.raises(BadSetting) as caught:
