@@ -56,7 +56,7 @@ async def test_e1_a_url_that_no_engine_answers_to(url: Any) -> None:
     with pytest.raises(BadUrl) as caught:
         await penstock.open(url)
     assert (caught.value.field, caught.value.status) == ("url", 400)
-    assert "rocksdb:///path/to/store or memory://" in str(caught.value)
+    assert "rocksdb:///path/to/store, memory:// or http://" in str(caught.value)
 
 
 async def test_e1_the_schemes_there_are_are_named() -> None:
