@@ -9,7 +9,6 @@ import sys
 from bench.depth import DEEP, depth
 from bench.measuring import Figure
 from bench.routing import routing
-from bench.service import batches_over_http, latency, many_tasks, publish_over_http, whole_way
 from bench.throughput import publish_by_many, publish_in_batches, whole_cycle
 
 #: Messages a second of measuring that go the whole way between processes.
@@ -18,6 +17,15 @@ _WHOLE_WAY_RATE = 20_000
 
 async def run_service(seconds: float, rounds: int) -> list[Figure]:
     """The figures of the server, the client and the peer."""
+    # Not before: the engine's memory is one of the figures, and has to be its own.
+    from bench.service import (  # noqa: PLC0415
+        batches_over_http,
+        latency,
+        many_tasks,
+        publish_over_http,
+        whole_way,
+    )
+
     count = max(1_000, round(seconds * _WHOLE_WAY_RATE / 100) * 100)
     figures = [
         _show(publish_over_http(seconds, rounds)),

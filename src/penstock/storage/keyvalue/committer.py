@@ -27,6 +27,9 @@ __all__ = ["Committer"]
 #: whole one that does not: 8 clients with batches of 100 gain a third, 64 tasks with one
 #: message each would lose a quarter.
 _WORTH_SPLITTING: Final = 256
+#: Turns of the event loop that a commit waits for. Whoever is woken by a publish claims in the
+#: same commit then, instead of in the next: 0.3 of 1.6 ms from publish to handler.
+_TURNS: Final = 4
 
 
 class Committer:
@@ -200,10 +203,16 @@ class Committer:
             self._wake(current[first:], durability)
 
     def _schedule(self) -> None:
-        """Begin the next commit after what is ready to run now."""
+        """Begin the next commit after what is ready to run now, and what that wakes."""
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._begin)
+            self._loop.call_soon(self._begin_after, _TURNS)
+
+    def _begin_after(self, turns: int) -> None:
+        if turns:
+            self._loop.call_soon(self._begin_after, turns - 1)
+        else:
+            self._begin()
 
     @staticmethod
     def _wake(futures: list[asyncio.Future[Durability]], durability: Durability) -> None:
