@@ -224,6 +224,8 @@ class Partitions:
         partition.owner = consumer
         partition.epoch = self.queue.epoch
         self._stage.mark(partition)
+        # It is the first free one no longer: others would take the next, which may have more.
+        self.queue.ready()
 
     def _free(self, partition: Partition, take_back: Callable[[Entry], object]) -> int:
         partition.owner = None

@@ -291,6 +291,20 @@ class TestReady(Conformance):
 class TestReadyPartitions(Conformance):
     """In an ordered queue others wait for what is settled, removed or given up."""
 
+    async def test_c5_a_partition_that_is_taken_leaves_the_next_to_others(
+        self, store: Store
+    ) -> None:
+        await store.queue(ordering=Ordering.PARTITION)
+        for consumer in ("c2", "c3"):
+            await store.engine.join(TENANT, "q", consumer)
+        later = store.clock.now() + 60_000
+        await store.publish(msg(partition_key="a", deliver_at=later), msg(partition_key="b"))
+        ear = listen(store)
+        # Until now c3 would have taken a, the first that is free, and been given nothing.
+        await store.engine.join(TENANT, "q", "c2")
+        assert "q" in ear.heard()
+        assert len(await store.claim(consumer="c3")) == 1
+
     async def test_c5_a_settled_delivery_frees_its_partition(self, store: Store) -> None:
         await store.queue(ordering=Ordering.PARTITION)
         ids = await store.publish(*[msg(partition_key="a")] * 3)
