@@ -36,10 +36,11 @@ __all__ = ["Line", "Pace", "Place", "QueueLine", "ResultLine"]
 #: An engine may say that something is overdue and still not hand it out. Looking at such a
 #: queue again ten times a second is soon enough for C5 and costs nothing that shows.
 _OVERDUE_MS: Final = 100
-#: Turns of the event loop that a look in vain takes at the most, if the engine does not wait.
+#: Turns of the event loop that a look in vain takes at the most, if the engine does not wait
+#: for a disk; a commit in memory alone takes half of them.
 #: Without them whoever looks in vain whenever something is published would be passed by all
 #: the others: each that leaves wakes it, and the next publish finds it looking.
-_LOOK_TURNS: Final = 4
+_LOOK_TURNS: Final = 12
 #: Results that are read again, a millisecond, because something in their queue was settled:
 #: a few per cent of a core, however many wait for however busy a queue.
 _RESULTS_A_MS: Final = 4
