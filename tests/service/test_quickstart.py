@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from shutil import which
 
 import pytest
 
@@ -18,7 +17,6 @@ from tests.service.serving import Serve, read_line
 _END = "Ctrl-C stops the server"
 
 
-@pytest.mark.skipif(which("curl") is None, reason="this machine has no curl")
 @pytest.mark.parametrize(
     "kind", ["plain", "auth", "without queues of its own", "tls", "tls and auth"]
 )

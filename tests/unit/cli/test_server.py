@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 import pytest
@@ -136,32 +133,6 @@ def test_the_first_key_is_made_once(tmp_path: Path) -> None:
         assert told["key"].startswith("psk_")
     with served("--store", store, "--auth") as told:
         assert told["key"] is None
-
-
-@pytest.mark.parametrize("flags", [(), ("--auth",), ("--no-auto-create",)], ids=str)
-def test_what_it_prints_works_as_printed(flags: tuple[str, ...], tmp_path: Path) -> None:
-    if which("curl") is None:
-        pytest.skip("this machine has no curl")
-    with serving("--store", f"rocksdb://{tmp_path}/server", *flags) as process:
-        assert process.stdout is not None
-        printed: list[str] = []
-        while not printed or "Ctrl-C stops the server" not in printed[-1]:
-            printed.append(process.stdout.readline().decode())
-        text = "".join(printed)
-        assert f"rocksdb://{tmp_path}/server" in text
-        # What a person would copy: from the first command on, without the prose.
-        pasted = [line for line in printed if not re.fullmatch(r"[A-Z].*:\n", line)]
-        first = next(n for n, line in enumerate(pasted) if line.startswith(("curl", "export")))
-        script = "".join(pasted[first:-1])
-        environ = {name: value for name, value in os.environ.items() if name != "PENSTOCK_URL"}
-        done = subprocess.run(
-            ["bash", "-euc", script], capture_output=True, text=True, timeout=60, env=environ
-        )
-    assert done.returncode == 0, done.stderr
-    assert '"durability":"fsync"' in done.stdout.replace(" ", "")
-    assert '"order":7' in done.stdout.replace(" ", "")
-    assert """b'{"order":8}' {'amount': 250}""" in done.stdout
-    assert "orders" in done.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
