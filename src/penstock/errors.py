@@ -33,8 +33,11 @@
     │   ├── Unreachable          503  no answer after all retries: outcome unknown
     │   └── BadReply             502  what answered is not Penstock, or failed
     └── StoreError               503  the store, not the call
-        ├── StoreUnavailable     503  cannot be opened: path, permissions, disk
+        ├── StoreUnavailable     503  cannot be opened: path, permissions, disk, database
         ├── StoreLocked          503  another process has it open
+        ├── StoreBusy            503  the database let nobody in, or kept rolling back: try later
+        ├── StoreReadOnly        503  a replica, or a database that takes no writes
+        ├── StoreTooOld          503  its schema is missing or older: migrate it
         ├── StoreTooNew          503  written by a newer Penstock
         ├── StoreCorrupt         503  bytes on disk are not what was written (X1)
         ├── StoreClosed          503
@@ -76,11 +79,14 @@ __all__ = [
     "ServiceError",
     "SlowRequest",
     "StaleReceipt",
+    "StoreBusy",
     "StoreClosed",
     "StoreCorrupt",
     "StoreError",
     "StoreLocked",
+    "StoreReadOnly",
     "StoreTooNew",
+    "StoreTooOld",
     "StoreUnavailable",
     "TooLarge",
     "Unauthenticated",
@@ -194,7 +200,10 @@ class BadUrl(BadInput):
     """A URL that no engine and no server answers to."""
 
     title = "Bad URL"
-    advice = "Use a URL such as rocksdb:///path/to/store, memory:// or http://host:port."
+    advice = (
+        "Use a URL such as rocksdb:///path/to/store, postgresql://user:password@host/database, "
+        "mysql://user:password@host/database, memory:// or http://host:port."
+    )
 
 
 class BadSetting(BadInput):
@@ -401,7 +410,10 @@ class StoreUnavailable(StoreError):
     """The store cannot be opened."""
 
     title = "Store unavailable"
-    advice = "Check that the path exists, is writable and has space."
+    advice = (
+        "Check that the path exists, is writable and has space, or that the database runs, can "
+        "be reached, and knows the user, the password and the name."
+    )
 
 
 class StoreLocked(StoreError):
@@ -410,6 +422,31 @@ class StoreLocked(StoreError):
     title = "Store locked"
     advice = "One process opens an embedded store; connect to the server that has it instead."
     retryable = True
+
+
+class StoreBusy(StoreError):
+    """The database let nobody in, or rolled the call back each time; nothing was done."""
+
+    title = "Store busy"
+    advice = (
+        "Nothing was done: try again. If it lasts, compare the servers' pools with the "
+        "connections that the database allows."
+    )
+    retryable = True
+
+
+class StoreReadOnly(StoreError):
+    """The database takes no writes: a replica, or one that was made read-only."""
+
+    title = "Store read-only"
+    advice = "Connect to the primary, or let the database and its user write."
+
+
+class StoreTooOld(StoreError):
+    """The schema of the store is missing, or older than this Penstock needs."""
+
+    title = "Store too old"
+    advice = "Run `penstock migrate --store URL` once, then start again."
 
 
 class StoreTooNew(StoreError):

@@ -45,7 +45,7 @@ class Opening:
         engine = await open_engine(self._url, self._options.engine)
         if not self._keepers:
             return Broker(engine, self._options, self._tenant)
-        keepers = Keepers(engine, self._options.engine.clock)
+        keepers = Keepers(engine, engine.clock)
         broker = Broker(engine, self._options, self._tenant, background=keepers)
         keepers.start()
         return broker

@@ -62,8 +62,13 @@ class Publishing(Scope):
         ttl_ms: int | None = None,
         expires_at: int | None = None,
         durability: Durability = "fsync",
+        connection: object | None = None,
     ) -> Published:
-        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON."""
+        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON.
+
+        With a ``connection`` to the store's own database it is a part of the transaction that
+        is open there: committed with it, or never published.
+        """
         raw, natural_type = to_payload(payload)
         message = NewMessage(
             raw,
@@ -82,6 +87,9 @@ class Publishing(Scope):
         check_name(topic, "topic")
         demand = self._remembered(topic) or await self._demand(topic)
         checked = self._check_batch(topic, (message,), demand, durability)
+        if connection is not None:
+            reply = await self._engine.publish_within(connection, self.tenant, topic, checked)
+            return reply.messages[0]
         return await self._gathering.publish(topic, checked[0], durability)
 
     async def publish_batch(
@@ -91,14 +99,22 @@ class Publishing(Scope):
         *,
         durability: Durability = "fsync",
         batch_id: str | None = None,
+        connection: object | None = None,
     ) -> PublishReply:
-        """Publish a batch: all of it or nothing (P2); the same ``batch_id`` again, once (P4)."""
+        """Publish a batch: all of it or nothing (P2); the same ``batch_id`` again, once (P4).
+
+        With a ``connection`` as a part of the transaction that is open there, as in ``publish``.
+        """
         check_name(topic, "topic")
         if batch_id is not None:
             check_text("batch_id", batch_id, least=1)
         demand = self._remembered(topic) or await self._demand(topic)
         # Nothing may wait between this and the engine: the caller's list could change.
         checked = self._check_batch(topic, messages, demand, durability)
+        if connection is not None:
+            return await self._engine.publish_within(
+                connection, self.tenant, topic, checked, batch_id
+            )
         return await self._engine.publish(self.tenant, topic, checked, durability, batch_id)
 
     def _check_batch(

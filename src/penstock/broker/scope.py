@@ -42,7 +42,7 @@ class Scope:
         self._engine = engine
         self._options = options
         self._limits = options.engine.limits
-        self._clock = options.engine.clock
+        self._clock = engine.clock
         self.tenant = check_name(tenant, "tenant")
         #: What the topics demand of payloads: publishing asks, changing a policy forgets.
         self._schemas = Schemas(engine, self.tenant, self._clock)

@@ -26,6 +26,14 @@ class Alarm(Protocol):
 class Clock(Protocol):
     """Tells the time in epoch milliseconds."""
 
+    @property
+    def wall(self) -> bool:
+        """Whether it reads the wall clock of this machine.
+
+        A store that several machines share goes by the database's clock instead.
+        """
+        ...
+
     def now(self) -> int:
         """Return the present time in epoch milliseconds."""
         ...
@@ -41,6 +49,8 @@ class Clock(Protocol):
 
 class SystemClock:
     """The machine's wall clock."""
+
+    wall: bool = True
 
     def now(self) -> int:
         return time.time_ns() // 1_000_000

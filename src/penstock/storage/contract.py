@@ -11,7 +11,8 @@ Rules that all verbs share
 - ``queue`` may be ``Q.dlq`` wherever a queue is read, claimed, settled, peeked, replayed,
   purged, paused or counted: its available deliveries are the failed ones of Q (D1).
 - Unknown queues raise ``UnknownQueue``, unknown messages ``UnknownMessage``.
-- The engine reads time from its injected clock, once a verb.
+- The engine reads time from its ``clock``, once a verb: the one it was opened with, or the
+  database's where several machines share the store.
 - Time takes effect at ``claim`` and ``sweep``: they first make due deliveries available,
   take lapsed leases back, and expire what is past ``expires_at``. Other verbs report what
   is stored. Until then the holder of a lapsed lease may still settle it.
@@ -27,6 +28,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from penstock.errors import BadInput
 from penstock.filters import Filter
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.delivery import (
@@ -129,6 +131,8 @@ class Engine(ABC):
     """The verbs. See the module's head for the rules that all of them share."""
 
     capabilities: Capabilities
+    clock: Clock
+    """The clock the engine lives by: whoever compares a time with the engine's reads this."""
     listener: Listener = Listener()
     """Set it to hear of what happens; there is one."""
 
@@ -208,6 +212,25 @@ class Engine(ABC):
 
         A queue that would pass ``max_depth`` refuses the whole batch: ``QueueFull``.
         """
+
+    async def publish_within(
+        self,
+        connection: object,
+        tenant: str,
+        topic: str,
+        messages: Sequence[NewMessage],
+        batch_id: str | None = None,
+    ) -> PublishReply:
+        """Publish as a part of the transaction that the caller has open on ``connection``.
+
+        The caller's commit makes it visible, its rollback leaves nothing (P2), and the reply
+        says ``transaction`` for its durability. Only engines over a database that the caller
+        can have a connection to do that; the others refuse.
+        """
+        raise BadInput(
+            f"A {self.capabilities.engine} store has no transactions of its callers.",
+            field="connection",
+        )
 
     @abstractmethod
     async def claim(

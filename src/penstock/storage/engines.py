@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from penstock.errors import BadUrl
+from penstock.model.secrets import mask_password
 from penstock.storage.contract import Engine, EngineOptions
 
 __all__ = ["SCHEMES", "open_engine"]
@@ -21,6 +22,8 @@ Opener: TypeAlias = Callable[[SplitResult, EngineOptions], Awaitable[Engine]]
 #: Scheme to "module:function".
 SCHEMES: Final[dict[str, str]] = {
     "memory": "penstock.storage.keyvalue.opening:open_memory",
+    "mysql": "penstock.storage.sql.opening:open_mysql",
+    "postgresql": "penstock.storage.sql.opening:open_postgresql",
     "rocksdb": "penstock.storage.keyvalue.opening:open_rocksdb",
 }
 
@@ -29,12 +32,15 @@ async def open_engine(url: str, options: EngineOptions | None = None) -> Engine:
     """Open the store that ``url`` names."""
     try:
         parts = urlsplit(str.__str__(url))
-    except (ValueError, TypeError) as error:
-        raise BadUrl(f"{url!r} is not a URL.", field="url") from error
+    except (ValueError, TypeError):
+        # Not chained: what went wrong in the URL may quote its password.
+        raise BadUrl(f"{mask_password(repr(url))} is not a URL.", field="url") from None
     target = SCHEMES.get(parts.scheme)
     if target is None:
         known = ", ".join(sorted(SCHEMES))
-        raise BadUrl(f"No engine answers to {url!r}; schemes are {known}.", field="url")
+        raise BadUrl(
+            f"No engine answers to {mask_password(repr(url))}; schemes are {known}.", field="url"
+        )
     module, _, function = target.partition(":")
     opener: Opener = getattr(import_module(module), function)
     return await opener(parts, options or EngineOptions())

@@ -17,6 +17,9 @@ _START_MS: Final = 1_700_000_000_000
 class FakeClock:
     """Tells the time that it was set to, in epoch milliseconds."""
 
+    wall: bool = False
+    """Every store goes by it as it is, also one in a database."""
+
     def __init__(self, now_ms: int = _START_MS) -> None:
         self._now_ms = now_ms
         self._alarms: list[_FakeAlarm] = []

@@ -63,6 +63,7 @@ class Oracle(Engine):
     )
 
     def __init__(self, options: EngineOptions) -> None:
+        self.clock = options.clock
         self._options = options
         self._store = Store()
         self._closed = False
@@ -357,7 +358,7 @@ class Oracle(Engine):
         """The store and the time, read once a verb."""
         if self._closed:
             raise StoreClosed("The oracle was closed.")
-        return self._store, self._options.clock.now()
+        return self._store, self.clock.now()
 
 
 def _refuse_dead_letter(name: str) -> None:

@@ -31,14 +31,14 @@ class Guarded:
 
     def __init__(self, committer: Committer, clock: Clock, teller: Teller) -> None:
         self._committer = committer
-        self._clock = clock
+        self.clock = clock
         self._teller = teller
 
     def _begin(self) -> int:
         """Refuse to work on a store that cannot commit; returns the verb's time."""
         self._committer.check()
         self._teller.turn += 1
-        return self._clock.now()
+        return self.clock.now()
 
     async def _next_slice(self) -> None:
         """Let other verbs have their turn in the middle of a bulk verb."""

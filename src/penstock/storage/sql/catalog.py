@@ -1,0 +1,194 @@
+"""Catalog: tenants with their queues and topics, remembered as long as their version holds (R1).
+
+A tenant has one version, which every change of a queue or topic raises. Whoever acts on what is
+remembered compares the version in the same transaction, and if it is another one reads the
+catalog again and starts over: what one server changes holds for the very next call on every
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from penstock.errors import Conflict, StoreCorrupt, UnknownQueue
+from penstock.filters import FilterIndex, parse
+from penstock.model.limits import DLQ_SUFFIX, MAX_ATTEMPTS, is_dead_letter
+from penstock.model.message import Offset
+from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, TopicPolicy
+from penstock.storage.sql.database import Database, Row, Session
+
+__all__ = ["Catalog", "Queue", "Tenant", "encode_policy"]
+
+P = TypeVar("P", QueuePolicy, TopicPolicy)
+
+encode_policy: Final = msgspec.json.Encoder().encode
+_decode_queue_policy: Final = msgspec.json.Decoder(QueuePolicy).decode
+_decode_topic_policy: Final = msgspec.json.Decoder(TopicPolicy).decode
+
+
+class Queue(Struct, frozen=True, kw_only=True):
+    """A queue as the catalog has it."""
+
+    number: int
+    """What stands for it in every other table."""
+    tenant: str
+    name: str
+    policy: QueuePolicy
+    filter_version: int
+    created_at: int
+    cursor: Offset | None
+    joining: bool
+    """It is behind, but what is published goes to it already (see ``route``)."""
+    dead_paused: bool
+
+    @property
+    def takes_publishes(self) -> bool:
+        """Whether a publish puts its messages here itself."""
+        return self.cursor is None or self.joining
+
+    @property
+    def ordered(self) -> bool:
+        """Whether partitions are leased."""
+        return self.policy.ordering is Ordering.PARTITION
+
+    def shown_as(self, *, dead: bool) -> str:
+        """The queue's name, or that of its dead letters."""
+        return self.name + DLQ_SUFFIX if dead else self.name
+
+    def paused(self, *, dead: bool) -> bool:
+        """Whether claims give nothing."""
+        return self.dead_paused if dead else self.policy.paused
+
+    def info(self, *, dead: bool = False) -> QueueInfo:
+        """The queue as the contract shows it; the policy of dead letters is derived."""
+        policy = self.policy
+        if dead:
+            policy = msgspec.structs.replace(
+                policy,
+                max_attempts=MAX_ATTEMPTS,
+                ordering=Ordering.NONE,
+                paused=self.dead_paused,
+            )
+        return QueueInfo(
+            tenant=self.tenant,
+            name=self.shown_as(dead=dead),
+            policy=policy,
+            filter_version=self.filter_version,
+            created_at=self.created_at,
+            cursor=None if dead else self.cursor,
+        )
+
+
+class Tenant:
+    """One version of a tenant's catalog."""
+
+    def __init__(
+        self, number: int, name: str, version: int, queues: list[Queue], topics: dict[str, bytes]
+    ) -> None:
+        self.number = number
+        self.name = name
+        self.version = version
+        self.queues = {queue.name: queue for queue in queues}
+        self.numbered = {queue.number: queue for queue in queues}
+        self._topics = {t: _decode(_decode_topic_policy, text) for t, text in topics.items()}
+        self.index: FilterIndex[Queue] = FilterIndex()
+        for queue in queues:
+            self.index.add(queue.name, parse(queue.policy.filter), queue)
+        self.all_take_publishes = all(queue.takes_publishes for queue in queues)
+        #: Queues with a max_depth.
+        self.bounded = [queue for queue in queues if queue.policy.max_depth is not None]
+
+    def find(self, name: str) -> tuple[Queue, bool]:
+        """The queue, and whether ``name`` means its dead letters."""
+        dead = is_dead_letter(name)
+        queue = self.queues.get(name.removesuffix(DLQ_SUFFIX) if dead else name)
+        if queue is None:
+            raise UnknownQueue(f"There is no queue {name!r}.", field="queue")
+        return queue, dead
+
+    def find_own(self, name: str) -> Queue:
+        """The queue; dead letters are refused."""
+        queue, dead = self.find(name)
+        if dead:
+            raise Conflict("Nothing is routed to a dead-letter queue.", field="queue")
+        return queue
+
+    def topic(self, name: str) -> TopicPolicy:
+        """The topic's policy, or the plain one."""
+        return self._topics.get(name, _PLAIN_TOPIC)
+
+    @property
+    def topics(self) -> dict[str, TopicPolicy]:
+        """The topics that are registered."""
+        return self._topics
+
+
+_PLAIN_TOPIC: Final = TopicPolicy()
+
+
+class Catalog:
+    """Every tenant that was asked for, in the version that was seen last."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._tenants: dict[str, Tenant] = {}
+        self._by_queue: dict[int, tuple[str, str]] = {}
+
+    async def tenant(self, name: str) -> Tenant:
+        """The tenant as it was seen last; one that was never named is made."""
+        known = self._tenants.get(name)
+        return await self.reload(name) if known is None else known
+
+    async def reload(self, name: str) -> Tenant:
+        """The tenant as it is now."""
+        async with self._database.transaction() as session:
+            return self.remember(await read_tenant(session, name))
+
+    def remember(self, tenant: Tenant) -> Tenant:
+        """Keep what was read."""
+        self._tenants[tenant.name] = tenant
+        for queue in tenant.queues.values():
+            self._by_queue[queue.number] = (tenant.name, queue.name)
+        return tenant
+
+    def name_of(self, queue: int) -> tuple[str, str] | None:
+        """Tenant and name of a queue's number, if it was ever seen."""
+        return self._by_queue.get(queue)
+
+
+async def read_tenant(session: Session, name: str) -> Tenant:
+    """The tenant, made if need be. Version first: if it changes meanwhile, it is noticed."""
+    rows = await session.fetch("find_tenant", name=name)
+    if not rows:
+        await session.run("make_tenant", name=name)
+        rows = await session.fetch("find_tenant", name=name)
+    ((number, version),) = rows
+    queues = [_queue(name, row) for row in await session.fetch("list_queues", tenant=number)]
+    topics = {str(t): policy for t, policy in await session.fetch("list_topics", tenant=number)}
+    return Tenant(number, name, version, queues, topics)
+
+
+def _queue(tenant: str, row: Row) -> Queue:
+    number, name, policy, filter_version, created_at, cursor, joining, dead_paused = row
+    return Queue(
+        number=number,
+        tenant=tenant,
+        name=name,
+        policy=_decode(_decode_queue_policy, policy),
+        filter_version=filter_version,
+        created_at=created_at,
+        cursor=None if cursor is None else Offset(cursor),
+        joining=joining is not None,
+        dead_paused=bool(dead_paused),
+    )
+
+
+def _decode(decode: Callable[[bytes], P], text: bytes) -> P:
+    try:
+        return decode(text)
+    except msgspec.MsgspecError as error:
+        raise StoreCorrupt(f"A policy in the catalog cannot be read: {error}.") from error

@@ -1,0 +1,208 @@
+"""Core: what every room of the engine stands on, and how a transaction is made.
+
+``transact`` is the one way to change anything: it runs a function in a transaction, over and
+over as long as the database asks for that (bounded, and counted) or the catalog turns out to be
+an older version, and tells the listener when it is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Final, TypeVar
+
+from penstock.errors import CommitFailed, PenstockError, StoreBusy, StoreClosed
+from penstock.model.clock import Clock
+from penstock.storage.contract import EngineOptions, Listener
+from penstock.storage.sql.catalog import Catalog, Tenant
+from penstock.storage.sql.database import Again, Database, Lost, Session, Stable
+from penstock.storage.sql.leases import Leases
+from penstock.storage.sql.segments import Segments
+from penstock.storage.sql.timers import Timers
+from penstock.storage.sql.work import Work
+
+__all__ = ["Core"]
+
+T = TypeVar("T")
+
+#: How often a transaction that the database rolled back is made again.
+_TRIES: Final = 8
+#: What is waited before that, in seconds, times two to the power of the try.
+_PAUSE_S: Final = 0.005
+
+
+class Core:
+    """The database, the catalog, the log, the clock, and whom to tell."""
+
+    def __init__(self, database: Database, options: EngineOptions, clock: Clock) -> None:
+        self.database = database
+        self.options = options
+        self.clock = clock
+        self.catalog = Catalog(database)
+        self.segments = Segments()
+        self.timers = Timers()
+        self.leases = Leases(0)
+        #: By queue number and side, how many runs the last claim needed, and one more.
+        self.run_hints: dict[tuple[int, bool], int] = {}
+        #: By queue number, its floor (see ``floors``), and when that was read.
+        self.floors: dict[int, tuple[int, int]] = {}
+        self.listener = Listener()
+        #: Called with the queues that a commit made ready, to tell other servers.
+        self.spread: Callable[[set[int]], None] = _nobody
+        #: Transactions that were made again, by reason, for those who look after the service.
+        self.repeated: dict[str, int] = {"conflict": 0, "connection": 0, "catalog": 0}
+        self.closed = False
+        self._settled = 0
+
+    def check_open(self) -> None:
+        """Refuse whatever comes after ``close``."""
+        if self.closed:
+            raise StoreClosed("The store was closed.")
+
+    async def transact(
+        self,
+        tenant: str,
+        act: Callable[[Work], Awaitable[T]],
+        *,
+        publishing: bool = False,
+        session: Callable[[], AbstractAsyncContextManager[Session]] | None = None,
+    ) -> T:
+        """Run ``act`` in a transaction of the tenant, and write what it did.
+
+        ``act`` may run several times, so it keeps what it learns to itself until it returns.
+        """
+        self.check_open()
+        opened = self.database.transaction if session is None else session
+        tries = 0
+        while True:
+            known = await self.catalog.tenant(tenant)
+            began = time.perf_counter()
+            try:
+                async with opened() as open_session:
+                    work = Work(open_session, known, self.clock.now())
+                    if publishing:
+                        await open_session.publishing()
+                    try:
+                        result = await act(work)
+                        version = await work.write()
+                    except PenstockError:
+                        # Refused, perhaps because of what has changed since.
+                        await self._check_version(open_session, known, work.raised)
+                        raise
+                    if version != known.version + work.raised:
+                        raise _StaleCatalog
+            except _StaleCatalog:
+                self.repeated["catalog"] += 1
+                await self.catalog.reload(tenant)
+                continue
+            except (Again, Lost) as error:
+                tries += 1
+                await self._recover(error, tries)
+                continue
+            if work.raised:
+                await self.catalog.reload(tenant)
+            await self._committed(work, time.perf_counter() - began)
+            return result
+
+    async def read(self, tenant: str, look: Callable[[Session, Tenant], Awaitable[T]]) -> T:
+        """Run ``look``, which changes nothing, with the tenant as it is now."""
+        self.check_open()
+        tries = 0
+        while True:
+            known = await self.catalog.tenant(tenant)
+            try:
+                async with self.database.reading() as session:
+                    rows = await session.fetch("find_tenant", name=tenant)
+                    if rows and rows[0][1] == known.version:
+                        return await look(session, known)
+            except (Again, Lost) as error:
+                tries += 1
+                await self._recover(error, tries)
+                continue
+            await self.catalog.reload(tenant)
+
+    async def plainly(
+        self, act: Callable[[Session], Awaitable[T]], *, transaction: bool = False
+    ) -> T:
+        """Run ``act`` on a connection, for what belongs to no tenant."""
+        self.check_open()
+        tries = 0
+        while True:
+            opened = self.database.transaction() if transaction else self.database.reading()
+            try:
+                async with opened as session:
+                    return await act(session)
+            except (Again, Lost) as error:
+                tries += 1
+                await self._recover(error, tries)
+
+    async def stable(self) -> Stable:
+        """How far the log is settled (L2).
+
+        What was settled once stays so, whatever a transaction that has just begun says.
+        """
+        seen = await self.plainly(lambda _: self.database.stable())
+        self._settled = max(self._settled, seen.settled)
+        return seen._replace(settled=self._settled)
+
+    async def _check_version(self, session: Session, known: Tenant, raised: int) -> None:
+        rows = await session.fetch("find_tenant", name=known.name)
+        if not rows or rows[0][1] != known.version + raised:
+            raise _StaleCatalog
+
+    async def _recover(self, error: Again | Lost, tries: int) -> None:
+        """Wait a moment before the next try, or give up with an error that says what to do."""
+        if isinstance(error, Lost) and error.committing:
+            raise CommitFailed(
+                f"The connection was lost during the commit, whose outcome is unknown: {error}."
+            ) from error
+        if isinstance(error, Lost):
+            # Another database may have taken over, which lacks the last of what this one had.
+            self.floors.clear()
+        self.repeated["connection" if isinstance(error, Lost) else "conflict"] += 1
+        if tries >= _TRIES:
+            raise StoreBusy(
+                f"The database did not let the call through in {tries} tries: {error}."
+            ) from error
+        await asyncio.sleep(_PAUSE_S * (1 << tries))
+
+    async def _committed(self, work: Work, seconds: float) -> None:
+        """Remember what holds now, and tell whoever has to know."""
+        tenant = await self.catalog.tenant(work.tenant.name)
+        for segment in work.appended:
+            self.segments.remember(segment)
+        if work.records:
+            self.listener.committed(work.records, seconds)
+        ready = set(work.ready)
+        for side, until in work.next_due.items():
+            if self.timers.note(side, until):
+                ready.add(side)
+        for queue, dead in sorted(ready):
+            self.tell(tenant, queue, dead=dead)
+        for (queue, dead), count in sorted(work.lapsed.items()):
+            found = tenant.numbered.get(queue)
+            if found is not None:
+                self.listener.lapsed(work.tenant.name, found.shown_as(dead=dead), count)
+        if ready:
+            self.spread({queue for queue, _ in ready})
+
+    async def tell_at_commit(self, session: Session, queues: set[int]) -> None:
+        """Have the database tell everybody, this server too, when a caller's own commit is made."""
+        if queues:
+            await session.notify(sorted(queues))
+
+    def tell(self, tenant: Tenant, queue: int, *, dead: bool) -> None:
+        """Tell the listener that a queue is ready."""
+        found = tenant.numbered.get(queue)
+        if found is not None:
+            self.listener.ready(tenant.name, found.shown_as(dead=dead))
+
+
+class _StaleCatalog(Exception):
+    """The catalog that was acted on is not the present one."""
+
+
+def _nobody(queues: set[int]) -> None:
+    """There are no other servers to tell yet."""

@@ -1,0 +1,163 @@
+"""What a dialect provides: transactions, and statements by the names of their files.
+
+A statement is a file of its dialect's folder ``statements``, named for what it does. Its
+parameters are written ``:name``. A list stands where the dialect takes one: an array in
+PostgreSQL, a list in parentheses in MySQL. Statements that write many rows at once take them
+by ``write``. Whatever the driver raises leaves here as an error of ``penstock.errors``, or as
+one of the two below, which the engine itself deals with.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple, TypeAlias
+
+from penstock.storage.sql.runs import Place
+from penstock.storage.sql.runs import Row as RunRow
+
+__all__ = ["Again", "Count", "Database", "Lost", "NewSegment", "Row", "Session", "Stable"]
+
+#: What a statement gives: one value a column. Bytes are ``bytes``, text is ``str``.
+Row: TypeAlias = Sequence[Any]
+#: Queue, which number of it (``tally.Kind``), and by how much it changes.
+Count: TypeAlias = tuple[int, int, int]
+#: Tenant, published at, how many entries, their heads, their payloads.
+NewSegment: TypeAlias = tuple[int, int, int, bytes, bytes]
+
+
+class Again(Exception):
+    """The transaction was rolled back by the database and may simply be made again.
+
+    A deadlock, a serialization failure, a lock that was not had in time.
+    """
+
+
+class Lost(Exception):
+    """The connection is gone. ``committing`` says whether COMMIT was on its way."""
+
+    def __init__(self, detail: str, *, committing: bool) -> None:
+        super().__init__(detail)
+        self.committing = committing
+
+
+class Stable(NamedTuple):
+    """How far the log is settled, in numbers of segments."""
+
+    settled: int
+    """No segment at or below it will appear any more, whatever transactions are open."""
+    given: int
+    """The highest number that was given out."""
+    oldest: int | None
+    """Of the publishing transactions that are open, the lowest number that was the highest
+    given out when they began; None: none is open. What they append is above it."""
+
+
+class Session(ABC):
+    """One transaction on one connection."""
+
+    @abstractmethod
+    async def fetch(self, statement: str, **parameters: object) -> list[Row]:
+        """The rows of a statement."""
+
+    @abstractmethod
+    async def run(self, statement: str, **parameters: object) -> int:
+        """Run a statement; how many rows it changed."""
+
+    @abstractmethod
+    async def write(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        """Run a statement that writes rows, all of them at once. None is fine."""
+
+    @abstractmethod
+    async def publishing(self) -> None:
+        """Say that this transaction is about to append, before it does anything else.
+
+        From here until it ends, ``Database.stable`` stays below whatever it appends (L2).
+        """
+
+    @abstractmethod
+    async def append(self, segments: Sequence[NewSegment]) -> list[int]:
+        """Append to the log; the numbers of the segments, which rise."""
+
+    @abstractmethod
+    async def heads(
+        self, queue: int, phases: Sequence[int], floors: Sequence[int], most: int
+    ) -> list[Row]:
+        """The first ``most`` runs of each phase, in claim order, locked; ``runs.Row`` each.
+
+        Places below the floor of the phase are not looked at, and those that another
+        transaction has locked are passed by.
+        """
+
+    @abstractmethod
+    async def change(
+        self,
+        tenant: int,
+        gone: Sequence[Place],
+        runs: Sequence[RunRow],
+        counts: Sequence[Count],
+    ) -> int:
+        """Delete runs, put runs, count; the version of the tenant's catalog as of now."""
+
+    @abstractmethod
+    async def notify(self, queues: Sequence[int]) -> None:
+        """Have every server told of these queues when the transaction commits.
+
+        Nothing, where the database has no way to do that.
+        """
+
+
+class Database(ABC):
+    """A database that has a store in it."""
+
+    name: str
+    """As in ``Capabilities.engine``."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractAsyncContextManager[Session]:
+        """A transaction: committed at the end of the block, rolled back if it raises.
+
+        Raises ``Again`` and ``Lost``; waits for a connection if all are in use.
+        """
+
+    @abstractmethod
+    def reading(self) -> AbstractAsyncContextManager[Session]:
+        """A connection on which every statement is a transaction of its own."""
+
+    @abstractmethod
+    def borrowed(self, connection: object) -> AbstractAsyncContextManager[Session]:
+        """The caller's own connection, which has a transaction open (``BadInput`` if not).
+
+        What is done in the block is undone if it raises; the rest of the caller's
+        transaction is not touched, and is the caller's to commit.
+        """
+
+    @abstractmethod
+    async def stable(self) -> Stable:
+        """How far the log is settled (L2). Read in this order: ``given``, then ``oldest``."""
+
+    @abstractmethod
+    async def now(self) -> int:
+        """The database's clock, in epoch milliseconds."""
+
+    @abstractmethod
+    async def watch(self, heard: Callable[[Sequence[int]], None]) -> None:
+        """Call ``heard`` with the numbers of queues that other servers say are ready.
+
+        With none, any of them may be. Where the database has no way to say so this does
+        nothing; the engine polls as well.
+        """
+
+    @property
+    def hears(self) -> bool:
+        """Whether what others tell is heard at the moment. If it is not, polls are frequent."""
+        return False
+
+    @abstractmethod
+    async def tell(self, queues: Sequence[int]) -> None:
+        """Tell the other servers that these queues are ready. Losing it loses time only."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close every connection."""

@@ -1,0 +1,45 @@
+"""Documents: small things that a service keeps beside its queues."""
+
+from __future__ import annotations
+
+from penstock.storage.sql.core import Core
+from penstock.storage.sql.database import Row, Session
+
+__all__ = ["delete_document", "get_document", "list_documents", "put_document"]
+
+
+async def put_document(core: Core, kind: str, name: str, value: bytes) -> None:
+    """Store the document, or replace it."""
+
+    async def act(session: Session) -> int:
+        return await session.run("put_document", kind=kind, name=name, value=value)
+
+    await core.plainly(act, transaction=True)
+
+
+async def get_document(core: Core, kind: str, name: str) -> bytes | None:
+    """The document, or None."""
+
+    async def act(session: Session) -> list[Row]:
+        return await session.fetch("get_document", kind=kind, name=name)
+
+    rows = await core.plainly(act)
+    return bytes(rows[0][0]) if rows else None
+
+
+async def list_documents(core: Core, kind: str) -> tuple[tuple[str, bytes], ...]:
+    """All documents of the kind, by name."""
+
+    async def act(session: Session) -> list[Row]:
+        return await session.fetch("list_documents", kind=kind)
+
+    return tuple((name, bytes(value)) for name, value in await core.plainly(act))
+
+
+async def delete_document(core: Core, kind: str, name: str) -> bool:
+    """Remove the document; whether there was one."""
+
+    async def act(session: Session) -> int:
+        return await session.run("delete_document", kind=kind, name=name)
+
+    return bool(await core.plainly(act, transaction=True))

@@ -1,0 +1,310 @@
+"""The SQL engine: every verb of the contract, and the room that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from penstock.filters import Filter
+from penstock.model.delivery import (
+    Delivery,
+    Event,
+    LogPage,
+    MessageDeliveries,
+    Ownership,
+    Page,
+    PurgeReply,
+    QueueStats,
+    ReplayReply,
+    ReplaySource,
+    Result,
+    RouteReply,
+    Settlement,
+    SettleReply,
+    SweepReply,
+)
+from penstock.model.message import (
+    Durability,
+    MessageId,
+    NewMessage,
+    Offset,
+    Outgoing,
+    PublishReply,
+)
+from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
+from penstock.model.states import State
+from penstock.storage.contract import Capabilities, Engine, EngineOptions, Listener
+from penstock.storage.sql import (
+    browse,
+    documents,
+    outbox,
+    partitions,
+    queues,
+    reading,
+    replay,
+    route,
+    stats,
+    sweep,
+)
+from penstock.storage.sql.claim import Claim, claim
+from penstock.storage.sql.clock import DatabaseClock, clock_for
+from penstock.storage.sql.core import Core
+from penstock.storage.sql.database import Database
+from penstock.storage.sql.lanes import Call, Lanes
+from penstock.storage.sql.leases import Leases
+from penstock.storage.sql.publish import Publish, publish
+from penstock.storage.sql.settle import Settle, settle, settle_and_publish
+from penstock.storage.sql.watching import Watch
+
+__all__ = ["SqlEngine"]
+
+#: Tenant and queue.
+_Place: TypeAlias = tuple[str, str]
+
+#: Messages that one transaction publishes at most, if more than one call brings them.
+_MAX_PUBLISH: Final = 2_000
+#: Deliveries that one transaction hands out or settles at most, if for more than one call.
+_MAX_CLAIM: Final = 2_000
+
+
+class SqlEngine(Engine):
+    """The verbs, over a database."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.clock = core.clock
+        self.capabilities = Capabilities(
+            engine=core.database.name, durability="fsync", persistent=True, multi_process=True
+        )
+        self._watch = Watch(core)
+        core.spread = self._watch.spread
+        self._publishes: Lanes[str, Publish, PublishReply] = Lanes(self._publish, _MAX_PUBLISH)
+        self._claims: Lanes[_Place, Claim, list[Delivery]] = Lanes(self._claim, _MAX_CLAIM)
+        self._settles: Lanes[_Place, Settle, SettleReply] = Lanes(self._settle, _MAX_CLAIM)
+
+    @classmethod
+    async def open(cls, database: Database, options: EngineOptions) -> SqlEngine:
+        """The engine over a database whose schema was checked."""
+        clock = await clock_for(database, options.clock)
+        core = Core(database, options, clock)
+        rows = await core.plainly(lambda session: session.fetch("next_server"), transaction=True)
+        core.leases = Leases(int(rows[0][0]))
+        engine = cls(core)
+        await engine._watch.start()
+        return engine
+
+    @property
+    def listener(self) -> Listener:
+        """Who is told."""
+        return self._core.listener
+
+    @listener.setter
+    def listener(self, listener: Listener) -> None:
+        self._core.listener = listener
+
+    # -- queues and topics -------------------------------------------------------------
+
+    async def put_queue(
+        self, tenant: str, name: str, policy: QueuePolicy, start: Start
+    ) -> QueueInfo:
+        return await queues.put_queue(self._core, tenant, name, policy, start)
+
+    async def get_queue(self, tenant: str, name: str) -> QueueInfo:
+        return await queues.get_queue(self._core, tenant, name)
+
+    async def list_queues(self, tenant: str) -> tuple[QueueInfo, ...]:
+        return await queues.list_queues(self._core, tenant)
+
+    async def delete_queue(self, tenant: str, name: str) -> None:
+        await queues.delete_queue(self._core, tenant, name)
+
+    async def pause(self, tenant: str, queue: str, paused: bool) -> None:
+        await queues.pause(self._core, tenant, queue, paused=paused)
+
+    async def put_topic(self, tenant: str, name: str, policy: TopicPolicy) -> None:
+        await queues.put_topic(self._core, tenant, name, policy)
+
+    async def get_topic(self, tenant: str, name: str) -> TopicPolicy | None:
+        return await queues.get_topic(self._core, tenant, name)
+
+    async def list_topics(self, tenant: str) -> tuple[tuple[str, TopicPolicy], ...]:
+        return await queues.list_topics(self._core, tenant)
+
+    async def delete_topic(self, tenant: str, name: str) -> None:
+        await queues.delete_topic(self._core, tenant, name)
+
+    # -- the flow ----------------------------------------------------------------------
+
+    async def publish(
+        self,
+        tenant: str,
+        topic: str,
+        messages: Sequence[NewMessage],
+        durability: Durability = "fsync",
+        batch_id: str | None = None,
+    ) -> PublishReply:
+        del durability  # The database's own is as good, and the reply says so.
+        self._core.check_open()
+        asked = Publish(topic, messages, batch_id)
+        return await self._publishes.call(tenant, asked, len(messages))
+
+    async def publish_within(
+        self,
+        connection: object,
+        tenant: str,
+        topic: str,
+        messages: Sequence[NewMessage],
+        batch_id: str | None = None,
+    ) -> PublishReply:
+        self._core.check_open()
+        asked = Publish(topic, messages, batch_id)
+        return await outbox.publish(self._core, tenant, asked, connection)
+
+    async def _publish(self, tenant: str, calls: Sequence[Call[Publish, PublishReply]]) -> None:
+        await publish(self._core, tenant, calls)
+
+    async def claim(
+        self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
+    ) -> list[Delivery]:
+        self._core.check_open()
+        asked = Claim(consumer, limit, lease_ms)
+        deliveries = await self._claims.call((tenant, queue), asked, limit)
+        if len(deliveries) < limit:
+            await self._watch.interested_in(tenant, queue)
+        return deliveries
+
+    async def _claim(self, place: _Place, calls: Sequence[Call[Claim, list[Delivery]]]) -> None:
+        await claim(self._core, *place, calls)
+
+    async def settle(
+        self,
+        tenant: str,
+        queue: str,
+        settlements: Sequence[Settlement],
+        publish: Sequence[Outgoing] = (),
+    ) -> SettleReply:
+        self._core.check_open()
+        if publish:
+            return await settle_and_publish(self._core, tenant, queue, settlements, publish)
+        return await self._settles.call((tenant, queue), Settle(settlements), len(settlements))
+
+    async def _settle(self, place: _Place, calls: Sequence[Call[Settle, SettleReply]]) -> None:
+        await settle(self._core, *place, calls)
+
+    async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
+        return await route.route(self._core, tenant, queue, limit)
+
+    async def join(self, tenant: str, queue: str, consumer: str) -> Ownership:
+        return await partitions.join(self._core, tenant, queue, consumer)
+
+    async def leave(self, tenant: str, queue: str, consumer: str) -> None:
+        await partitions.leave(self._core, tenant, queue, consumer)
+
+    # -- bulk verbs --------------------------------------------------------------------
+
+    async def replay(
+        self,
+        tenant: str,
+        queue: str,
+        source: ReplaySource,
+        where: Filter | None,
+        limit: int,
+        *,
+        rate: int | None = None,
+        dry_run: bool = False,
+        replay_id: str | None = None,
+    ) -> ReplayReply:
+        return await replay.replay(
+            self._core,
+            tenant,
+            queue,
+            source,
+            where,
+            limit,
+            rate=rate,
+            dry_run=dry_run,
+            replay_id=replay_id,
+        )
+
+    async def purge(
+        self, tenant: str, queue: str, state: State, where: Filter | None, limit: int
+    ) -> PurgeReply:
+        return await browse.purge(self._core, tenant, queue, state, where, limit)
+
+    async def peek(
+        self,
+        tenant: str,
+        queue: str,
+        state: State,
+        where: Filter | None,
+        limit: int,
+        cursor: str | None = None,
+        *,
+        payloads: bool = False,
+    ) -> Page:
+        return await browse.peek(
+            self._core, tenant, queue, state, where, limit, cursor, payloads=payloads
+        )
+
+    async def sweep(self, limit: int = 10_000) -> SweepReply:
+        return await sweep.sweep(self._core, limit)
+
+    async def archived(self, tenant: str, through: Offset) -> None:
+        await sweep.archived(self._core, tenant, through)
+
+    # -- documents ---------------------------------------------------------------------
+
+    async def put_document(self, kind: str, name: str, value: bytes) -> None:
+        await documents.put_document(self._core, kind, name, value)
+
+    async def get_document(self, kind: str, name: str) -> bytes | None:
+        return await documents.get_document(self._core, kind, name)
+
+    async def list_documents(self, kind: str) -> tuple[tuple[str, bytes], ...]:
+        return await documents.list_documents(self._core, kind)
+
+    async def delete_document(self, kind: str, name: str) -> bool:
+        return await documents.delete_document(self._core, kind, name)
+
+    # -- reading -----------------------------------------------------------------------
+
+    async def tenants(self) -> tuple[str, ...]:
+        return await reading.tenants(self._core)
+
+    async def behind(self) -> tuple[tuple[str, str], ...]:
+        return await reading.behind(self._core)
+
+    async def next_due(self, tenant: str, queue: str) -> int | None:
+        await self._watch.interested_in(tenant, queue)
+        return await stats.next_due(self._core, tenant, queue)
+
+    async def read_log(
+        self, tenant: str, start: Offset, limit: int, *, payloads: bool = False
+    ) -> LogPage:
+        return await reading.read_log(self._core, tenant, start, limit, payloads=payloads)
+
+    async def log_end(self, tenant: str) -> Offset:
+        return await reading.log_end(self._core, tenant)
+
+    async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
+        return await reading.message(self._core, tenant, message_id)
+
+    async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
+        return await reading.result(self._core, tenant, queue, message_id)
+
+    async def history(self, tenant: str, message_id: MessageId) -> tuple[Event, ...]:
+        return await reading.history(self._core, tenant, message_id)
+
+    async def stats(self, tenant: str, queue: str) -> QueueStats:
+        return await stats.stats(self._core, tenant, queue)
+
+    async def close(self) -> None:
+        if self._core.closed:
+            return
+        self._core.closed = True
+        for lanes in (self._publishes, self._claims, self._settles):
+            await lanes.drain()
+        await self._watch.close()
+        if isinstance(self._core.clock, DatabaseClock):
+            await self._core.clock.close()
+        await self._core.database.close()

@@ -1,0 +1,249 @@
+"""Keys: messages that the next one with the same key replaces in place.
+
+A key is open from the publish of its message until any queue hands it out, expires it or purges
+it. Whoever replaces locks the deliveries of the message first and then looks at the key, in
+the order in which a claim locks them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from penstock.filters import parse
+from penstock.model.checksum import checksum
+from penstock.model.message import NO_HEADERS, NewMessage, Outgoing
+from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.core import Core
+from penstock.storage.sql.database import Again
+from penstock.storage.sql.entries import Entry, OpenKey
+from penstock.storage.sql.phases import Phase
+from penstock.storage.sql.runs import Life, Run, segment_of
+from penstock.storage.sql.segments import Head
+from penstock.storage.sql.work import Work
+
+__all__ = ["Keys", "newest_entries"]
+
+
+class Keys:
+    """The keys of one transaction."""
+
+    def __init__(self, core: Core, work: Work) -> None:
+        self._core = core
+        self.work = work
+        self.open: dict[tuple[str, str], OpenKey] = {}
+        #: Whether the key has a row, open or left over.
+        self._rows: set[tuple[str, str]] = set()
+        self.entries: dict[tuple[str, str], Entry] = {}
+        self._wanted: set[tuple[str, str]] = set()
+
+    def layer(self) -> _Layer:
+        """The keys as one batch sees them, to be accepted or forgotten with it."""
+        return _Layer(self)
+
+    async def read(self, outgoing: Sequence[Outgoing]) -> None:
+        """Look up the keys of these messages, and lock what they stand for."""
+        self._wanted = {
+            (one.topic, new.key) for one in outgoing for new in one.messages if new.key is not None
+        }
+        await self.read_again()
+
+    async def read_again(self) -> None:
+        """Look the same keys up after this transaction has written some of them."""
+        wanted = self._wanted
+        if not wanted:
+            return
+        self.open.clear()
+        before = await self._find(wanted, "find_keys")
+        if not before:
+            return
+        held = await self._lock(before.values())
+        if await self._find(wanted, "lock_keys") != before:
+            raise Again("a key was claimed or replaced meanwhile")
+        self._rows |= before.keys()
+        newest = await newest_entries(self.work, before.values())
+        offsets = {m: newest.get(m, m) for m in before.values()}
+        messages = await self._core.segments.messages(
+            self.work.session, self.work.tenant.number, offsets.values()
+        )
+        for place, message in before.items():
+            found = messages.get(offsets[message])
+            # Where no queue has it any more there is nothing to replace.
+            if found is not None and message in held:
+                self.open[place] = OpenKey(found, held[message])
+
+    async def _find(
+        self, wanted: Iterable[tuple[str, str]], statement: str
+    ) -> dict[tuple[str, str], int]:
+        by_topic: dict[str, list[bytes]] = {}
+        for topic, key in sorted(wanted):
+            by_topic.setdefault(topic, []).append(key.encode())
+        found: dict[tuple[str, str], int] = {}
+        for topic, keys in by_topic.items():
+            rows = await self.work.session.fetch(
+                statement, tenant=self.work.tenant.number, topic=topic, keys=keys
+            )
+            found.update({(topic, key.decode()): message for key, message in rows})
+        return found
+
+    async def _lock(self, messages: Iterable[int]) -> dict[int, dict[int, tuple[Run, int]]]:
+        """The deliveries of these messages, by message and queue."""
+        places = {segment_of(message): message for message in messages}
+        rows = await self.work.session.fetch(
+            "lock_segment_runs",
+            queues=sorted(self.work.tenant.numbered),
+            segments=sorted({segment for segment, _ in places}),
+            phases=[int(phase) for phase in Phase],
+        )
+        held: dict[int, dict[int, tuple[Run, int]]] = {}
+        for run in self.work.hold_all(rows):
+            for index in run.members:
+                message = places.get((run.segment, index))
+                if message is not None:
+                    held.setdefault(message, {})[run.queue] = (run, index)
+        return held
+
+    # -- the end -----------------------------------------------------------------------
+
+    async def write(self) -> None:
+        """Write which message every key stands for now."""
+        work = self.work
+        tenant = work.tenant.number
+        opened: list[tuple[object, ...]] = []
+        closed: list[int] = []
+        newest: list[tuple[object, ...]] = []
+        for (topic, key), entry in self.entries.items():
+            if entry.replaces is not None:
+                newest.append((int(entry.id), tenant, int(entry.offset)))
+                self._move(entry)
+                stays = any(entry.replaces.held) or bool(entry.targets)
+                if not stays:
+                    closed.append(int(entry.id))
+            elif entry.targets:
+                statement_row = (tenant, topic, key.encode(), int(entry.id))
+                opened.append(statement_row)
+            elif (topic, key) in self._rows:
+                await work.session.run("close_key", tenant=tenant, topic=topic, key=key.encode())
+        fresh = [row for row in opened if (row[1], _text(row[2])) not in self._rows]
+        again = [row for row in opened if (row[1], _text(row[2])) in self._rows]
+        await work.session.write("open_keys", fresh)
+        await work.session.write("put_keys", again)
+        await work.session.write("put_newest", newest)
+        if closed:
+            await work.session.run("close_keys", messages=closed)
+        self._rows |= {(topic, key) for topic, key in self.entries}
+        self.entries.clear()
+
+    def _move(self, entry: Entry) -> None:
+        """Bring the deliveries of a replaced message to where it belongs now."""
+        work, opened = self.work, entry.replaces
+        assert opened is not None
+        keep = {queue.number for queue in entry.targets}
+        rank = 9 - opened.message.priority
+        for number, (run, index) in list(opened.held.items()):
+            if number not in keep:
+                work.drop(run, [index])
+                del opened.held[number]
+                continue
+            life = replace(run.life, entry=int(entry.offset), expires_at=entry.head.expires_at)
+            work.move(run, [index], run.phase, life)
+        for queue in entry.targets:
+            if queue.number not in opened.held:
+                self._join(entry, opened, queue, rank)
+
+    def _join(self, entry: Entry, opened: OpenKey, queue: Queue, rank: int) -> None:
+        message = opened.message
+        delayed = message.deliver_at > self.work.now
+        life = Life(
+            joined_at=self.work.now,
+            expires_at=entry.head.expires_at,
+            due_at=message.deliver_at if delayed else None,
+            entry=int(entry.offset),
+            keyed=True,
+            partition=(message.partition_key or "") if queue.ordered else None,
+        )
+        segment, index = segment_of(message.id)
+        phase = Phase.DELAYED if delayed else Phase.RETURNED
+        self.work.add(queue.number, phase, rank, segment, [index], life)
+
+
+class _Layer:
+    """The keys as one batch sees them."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._entries: dict[tuple[str, str], Entry] = {}
+
+    def is_pending(self, topic: str, key: str) -> bool:
+        """Whether this transaction has published under the key, and not written it yet."""
+        place = (topic, key)
+        return place in self._entries or place in self._keys.entries
+
+    def opened(self, entry: Entry) -> None:
+        """A new message with a key."""
+        assert entry.head.key is not None
+        self._entries[entry.head.topic, entry.head.key] = entry
+
+    def replace(
+        self, topic: str, new: NewMessage, expires_at: int | None, added: Counter[int]
+    ) -> Entry | None:
+        """The entry that replaces the open message of the key, if there is one."""
+        assert new.key is not None
+        opened = self._keys.open.get((topic, new.key))
+        if opened is None:
+            return None
+        old = opened.message
+        total = checksum(new.payload)
+        headers = dict(new.headers) if new.headers else None
+        message = replace(
+            old,
+            headers=NO_HEADERS if headers is None else headers,
+            content_type=new.content_type,
+            expires_at=expires_at,
+            size=len(new.payload),
+            checksum=total,
+        )
+        head = Head(
+            topic,
+            old.priority,
+            len(new.payload),
+            total,
+            old.deliver_at,
+            expires_at,
+            old.partition_key,
+            old.key,
+            new.content_type,
+            headers,
+            int(old.id),
+            old.published_at,
+        )
+        targets: list[Queue] = []
+        for queue in self._keys.work.tenant.queues.values():
+            if not parse(queue.policy.filter).matches(message):
+                continue
+            if queue.number in opened.held:
+                targets.append(queue)
+            elif queue.cursor is None:
+                targets.append(queue)
+                added[queue.number] += 1
+        entry = Entry(head, new.payload, targets, replaces=opened)
+        self._entries[topic, new.key] = entry
+        return entry
+
+    def accept(self) -> None:
+        """The batch is accepted, as far as it was planned."""
+        self._keys.entries.update(self._entries)
+        self._entries = {}
+
+
+async def newest_entries(work: Work, messages: Iterable[int]) -> dict[int, int]:
+    """The newest entries of those messages that were replaced."""
+    rows = await work.session.fetch("find_newest", messages=sorted(messages))
+    return {int(message): int(entry) for message, entry in rows}
+
+
+def _text(key: object) -> str:
+    assert isinstance(key, bytes)
+    return key.decode()

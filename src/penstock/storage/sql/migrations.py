@@ -1,0 +1,117 @@
+"""The schema of a store: numbered migrations, which only go forward.
+
+A migration is a file ``NNNN_name.sql`` of its dialect's folder ``migrations``; a statement ends
+with ``;`` at the end of a line. The table ``penstock_migration`` says which ones a database has.
+``penstock migrate`` applies what is missing, one process at a time; opening a store only looks,
+and refuses a schema that is missing, older, or newer than this Penstock knows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from importlib import resources
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.errors import StoreBusy, StoreError, StoreTooNew, StoreTooOld, StoreUnavailable
+from penstock.storage.sql.database import Again, Database, Lost
+from penstock.storage.sql.dialects import load_module
+from penstock.storage.sql.schema import Applied, Migration
+from penstock.storage.sql.urls import parse
+
+__all__ = ["Migrated", "check", "known", "migrate"]
+
+_FILE: Final = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
+_COMMENT: Final = re.compile(r"^\s*--.*\n?", re.MULTILINE)
+_END: Final = re.compile(r";[ \t]*$", re.MULTILINE)
+
+
+class Migrated(Struct, frozen=True):
+    """What ``migrate`` found and did."""
+
+    before: int
+    """The number of the last migration that was there; 0 for an empty database."""
+    after: int
+    applied: tuple[str, ...]
+
+
+@cache
+def known(dialect: str) -> tuple[Migration, ...]:
+    """Every migration of a dialect, from number 1 on."""
+    folder = resources.files("penstock.storage.sql").joinpath(dialect, "migrations")
+    files = sorted((file for file in folder.iterdir() if _FILE.fullmatch(file.name)), key=str)
+    found = tuple(read(file.name, file.read_text(encoding="utf-8")) for file in files)
+    assert [migration.number for migration in found] == list(range(1, len(found) + 1))
+    return found
+
+
+def read(file: str, text: str) -> Migration:
+    """The migration that a file holds."""
+    pieces = (piece.strip() for piece in _END.split(_COMMENT.sub("", text)))
+    statements = tuple(filter(None, pieces))
+    spaced = "\n".join(" ".join(statement.split()) for statement in statements)
+    checksum = hashlib.sha256(spaced.encode()).hexdigest()
+    return Migration(int(file[:4]), file.removesuffix(".sql"), statements, checksum)
+
+
+async def migrate(url: str) -> Migrated:
+    """Apply to the database what it lacks. Whoever comes second waits, and finds it done."""
+    address = parse(url)
+    migrations = known(address.scheme)
+    module = load_module(address.scheme, "schema")
+    try:
+        async with module.opened(address) as schema:
+            has = await schema.applied()
+            done = [item for item in has if item.done is None]
+            _refuse_strange(migrations, has)
+            begun = {item.number: item.done for item in has if item.done is not None}
+            missing = migrations[len(done) :]
+            for migration in missing:
+                await schema.apply(migration, begun.get(migration.number))
+    except Again as error:
+        raise StoreBusy(
+            f"Somebody else changes the schema, or holds a lock on it: {error}."
+        ) from error
+    except Lost as error:
+        raise StoreUnavailable(
+            f"The connection was lost; run the migration again to finish it: {error}."
+        ) from error
+    return Migrated(len(done), len(migrations), tuple(item.name for item in missing))
+
+
+async def check(database: Database) -> None:
+    """Refuse a database whose schema is not the one that this Penstock works with."""
+    migrations = known(database.name)
+    try:
+        async with database.reading() as session:
+            rows = await session.fetch("migrations")
+    except StoreTooOld:
+        rows = []
+    has = [Applied(number, name, checksum) for number, name, checksum in rows]
+    needed = len(migrations)
+    if not has:
+        raise StoreTooOld(
+            f"The database has no schema of Penstock's; this Penstock needs {needed}."
+        )
+    _refuse_strange(migrations, has)
+    if len(has) < needed:
+        raise StoreTooOld(f"The database has schema {len(has)}; this Penstock needs {needed}.")
+
+
+def _refuse_strange(migrations: tuple[Migration, ...], has: list[Applied]) -> None:
+    """What the database has must be the beginning of what is known."""
+    if len(has) > len(migrations):
+        raise StoreTooNew(
+            f"The database has schema {has[-1].number}; this Penstock knows schemas up to "
+            f"{len(migrations)}."
+        )
+    for ours, theirs in zip(migrations, has, strict=False):
+        if (ours.number, ours.checksum) != (theirs.number, theirs.checksum):
+            raise StoreError(
+                f"Migration {theirs.name} of the database is not the {ours.name} of this "
+                "Penstock: one of the two was changed after it was applied. Use the Penstock "
+                "that applied it."
+            )

@@ -1,0 +1,1 @@
+"""MySQL and MariaDB: the adapter, its schema, and one file a statement."""

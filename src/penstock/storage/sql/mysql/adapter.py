@@ -1,0 +1,297 @@
+"""MySQL and MariaDB, through asyncmy.
+
+It differs from PostgreSQL in four things. A statement cannot do several things at once, so a
+``change`` is a few statements. A DELETE or UPDATE waits for whatever its subqueries look at, so
+what it concerns is looked up first. Nobody is told anything, so the engine polls. And how far
+the log is settled is found out by ``tickets``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, NoReturn
+
+import asyncmy
+
+from penstock.errors import BadInput, StoreBusy
+from penstock.storage.sql.database import (
+    Count,
+    Database,
+    Lost,
+    NewSegment,
+    Row,
+    Session,
+    Stable,
+)
+from penstock.storage.sql.mysql.failures import FAILURES, number_of, opening, translate
+from penstock.storage.sql.mysql.link import Connector, Link, Reply
+from penstock.storage.sql.mysql.pool import Pool
+from penstock.storage.sql.mysql.shapes import Statement
+from penstock.storage.sql.mysql.tickets import Tickets
+from penstock.storage.sql.runs import Place
+from penstock.storage.sql.runs import Row as RunRow
+from penstock.storage.sql.statements import load
+from penstock.storage.sql.urls import Address
+
+__all__ = ["MySQL"]
+
+#: Seconds that a rollback may take before the connection is dropped instead.
+_ROLLBACK_S: Final = 10
+#: Statements whose list is first reduced to what another one gives.
+_REDUCED: Final = {"forget_owners": ("empty_partitions", "partitions")}
+#: In the transaction of a caller.
+_SAVEPOINT: Final = "penstock"
+_NO_SAVEPOINT: Final = 1305
+
+
+class _Session(Session):
+    """A connection, from its first statement on."""
+
+    def __init__(
+        self,
+        statements: dict[str, Statement],
+        pool: Pool | None,
+        *,
+        autocommit: bool = False,
+        link: Link | None = None,
+    ) -> None:
+        self._statements = statements
+        self._pool = pool
+        self._autocommit = autocommit
+        self.link = link
+        #: Whether there is a ticket of it.
+        self.publishes = False
+
+    async def _linked(self) -> Link:
+        if self.link is None:
+            assert self._pool is not None
+            self.link = await self._pool.take(autocommit=self._autocommit)
+        return self.link
+
+    async def _execute(self, statement: str, parameters: dict[str, object]) -> Reply:
+        link = self.link or await self._linked()
+        return await link.execute(*self._statements[statement].bind(parameters))
+
+    async def fetch(self, statement: str, **parameters: object) -> list[Row]:
+        reply = await self._execute(statement, parameters)
+        # What counts by LAST_INSERT_ID gives the number that it has come to.
+        return [(reply.number,)] if reply.rows is None else list(reply.rows)
+
+    async def run(self, statement: str, **parameters: object) -> int:
+        reduced = _REDUCED.get(statement)
+        if reduced is not None:
+            rows = await self.fetch(reduced[0], **parameters)
+            if not rows:
+                return 0
+            parameters[reduced[1]] = [value for (value,) in rows]
+        return (await self._execute(statement, parameters)).changed
+
+    async def write(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        if rows:
+            link = self.link or await self._linked()
+            for sql, values in self._statements[statement].lots(rows, link.packet // 2):
+                await link.execute(sql, values)
+
+    async def publishing(self) -> None:
+        await self._execute("begin_publishing", {})
+        self.publishes = True
+
+    async def append(self, segments: Sequence[NewSegment]) -> list[int]:
+        link = self.link or await self._linked()
+        numbers: list[int] = []
+        for segment in segments:
+            # One at a time: it is as fast, and each tells its own number.
+            for sql, values in self._statements["append"].lots([segment], 0):
+                numbers.append((await link.execute(sql, values)).number)
+        return numbers
+
+    async def heads(
+        self, queue: int, phases: Sequence[int], floors: Sequence[int], most: int
+    ) -> list[Row]:
+        rows: list[Row] = []
+        for phase, floor in zip(phases, floors, strict=True):
+            rows += await self.fetch("heads", queue=queue, phase=phase, floor=floor, most=most)
+        return rows
+
+    async def change(
+        self,
+        tenant: int,
+        gone: Sequence[Place],
+        runs: Sequence[RunRow],
+        counts: Sequence[Count],
+    ) -> int:
+        places: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+        for queue, phase, rank, place in sorted(gone):
+            places[queue, phase, rank].append(place)
+        for (queue, phase, rank), there in places.items():
+            await self.run("remove_runs", queue=queue, phase=phase, rank=rank, places=there)
+        in_order: list[RunRow] = sorted(runs, key=_place)
+        await self.write("put_runs", in_order)
+        await self.write("count", counts)
+        ((version,),) = await self.fetch("version", tenant=tenant)
+        return int(version)
+
+    async def notify(self, queues: Sequence[int]) -> None:
+        """There is nobody to tell: the engine polls."""
+
+
+def _place(run: RunRow) -> Place:
+    return run.queue, run.phase, run.rank, run.place
+
+
+class MySQL(Database):
+    """A pool of connections to one database."""
+
+    name = "mysql"
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        connector = Connector(address)
+        self._statements = {name: Statement(text) for name, text in load("mysql").items()}
+        self._pool = Pool(connector, address.pool)
+        self._tickets = Tickets(connector, self._statements)
+
+    @classmethod
+    async def open(cls, address: Address) -> MySQL:
+        """Connect; raises what is wrong with the address or the server."""
+        database = cls(address)
+        try:
+            link = await database._pool.take(autocommit=True)
+        except Exception as error:  # noqa: BLE001  (raised again)
+            _raise(opening(error, address.shown), error)
+        database._pool.give_back(link)
+        return database
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Session]:
+        session = _Session(self._statements, self._pool)
+        committing = False
+        try:
+            yield session
+            if session.link is not None:
+                committing = True
+                await session.link.commit()
+        except BaseException as error:  # noqa: BLE001  (raised again)
+            await self._abandon(session.link, error)
+            _raise(translate(error, committing=committing), error)
+        if session.link is not None:
+            self._pool.give_back(session.link)
+        if session.publishes:
+            self._tickets.written()
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Session]:
+        session = _Session(self._statements, self._pool, autocommit=True)
+        try:
+            yield session
+        except BaseException as error:  # noqa: BLE001  (raised again)
+            await self._abandon(session.link, error)
+            _raise(translate(error), error)
+        if session.link is not None:
+            self._pool.give_back(session.link)
+
+    async def _abandon(self, link: Link | None, error: BaseException) -> None:
+        """End what is open on a connection, or the connection itself."""
+        lost = isinstance(error, Exception) and isinstance(translate(error), Lost)
+        if lost:
+            self._pool.close_idle()
+        if link is None:
+            return
+        if lost or not isinstance(error, Exception):
+            # Whoever was cancelled may have left half of a reply behind.
+            self._pool.discard(link)
+            return
+        try:
+            async with asyncio.timeout(_ROLLBACK_S):
+                await link.roll_back()
+        except FAILURES:
+            self._pool.discard(link)
+        except BaseException:
+            self._pool.discard(link)
+            raise
+        else:
+            self._pool.give_back(link)
+
+    @asynccontextmanager
+    async def borrowed(self, connection: object) -> AsyncIterator[Session]:
+        if not isinstance(connection, asyncmy.Connection):
+            raise BadInput(
+                f"connection is a {type(connection).__name__}; it is an asyncmy connection.",
+                field="connection",
+            )
+        driver: Any = connection
+        if not driver.connected or (
+            driver.get_autocommit() and not driver.get_transaction_status()
+        ):
+            raise BadInput("connection has no transaction open.", field="connection")
+        link = Link(driver)
+        try:
+            await _look_at(link)
+            await link.plainly(f"SAVEPOINT {_SAVEPOINT}")
+        except Exception as error:  # noqa: BLE001  (raised again)
+            _raise(translate(error), error)
+        try:
+            yield _Session(self._statements, None, link=link)
+            await link.plainly(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+        except BaseException as error:  # noqa: BLE001  (raised again)
+            await _undo(link, error)
+            _raise(translate(error), error)
+        finally:
+            await link.forget_statements()
+
+    async def stable(self) -> Stable:
+        return await self._tickets.stable()
+
+    async def now(self) -> int:
+        async with self.reading() as session:
+            ((now,),) = await session.fetch("now")
+        return int(now)
+
+    async def watch(self, heard: Callable[[Sequence[int]], None]) -> None:
+        """Nobody tells: the engine polls."""
+
+    async def tell(self, queues: Sequence[int]) -> None:
+        """Nobody listens."""
+
+    async def close(self) -> None:
+        await self._tickets.close()
+        await self._pool.close()
+
+
+async def _look_at(link: Link) -> None:
+    """Learn of a caller's connection how much it takes, and refuse one that sees the past."""
+    reply = await link.execute(
+        "SHOW SESSION VARIABLES WHERE variable_name IN"
+        " ('max_allowed_packet', 'tx_isolation', 'transaction_isolation')"
+    )
+    found = {str(name).lower(): str(value) for name, value in reply.rows or ()}
+    link.packet = int(found.pop("max_allowed_packet"))
+    if not set(found.values()) <= {"READ-COMMITTED", "READ-UNCOMMITTED"}:
+        raise BadInput(
+            f"connection is {found.popitem()[1]}; run SET SESSION TRANSACTION ISOLATION LEVEL "
+            "READ COMMITTED before its transaction begins.",
+            field="connection",
+        )
+
+
+async def _undo(link: Link, error: BaseException) -> None:
+    """Undo what was done in a caller's transaction, and nothing that the caller did."""
+    try:
+        async with asyncio.timeout(_ROLLBACK_S):
+            await link.plainly(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
+    except FAILURES as failure:
+        if number_of(failure) == _NO_SAVEPOINT and isinstance(error, Exception):
+            raise StoreBusy(
+                "The database rolled the whole transaction of the connection back, what the "
+                f"caller did in it too: {translate(error)}."
+            ) from error
+
+
+def _raise(meant: Exception, error: BaseException) -> NoReturn:
+    """Raise what the error means to the engine."""
+    if meant is error:
+        raise error
+    raise meant from error

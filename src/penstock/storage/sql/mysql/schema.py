@@ -1,0 +1,138 @@
+"""Changing the schema on MySQL, where a change of a table cannot be taken back.
+
+Every such statement commits by itself, so a migration is written down before its first statement,
+with how many of them are done after each. Whoever comes after a crash goes on from there. Only
+the statement at which it happened may have been done without being counted: if the database says
+that it was, it was. Changes of rows are counted in their own transaction. A lock of the server's
+keeps others out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, NoReturn
+
+import asyncmy
+
+from penstock.errors import StoreError, StoreUnavailable
+from penstock.storage.sql.database import Again
+from penstock.storage.sql.mysql.failures import FAILURES, number_of, opening, translate
+from penstock.storage.sql.mysql.link import Connector, Link
+from penstock.storage.sql.schema import Applied, Migration, Schema
+from penstock.storage.sql.urls import Address
+
+__all__ = ["opened"]
+
+#: Seconds to wait for another migration, and for the locks of servers that run.
+_PATIENCE_S: Final = 60
+#: The table, the column or the index is there already, or is gone already.
+_DONE_BEFORE: Final = frozenset({1050, 1051, 1060, 1061, 1091, 1826})
+#: The first that have SKIP LOCKED.
+_OLDEST_MARIADB: Final = (10, 6)
+_OLDEST_MYSQL: Final = (8, 0)
+_FIND: Final = """
+SELECT 1 FROM information_schema.tables
+WHERE table_schema = DATABASE() AND table_name = 'penstock_migration'
+"""
+_TABLE: Final = """
+CREATE TABLE penstock_migration (
+    number     integer PRIMARY KEY,
+    name       varchar(200) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    checksum   varchar(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    -- How many of its statements are done.
+    done       integer NOT NULL DEFAULT 0,
+    -- Null until all of them are.
+    applied_at bigint
+) ENGINE = InnoDB
+"""
+_SELECT: Final = """
+SELECT number, name, checksum, CASE WHEN applied_at IS NULL THEN done END
+FROM penstock_migration ORDER BY number
+"""
+_BEGIN: Final = """
+INSERT INTO penstock_migration (number, name, checksum) VALUES (?, ?, ?)
+"""
+_COUNT: Final = "UPDATE penstock_migration SET done = ? WHERE number = ?"
+_END: Final = """
+UPDATE penstock_migration SET applied_at = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)
+WHERE number = ?
+"""
+
+
+class _Schema(Schema):
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def applied(self) -> list[Applied]:
+        # Looked for first: a replica lacks nothing, and is not to be written to.
+        if not (await self._link.execute(_FIND)).rows:
+            await self._link.plainly(_TABLE)
+        rows = (await self._link.execute(_SELECT)).rows or ()
+        return [Applied(*row) for row in rows]
+
+    async def apply(self, migration: Migration, done: int | None) -> None:
+        if done is None:
+            begun = (migration.number, migration.name, migration.checksum)
+            await self._link.execute(_BEGIN, begun)
+        for number, statement in enumerate(migration.statements[done or 0 :], (done or 0) + 1):
+            await self._link.plainly("START TRANSACTION")
+            try:
+                await self._link.plainly(statement)
+            except asyncmy.MySQLError as error:
+                uncounted = done is not None and number == done + 1
+                if not uncounted or number_of(error) not in _DONE_BEFORE:
+                    _refuse(error, migration, number)
+            await self._link.execute(_COUNT, (number, migration.number))
+            await self._link.plainly("COMMIT")
+        await self._link.execute(_END, (migration.number,))
+
+
+def _refuse(error: asyncmy.MySQLError, migration: Migration, number: int) -> NoReturn:
+    """Say which statement it was, unless it is the database that has a problem."""
+    if type(translate(error)) is not StoreError:
+        raise error
+    raise StoreError(
+        f"Statement {number} of migration {migration.name} failed. Those before it are in place, "
+        f"and the next attempt goes on with it: {error}."
+    ) from error
+
+
+@asynccontextmanager
+async def opened(address: Address) -> AsyncIterator[Schema]:
+    """The schema, as soon as nobody else changes it."""
+    try:
+        link = await Connector(address).connect()
+    except FAILURES as error:
+        raise opening(error, address.shown) from error
+    try:
+        await link.connection.autocommit(True)
+        await _check_version(link)
+        await link.plainly(f"SET SESSION lock_wait_timeout = {_PATIENCE_S}")
+        await _lock(link, address.database)
+        yield _Schema(link)
+    except FAILURES as error:
+        raise translate(error) from error
+    finally:
+        # Lets go of the lock.
+        await link.part()
+
+
+async def _check_version(link: Link) -> None:
+    ((version,),) = (await link.execute("SELECT VERSION()")).rows or ()
+    oldest = _OLDEST_MARIADB if "MariaDB" in version else _OLDEST_MYSQL
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < oldest:
+        raise StoreUnavailable(
+            f"The database is {version}, which cannot pass by rows that others have locked. "
+            f"Penstock needs version {oldest[0]}.{oldest[1]} or newer."
+        )
+
+
+async def _lock(link: Link, database: str) -> None:
+    # Locks belong to the whole server, and their names have at most 64 characters.
+    name = f"penstock_migrate_{hashlib.sha256(database.encode()).hexdigest()[:40]}"
+    ((got,),) = (await link.execute("SELECT GET_LOCK(?, ?)", (name, _PATIENCE_S))).rows or ()
+    if got != 1:
+        raise Again(f"no lock in {_PATIENCE_S} s")

@@ -1,0 +1,105 @@
+"""Statements with lists and rows in them, as MySQL takes them: one ``?`` a value.
+
+A list stands in parentheses, ``IN (:name)``, and becomes as many question marks as it has values.
+A statement that writes rows ends its list of columns with ``VALUES :rows``. Every other number of
+question marks is another statement to the server, which prepares each once; so that there are
+few, lists are filled up with their last value, and many rows are written in a few lots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from penstock.storage.sql.statements import PARAMETER
+
+__all__ = ["Statement"]
+
+#: Rows that are written at once: so few as they are, then lots of these sizes.
+_EXACT: Final = 8
+_LOTS: Final = (64, 32, 16, 8)
+#: What the fields of a value other than bytes and text take at the most.
+_SMALL: Final = 12
+
+
+class Statement:
+    """A statement as its file has it."""
+
+    def __init__(self, text: str) -> None:
+        assert "?" not in text
+        assert "%" not in text
+        pieces = PARAMETER.split(text)
+        self._pieces = pieces[::2]
+        self._names = pieces[1::2]
+        #: By how many values each list has, and 0 for what is no list.
+        self._known: dict[tuple[int, ...], str] = {}
+
+    def bind(self, parameters: Mapping[str, object]) -> tuple[str, list[object]]:
+        """The statement as it is sent, and its values in order."""
+        values: list[object] = []
+        shape: list[int] = []
+        for name in self._names:
+            value = parameters[name]
+            if isinstance(value, list | tuple):
+                filled = _filled(value)
+                shape.append(len(filled))
+                values += filled
+            else:
+                shape.append(0)
+                values.append(value)
+        return self._sql(tuple(shape)), values
+
+    def lots(
+        self, rows: Sequence[Sequence[object]], most_bytes: int
+    ) -> Iterator[tuple[str, list[object]]]:
+        """The statement for all of the rows, in lots of fewer bytes than this where it can be."""
+        assert self._names == ["rows"]
+        before, after = self._pieces
+        for lot in _lots(rows, most_bytes):
+            shape = (len(lot), len(lot[0]))
+            sql = self._known.get(shape)
+            if sql is None:
+                row = f"({', '.join(['?'] * shape[1])})"
+                sql = self._known[shape] = f"{before}{', '.join([row] * shape[0])}{after}"
+            yield sql, [value for row in lot for value in row]
+
+    def _sql(self, shape: tuple[int, ...]) -> str:
+        sql = self._known.get(shape)
+        if sql is None:
+            sql = self._pieces[0]
+            for size, piece in zip(shape, self._pieces[1:], strict=True):
+                sql += ", ".join(["?"] * (size or 1)) + piece
+            self._known[shape] = sql
+        return sql
+
+
+def _filled(values: Sequence[object]) -> Sequence[object]:
+    """The values, and the last of them again up to a power of two; no value is like null."""
+    if not values:
+        return (None,)
+    missing = (1 << (len(values) - 1).bit_length()) - len(values)
+    return [*values, *([values[-1]] * missing)] if missing else values
+
+
+def _lots(
+    rows: Sequence[Sequence[object]], most_bytes: int
+) -> Iterator[Sequence[Sequence[object]]]:
+    start = 0
+    while start < len(rows):
+        left = len(rows) - start
+        size = left if left <= _EXACT else next(lot for lot in _LOTS if lot <= left)
+        while size > 1 and _weight(rows[start : start + size]) > most_bytes:
+            size = (size + 1) // 2
+        yield rows[start : start + size]
+        start += size
+
+
+def _weight(rows: Sequence[Sequence[object]]) -> int:
+    """About how many bytes the rows are on their way."""
+    return sum(
+        len(value) * (4 if isinstance(value, str) else 1)
+        if isinstance(value, bytes | str)
+        else _SMALL
+        for row in rows
+        for value in row
+    )

@@ -1,0 +1,3 @@
+-- Count what has changed (Q2).
+INSERT INTO penstock_tally (queue, kind, delta)
+VALUES :rows

@@ -1,0 +1,2 @@
+-- Remove a document.
+DELETE FROM penstock_document WHERE kind = :kind AND name = :name

@@ -1,0 +1,2 @@
+-- These consumers take part no longer.
+DELETE FROM penstock_consumer WHERE queue = :queue AND name IN (:names)

@@ -1,0 +1,2 @@
+-- The number of a queue.
+SELECT number FROM penstock_queue WHERE tenant = :tenant AND name = :name

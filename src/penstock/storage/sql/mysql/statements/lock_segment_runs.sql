@@ -1,0 +1,6 @@
+-- What the queues have of these segments, locked segment by segment.
+SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
+FROM penstock_run FORCE INDEX (penstock_run_segment)
+WHERE segment IN (:segments) AND queue IN (:queues) AND phase IN (:phases)
+ORDER BY queue, phase, `rank`, place
+FOR UPDATE

@@ -1,0 +1,4 @@
+-- A tenant exists as soon as it is named, however many servers name it.
+INSERT INTO penstock_tenant (name)
+VALUES (:name)
+ON DUPLICATE KEY UPDATE name = penstock_tenant.name

@@ -1,0 +1,8 @@
+-- When the first consumer of an ordered queue falls silent, if anything waits for that (O1, C5).
+SELECT MIN(deadline)
+FROM penstock_consumer
+WHERE queue = :queue AND EXISTS (
+    SELECT 1
+    FROM penstock_run FORCE INDEX (PRIMARY)
+    WHERE penstock_run.queue = :queue AND phase IN (:phases)
+)

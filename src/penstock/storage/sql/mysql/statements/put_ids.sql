@@ -1,0 +1,6 @@
+-- What ids stand for from now on (P4).
+INSERT INTO penstock_id (tenant, kind, topic, id, at, until, token, message, entry, reply)
+VALUES :rows
+ON DUPLICATE KEY UPDATE
+    at = VALUES(at), until = VALUES(until), token = VALUES(token),
+    message = VALUES(message), entry = VALUES(entry), reply = VALUES(reply)

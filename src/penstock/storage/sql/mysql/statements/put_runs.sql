@@ -1,0 +1,9 @@
+-- Put runs, over those that are there (S3).
+INSERT INTO penstock_run (
+    queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
+)
+VALUES :rows
+ON DUPLICATE KEY UPDATE
+    segment = VALUES(segment), size = VALUES(size), until = VALUES(until),
+    partition_key = VALUES(partition_key), consumer = VALUES(consumer),
+    members = VALUES(members), life = VALUES(life)

@@ -1,0 +1,11 @@
+-- Some of the counts of a queue that was deleted. The inner select passes by what is locked,
+-- which a DELETE cannot, and has to come first in the join.
+DELETE gone
+FROM (
+    SELECT queue, kind, number FROM penstock_tally FORCE INDEX (PRIMARY)
+    WHERE queue = :queue
+    LIMIT :most
+    FOR UPDATE SKIP LOCKED
+) AS old
+STRAIGHT_JOIN penstock_tally AS gone
+    ON gone.queue = old.queue AND gone.kind = old.kind AND gone.number = old.number

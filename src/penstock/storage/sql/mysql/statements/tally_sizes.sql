@@ -1,0 +1,6 @@
+-- Which numbers of these queues are spread over more rows than this.
+SELECT queue, kind
+FROM penstock_tally FORCE INDEX (PRIMARY)
+WHERE queue IN (:queues)
+GROUP BY queue, kind
+HAVING COUNT(*) > :most

@@ -1,0 +1,211 @@
+"""Partition order: what a consumer's partitions hand out next (C4).
+
+Inside a partition that is strictly publish order, whatever the priorities. Partitions compete
+with their next deliveries: priority descending, then publish order. What comes next is read
+without locks, in one look at all partitions; what is chosen is then locked, and if it is no
+longer what it was, looked for again. No other claim comes between, since the queue is locked:
+what may come between is what a publish, a replay or a settle has just put there, which this
+claim need not know of yet.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from penstock.model.message import MessageId
+from penstock.model.states import Transition
+from penstock.storage.sql import moves
+from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.claim import Claim, Granted, lease_of
+from penstock.storage.sql.core import Core
+from penstock.storage.sql.phases import Phase
+from penstock.storage.sql.runs import Run, segment_of
+from penstock.storage.sql.work import Work
+
+__all__ = ["hand_out"]
+
+#: Segments of a partition that are read at first, where it may hand out several at once.
+_SEGMENTS: Final = 4
+#: How often one claim looks again. What it expired meanwhile is told, so others go on with it.
+_LOOKS: Final = 50
+#: ``partition_heads`` gives a place and a rank as one number.
+_RANKS: Final = 16
+
+
+class _Pick(NamedTuple):
+    """A delivery to hand out, as it competes with others, and the run it is in."""
+
+    rank: int
+    message: MessageId
+    phase: int
+    place: int
+
+    @property
+    def run(self) -> tuple[int, int, int]:
+        """The place of its run in the queue."""
+        return self.phase, self.rank, self.place
+
+
+class _First(NamedTuple):
+    """The next delivery of a partition, and how many it may hand out."""
+
+    pick: _Pick
+    partition: bytes
+    room: int
+
+
+async def hand_out(core: Core, work: Work, queue: Queue, asked: Claim) -> list[Granted]:
+    """Grant up to the limit from the consumer's partitions, in claim order."""
+    for _ in range(_LOOKS):
+        picks = await _choose(work, queue, asked)
+        if not picks:
+            break
+        runs = await _lock(work, queue, picks)
+        expired = [run for run in runs.values() if moves.is_expired(run.life, work.now)]
+        if expired:
+            # Time has not been let act on all there is: it may be more than a claim should do.
+            for run in expired:
+                moves.expire(work, run, run.members, Transition.EXPIRE)
+            await work.write()
+        elif all(_is_there(runs, pick) for pick in picks):
+            return _grant(core, work, queue, asked, picks, runs)
+        else:
+            work.let_go(runs.values())
+    return []
+
+
+async def _choose(work: Work, queue: Queue, asked: Claim) -> list[_Pick]:
+    """What to hand out, if nothing changes meanwhile."""
+    concurrency = queue.policy.partition_concurrency
+    rows = await work.session.fetch("partition_heads", queue=queue.number, consumer=asked.consumer)
+    firsts: list[_First] = []
+    for partition, in_flight, delayed, fresh, returned in rows:
+        room = concurrency - int(in_flight or 0)
+        waiting = [
+            (*divmod(int(head), _RANKS), phase)
+            for head, phase in ((fresh, Phase.FRESH), (returned, Phase.RETURNED))
+            if head is not None
+        ]
+        if room <= 0 or not waiting:
+            continue
+        place, rank, phase = min(waiting)
+        if concurrency == 1 and delayed is not None and int(delayed) // _RANKS < place:
+            continue  # Strict: whoever is first holds the others back.
+        firsts.append(_First(_Pick(rank, MessageId(place), int(phase), place), partition, room))
+    # Whatever is handed out comes from these: each of them goes before all that the others have.
+    firsts = heapq.nsmallest(asked.limit, firsts)
+    if concurrency == 1 or asked.limit == 1 or not firsts:
+        return [first.pick for first in firsts]
+    return await _choose_several(work, queue, firsts, asked.limit)
+
+
+async def _choose_several(
+    work: Work, queue: Queue, firsts: Sequence[_First], limit: int
+) -> list[_Pick]:
+    """What to hand out where a partition may hand out more than one."""
+    partitions = sorted(first.partition for first in firsts)
+    segments = _SEGMENTS
+    while True:
+        rows = await work.session.fetch(
+            "partition_runs", queue=queue.number, partitions=partitions, most=segments
+        )
+        by_partition: dict[bytes, list[Run]] = defaultdict(list)
+        for row in rows:
+            by_partition[row[7]].append(Run.read(row))
+        feeds = [_Feed(by_partition[first.partition], first.room, segments) for first in firsts]
+        picks = _merge(feeds, limit)
+        if picks is not None:
+            return picks
+        segments *= 4
+
+
+class _Feed:
+    """What a partition has to hand out, in order, as far as it was read."""
+
+    def __init__(self, runs: Sequence[Run], room: int, segments: int) -> None:
+        end = _end(runs, segments)
+        known = sorted(
+            (message, run.rank, int(run.phase), int(run.first))
+            for run in runs
+            if end is None or run.segment <= end
+            for message in run.ids()
+        )
+        self.picks = [
+            _Pick(rank, message, phase, place) for message, rank, phase, place in known[:room]
+        ]
+        #: Whether it may hand out more than is known.
+        self.more = end is not None and len(self.picks) < room
+
+
+def _end(runs: Iterable[Run], segments: int) -> int | None:
+    """The segment behind which something may be missing; None: all was read."""
+    of_phase: dict[Phase, set[int]] = defaultdict(set)
+    for run in runs:
+        of_phase[run.phase].add(run.segment)
+    return min((max(read) for read in of_phase.values() if len(read) >= segments), default=None)
+
+
+def _merge(feeds: Sequence[_Feed], limit: int) -> list[_Pick] | None:
+    """The next deliveries of all feeds in claim order; None: more has to be read."""
+    heads = [(feed.picks[0], nth, 0) for nth, feed in enumerate(feeds) if feed.picks]
+    heapq.heapify(heads)
+    merged: list[_Pick] = []
+    while heads and len(merged) < limit:
+        pick, nth, at = heads[0]
+        merged.append(pick)
+        feed = feeds[nth]
+        if at + 1 < len(feed.picks):
+            heapq.heapreplace(heads, (feed.picks[at + 1], nth, at + 1))
+        elif feed.more and len(merged) < limit:
+            return None
+        else:
+            heapq.heappop(heads)
+    return merged
+
+
+async def _lock(
+    work: Work, queue: Queue, picks: Iterable[_Pick]
+) -> dict[tuple[int, int, int], Run]:
+    """The runs that the picks are in, as they are now, by their places."""
+    places: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for pick in picks:
+        places[pick.phase, pick.rank].add(pick.place)
+    runs: dict[tuple[int, int, int], Run] = {}
+    for (phase, rank), wanted in sorted(places.items()):
+        rows = await work.session.fetch(
+            "lock_runs", queue=queue.number, phase=phase, rank=rank, places=sorted(wanted)
+        )
+        for run in work.hold_all(rows):
+            runs[phase, rank, int(run.first)] = run
+    return runs
+
+
+def _is_there(runs: dict[tuple[int, int, int], Run], pick: _Pick) -> bool:
+    """Whether the run still has the delivery."""
+    run = runs.get(pick.run)
+    return run is not None and segment_of(pick.message)[1] in run.members
+
+
+def _grant(
+    core: Core,
+    work: Work,
+    queue: Queue,
+    asked: Claim,
+    picks: Sequence[_Pick],
+    runs: dict[tuple[int, int, int], Run],
+) -> list[Granted]:
+    """Hand out: one claim a run that they come from."""
+    members: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    for pick in picks:
+        members[pick.run].append(segment_of(pick.message)[1])
+    deadline = work.now + lease_of(queue.policy, asked.lease_ms)
+    lives = {
+        place: moves.grant(
+            work, runs[place], taken, asked.consumer, deadline, core.leases.next(work.now)
+        )
+        for place, taken in members.items()
+    }
+    return [Granted(pick.message, pick.rank, lives[pick.run]) for pick in picks]

@@ -1,0 +1,273 @@
+"""Partitions: who owns what in an ordered queue (O1).
+
+A partition exists while it has something to deliver. A consumer is live until the deadline of
+its heartbeat, which every claim is. Whoever changes who owns what holds the queue's row, so
+these changes follow one another on all servers; publishes and settles do not wait for them.
+What is in flight under a partition comes back when the partition changes hands, so an older
+epoch has no current receipt.
+
+An owner's row goes when the partition's last delivery does, and a settle decides that beside
+the claims. So a row may be left over where two settles end a partition together, and it may be
+gone where somebody published meanwhile: rows count only where the partition has something to
+deliver, and whoever takes a partition takes back what others have in flight there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from penstock.errors import Conflict, UnknownQueue
+from penstock.model.delivery import Delivery, Ownership, PartitionStats
+from penstock.model.limits import CONSUMER_LEASE_MS
+from penstock.model.message import Offset
+from penstock.model.states import Transition
+from penstock.storage.sql import moves
+from penstock.storage.sql.catalog import Queue, Tenant
+from penstock.storage.sql.claim import Claim, deliver
+from penstock.storage.sql.core import Core
+from penstock.storage.sql.database import Row, Session
+from penstock.storage.sql.partition_order import hand_out
+from penstock.storage.sql.phases import Phase
+from penstock.storage.sql.work import Work
+
+__all__ = [
+    "claim",
+    "drop_dead_consumers",
+    "join",
+    "leave",
+    "lock",
+    "partition_stats",
+]
+
+
+async def lock(work: Work, queue: Queue) -> int:
+    """Be the only one who changes who owns what in the queue; its last epoch.
+
+    It comes before anything of the queue is locked.
+    """
+    rows = await work.session.fetch("lock_queue", queue=queue.number)
+    if not rows:
+        raise UnknownQueue(f"There is no queue {queue.name!r}.", field="queue")
+    *_, epoch = rows[0]
+    return int(epoch)
+
+
+async def claim(core: Core, work: Work, queue: Queue, asked: Claim) -> list[Delivery]:
+    """Heartbeat, then hand out from the consumer's partitions; the queue is locked."""
+    own = await _heartbeat(work, queue, asked.consumer)
+    if not own or queue.paused(dead=False):
+        return []
+    granted = await hand_out(core, work, queue, asked)
+    (deliveries,) = await deliver(core, work, queue, [granted], dead=False)
+    if granted:
+        await work.write()
+    return deliveries
+
+
+async def join(core: Core, tenant: str, queue: str, consumer: str) -> Ownership:
+    """Renew the consumer's lease, and bring what it owns to its share."""
+
+    async def act(work: Work) -> Ownership:
+        found, dead = work.tenant.find(queue)
+        if dead or not found.ordered:
+            raise Conflict(f"Queue {queue!r} is not ordered by partition.", field="queue")
+        await lock(work, found)
+        own = await _heartbeat(work, found, consumer)
+        return Ownership(
+            consumer=consumer,
+            partitions={key.decode(): epoch for key, epoch in sorted(own.items())},
+            deadline=work.now + CONSUMER_LEASE_MS,
+        )
+
+    return await core.transact(tenant, act)
+
+
+async def leave(core: Core, tenant: str, queue: str, consumer: str) -> None:
+    """Give everything back at once."""
+
+    async def act(work: Work) -> None:
+        found, dead = work.tenant.find(queue)
+        if not dead and found.ordered:
+            await lock(work, found)
+            await _drop(work, found, [consumer], Transition.RELEASE)
+
+    await core.transact(tenant, act)
+
+
+async def drop_dead_consumers(core: Core, work: Work, queue: Queue) -> None:
+    """Consumers that did not heartbeat in time lose everything.
+
+    If there are any the queue is locked, so this comes before anything else that locks.
+    """
+    del core
+    if _dead(await _consumers(work, queue), work.now):
+        await lock(work, queue)
+        await _drop(work, queue, _dead(await _consumers(work, queue), work.now), Transition.LAPSE)
+
+
+async def partition_stats(
+    core: Core, session: Session, tenant: Tenant, queue: Queue
+) -> tuple[PartitionStats, ...]:
+    """The partitions that have something to deliver, by name."""
+    del core, tenant
+    rows = await session.fetch("partition_stats", queue=queue.number)
+    return tuple(
+        PartitionStats(
+            partition=partition.decode(),
+            owner=owner,
+            epoch=epoch or 0,
+            unsettled=int(unsettled),
+            in_flight=int(in_flight),
+            # Nor is it above what was not routed yet.
+            watermark=Offset(int(first if cursor is None else min(first, cursor)) - 1),
+        )
+        for partition, unsettled, in_flight, first, owner, epoch, cursor in rows
+    )
+
+
+async def _heartbeat(work: Work, queue: Queue, consumer: str) -> dict[bytes, int]:
+    """Renew, let go of the excess, take what is free; the consumer's partitions and epochs."""
+    consumers = await _consumers(work, queue)
+    dead = _dead(consumers, work.now)
+    if dead:
+        await _drop(work, queue, dead, Transition.LAPSE)
+        # What they held may have been the last of a partition, and is for others now.
+        await work.write()
+        for name in dead:
+            del consumers[name]
+    deadline = work.now + CONSUMER_LEASE_MS
+    if consumers.get(consumer) != deadline:
+        await work.session.run("put_consumer", queue=queue.number, name=consumer, deadline=deadline)
+    if consumer not in consumers:
+        consumers[consumer] = deadline
+        work.tell(queue)
+    partitions, own, free = await _list(work, queue, consumer)
+    share = _share(partitions, consumers, consumer)
+    if len(own) > share:
+        excess = await _excess(work, queue, own, len(own) - share)
+        await _free(work, queue, excess, Transition.RELEASE)
+        await work.write()
+        for partition in excess:
+            del own[partition]
+    elif len(own) < share and free:
+        own |= await _take(work, queue, consumer, free[: share - len(own)])
+    return own
+
+
+async def _consumers(work: Work, queue: Queue) -> dict[str, int]:
+    """Who takes part, and until when."""
+    rows = await work.session.fetch("list_consumers", queue=queue.number)
+    return {str(name): int(deadline) for name, deadline in rows}
+
+
+def _dead(consumers: dict[str, int], now: int) -> list[str]:
+    return sorted(name for name, deadline in consumers.items() if deadline <= now)
+
+
+def _share(partitions: int, consumers: Iterable[str], consumer: str) -> int:
+    """How many partitions the consumer may have."""
+    names = sorted(consumers)
+    each, more = divmod(partitions, len(names))
+    return max(1, each + (names.index(consumer) < more))
+
+
+async def _list(
+    work: Work, queue: Queue, consumer: str
+) -> tuple[int, dict[bytes, int], list[bytes]]:
+    """How many partitions there are, the consumer's with their epochs, and the free ones."""
+    rows = await work.session.fetch("list_partitions", queue=queue.number, consumer=consumer)
+    own: dict[bytes, int] = {}
+    free: list[bytes] = []
+    for _, partition, epoch in rows:
+        if epoch is not None:
+            own[partition] = epoch
+        elif partition is not None:
+            free.append(partition)
+    return int(rows[0][0]), own, free
+
+
+async def _excess(work: Work, queue: Queue, own: Iterable[bytes], number: int) -> list[bytes]:
+    """What a consumer lets go of: idle partitions first, then by name from the last."""
+    rows = await _in_flight(work, queue, own)
+    busy = {partition for partition, *_ in rows}
+    return sorted(sorted(own, reverse=True), key=busy.__contains__)[:number]
+
+
+async def _take(work: Work, queue: Queue, consumer: str, free: Sequence[bytes]) -> dict[bytes, int]:
+    """The consumer has these partitions from now on, each in an epoch of its own."""
+    if await _take_back(work, queue, free, Transition.RELEASE, unless=consumer):
+        await work.write()
+    epoch = await lock(work, queue)
+    taken = {partition: epoch + nth for nth, partition in enumerate(free, 1)}
+    await work.session.write(
+        "put_owners", [(queue.number, key, consumer, number) for key, number in taken.items()]
+    )
+    await work.session.run("raise_epoch", queue=queue.number, epoch=epoch + len(taken))
+    work.tell(queue)
+    return taken
+
+
+async def _drop(work: Work, queue: Queue, consumers: Sequence[str], transition: Transition) -> None:
+    """These consumers take part no longer, and lose everything."""
+    if not consumers:
+        return
+    rows = await work.session.fetch(
+        "owned_partitions", queue=queue.number, consumers=list(consumers)
+    )
+    await _free(work, queue, [partition for (partition,) in rows], transition)
+    await work.session.run("drop_consumers", queue=queue.number, names=list(consumers))
+    # The share of the others is larger now, even if there was nothing to free.
+    work.tell(queue)
+
+
+async def _free(
+    work: Work, queue: Queue, partitions: Sequence[bytes], transition: Transition
+) -> None:
+    """The partitions are nobody's, and nobody has anything of them in flight."""
+    if not partitions:
+        return
+    await _take_back(work, queue, partitions, transition)
+    await work.session.run("release_owners", queue=queue.number, partitions=list(partitions))
+    work.tell(queue)
+
+
+async def _take_back(
+    work: Work,
+    queue: Queue,
+    partitions: Sequence[bytes],
+    transition: Transition,
+    *,
+    unless: str | None = None,
+) -> bool:
+    """End the claims in these partitions, but for those of one consumer; whether there were any.
+
+    A settle that is under way may move what it extends to another place meanwhile. So what is
+    in flight is looked at again, until that is what is held here.
+    """
+    held: set[tuple[int, int]] = set()
+    while True:
+        missing: dict[int, list[int]] = defaultdict(list)
+        for _, consumer, rank, place in await _in_flight(work, queue, partitions):
+            if consumer != unless and (rank, place) not in held:
+                missing[rank].append(place)
+        if not missing:
+            return bool(held)
+        for rank, places in sorted(missing.items()):
+            rows = await work.session.fetch(
+                "lock_runs",
+                queue=queue.number,
+                phase=int(Phase.IN_FLIGHT),
+                rank=rank,
+                places=sorted(places),
+            )
+            for run in work.hold_all(rows):
+                moves.give_back(work, queue, run, run.members, transition)
+            held.update((rank, row[3]) for row in rows)
+
+
+async def _in_flight(work: Work, queue: Queue, partitions: Iterable[bytes]) -> list[Row]:
+    """Partition, consumer, rank and place of everything that is in flight there."""
+    return await work.session.fetch(
+        "partitions_in_flight", queue=queue.number, partitions=sorted(partitions)
+    )

@@ -1,0 +1,164 @@
+"""LISTEN and NOTIFY: servers tell each other which queues are ready (C5).
+
+One connection of its own does both, beside the pool. PostgreSQL says which session a
+notification came from, so a server knows its own, and passes them by. It holds a lock that all
+who notify share from there to the end of the commit; here that is a transaction of nothing
+else, which does not wait for the disk.
+
+Nothing depends on any of this but how soon: the store is polled too. A connection that is lost
+is made again, sooner first and then less often, and whoever listens is told that anything may
+have been missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import asyncpg
+
+__all__ = ["NOTIFY", "Listening", "announcements"]
+
+#: Tells every server what :func:`announcements` gives, when the transaction commits.
+NOTIFY: Final = "SELECT pg_notify('penstock', said) FROM unnest($1::text[]) AS said"
+_CHANNEL: Final = "penstock"
+_PREPARE: Final = "SET synchronous_commit = off"
+_ARE_YOU_THERE: Final = "SELECT 1"
+#: Queues in one notification, each of nine characters at the most: it has to be below 8000.
+_QUEUES_A_TIME: Final = 800
+#: Seconds before the first try to connect again, and before later ones.
+_FIRST_PAUSE_S: Final = 0.1
+_MAX_PAUSE_S: Final = 10.0
+#: A connection that says nothing for so many seconds is asked whether it is still there, and
+#: is given so many to answer.
+_ASK_EVERY_S: Final = 15.0
+_PATIENCE_S: Final = 10.0
+#: What a connection may raise.
+_FAILURES: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+_log = logging.getLogger("penstock.storage")
+
+
+def announcements(queues: Sequence[int]) -> list[str]:
+    """What to say so that other servers know of these queues."""
+    return [
+        " ".join(f"{queue:x}" for queue in queues[first : first + _QUEUES_A_TIME])
+        for first in range(0, len(queues), _QUEUES_A_TIME)
+    ]
+
+
+class Listening:
+    """The one connection that listens and notifies."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Any]]) -> None:
+        self._connect = connect
+        self._heard: Callable[[Sequence[int]], None] = _nobody
+        self._connection: Any = None
+        #: One statement at a time is all that a connection takes.
+        self._turn = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def hears(self) -> bool:
+        """Whether the connection is there."""
+        return self._connection is not None
+
+    async def start(self, heard: Callable[[Sequence[int]], None]) -> None:
+        """Call ``heard`` with queues that others say are ready; with none: all may be.
+
+        Returns when the first try to connect is over, whatever became of it.
+        """
+        self._heard = heard
+        tried = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._keep(tried))
+        await tried.wait()
+
+    async def tell(self, queues: Sequence[int]) -> None:
+        """Tell the others. Without a connection nobody is told, and polls instead."""
+        if self._connection is None:
+            return
+        try:
+            async with self._turn:
+                if self._connection is not None:
+                    await self._connection.execute(
+                        NOTIFY, announcements(queues), timeout=_PATIENCE_S
+                    )
+        except _FAILURES as error:
+            _log.debug("other servers could not be told: %s", error)
+
+    async def close(self) -> None:
+        """Listen no more. Closing twice is fine."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    async def _keep(self, tried: asyncio.Event) -> None:
+        """Listen, on one connection after the other."""
+        pause = _FIRST_PAUSE_S
+        try:
+            while True:
+                try:
+                    connection = await self._connect()
+                    pause = _FIRST_PAUSE_S
+                    await self._listen(connection, tried)
+                    _log.info("the connection that listens to other servers was lost")
+                except _FAILURES as error:
+                    _log.info("other servers are not heard: %s", error)
+                tried.set()
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _MAX_PAUSE_S)
+        finally:
+            tried.set()
+
+    async def _listen(self, connection: Any, tried: asyncio.Event) -> None:
+        """Listen until the connection is gone."""
+        gone = asyncio.Event()
+        connection.add_termination_listener(lambda _: gone.set())
+        try:
+            await connection.execute(_PREPARE, timeout=_PATIENCE_S)
+            await connection.add_listener(_CHANNEL, self._hear)
+            self._connection = connection
+            tried.set()
+            # What was said while nobody listened was missed.
+            self._heard(())
+            while not await _within(gone, _ASK_EVERY_S):
+                async with self._turn:
+                    await connection.execute(_ARE_YOU_THERE, timeout=_PATIENCE_S)
+        finally:
+            self._connection = None
+            await _end(connection)
+
+    def _hear(self, connection: Any, sender: int, _channel: str, said: object) -> None:
+        if connection.is_closed() or sender == connection.get_server_pid():
+            return
+        try:
+            queues = [int(number, 16) for number in str(said).split()]
+        except ValueError:
+            _log.debug("%r is not what a server says", said)
+            return
+        if queues:
+            self._heard(queues)
+
+
+async def _within(event: asyncio.Event, seconds: float) -> bool:
+    """Whether it happens in that time."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+async def _end(connection: Any) -> None:
+    """Take leave of the connection, politely if it answers."""
+    try:
+        await connection.close(timeout=1)
+    except _FAILURES:
+        connection.terminate()
+
+
+def _nobody(queues: Sequence[int]) -> None:
+    """Nobody listens yet."""

@@ -1,0 +1,99 @@
+"""Changing the schema on PostgreSQL: all that is missing, or nothing of it.
+
+One transaction holds everything, and an advisory lock keeps others out until it has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+import asyncpg
+
+from penstock.errors import StoreError
+from penstock.storage.sql.postgresql.failures import FAILURES, opening, translate
+from penstock.storage.sql.schema import Applied, Migration, Schema
+from penstock.storage.sql.urls import Address
+
+__all__ = ["opened"]
+
+#: Of the advisory lock; the same in every Penstock.
+_LOCK: Final = 0x70656E73746F636B
+#: Servers that run hold locks for milliseconds, and another migration is seldom long.
+_SETTINGS: Final = {
+    "application_name": "penstock migrate",
+    "lock_timeout": "60s",
+}
+_CLOSE_S: Final = 5
+_TABLE: Final = """
+CREATE TABLE penstock_migration (
+    number     integer PRIMARY KEY,
+    name       text COLLATE "C" NOT NULL,
+    checksum   text COLLATE "C" NOT NULL,
+    applied_at bigint NOT NULL
+)
+"""
+_INSERT: Final = """
+INSERT INTO penstock_migration (number, name, checksum, applied_at)
+VALUES ($1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+"""
+
+
+class _Schema(Schema):
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def applied(self) -> list[Applied]:
+        # Looked for first: a replica lacks nothing, and is not to be written to.
+        if await self._connection.fetchval("SELECT to_regclass('penstock_migration')") is None:
+            await self._connection.execute(_TABLE)
+        rows = await self._connection.fetch(
+            "SELECT number, name, checksum FROM penstock_migration ORDER BY number"
+        )
+        return [Applied(*row) for row in rows]
+
+    async def apply(self, migration: Migration, done: int | None) -> None:
+        assert done is None
+        for number, statement in enumerate(migration.statements, 1):
+            try:
+                await self._connection.execute(statement)
+            except asyncpg.PostgresError as error:
+                found = translate(error, committing=False)
+                if type(found) is not StoreError:
+                    raise
+                raise StoreError(
+                    f"Statement {number} of migration {migration.name} failed, so nothing was "
+                    f"changed: {error}."
+                ) from error
+        await self._connection.execute(
+            _INSERT, migration.number, migration.name, migration.checksum
+        )
+
+
+@asynccontextmanager
+async def opened(address: Address) -> AsyncIterator[Schema]:
+    """The schema, as soon as nobody else changes it; the changes are kept at the end."""
+    try:
+        connection = await asyncpg.connect(
+            host=address.host,
+            port=address.port,
+            user=address.user,
+            password=address.password,
+            database=address.database,
+            ssl=address.tls(),
+            timeout=address.connect_timeout,
+            server_settings=_SETTINGS,
+        )
+    except FAILURES as error:
+        raise opening(error, address.shown) from error
+    try:
+        async with connection.transaction(isolation="read_committed"):
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+            yield _Schema(connection)
+    except FAILURES as error:
+        raise translate(error, committing=False) from error
+    finally:
+        # It closes at once what cannot be closed in order, and says so.
+        with suppress(*FAILURES):
+            await connection.close(timeout=_CLOSE_S)

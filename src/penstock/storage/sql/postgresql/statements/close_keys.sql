@@ -1,0 +1,3 @@
+-- From now on the keys of these messages start new messages.
+DELETE FROM penstock_key
+WHERE message = ANY(:messages)

@@ -1,0 +1,2 @@
+-- Forget a topic.
+DELETE FROM penstock_topic WHERE tenant = :tenant AND name = :name

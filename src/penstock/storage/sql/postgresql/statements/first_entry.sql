@@ -1,0 +1,4 @@
+-- The first segment of the tenant's log at or after a segment and a time.
+SELECT segment FROM penstock_log
+WHERE tenant = :tenant AND segment >= :segment AND published_at >= :published_at
+ORDER BY segment LIMIT 1

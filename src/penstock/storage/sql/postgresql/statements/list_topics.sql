@@ -1,0 +1,5 @@
+-- The topics of a tenant that are registered, by name.
+SELECT name, policy
+FROM penstock_topic
+WHERE tenant = :tenant
+ORDER BY name

@@ -1,0 +1,10 @@
+-- What these keys of a topic stand for, locked in the order of the keys. One look into the primary
+-- key a key: a list there would be compared with every key of the topic.
+SELECT known.key, known.message
+FROM (SELECT DISTINCT key FROM unnest(:keys::bytea[]) AS given (key) ORDER BY key) AS wanted
+CROSS JOIN LATERAL (
+    SELECT key, message
+    FROM penstock_key
+    WHERE tenant = :tenant AND topic = :topic AND key = wanted.key
+    FOR UPDATE
+) AS known

@@ -1,0 +1,13 @@
+-- Runs at these places of one rank, locked in the order of their places. One look into the primary
+-- key a place: a list there would be compared with every run of the phase.
+SELECT run.queue, run.phase, run.rank, run.place, run.segment, run.size, run.until,
+    run.partition_key, run.consumer, run.members, run.life
+FROM (
+    SELECT DISTINCT place FROM unnest(:places::bigint[]) AS given (place) ORDER BY place
+) AS wanted
+CROSS JOIN LATERAL (
+    SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
+    FROM penstock_run
+    WHERE queue = :queue AND phase = :phase AND rank = :rank AND place = wanted.place
+    FOR UPDATE
+) AS run

@@ -1,0 +1,9 @@
+-- What the log has to be kept for: how far it is archived (A1), and the queue that is furthest
+-- behind (G1).
+SELECT tenant.number, tenant.archived, (
+    SELECT min(queue.cursor)
+    FROM penstock_queue AS queue
+    WHERE queue.tenant = tenant.number AND queue.cursor IS NOT NULL
+)
+FROM penstock_tenant AS tenant
+WHERE tenant.number = ANY(:tenants)

@@ -1,0 +1,12 @@
+-- What retention removed last of a tenant's log, and the last segment up to a number (L2). Rows
+-- are compared as a whole so that only the index over tenants and segments can serve it.
+SELECT tenant.trimmed, final.segment, final.entries
+FROM penstock_tenant AS tenant
+LEFT JOIN (
+    SELECT tenant, segment, entries
+    FROM penstock_log
+    WHERE (tenant, segment) <= (:tenant, :last)
+    ORDER BY tenant DESC, segment DESC
+    LIMIT 1
+) AS final ON final.tenant = tenant.number
+WHERE tenant.number = :tenant

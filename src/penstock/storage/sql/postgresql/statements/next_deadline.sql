@@ -1,0 +1,14 @@
+-- When the first consumer of an ordered queue falls silent, if anything waits for that (O1, C5).
+SELECT min(consumer.deadline)
+FROM penstock_consumer AS consumer
+WHERE consumer.queue = :queue AND EXISTS (
+    SELECT 1
+    FROM unnest(:phases::smallint[]) AS wanted (phase)
+    CROSS JOIN LATERAL (
+        SELECT place
+        FROM penstock_run
+        WHERE queue = :queue AND phase = wanted.phase
+        ORDER BY rank, place
+        LIMIT 1
+    ) AS live
+)

@@ -1,0 +1,2 @@
+-- A number for a server that opens the store.
+SELECT nextval('penstock_server')

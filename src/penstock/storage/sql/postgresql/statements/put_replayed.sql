@@ -1,0 +1,3 @@
+-- What a replay id has moved. Whoever replays holds the queue, so nobody else writes it down.
+INSERT INTO penstock_replayed (queue, dead, replay_id, message)
+SELECT * FROM unnest($1::integer[], $2::boolean[], $3::text[], $4::bigint[])

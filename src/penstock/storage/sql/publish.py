@@ -1,0 +1,363 @@
+"""Publish: decide what batches mean, append them, and route them, in one commit (P1, P2, R1, S3).
+
+Publishes of one tenant that come at the same time on this server share one transaction, each
+still all or nothing. Planning decides in memory, message by message and in order, so that an id
+or a key that occurs twice means what it would in two calls (P4); a batch that is refused leaves
+nothing behind in the plan. Then everything is written at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from penstock.errors import PenstockError, QueueFull
+from penstock.model.checksum import checksum
+from penstock.model.message import (
+    NO_HEADERS,
+    Message,
+    MessageId,
+    NewMessage,
+    Offset,
+    Outgoing,
+    Published,
+    PublishReply,
+)
+from penstock.model.queue import QueuePolicy
+from penstock.storage.sql.catalog import Queue, Tenant
+from penstock.storage.sql.core import Core
+from penstock.storage.sql.database import NewSegment
+from penstock.storage.sql.entries import Entry, Planned, published
+from penstock.storage.sql.ids import Ids
+from penstock.storage.sql.keys import Keys
+from penstock.storage.sql.lanes import Call
+from penstock.storage.sql.phases import LIVE, Phase
+from penstock.storage.sql.queues import make_queue
+from penstock.storage.sql.runs import Life
+from penstock.storage.sql.segments import (
+    MAX_SEGMENT_BYTES,
+    MAX_SEGMENT_ENTRIES,
+    Head,
+    Segment,
+)
+from penstock.storage.sql.work import Work
+
+__all__ = ["NeedsQueue", "Publish", "Publishing", "publish"]
+
+#: What QueueFull tells a producer to wait: consumers need a moment, not a minute.
+_RETRY_AFTER_MS: Final = 1_000
+
+
+class Publish(NamedTuple):
+    """What one caller asks for."""
+
+    topic: str
+    messages: Sequence[NewMessage]
+    batch_id: str | None
+
+
+async def publish(core: Core, tenant: str, calls: Sequence[Call[Publish, PublishReply]]) -> None:
+    """Serve the calls, all of them publishes of one tenant."""
+
+    async def act(work: Work) -> list[PublishReply | PenstockError]:
+        publishing = Publishing(core, work, alone=False)
+        return await publishing.publish_calls([call.asked for call in calls])
+
+    try:
+        replies = await core.transact(tenant, act, publishing=True)
+    except _Alone:
+        for call in calls:
+            await _publish_alone(core, tenant, call)
+        return
+    for call, reply in zip(calls, replies, strict=True):
+        if isinstance(reply, PenstockError):
+            call.refuse(reply)
+        else:
+            call.answer(reply)
+
+
+async def _publish_alone(core: Core, tenant: str, call: Call[Publish, PublishReply]) -> None:
+    async def act(work: Work) -> PublishReply:
+        (reply,) = await Publishing(core, work, alone=True).publish_calls([call.asked])
+        if isinstance(reply, PenstockError):
+            raise reply
+        return reply
+
+    try:
+        call.answer(await core.transact(tenant, act, publishing=True))
+    except PenstockError as error:
+        call.refuse(error)
+
+
+class _Alone(Exception):
+    """A publish needs a transaction of its own.
+
+    It makes a queue, which has to go with it if it is refused; or it replaces what the same
+    transaction publishes, which has to be written before that.
+    """
+
+
+class NeedsQueue(Exception):
+    """A queue has to be made for a topic, and not in this transaction."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+
+class Publishing:
+    """What the publishes of one transaction will do."""
+
+    def __init__(self, core: Core, work: Work, *, alone: bool = True, creates: bool = True) -> None:
+        self._core = core
+        self._work = work
+        self._tenant: Tenant = work.tenant
+        self._now = work.now
+        #: Whether refusing it may simply undo the transaction.
+        self._alone = alone
+        #: Whether it may make a queue in this transaction.
+        self._creates = creates
+        self._entries: list[Entry] = []
+        self._created: dict[str, Queue] = {}
+        self._added: Counter[int] = Counter()
+        self._depths: dict[int, int] = {}
+        self.ids = Ids(work, core.leases)
+        self.keys = Keys(core, work)
+
+    async def publish_calls(self, asked: Sequence[Publish]) -> list[PublishReply | PenstockError]:
+        """Plan each call by itself, then append what was accepted."""
+        await self._prepare([Outgoing(one.topic, one.messages) for one in asked])
+        await self.ids.read_batches([(one.topic, one.batch_id) for one in asked])
+        planned: list[Sequence[Planned] | PenstockError | None] = []
+        for one in asked:
+            if self.ids.is_repeated(one.topic, one.batch_id):
+                planned.append(None)
+                continue
+            try:
+                plan = await self._plan([Outgoing(one.topic, one.messages)])
+            except PenstockError as error:
+                planned.append(error)
+                continue
+            self.ids.keep_batch(one.topic, one.batch_id, plan)
+            planned.append(plan)
+        await self._append()
+        await self.ids.write()
+        replies: list[PublishReply | PenstockError] = []
+        for one, plan_or_error in zip(asked, planned, strict=True):
+            if isinstance(plan_or_error, PenstockError):
+                replies.append(plan_or_error)
+            elif plan_or_error is None:
+                first = self.ids.first_reply(one.topic, one.batch_id)
+                replies.append(PublishReply(first, "fsync", repeated=True))
+            else:
+                replies.append(PublishReply(published(plan_or_error), "fsync"))
+        return replies
+
+    async def publish_all(self, outgoing: Sequence[Outgoing]) -> tuple[Published, ...]:
+        """Publish everything or raise."""
+        await self._prepare(outgoing)
+        plan = await self._plan(outgoing)
+        await self._append()
+        await self.ids.write()
+        return published(plan)
+
+    async def _prepare(self, outgoing: Sequence[Outgoing]) -> None:
+        """Read what planning has to know: ids that were seen, keys that are open, depths."""
+        await self.ids.read(outgoing)
+        await self.keys.read(outgoing)
+        if self._tenant.bounded:
+            rows = await self._work.session.fetch(
+                "depths",
+                queues=[queue.number for queue in self._tenant.bounded],
+                kinds=[int(phase) for phase in LIVE],
+            )
+            self._depths = {queue: int(depth or 0) for queue, depth in rows}
+
+    # -- planning ----------------------------------------------------------------------
+
+    async def _plan(self, outgoing: Sequence[Outgoing]) -> list[Planned]:
+        """What becomes of one batch; raises without a trace if it is refused."""
+        ids, keys, added = self.ids.layer(), self.keys.layer(), Counter[int]()
+        entries: list[Entry] = []
+        replies: list[Planned] = []
+        for one in outgoing:
+            policy = self._tenant.topic(one.topic)
+            for new in one.messages:
+                if new.id is not None:
+                    seen = ids.seen(one.topic, new.id, policy.dedup_window_ms)
+                    if seen is not None:
+                        replies.append(seen)
+                        continue
+                expires_at = new.expires_at
+                if expires_at is None and policy.default_ttl_ms is not None:
+                    expires_at = self._now + policy.default_ttl_ms
+                entry = None
+                if new.key is not None:
+                    if keys.is_pending(one.topic, new.key):
+                        if not self._alone:
+                            raise _Alone
+                        self._entries += entries
+                        entries = []
+                        keys.accept()
+                        await self._append()
+                        await self._work.write()
+                        await self.keys.read_again()
+                    entry = keys.replace(one.topic, new, expires_at, added)
+                if entry is None:
+                    entry = self._new_entry(one.topic, new, expires_at)
+                    if not entry.targets and not entry.behind and self._core.options.auto_create:
+                        await self._create(one.topic, entry)
+                    for queue in entry.targets:
+                        added[queue.number] += 1
+                    if new.key is not None:
+                        keys.opened(entry)
+                entries.append(entry)
+                replies.append(entry)
+                if new.id is not None and policy.dedup_window_ms > 0:
+                    ids.keep(one.topic, new.id, entry, policy.dedup_window_ms)
+        self._check_depths(added)
+        ids.accept()
+        keys.accept()
+        self._added.update(added)
+        self._entries += entries
+        return replies
+
+    def _new_entry(self, topic: str, new: NewMessage, expires_at: int | None) -> Entry:
+        payload, now = new.payload, self._now
+        deliver_at = new.deliver_at
+        if deliver_at is not None and deliver_at <= now:
+            deliver_at = None
+        headers = dict(new.headers) if new.headers else None
+        total, size = checksum(payload), len(payload)
+        message = Message(
+            MessageId(0),
+            Offset(0),
+            topic,
+            new.priority,
+            now,
+            now if deliver_at is None else deliver_at,
+            expires_at,
+            size,
+            total,
+            new.partition_key,
+            new.key,
+            new.content_type,
+            NO_HEADERS if headers is None else headers,
+        )
+        head = Head(
+            topic,
+            new.priority,
+            size,
+            total,
+            deliver_at,
+            expires_at,
+            new.partition_key,
+            new.key,
+            new.content_type,
+            headers,
+        )
+        targets = self._tenant.index.match(message)
+        if not targets:
+            created = self._created.get(topic)
+            return Entry(head, payload, () if created is None else (created,))
+        if self._tenant.all_take_publishes:
+            return Entry(head, payload, targets)
+        return Entry(head, payload, [q for q in targets if q.takes_publishes], behind=True)
+
+    async def _create(self, topic: str, entry: Entry) -> None:
+        """A queue with the topic's name, if no queue has it."""
+        if topic in self._tenant.queues:
+            return
+        if not self._creates:
+            raise NeedsQueue(topic)
+        if not self._alone:
+            raise _Alone
+        policy = QueuePolicy(filter=f"topic = '{topic}'")
+        self._created[topic] = await make_queue(self._work, topic, policy, None)
+        entry.targets = (self._created[topic],)
+
+    def _check_depths(self, added: Counter[int]) -> None:
+        for queue in self._tenant.bounded:
+            new, most = added[queue.number], queue.policy.max_depth
+            depth = self._depths.get(queue.number, 0) + self._added[queue.number]
+            if new and most is not None and depth + new > most:
+                raise QueueFull(
+                    f"Queue {queue.name!r} is at its max_depth of {most}.",
+                    queue=queue.name,
+                    limit=most,
+                    retry_after_ms=_RETRY_AFTER_MS,
+                )
+
+    # -- writing -----------------------------------------------------------------------
+
+    async def _append(self) -> None:
+        """Append what was planned, and route it."""
+        if self._entries:
+            segments = self._segments()
+            numbers = await self._work.session.append([row for _, row in segments])
+            self._work.records += len(numbers)
+            for number, (part, row) in zip(numbers, segments, strict=True):
+                for index, entry in enumerate(part):
+                    entry.number, entry.index = number, index
+                heads = [entry.head for entry in part]
+                self._work.appended.append(
+                    Segment(number, self._tenant.number, self._now, heads, row[4])
+                )
+            self._route()
+        await self.keys.write()
+        self._entries = []
+
+    def _segments(self) -> list[tuple[list[Entry], NewSegment]]:
+        parts: list[list[Entry]] = [[]]
+        size = 0
+        for entry in self._entries:
+            part = parts[-1]
+            if part and (
+                size + len(entry.payload) > MAX_SEGMENT_BYTES or len(part) >= MAX_SEGMENT_ENTRIES
+            ):
+                parts.append([])
+                size = 0
+            parts[-1].append(entry)
+            size += len(entry.payload)
+        return [
+            (
+                part,
+                (
+                    self._tenant.number,
+                    self._now,
+                    len(part),
+                    Segment.encode([entry.head for entry in part]),
+                    b"".join([entry.payload for entry in part]),
+                ),
+            )
+            for part in parts
+        ]
+
+    def _route(self) -> None:
+        """Give every new message to its queues; those that are alike are one run."""
+        lives: dict[tuple[object, ...], tuple[Phase, Life]] = {}
+        for entry in self._entries:
+            if not entry.targets or entry.replaces is not None:
+                continue
+            head = entry.head
+            for queue in entry.targets:
+                partition = (head.partition_key or "") if queue.ordered else None
+                alike = (head.expires_at, head.deliver_at, partition, head.key is not None)
+                known = lives.get(alike)
+                if known is None:
+                    known = lives[alike] = self._life(head, partition)
+                phase, life = known
+                self._work.add(
+                    queue.number, phase, 9 - head.priority, entry.number, (entry.index,), life
+                )
+
+    def _life(self, head: Head, partition: str | None) -> tuple[Phase, Life]:
+        life = Life(
+            joined_at=self._now,
+            expires_at=head.expires_at,
+            due_at=head.deliver_at,
+            keyed=head.key is not None,
+            partition=partition,
+        )
+        return Phase.FRESH if head.deliver_at is None else Phase.DELAYED, life

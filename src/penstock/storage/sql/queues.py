@@ -1,0 +1,259 @@
+"""Queues and topics: the catalog's verbs. Each raises the version of its tenant (R1)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from penstock.errors import BadName, QueueNotEmpty, UnknownTopic
+from penstock.filters import parse
+from penstock.model.limits import is_dead_letter
+from penstock.model.message import Offset
+from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
+from penstock.storage.sql.catalog import Queue, encode_policy
+from penstock.storage.sql.core import Core
+from penstock.storage.sql.phases import LIVE, Phase
+from penstock.storage.sql.route import route
+from penstock.storage.sql.runs import message_id, segment_of
+from penstock.storage.sql.segments import Segment
+from penstock.storage.sql.work import Work
+
+__all__ = [
+    "delete_queue",
+    "delete_topic",
+    "ensure_queue",
+    "get_queue",
+    "get_topic",
+    "list_queues",
+    "list_topics",
+    "make_queue",
+    "pause",
+    "put_queue",
+    "put_topic",
+]
+
+#: What hinders a change of layout: everything that still has to be delivered, or has failed.
+_HELD: Final = (*LIVE, Phase.DEAD_RETURNED, Phase.DEAD_DELAYED, Phase.DEAD_IN_FLIGHT)
+
+
+async def put_queue(
+    core: Core, tenant: str, name: str, policy: QueuePolicy, start: Start
+) -> QueueInfo:
+    """Make the queue, or replace its policy."""
+    _refuse_dead_letter(name)
+    parse(policy.filter)
+    settled = (await core.stable()).settled
+
+    async def act(work: Work) -> bool:
+        queue = work.tenant.queues.get(name)
+        if queue is not None:
+            await _change(work, queue, policy)
+            return False
+        cursor = await _cursor(core, work, start, settled)
+        await make_queue(work, name, policy, cursor)
+        return start.at != Start.LATEST
+
+    if await core.transact(tenant, act):
+        # Where there is nothing to catch up with, this says so.
+        await route(core, tenant, name, 0)
+    return await get_queue(core, tenant, name)
+
+
+async def make_queue(work: Work, name: str, policy: QueuePolicy, cursor: Offset | None) -> Queue:
+    """A new queue, as of this transaction."""
+    session, tenant = work.session, work.tenant
+    await session.run(
+        "make_queue",
+        tenant=tenant.number,
+        name=name,
+        policy=encode_policy(policy),
+        now=work.now,
+        cursor=cursor,
+    )
+    ((number,),) = await session.fetch("find_queue", tenant=tenant.number, name=name)
+    await _raise_version(work)
+    queue = Queue(
+        number=number,
+        tenant=tenant.name,
+        name=name,
+        policy=policy,
+        filter_version=1,
+        created_at=work.now,
+        cursor=cursor,
+        joining=False,
+        dead_paused=False,
+    )
+    work.tell(queue)
+    work.tell(queue, dead=True)
+    return queue
+
+
+async def ensure_queue(core: Core, tenant: str, name: str) -> None:
+    """The queue that a topic without any gets, unless it is there by now."""
+
+    async def act(work: Work) -> None:
+        if name not in work.tenant.queues:
+            await make_queue(work, name, QueuePolicy(filter=f"topic = '{name}'"), None)
+
+    await core.transact(tenant, act)
+
+
+async def _cursor(core: Core, work: Work, start: Start, settled: int) -> Offset | None:
+    """Where routing begins: the first entry that ``start`` takes, or after all there are.
+
+    Queues that take history begin behind, even where the log has nothing for them: a publish
+    that is under way may not know them yet (see ``route``).
+    """
+    if start.at == Start.LATEST:
+        return None
+    first, index = segment_of(max(start.value, 0)) if start.at == Start.OFFSET else (0, 0)
+    since = start.value if start.at == Start.TIME else 0
+    # A replacement has the time of what it replaces, so the heads have to be looked at.
+    while True:
+        rows = await work.session.fetch(
+            "first_entry", tenant=work.tenant.number, segment=first, published_at=since
+        )
+        if not rows or rows[0][0] > settled:
+            return Offset(message_id(settled + 1, 0))
+        number = rows[0][0]
+        segments = await core.segments.read(work.session, work.tenant.number, [number])
+        found = _first(segments[number], index if number == first else 0, since)
+        if found is not None:
+            return found
+        first, index = number + 1, 0
+
+
+def _first(segment: Segment, index: int, since: int) -> Offset | None:
+    for position in range(index, len(segment.heads)):
+        message = segment.message(position)
+        if message.published_at >= since:
+            return message.offset
+    return None
+
+
+async def _change(work: Work, queue: Queue, policy: QueuePolicy) -> None:
+    old = queue.policy
+    if (old.bucket_size, old.ordering) != (policy.bucket_size, policy.ordering):
+        rows = await work.session.fetch(
+            "depths", queues=[queue.number], kinds=[int(phase) for phase in _HELD]
+        )
+        if any(int(depth or 0) for _, depth in rows):
+            raise QueueNotEmpty(
+                "bucket_size and ordering change only while nothing waits or has failed.",
+                field="ordering" if old.ordering != policy.ordering else "bucket_size",
+            )
+    if policy.ordering != old.ordering:
+        await work.session.run("clear_consumers", queue=queue.number)
+        await work.session.run("clear_owners", queue=queue.number)
+    await work.session.run(
+        "change_queue",
+        queue=queue.number,
+        policy=encode_policy(policy),
+        filter_version=queue.filter_version + (policy.filter != old.filter),
+    )
+    await _raise_version(work)
+    work.tell(queue)
+
+
+async def get_queue(core: Core, tenant: str, name: str) -> QueueInfo:
+    """The queue as it is."""
+    known = await core.catalog.reload(tenant)
+    queue, dead = known.find(name)
+    return queue.info(dead=dead)
+
+
+async def list_queues(core: Core, tenant: str) -> tuple[QueueInfo, ...]:
+    """All queues of the tenant by name."""
+    known = await core.catalog.reload(tenant)
+    return tuple(queue.info() for _, queue in sorted(known.queues.items()))
+
+
+async def delete_queue(core: Core, tenant: str, name: str) -> None:
+    """Remove the queue. What it held is out of reach at once, and swept away later."""
+    _refuse_dead_letter(name)
+
+    async def act(work: Work) -> None:
+        queue, _ = work.tenant.find(name)
+        await work.session.fetch("lock_queue", queue=queue.number)
+        await work.session.run("delete_queue", queue=queue.number)
+        await work.session.run("drop_queue", queue=queue.number, now=work.now)
+        await _raise_version(work)
+
+    await core.transact(tenant, act)
+    # Whoever waits for it has to find out.
+    for dead in (name, f"{name}.dlq"):
+        core.listener.ready(tenant, dead)
+
+
+async def pause(core: Core, tenant: str, name: str, *, paused: bool) -> None:
+    """Stop or resume handing out."""
+
+    async def act(work: Work) -> None:
+        queue, dead = work.tenant.find(name)
+        if dead:
+            await work.session.run("pause_dead_letters", queue=queue.number, paused=paused)
+        else:
+            policy = replace(queue.policy, paused=paused)
+            await work.session.run(
+                "change_queue",
+                queue=queue.number,
+                policy=encode_policy(policy),
+                filter_version=queue.filter_version,
+            )
+        await _raise_version(work)
+        work.tell(queue, dead=dead)
+
+    await core.transact(tenant, act)
+
+
+async def put_topic(core: Core, tenant: str, name: str, policy: TopicPolicy) -> None:
+    """Register the topic, or replace its policy."""
+
+    async def act(work: Work) -> None:
+        number = work.tenant.number
+        await work.session.run("put_topic", tenant=number, name=name, policy=encode_policy(policy))
+        if policy.dedup_window_ms != work.tenant.topic(name).dedup_window_ms:
+            for kind in (0, 1):
+                await work.session.run(
+                    "date_ids",
+                    tenant=number,
+                    kind=kind,
+                    topic=name,
+                    window=policy.dedup_window_ms,
+                )
+        await _raise_version(work)
+
+    await core.transact(tenant, act)
+
+
+async def get_topic(core: Core, tenant: str, name: str) -> TopicPolicy | None:
+    """The topic's policy, or None."""
+    return (await core.catalog.reload(tenant)).topics.get(name)
+
+
+async def list_topics(core: Core, tenant: str) -> tuple[tuple[str, TopicPolicy], ...]:
+    """All registered topics by name."""
+    return tuple(sorted((await core.catalog.reload(tenant)).topics.items()))
+
+
+async def delete_topic(core: Core, tenant: str, name: str) -> None:
+    """Forget the topic's policy."""
+
+    async def act(work: Work) -> None:
+        if name not in work.tenant.topics:
+            raise UnknownTopic(f"There is no topic {name!r}.", field="topic")
+        await work.session.run("delete_topic", tenant=work.tenant.number, name=name)
+        await _raise_version(work)
+
+    await core.transact(tenant, act)
+
+
+async def _raise_version(work: Work) -> None:
+    await work.session.run("raise_version", tenant=work.tenant.number)
+    work.raised += 1
+
+
+def _refuse_dead_letter(name: str) -> None:
+    if is_dead_letter(name):
+        raise BadName(f"Queue {name!r} comes and goes with its queue.", field="queue")

@@ -1,0 +1,312 @@
+"""Replay: deliveries that ended, or log entries that the queue does not have, once more.
+
+They come back in publish order, to the places they had (C4), with no attempts behind them and
+their history kept. The queue's row is locked first: the router adds what is not there as well.
+Everything is one commit (S3), done in parts so that no more is in memory than one of them; what
+is past its time (C3), or was moved under the same replay id, is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+from penstock.errors import Conflict, UnknownQueue
+from penstock.filters import Filter, parse
+from penstock.model.delivery import ReplayReply, ReplaySource, Snapshot
+from penstock.model.message import Message, Offset
+from penstock.model.states import State, Transition
+from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.core import Core
+from penstock.storage.sql.keys import newest_entries
+from penstock.storage.sql.phases import DEAD, Phase, is_dead
+from penstock.storage.sql.runs import Life, Mark, Run, segment_of
+from penstock.storage.sql.segments import Segment
+from penstock.storage.sql.snapshots import snapshot
+from penstock.storage.sql.walking import Item, hold, in_publish_order, matching
+from penstock.storage.sql.work import Work
+
+__all__ = ["replay"]
+
+#: How many deliveries a reply shows.
+_SAMPLE: Final = 10
+#: Deliveries that are moved at once.
+_BATCH: Final = 2_000
+#: Segments of the log that are read at once, and how many at first.
+_MAX_SEGMENTS: Final = 16
+_FIRST_SEGMENTS: Final = 2
+#: What the log brings back, beside what is not in the queue at all.
+_ENDED: Final = (Phase.DONE, Phase.EXPIRED, Phase.DEAD_RETURNED, Phase.DEAD_DONE)
+
+
+class _Candidate(NamedTuple):
+    """A message that may come back, and its delivery as it was seen; None: there is none."""
+
+    message: Message
+    item: Item | None
+
+
+async def replay(
+    core: Core,
+    tenant: str,
+    queue: str,
+    source: ReplaySource,
+    where: Filter | None,
+    limit: int,
+    *,
+    rate: int | None,
+    dry_run: bool,
+    replay_id: str | None,
+) -> ReplayReply:
+    """Bring back up to ``limit`` deliveries; on a dry run only say which."""
+    settled = (await core.stable()).settled if source is ReplaySource.LOG else 0
+
+    async def act(work: Work) -> ReplayReply:
+        found, dead = work.tenant.find(queue)
+        if dead and source is ReplaySource.LOG:
+            raise Conflict("A dead-letter queue has no log of its own.", field="source")
+        replaying = _Replay(
+            core,
+            work,
+            found,
+            where,
+            limit,
+            # What failed goes back to the queue, whichever of the two is named (D1).
+            dead=dead and source is ReplaySource.DONE,
+            rate=rate,
+            dry_run=dry_run,
+            replay_id=replay_id,
+        )
+        cursor = await _lock(work, found, dry_run=dry_run)
+        match source:
+            case ReplaySource.FAILED:
+                await replaying.from_phase(Phase.DEAD_RETURNED)
+            case ReplaySource.DONE:
+                await replaying.from_phase(Phase.DEAD_DONE if dead else Phase.DONE)
+            case _:
+                await replaying.from_log(settled, cursor)
+        return replaying.reply
+
+    return await core.transact(tenant, act)
+
+
+async def _lock(work: Work, queue: Queue, *, dry_run: bool) -> Offset | None:
+    """How far the queue is routed, and nobody routes on until this is committed."""
+    statement = "read_cursor" if dry_run else "lock_queue"
+    rows = await work.session.fetch(statement, queue=queue.number)
+    if not rows:
+        raise UnknownQueue(f"There is no queue {queue.name!r}.", field="queue")
+    cursor = rows[0][0]
+    return None if cursor is None else Offset(cursor)
+
+
+class _Replay:
+    """One replay: what is asked for, and what was done so far."""
+
+    def __init__(
+        self,
+        core: Core,
+        work: Work,
+        queue: Queue,
+        where: Filter | None,
+        limit: int,
+        *,
+        dead: bool,
+        rate: int | None,
+        dry_run: bool,
+        replay_id: str | None,
+    ) -> None:
+        self._core = core
+        self._work = work
+        self._queue = queue
+        self._where = where
+        self._limit = limit
+        self._dead = dead
+        self._rate = rate
+        self._dry_run = dry_run
+        self._replay_id = replay_id
+        self._moved = 0
+        self._skipped = 0
+        self._sample: list[Snapshot] = []
+
+    @property
+    def reply(self) -> ReplayReply:
+        """What was done."""
+        return ReplayReply(self._moved, tuple(self._sample), self._skipped)
+
+    # -- what may come back ------------------------------------------------------------
+
+    async def from_phase(self, phase: Phase) -> None:
+        """Offer what the queue has in a phase."""
+        work = self._work
+        walk = in_publish_order(work.session, self._queue.number, phase)
+        while self._moved < self._limit and (items := await walk.take(_BATCH)):
+            found = await matching(self._core, work.session, work.tenant.number, items, self._where)
+            await self._offer([_Candidate(message, item) for item, message in found], (phase,))
+
+    async def from_log(self, settled: int, cursor: Offset | None) -> None:
+        """Offer what the log has and the queue does not, or no longer has to deliver."""
+        first, most = 0, _FIRST_SEGMENTS
+        while self._moved < self._limit:
+            rows = await self._work.session.fetch(
+                "scan_heads",
+                tenant=self._work.tenant.number,
+                first=first,
+                last=settled,
+                most=most,
+            )
+            if not rows:
+                return
+            messages = await self._logged(
+                [Segment.read(n, self._work.tenant.number, at, h, None) for n, at, h in rows],
+                cursor,
+            )
+            candidates = await self._not_live(messages)
+            for start in range(0, len(candidates), _BATCH):
+                await self._offer(candidates[start : start + _BATCH], _ENDED)
+            first, most = rows[-1][0] + 1, min(2 * most, _MAX_SEGMENTS)
+            if cursor is not None and first > segment_of(cursor)[0]:
+                return
+
+    async def _logged(self, segments: Sequence[Segment], cursor: Offset | None) -> list[Message]:
+        """The messages of these segments that were routed and that the filters take."""
+        routed = [
+            message
+            for segment in segments
+            for message in map(segment.message, range(len(segment.heads)))
+            if cursor is None or message.offset < cursor
+        ]
+        keyed = {message.id for message in routed if message.key is not None}
+        newest = await newest_entries(self._work, keyed) if keyed else {}
+        replaced = await self._messages({*newest.values()})
+        # A replacement is met at the place of its message, while that is there.
+        firsts = await self._messages({m.id for m in routed if m.is_replacement})
+        takes, where = parse(self._queue.policy.filter).matches, self._where
+        found: list[Message] = []
+        for entry in routed:
+            message = replaced.get(newest.get(entry.id, 0), entry)
+            if entry.is_replacement and (entry.id in firsts or entry.offset != message.offset):
+                continue
+            if takes(message) and (where is None or where.matches(message)):
+                found.append(message)
+        return found
+
+    async def _messages(self, offsets: Collection[int]) -> dict[int, Message]:
+        if not offsets:
+            return {}
+        work = self._work
+        return await self._core.segments.messages(work.session, work.tenant.number, offsets)
+
+    async def _not_live(self, messages: Sequence[Message]) -> list[_Candidate]:
+        """Those that the queue and its dead letters do not have to deliver any more."""
+        if not messages:
+            return []
+        rows = await self._work.session.fetch(
+            "segment_runs",
+            queues=[self._queue.number],
+            segments=sorted({segment_of(message.id)[0] for message in messages}),
+        )
+        there = {
+            message_id: Item(run.rank, message_id, run)
+            for run in (Run.read(row) for row in rows)
+            for message_id in run.ids()
+        }
+        candidates = [_Candidate(message, there.get(message.id)) for message in messages]
+        return [c for c in candidates if c.item is None or c.item.run.phase in _ENDED]
+
+    # -- bringing it back --------------------------------------------------------------
+
+    async def _offer(self, candidates: Sequence[_Candidate], phases: Sequence[Phase]) -> None:
+        """Bring back what is not skipped, in order, up to the limit."""
+        marked = await self._marked(candidates)
+        rest = list(candidates)
+        while rest and self._moved < self._limit:
+            chosen: list[_Candidate] = []
+            looked = 0
+            for candidate in rest:
+                if self._moved + len(chosen) == self._limit:
+                    break
+                looked += 1
+                if candidate.message.id in marked or self._is_expired(candidate.message):
+                    self._skipped += 1
+                else:
+                    chosen.append(candidate)
+            rest = rest[looked:]
+            await self._bring_back(chosen, phases)
+
+    async def _marked(self, candidates: Sequence[_Candidate]) -> set[int]:
+        """Those that the replay id has moved before."""
+        if self._replay_id is None or not candidates:
+            return set()
+        rows = await self._work.session.fetch(
+            "find_replayed",
+            queue=self._queue.number,
+            dead=self._dead,
+            replay_id=self._replay_id,
+            messages=[int(candidate.message.id) for candidate in candidates],
+        )
+        return {message for (message,) in rows}
+
+    def _is_expired(self, message: Message) -> bool:
+        expires_at = message.expires_at
+        return not self._dead and expires_at is not None and expires_at <= self._work.now
+
+    async def _bring_back(self, chosen: Sequence[_Candidate], phases: Sequence[Phase]) -> None:
+        seen = [candidate.item for candidate in chosen if candidate.item is not None]
+        held = {item.message_id: item for item in seen}
+        if not self._dry_run and seen:
+            # Whatever has gone elsewhere meanwhile is not there to be brought back.
+            held = await hold(self._work, seen, phases)
+        moves: dict[tuple[int, Phase, Life], tuple[Run, list[int]]] = {}
+        marks: list[tuple[int, bool, str, int]] = []
+        for message, item in chosen:
+            if item is not None and message.id not in held:
+                continue
+            run = None if item is None else held[message.id].run
+            phase, life = self._life(message, None if run is None else run.life)
+            self._moved += 1
+            if len(self._sample) < _SAMPLE:
+                self._sample.append(snapshot(self._queue, phase, life, message))
+            segment, index = segment_of(message.id)
+            if self._dry_run:
+                continue
+            if run is None:
+                rank = 9 - message.priority
+                self._work.add(self._queue.number, phase, rank, segment, [index], life)
+            else:
+                moves.setdefault((id(run), phase, life), (run, []))[1].append(index)
+            if self._replay_id is not None:
+                marks.append((self._queue.number, self._dead, self._replay_id, int(message.id)))
+        for (_, phase, life), (run, members) in moves.items():
+            self._work.move(run, members, phase, life)
+        await self._work.session.write("put_replayed", marks)
+        if not self._dry_run:
+            await self._work.write()
+
+    def _life(self, message: Message, before: Life | None) -> tuple[Phase, Life]:
+        """Where the delivery is after the replay, and its life: a new one, but for its history."""
+        now = self._work.now
+        wait = self._moved * 1000 // self._rate if self._rate else 0
+        due_at = max(message.deliver_at, now + wait)
+        delayed = due_at > now
+        phase = Phase.DELAYED if delayed else Phase.RETURNED
+        if self._dead:
+            phase = Phase(phase + DEAD)
+        mark = Mark.of(
+            now,
+            Transition.REPLAY,
+            State.DELAYED if delayed else State.AVAILABLE,
+            dead=is_dead(phase),
+        )
+        life = Life(
+            joined_at=now if before is None else before.joined_at,
+            expires_at=message.expires_at,
+            due_at=due_at if delayed else None,
+            at=now if self._dead else None,
+            error=before.error if self._dead and before is not None else None,
+            marks=(mark,) if before is None else before.marked(mark),
+            entry=int(message.offset) if message.is_replacement else None,
+            keyed=message.key is not None,
+            partition=(message.partition_key or "") if self._queue.ordered else None,
+        )
+        return phase, life

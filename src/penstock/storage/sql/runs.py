@@ -1,0 +1,279 @@
+"""Runs: deliveries of one queue and one log segment that have lived the same life.
+
+A publish of a hundred messages that all go to a queue is one row there, not a hundred. A claim
+that takes them all moves one row, and so does the settle that ends it. What differs is split
+off: forty of a hundred that are acked become a run of their own, and sixty stay. A run is never
+put together again, and in the worst case each has one member and is what other queues call a
+row. Everything that is known of a delivery is known of its whole run (S3).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from penstock.errors import StoreCorrupt
+from penstock.model.message import MessageId
+from penstock.model.states import State, Transition
+from penstock.storage.sql.phases import LIVE, Phase
+from penstock.storage.sql.sealing import seal, unseal
+
+__all__ = [
+    "INDEX_BITS",
+    "MAX_MARKS",
+    "Life",
+    "Mark",
+    "Place",
+    "Row",
+    "Run",
+    "in_order",
+    "message_id",
+    "segment_of",
+]
+
+#: An offset is the number of its segment and, in these many bits, its index there.
+INDEX_BITS: Final = 14
+_INDEX_MASK: Final = (1 << INDEX_BITS) - 1
+#: The newest marks of a life are kept: one that is nacked a thousand times stays small.
+MAX_MARKS: Final = 100
+#: An error is kept whole with its delivery, and cut in the marks of its life.
+_MAX_MARK_ERROR: Final = 1024
+
+_TRANSITIONS: Final = tuple(Transition)
+_STATES: Final = tuple(State)
+
+
+def message_id(segment: int, index: int) -> MessageId:
+    """The message, or the offset of the entry, at an index of a segment."""
+    return MessageId(segment << INDEX_BITS | index)
+
+
+def segment_of(offset: int) -> tuple[int, int]:
+    """The segment and the index that an offset or a message id stands for."""
+    return offset >> INDEX_BITS, offset & _INDEX_MASK
+
+
+class Mark(Struct, frozen=True, array_like=True, gc=False):
+    """One transition in a life: numbers stand for the names of transition and state."""
+
+    at: int
+    kind: int
+    after: int
+    dead: bool = False
+    consumer: str | None = None
+    error: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        at: int,
+        transition: Transition,
+        state: State,
+        *,
+        dead: bool,
+        consumer: str | None = None,
+        error: str | None = None,
+    ) -> Mark:
+        """The mark of a transition into ``state``."""
+        cut = None if error is None else error[:_MAX_MARK_ERROR]
+        return cls(at, _TRANSITIONS.index(transition), _STATES.index(state), dead, consumer, cut)
+
+    @property
+    def transition(self) -> Transition:
+        """What happened."""
+        return _TRANSITIONS[self.kind]
+
+    @property
+    def state(self) -> State:
+        """Where it led to."""
+        return _STATES[self.after]
+
+
+class Life(Struct, frozen=True, array_like=True):
+    """What the members of a run have in common, beyond what the database sorts them by."""
+
+    joined_at: int
+    """When they were routed to the queue."""
+    expires_at: int | None = None
+    due_at: int | None = None
+    """When a delayed one is due."""
+    attempts: int = 0
+    released: int = 0
+    lease: int = 0
+    """The number of the claim, and of the last one when that is over (C1)."""
+    claimed_at: int | None = None
+    consumer: str | None = None
+    """Of the claim; None when it is over."""
+    at: int | None = None
+    """When they became done, failed or expired."""
+    error: str | None = None
+    result: bytes | None = None
+    marks: tuple[Mark, ...] = ()
+    """Every transition but the first, oldest first."""
+    entry: int | None = None
+    """The offset of the newest entry, where a keyed message was replaced."""
+    keyed: bool = False
+    """Whether the messages have a key; then there is one."""
+    partition: str | None = None
+    """The partition key, in a queue that is ordered by it."""
+    deadline: int | None = None
+    """Of the claim."""
+    seat: int = 0
+    """Where a run in flight is kept: under the number of its claim, or of its own if some of
+    the claim were extended and others not."""
+
+    def marked(self, mark: Mark) -> tuple[Mark, ...]:
+        """The marks with one more."""
+        return (*self.marks, mark)[-MAX_MARKS:]
+
+
+_encode_life = msgspec.msgpack.Encoder().encode
+_decode_life = msgspec.msgpack.Decoder(Life).decode
+
+#: The primary key of a run: queue, phase, rank, place.
+Place: TypeAlias = tuple[int, int, int, int]
+
+
+class Row(NamedTuple):
+    """A run as the database has it."""
+
+    queue: int
+    phase: int
+    rank: int
+    place: int
+    """Of a run in flight its seat, else the first member's message id."""
+    segment: int
+    size: int
+    until: int | None
+    """When time acts on the run: it is due, lapses or expires; when it was settled, since."""
+    partition_key: bytes | None
+    consumer: str | None
+    members: bytes | None
+    life: bytes
+
+
+class Run:
+    """A run that was read, or is about to be written."""
+
+    __slots__ = ("life", "members", "phase", "place", "queue", "rank", "segment")
+
+    def __init__(
+        self,
+        queue: int,
+        phase: Phase,
+        rank: int,
+        segment: int,
+        members: Sequence[int],
+        life: Life,
+        place: int | None = None,
+    ) -> None:
+        self.queue = queue
+        self.phase = phase
+        self.rank = rank
+        self.segment = segment
+        #: Indices in the segment, in order.
+        self.members = members
+        self.life = life
+        #: Where the database has it; None: nowhere yet.
+        self.place = place
+
+    @classmethod
+    def read(cls, row: Sequence[Any]) -> Run:
+        """The run of a row, in the order of :class:`Row`."""
+        queue, phase, rank, place, segment, size, _, _, _, members, life = row
+        what = f"the deliveries of segment {segment}"
+        try:
+            lived = _decode_life(unseal(life, what))
+            return cls(queue, Phase(phase), rank, segment, _unpack(members, size), lived, place)
+        except (msgspec.MsgspecError, struct.error, ValueError) as error:
+            raise StoreCorrupt(f"What is kept of {what} cannot be read.") from error
+
+    @property
+    def size(self) -> int:
+        """How many deliveries it is."""
+        return len(self.members)
+
+    @property
+    def first(self) -> MessageId:
+        """The first member."""
+        return message_id(self.segment, self.members[0])
+
+    def ids(self) -> list[MessageId]:
+        """The message ids of the members, in order."""
+        base = self.segment << INDEX_BITS
+        return [MessageId(base | index) for index in self.members]
+
+    @property
+    def until(self) -> int | None:
+        """When time acts on it next, or since when it is settled."""
+        life = self.life
+        match self.phase:
+            case Phase.FRESH | Phase.RETURNED:
+                return life.expires_at
+            case Phase.DELAYED:
+                times = [t for t in (life.due_at, life.expires_at) if t is not None]
+                return min(times, default=None)
+            case Phase.DEAD_DELAYED:
+                return life.due_at
+            case Phase.IN_FLIGHT | Phase.DEAD_IN_FLIGHT:
+                return life.deadline
+            case _:
+                return life.at
+
+    def key(self) -> Place:
+        """Where it belongs: its primary key."""
+        in_flight = self.phase in (Phase.IN_FLIGHT, Phase.DEAD_IN_FLIGHT)
+        place = self.life.seat if in_flight else self.first
+        return self.queue, int(self.phase), self.rank, place
+
+    def row(self) -> Row:
+        """The run as it is written."""
+        life = self.life
+        partition = life.partition if self.phase in LIVE else None
+        return Row(
+            *self.key(),
+            self.segment,
+            len(self.members),
+            self.until,
+            None if partition is None else partition.encode(),
+            life.consumer,
+            _pack(self.members),
+            seal(_encode_life(life)),
+        )
+
+
+def _pack(members: Sequence[int]) -> bytes:
+    """Indices as 16-bit numbers; the first says it all where none is left out."""
+    first, last = members[0], members[-1]
+    if last - first == len(members) - 1:
+        return struct.pack("<H", first)
+    return struct.pack(f"<{len(members)}H", *members)
+
+
+def _unpack(data: bytes, size: int) -> Sequence[int]:
+    if len(data) == 2:
+        (first,) = struct.unpack("<H", data)
+        return range(first, first + size)
+    return struct.unpack(f"<{size}H", data)
+
+
+def in_order(
+    runs: Sequence[Run], most: int | None = None
+) -> list[tuple[int, MessageId, Run, int]]:
+    """Deliveries in claim order: rank, message id, its run, its index there (C4).
+
+    With ``most`` no more than so many of each run, which is all that the first ``most`` can
+    come from.
+    """
+    found = [
+        (run.rank, MessageId(run.segment << INDEX_BITS | index), run, index)
+        for run in runs
+        for index in (run.members if most is None else run.members[:most])
+    ]
+    if len(runs) > 1:
+        found.sort(key=lambda item: item[:2])
+    return found

@@ -1,0 +1,205 @@
+"""Segments: the log, as rows that hold one publish each (L1, P3).
+
+A segment is appended whole and never changes. Its number comes from the database and rises;
+an offset is the number and the index in it. The heads of its entries are one value, their
+payloads another, so that metadata is read without payloads. Segments are kept small enough
+that reading one for a single message costs little.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from penstock.errors import StoreCorrupt
+from penstock.model.checksum import checksum
+from penstock.model.message import NO_HEADERS, HeaderValue, Message, MessageId, Offset
+from penstock.storage.sql.database import Session
+from penstock.storage.sql.runs import INDEX_BITS, segment_of
+from penstock.storage.sql.sealing import seal, unseal
+
+__all__ = ["MAX_SEGMENT_BYTES", "MAX_SEGMENT_ENTRIES", "Head", "Segment", "Segments"]
+
+#: Payload bytes after which another segment is begun; one message alone may be larger.
+MAX_SEGMENT_BYTES: Final = 128 * 1024
+#: An index has 14 bits; a claim of a few out of very many would have to read them all.
+MAX_SEGMENT_ENTRIES: Final = 4_096
+#: Bytes of segments that are remembered. What was just published is what is claimed next, and
+#: an entry never changes, so nobody has to ask whether it still holds.
+_REMEMBERED_BYTES: Final = 32 * 1024 * 1024
+
+
+class Head(Struct, frozen=True, array_like=True, gc=False):
+    """The metadata of one entry: a message but for what its place in the log says."""
+
+    topic: str
+    priority: int
+    size: int
+    checksum: int
+    deliver_at: int | None = None
+    """None: at once."""
+    expires_at: int | None = None
+    partition_key: str | None = None
+    key: str | None = None
+    content_type: str | None = None
+    headers: dict[str, HeaderValue] | None = None
+    id: int | None = None
+    """Of the message that this entry replaces; None: it is a message of its own."""
+    published_at: int | None = None
+    """Of that message."""
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(list[Head]).decode
+
+
+class Segment:
+    """One segment, with or without its payloads."""
+
+    __slots__ = ("_payloads", "_starts", "heads", "number", "published_at", "tenant")
+
+    def __init__(
+        self,
+        number: int,
+        tenant: int,
+        published_at: int,
+        heads: Sequence[Head],
+        payloads: bytes | None,
+    ) -> None:
+        self.number = number
+        self.tenant = tenant
+        self.published_at = published_at
+        self.heads = heads
+        self._payloads = payloads
+        self._starts: list[int] | None = None
+
+    @staticmethod
+    def encode(heads: Sequence[Head]) -> bytes:
+        """The heads as they are stored."""
+        return seal(_encode(heads))
+
+    @classmethod
+    def read(
+        cls, number: int, tenant: int, published_at: int, heads: bytes, payloads: bytes | None
+    ) -> Segment:
+        """A segment as the database has it."""
+        what = f"segment {number} of the log"
+        try:
+            decoded = _decode(unseal(heads, what))
+        except msgspec.MsgspecError as error:
+            raise StoreCorrupt(f"The heads of {what} cannot be read.") from error
+        return cls(number, tenant, published_at, decoded, payloads)
+
+    @property
+    def has_payloads(self) -> bool:
+        """Whether they were read too."""
+        return self._payloads is not None
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory it takes."""
+        return 200 * len(self.heads) + len(self._payloads or b"")
+
+    def message(self, index: int) -> Message:
+        """The metadata of an entry."""
+        head = self.heads[index]
+        offset = Offset(self.number << INDEX_BITS | index)
+        published_at = self.published_at if head.published_at is None else head.published_at
+        return Message(
+            MessageId(offset if head.id is None else head.id),
+            offset,
+            head.topic,
+            head.priority,
+            published_at,
+            published_at if head.deliver_at is None else head.deliver_at,
+            head.expires_at,
+            head.size,
+            head.checksum,
+            head.partition_key,
+            head.key,
+            head.content_type,
+            NO_HEADERS if head.headers is None else head.headers,
+        )
+
+    def payload(self, index: int) -> bytes:
+        """The payload of an entry, checked (P3, X1)."""
+        if self._starts is None:
+            self._starts = [0, *accumulate(head.size for head in self.heads)]
+        assert self._payloads is not None
+        start = self._starts[index]
+        payload = self._payloads[start : start + self.heads[index].size]
+        if checksum(payload) != self.heads[index].checksum:
+            offset = self.number << INDEX_BITS | index
+            raise StoreCorrupt(f"The checksum of the payload at offset {offset} is wrong.")
+        return payload
+
+
+class Segments:
+    """Reads segments, and remembers those that were written or read last."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, Segment] = OrderedDict()
+        self._weight = 0
+
+    def remember(self, segment: Segment) -> None:
+        """Keep a segment that is committed."""
+        old = self._known.pop(segment.number, None)
+        if old is not None:
+            self._weight -= old.weight
+        self._known[segment.number] = segment
+        self._weight += segment.weight
+        while self._weight > _REMEMBERED_BYTES:
+            _, dropped = self._known.popitem(last=False)
+            self._weight -= dropped.weight
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Segments that retention removed."""
+        for number in numbers:
+            segment = self._known.pop(number, None)
+            if segment is not None:
+                self._weight -= segment.weight
+
+    def forget_published(self, before: int) -> None:
+        """Segments published at or before this time: another server may have removed them."""
+        self.forget([n for n, s in self._known.items() if s.published_at <= before])
+
+    async def read(
+        self, session: Session, tenant: int, numbers: Iterable[int], *, payloads: bool = False
+    ) -> dict[int, Segment]:
+        """The segments of these numbers that the tenant has (T1)."""
+        found: dict[int, Segment] = {}
+        missing: list[int] = []
+        for number in set(numbers):
+            known = self._known.get(number)
+            if known is None or (payloads and not known.has_payloads):
+                missing.append(number)
+            elif known.tenant == tenant:
+                self._known.move_to_end(number)
+                found[number] = known
+        if missing:
+            statement = "read_segments" if payloads else "read_heads"
+            rows = await session.fetch(statement, tenant=tenant, numbers=sorted(missing))
+            for number, published_at, heads, *rest in rows:
+                segment = Segment.read(
+                    number, tenant, published_at, heads, rest[0] if payloads else None
+                )
+                self.remember(segment)
+                found[number] = segment
+        return found
+
+    async def messages(
+        self, session: Session, tenant: int, offsets: Iterable[int]
+    ) -> dict[int, Message]:
+        """The entries at these offsets, by offset; those that are not there are left out."""
+        wanted = [(offset, *segment_of(offset)) for offset in offsets]
+        segments = await self.read(session, tenant, {number for _, number, _ in wanted})
+        return {
+            offset: segments[number].message(index)
+            for offset, number, index in wanted
+            if number in segments and index < len(segments[number].heads)
+        }

@@ -1,0 +1,264 @@
+"""Settle: end claims, each on its own, or all with a publish or none (S1, S2, S3).
+
+Settles of one queue that come at the same time on this server share one transaction. A receipt
+says where its run is; a run of which some were extended and others not has moved, and is found
+by its segment.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple, assert_never
+
+from msgspec.structs import replace
+
+from penstock.model.delivery import (
+    Ack,
+    Extend,
+    Nack,
+    Outcome,
+    Receipt,
+    Reject,
+    Release,
+    Settlement,
+    SettleReply,
+    Verdict,
+)
+from penstock.model.message import Published
+from penstock.model.states import State, Transition
+from penstock.storage.contract import Jitter, Outgoing
+from penstock.storage.sql import moves
+from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.claim import lease_of
+from penstock.storage.sql.core import Core
+from penstock.storage.sql.lanes import Call
+from penstock.storage.sql.leases import read_receipt
+from penstock.storage.sql.phases import Phase
+from penstock.storage.sql.publish import Publishing
+from penstock.storage.sql.runs import Run, segment_of
+from penstock.storage.sql.tally import Kind
+from penstock.storage.sql.work import Work
+
+__all__ = ["Settle", "settle", "settle_and_publish"]
+
+
+class Settle(NamedTuple):
+    """What one caller asks for."""
+
+    settlements: Sequence[Settlement]
+
+
+async def settle(
+    core: Core, tenant: str, name: str, calls: Sequence[Call[Settle, SettleReply]]
+) -> None:
+    """Serve the calls, all of them settles of one queue."""
+
+    async def act(work: Work) -> list[tuple[Outcome, ...]]:
+        queue, dead = work.tenant.find(name)
+        items = [item for call in calls for item in call.asked.settlements]
+        table = await _Table.read(work, queue, items, dead=dead)
+        outcomes = [
+            tuple(table.settle(item, core.options.jitter) for item in call.asked.settlements)
+            for call in calls
+        ]
+        table.finish(core)
+        return outcomes
+
+    for call, outcomes in zip(calls, await core.transact(tenant, act), strict=True):
+        call.answer(SettleReply(outcomes=outcomes, published=(), durability="fsync"))
+
+
+async def settle_and_publish(
+    core: Core,
+    tenant: str,
+    name: str,
+    settlements: Sequence[Settlement],
+    outgoing: Sequence[Outgoing],
+) -> SettleReply:
+    """All or nothing: one stale receipt aborts the others and publishes nothing."""
+
+    async def act(work: Work) -> tuple[tuple[Outcome, ...], tuple[Published, ...]]:
+        queue, dead = work.tenant.find(name)
+        table = await _Table.read(work, queue, settlements, dead=dead)
+        outcomes = tuple(table.settle(item, core.options.jitter) for item in settlements)
+        if not all(outcome.ok for outcome in outcomes):
+            work.undo()
+            return tuple(_aborted(outcome) for outcome in outcomes), ()
+        table.finish(core)
+        # What leaves the queue makes room in it.
+        await work.write()
+        return outcomes, await Publishing(core, work).publish_all(outgoing)
+
+    outcomes, published = await core.transact(tenant, act, publishing=True)
+    return SettleReply(outcomes=outcomes, published=published, durability="fsync")
+
+
+def _aborted(outcome: Outcome) -> Outcome:
+    if not outcome.ok:
+        return outcome
+    return Outcome(receipt=outcome.receipt, verdict=Verdict.ABORTED)
+
+
+class _Table:
+    """The deliveries that a settle is about, by receipt."""
+
+    def __init__(self, work: Work, queue: Queue, *, dead: bool) -> None:
+        self._work = work
+        self._queue = queue
+        self._dead = dead
+        #: Receipt to the run in flight that holds it, and its index there.
+        self._current: dict[Receipt, tuple[Run, int]] = {}
+        #: Receipts whose delivery they acked, and that is still on record.
+        self._acked: set[Receipt] = set()
+        #: Plain acks wait until the end: those of one run are one move.
+        self._acks: dict[int, tuple[Run, list[int]]] = {}
+        self._extended: dict[Receipt, int] = {}
+
+    @classmethod
+    async def read(
+        cls, work: Work, queue: Queue, settlements: Sequence[Settlement], *, dead: bool
+    ) -> _Table:
+        """Lock the runs that the receipts stand for."""
+        table = cls(work, queue, dead=dead)
+        wanted: dict[tuple[int, int], list[tuple[Receipt, int, int]]] = defaultdict(list)
+        for receipt in dict.fromkeys(item.receipt for item in settlements):
+            parsed = read_receipt(receipt)
+            if parsed is not None and parsed[0] == queue.number:
+                _, rank, lease, message = parsed
+                wanted[rank, lease].append((receipt, *segment_of(message)))
+        in_flight = int(Phase.DEAD_IN_FLIGHT if dead else Phase.IN_FLIGHT)
+        leases: dict[int, list[int]] = defaultdict(list)
+        for rank, lease in wanted:
+            leases[rank].append(lease)
+        runs: list[Run] = []
+        for rank, places in sorted(leases.items()):
+            rows = await work.session.fetch(
+                "lock_runs",
+                queue=queue.number,
+                phase=in_flight,
+                rank=rank,
+                places=sorted(places),
+            )
+            runs += work.hold_all(rows)
+        table._find(runs, wanted)
+        await table._find_elsewhere(wanted)
+        return table
+
+    def _find(
+        self, runs: Sequence[Run], wanted: dict[tuple[int, int], list[tuple[Receipt, int, int]]]
+    ) -> None:
+        for run in runs:
+            members = set(run.members)
+            for receipt, segment, index in wanted.get((run.rank, run.life.lease), ()):
+                if segment == run.segment and index in members:
+                    self._current[receipt] = (run, index)
+
+    async def _find_elsewhere(
+        self, wanted: dict[tuple[int, int], list[tuple[Receipt, int, int]]]
+    ) -> None:
+        """Those that are not in their seats: extended apart from others, acked before, or stale."""
+        missing = {
+            (rank, lease): [item for item in items if item[0] not in self._current]
+            for (rank, lease), items in wanted.items()
+        }
+        segments = {segment for items in missing.values() for _, segment, _ in items}
+        if not segments:
+            return
+        phases = (
+            (Phase.DEAD_IN_FLIGHT, Phase.DEAD_DONE) if self._dead else (Phase.IN_FLIGHT, Phase.DONE)
+        )
+        rows = await self._work.session.fetch(
+            "lock_segment_runs",
+            queues=[self._queue.number],
+            segments=sorted(segments),
+            phases=[int(phase) for phase in phases],
+        )
+        # Those that are held already are not read twice: they are no part of what is missing.
+        runs = [run for row in rows if (run := self._work.hold_once(row)) is not None]
+        done = [run for run in runs if run.phase in (Phase.DONE, Phase.DEAD_DONE)]
+        self._find([run for run in runs if run not in done], missing)
+        for run in done:
+            members = set(run.members)
+            for receipt, segment, index in missing.get((run.rank, run.life.lease), ()):
+                if segment == run.segment and index in members:
+                    self._acked.add(receipt)
+
+    def settle(self, item: Settlement, jitter: Jitter) -> Outcome:
+        """Carry out one settlement, if its receipt is current."""
+        receipt = item.receipt
+        found = self._current.get(receipt)
+        if found is None:
+            if isinstance(item, Ack) and receipt in self._acked:
+                return Outcome(receipt, Verdict.OK, State.DONE)
+            return Outcome(receipt, Verdict.STALE)
+        if isinstance(item, Extend):
+            deadline = self._work.now + lease_of(self._queue.policy, item.lease_ms)
+            self._extended[receipt] = deadline
+            return Outcome(receipt, Verdict.OK, State.IN_FLIGHT, deadline)
+        del self._current[receipt]
+        self._extended.pop(receipt, None)
+        run, index = found
+        until: int | None = None
+        match item:
+            case Ack():
+                self._acked.add(receipt)
+                if item.result is None:
+                    self._acks.setdefault(id(run), (run, []))[1].append(index)
+                else:
+                    moves.finish(self._work, run, [index], item.result)
+                state = State.DONE
+            case Nack():
+                state, until = self._nack(run, index, item, jitter)
+            case Reject():
+                error = moves.cut_error(item.error)
+                if self._dead:
+                    state = self._back(run, index, Transition.REJECT, error=error)
+                else:
+                    moves.fail(self._work, run, [index], Transition.REJECT, error)
+                    state = State.FAILED
+            case Release():
+                state = self._back(run, index, Transition.RELEASE)
+            case _:
+                assert_never(item)
+        return Outcome(receipt, Verdict.OK, state, until)
+
+    def _nack(self, run: Run, index: int, item: Nack, jitter: Jitter) -> tuple[State, int | None]:
+        self._work.count(run.queue, Kind.of(Kind.NACKS, dead=self._dead))
+        if item.delay_ms is not None:
+            delay_ms = item.delay_ms
+        elif self._dead:
+            delay_ms = 0
+        else:
+            delay_ms = jitter(self._queue.policy.backoff.ceiling_ms(run.life.attempts))
+        error = moves.cut_error(item.error)
+        state = self._back(run, index, Transition.NACK, delay_ms=delay_ms, error=error)
+        return state, self._work.now + delay_ms if state is State.DELAYED else None
+
+    def _back(
+        self,
+        run: Run,
+        index: int,
+        transition: Transition,
+        *,
+        delay_ms: int = 0,
+        error: str | None = None,
+    ) -> State:
+        return moves.give_back(
+            self._work, self._queue, run, [index], transition, delay_ms=delay_ms, error=error
+        )
+
+    def finish(self, core: Core) -> None:
+        """Do what was put off: plain acks run by run, and extensions."""
+        for run, members in self._acks.values():
+            moves.finish(self._work, run, members, None)
+        longer: dict[tuple[int, int], tuple[Run, list[int]]] = {}
+        for receipt, until in self._extended.items():
+            run, index = self._current[receipt]
+            longer.setdefault((id(run), until), (run, []))[1].append(index)
+        for (_, until), (run, members) in longer.items():
+            # Alone in its seat the run keeps it; beside others that end earlier it moves.
+            alone = len(members) == len(self._work.left(run))
+            seat = run.life.seat if alone else core.leases.next(self._work.now)
+            life = replace(run.life, deadline=until, seat=seat)
+            self._work.move(run, members, run.phase, life)

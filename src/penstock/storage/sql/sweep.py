@@ -1,0 +1,370 @@
+"""Sweep: time takes effect in every queue, and retention removes what may go (G1, A1).
+
+Every server sweeps every second, so a sweep with nothing to do has to cost next to nothing: one
+statement finds for all queues what is overdue, by the ends of indexes, and only queues that have
+something get transactions. Runs that somebody else has locked are passed by, so servers that
+sweep at the same time share the work instead of waiting for each other. What a server remembers
+from one sweep to the next only says where to look first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from penstock.errors import StoreCorrupt
+from penstock.model.delivery import SweepReply
+from penstock.model.message import Offset
+from penstock.model.queue import QueuePolicy
+from penstock.model.states import Transition
+from penstock.storage.sql import moves, partitions
+from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.core import Core
+from penstock.storage.sql.database import Row
+from penstock.storage.sql.leftovers import Leftovers, forget_ids
+from penstock.storage.sql.phases import Phase
+from penstock.storage.sql.retention import Retention
+from penstock.storage.sql.runs import Run
+from penstock.storage.sql.tallying import Tallying
+from penstock.storage.sql.work import Work
+
+__all__ = ["archived", "sweep"]
+
+#: Runs that one transaction changes.
+_MAX_RUNS: Final = 250
+#: Queues with failed deliveries that are delayed, of which one sweep looks at some.
+_MAX_LOOKS: Final = 8
+#: Where such a look begins.
+_START: Final = (-1, -1)
+
+_OWN_TIMED: Final = (Phase.FRESH, Phase.RETURNED, Phase.DELAYED, Phase.IN_FLIGHT)
+_DEAD_TIMED: Final = (Phase.DEAD_DELAYED, Phase.DEAD_IN_FLIGHT)
+_DONE: Final = (Phase.DONE, Phase.EXPIRED, Phase.DEAD_DONE)
+_FAILED: Final = (Phase.DEAD_RETURNED,)
+#: As what the statement ``horizons`` shows consumers that missed their heartbeats.
+_CONSUMERS: Final = -1
+
+_REMOVED: Final = "removed"
+_COUNTED: Final = {
+    Transition.DUE: "due",
+    Transition.LAPSE: "lapsed",
+    Transition.EXPIRE: "expired",
+}
+
+
+class _Tally:
+    """Counts what a sweep does to deliveries, and stops it at its bound."""
+
+    def __init__(self, limit: int) -> None:
+        self.left = limit
+        self.counts: Counter[str] = Counter()
+        self.more = False
+
+    def may_go_on(self) -> bool:
+        """Whether one more change fits; if not, ``more`` is said."""
+        self.more = self.more or self.left <= 0
+        return self.left > 0
+
+    def add(self, counts: Counter[str]) -> None:
+        """This was done."""
+        self.counts.update(counts)
+        self.left -= counts.total()
+
+
+class _Step(NamedTuple):
+    """What one transaction did."""
+
+    counts: Counter[str]
+    rest: bool = False
+    """Whether there is more of the same."""
+
+
+class _Overdue(NamedTuple):
+    """A queue in which something may have to be done."""
+
+    tenant: str
+    number: int
+    policy: QueuePolicy
+    until: dict[int, int]
+    """By phase, the earliest time at which something is due, or was settled."""
+
+    def due(self, phases: Iterable[Phase], edge: int) -> list[int]:
+        """Those of these phases that have something at or before this time."""
+        return [int(p) for p in phases if p in self.until and self.until[p] <= edge]
+
+
+class _Memory:
+    """What a server remembers from one sweep to the next."""
+
+    def __init__(self) -> None:
+        self.retention = Retention()
+        self.leftovers = Leftovers()
+        self.tallying = Tallying()
+        #: The queue at which the last sweep stopped.
+        self.turn = 0
+        #: By queue, when failed deliveries that are delayed were looked at, in sweeps, and
+        #: how far.
+        self.looks: dict[int, tuple[int, tuple[int, int]]] = {}
+        self.sweeps = 0
+
+
+_MEMORIES: Final[WeakKeyDictionary[Core, _Memory]] = WeakKeyDictionary()
+
+
+async def sweep(core: Core, limit: int) -> SweepReply:
+    """Let time act everywhere, then let retention remove what may go.
+
+    ``limit`` bounds deliveries, ids and log entries each, about: what is one row is not divided.
+    A queue or a segment that cannot be read does not keep the others waiting (X1).
+    """
+    core.check_open()
+    memory = _MEMORIES.setdefault(core, _Memory())
+    memory.sweeps += 1
+    tally = _Tally(limit)
+    damage = await _sweep_queues(core, memory, tally)
+    ids_forgotten, more_ids = await forget_ids(core, limit)
+    more_leftovers = await memory.leftovers.sweep(core)
+    await memory.tallying.sweep(core)
+    entries_removed, more_entries = await memory.retention.sweep(core, limit)
+    damage += memory.retention.damage
+    if damage:
+        raise damage[0]
+    return SweepReply(
+        due=tally.counts["due"],
+        lapsed=tally.counts["lapsed"],
+        expired=tally.counts["expired"],
+        removed=tally.counts[_REMOVED],
+        entries_removed=entries_removed,
+        ids_forgotten=ids_forgotten,
+        more=tally.more or more_ids or more_leftovers or more_entries,
+    )
+
+
+async def archived(core: Core, tenant: str, through: Offset) -> None:
+    """Every entry at or below ``through`` has a verified copy (A1)."""
+
+    async def act(work: Work) -> None:
+        await work.session.run("archive_through", tenant=work.tenant.number, through=int(through))
+
+    await core.transact(tenant, act)
+
+
+# -- which queues ----------------------------------------------------------------------
+
+
+async def _sweep_queues(core: Core, memory: _Memory, tally: _Tally) -> list[StoreCorrupt]:
+    """Sweep the queues that need it, beginning where the last sweep stopped."""
+    now = core.clock.now()
+    rows = await core.plainly(lambda session: session.fetch("horizons", now=now))
+    queues = await _overdue(core, rows)
+    looks = _choose_looks(memory, queues)
+    turn, memory.turn = memory.turn, 0
+    damage: list[StoreCorrupt] = []
+    for queue in sorted(queues, key=lambda q: (q.number < turn, q.number)):
+        try:
+            await _sweep_queue(core, queue, now, tally)
+            if queue.number in looks:
+                await _look_at_delayed(core, memory, queue, tally)
+        except StoreCorrupt as error:
+            damage.append(error)
+        if tally.more and not memory.turn:
+            memory.turn = queue.number
+    return damage
+
+
+async def _overdue(core: Core, rows: Sequence[Row]) -> list[_Overdue]:
+    """The queues of these rows, with the policies that they have now."""
+    found: dict[int, _Overdue] = {}
+    for tenant, version, number, phase, until in rows:
+        known = await core.catalog.tenant(tenant)
+        if known.version < version:
+            known = await core.catalog.reload(tenant)
+        queue = known.numbered.get(number)
+        if queue is None:
+            continue
+        overdue = found.setdefault(number, _Overdue(tenant, number, queue.policy, {}))
+        overdue.until[phase] = min(until, overdue.until.get(phase, until))
+    return list(found.values())
+
+
+# -- one queue -------------------------------------------------------------------------
+
+
+async def _sweep_queue(core: Core, queue: _Overdue, now: int, tally: _Tally) -> None:
+    await _let_time_act(core, queue, queue.due(_OWN_TIMED, now), tally)
+    dead_moved = await _let_time_act(core, queue, queue.due(_DEAD_TIMED, now), tally)
+    if _CONSUMERS in queue.until:
+        await _drop_dead_consumers(core, queue)
+    policy = queue.policy
+    if policy.done_retention_s:
+        edge = now - policy.done_retention_s * 1000
+        await _remove(core, queue, queue.due(_DONE, edge), tally)
+    if policy.failed_retention_s:
+        edge = now - policy.failed_retention_s * 1000
+        # What has just come back to the dead letters failed when it failed.
+        phases = _FAILED if dead_moved else queue.due(_FAILED, edge)
+        await _remove(core, queue, phases, tally)
+
+
+async def _let_time_act(core: Core, queue: _Overdue, phases: Sequence[int], tally: _Tally) -> int:
+    """Due, lapsed and expired deliveries move; how many did."""
+
+    async def step(work: Work, known: Queue, most: int, left: int) -> _Step:
+        rows = await _due_runs(work, known, phases, work.now, most)
+
+        def move(run: Run) -> str | None:
+            transition = moves.let_time_act(work, known, run)
+            return None if transition is None else _COUNTED[transition]
+
+        return _each(work, rows, move, most, left)
+
+    return await _in_steps(core, queue, step, tally) if phases else 0
+
+
+async def _drop_dead_consumers(core: Core, queue: _Overdue) -> None:
+    """Consumers that missed their heartbeats lose their partitions (O1)."""
+
+    async def act(work: Work) -> None:
+        known = work.tenant.numbered.get(queue.number)
+        if known is None:
+            return
+        if known.ordered:
+            await partitions.drop_dead_consumers(core, work, known)
+        else:
+            await work.session.run("clear_consumers", queue=known.number)
+
+    await core.transact(queue.tenant, act)
+
+
+async def _remove(core: Core, queue: _Overdue, phases: Sequence[int], tally: _Tally) -> None:
+    """Deliveries leave that were settled long enough ago (G1)."""
+
+    async def step(work: Work, known: Queue, most: int, left: int) -> _Step:
+        # The policy may have changed since the phases were chosen.
+        kept_s = _kept_s(known.policy, phases[0])
+        if not kept_s:
+            return _Step(Counter())
+        rows = await _due_runs(work, known, phases, work.now - kept_s * 1000, most)
+        return _each(work, rows, lambda run: _drop(work, run), most, left)
+
+    if phases:
+        await _in_steps(core, queue, step, tally)
+
+
+def _kept_s(policy: QueuePolicy, phase: int) -> int:
+    return policy.done_retention_s if phase in _DONE else policy.failed_retention_s
+
+
+def _drop(work: Work, run: Run) -> str:
+    work.drop(run, work.left(run))
+    return _REMOVED
+
+
+async def _due_runs(
+    work: Work, queue: Queue, phases: Sequence[int], edge: int, most: int
+) -> list[Row]:
+    return await work.session.fetch(
+        "due_runs", queue=queue.number, phases=[int(p) for p in phases], now=edge, most=most
+    )
+
+
+def _each(
+    work: Work, rows: Sequence[Row], act: Callable[[Run], str | None], most: int, left: int
+) -> _Step:
+    """Act on the runs of these rows, as many as fit."""
+    counts: Counter[str] = Counter()
+    for run in work.hold_all(rows):
+        if counts.total() >= left:
+            return _Step(counts, rest=True)
+        what = act(run)
+        if what is not None:
+            counts[what] += run.size
+    return _Step(counts, rest=len(rows) == most)
+
+
+async def _in_steps(
+    core: Core,
+    queue: _Overdue,
+    step: Callable[[Work, Queue, int, int], Awaitable[_Step]],
+    tally: _Tally,
+) -> int:
+    """Make short transactions until nothing is left to do, or none fits; how much they did.
+
+    A step is given how many runs it may lock and how many deliveries it may change. It may see
+    one run more than fits, so that ``more`` is only said if there is more.
+    """
+    done = 0
+
+    async def act(work: Work) -> _Step:
+        known = work.tenant.numbered.get(queue.number)
+        if known is None:
+            return _Step(Counter())
+        return await step(work, known, min(_MAX_RUNS, tally.left + 1), tally.left)
+
+    while tally.may_go_on():
+        made = await core.transact(queue.tenant, act)
+        tally.add(made.counts)
+        done += made.counts.total()
+        if not made.rest or not made.counts:
+            break
+    return done
+
+
+# -- failed deliveries that are delayed ------------------------------------------------
+# Their rows are found by when they are due, not by when they failed. They are few: somebody
+# nacked a dead letter with a delay. So they are looked through, a page a sweep and queue.
+
+
+def _choose_looks(memory: _Memory, queues: Sequence[_Overdue]) -> set[int]:
+    """Which queues to look at: those that were not looked at for longest."""
+    wanted = [
+        queue.number
+        for queue in queues
+        if Phase.DEAD_DELAYED in queue.until and queue.policy.failed_retention_s
+    ]
+    memory.looks = {number: memory.looks.get(number, (0, _START)) for number in wanted}
+    return set(sorted(wanted, key=lambda number: memory.looks[number][0])[:_MAX_LOOKS])
+
+
+async def _look_at_delayed(core: Core, memory: _Memory, queue: _Overdue, tally: _Tally) -> None:
+    """Remove those that failed too long ago."""
+    _, (rank, place) = memory.looks[queue.number]
+    rows = await core.plainly(
+        lambda session: session.fetch(
+            "delayed_failures", queue=queue.number, rank=rank, place=place, most=_MAX_RUNS
+        )
+    )
+    seen = [Run.read(row) for row in rows]
+    last = (rows[-1][2], rows[-1][3]) if len(rows) == _MAX_RUNS else _START
+    memory.looks[queue.number] = (memory.sweeps, last)
+    edge = core.clock.now() - queue.policy.failed_retention_s * 1000
+    places = [run.key() for run in seen if _failed_before(run, edge)]
+    if not places or not tally.may_go_on():
+        return
+
+    async def act(work: Work) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        known = work.tenant.numbered.get(queue.number)
+        if known is None or not known.policy.failed_retention_s:
+            return counts
+        before = work.now - known.policy.failed_retention_s * 1000
+        for wanted in sorted({place[2] for place in places}):
+            locked = await work.session.fetch(
+                "lock_runs",
+                queue=known.number,
+                phase=int(Phase.DEAD_DELAYED),
+                rank=wanted,
+                places=[place[3] for place in places if place[2] == wanted],
+            )
+            for run in work.hold_all(locked):
+                if _failed_before(run, before):
+                    counts[_drop(work, run)] += run.size
+        return counts
+
+    tally.add(await core.transact(queue.tenant, act))
+
+
+def _failed_before(run: Run, edge: int) -> bool:
+    return run.life.at is not None and run.life.at <= edge

@@ -1,0 +1,273 @@
+"""Where a database is, by the URL of its store.
+
+``postgresql://user:password@host:port/database?option=value&…``, and the same with ``mysql``.
+A part that holds one of ``:/?#[]@%`` is written percent-encoded. A password is in no message,
+no ``repr`` and no log: ``Address.shown`` is what may be printed. TLS is in ``tls``.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+from urllib.parse import SplitResult, quote, unquote, urlsplit
+
+from msgspec import Struct
+
+from penstock.errors import BadUrl
+from penstock.model.secrets import MASK, mask_password
+from penstock.storage.sql.tls import Security, Tls, to_context
+
+__all__ = ["DEFAULT_POOL", "MAX_POOL", "Address", "parse"]
+
+DEFAULT_POOL: Final = 10
+MAX_POOL: Final = 100
+_CONNECT_TIMEOUT_S: Final = 10
+_MAX_CONNECT_TIMEOUT_S: Final = 600
+_MAX_PORT: Final = 65_535
+
+#: ``user:password@[host]:port``; the last @ ends the password.
+_AUTHORITY: Final = re.compile(
+    r"(?:(?P<user>[^:@]*)(?::(?P<password>.*))?@)?(?:\[(?P<six>[^\]]*)\]|(?P<host>[^:\[\]]*))"
+    r"(?::(?P<port>[^:]*))?",
+)
+_HINT: Final = "percent-encode what is not a letter or a digit in users, passwords and names"
+
+
+class Address(Struct, frozen=True, kw_only=True):
+    """A database, who connects to it, and how."""
+
+    scheme: str
+    host: str
+    """Or, for PostgreSQL, the folder of its Unix sockets, which begins with a slash."""
+    port: int
+    unix_socket: str | None
+    """For MySQL, the socket to use instead of the host, which is empty then."""
+    user: str | None
+    password: str | None
+    database: str
+    pool: int
+    """The most connections that a process opens."""
+    connect_timeout: int
+    """Seconds."""
+    security: Tls
+
+    def tls(self) -> ssl.SSLContext | bool | None:
+        """A context; False for no encryption, and None for encryption where it is offered."""
+        return to_context(self.security)
+
+    @property
+    def shown(self) -> str:
+        """The address without the password and the options."""
+        user = "" if self.user is None else quote(self.user, safe="")
+        password = "" if self.password is None else f":{MASK}"
+        at = "@" if user or password else ""
+        database = quote(self.database, safe="")
+        if self.unix_socket is not None:
+            place = f"/{database}?unix_socket={quote(self.unix_socket)}"
+        elif self.host.startswith("/"):
+            place = f":{self.port}/{database}?host={quote(self.host)}"
+        else:
+            host = f"[{self.host}]" if ":" in self.host else self.host
+            place = f"{host}:{self.port}/{database}"
+        return f"{self.scheme}://{user}{password}{at}{place}"
+
+    def __repr__(self) -> str:
+        return f"Address({self.shown!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        # The other way in which a Struct shows all of its fields.
+        return [("shown", self.shown)]
+
+
+Reader: TypeAlias = Callable[["_Reading", str], Any]
+
+
+class _Reading:
+    """One URL while it is read; every refusal names the URL, without its password."""
+
+    def __init__(self, url: str) -> None:
+        self._shown = mask_password(repr(url))
+
+    def refuse(self, why: str, *, field: str = "url", limit: int | str | None = None) -> BadUrl:
+        return BadUrl(f"{self._shown}: {why}.", field=field, limit=limit)
+
+    def decoded(self, text: str, what: str) -> str:
+        try:
+            found = unquote(text, errors="strict")
+        except UnicodeDecodeError:
+            raise self.refuse(f"the {what} is not UTF-8 once it is decoded") from None
+        if not all(" " <= character != "\x7f" for character in found):
+            raise self.refuse(f"the {what} has a control character in it")
+        return found
+
+    def number(self, text: str, what: str, low: int, high: int) -> int:
+        # The text is not quoted: a piece of a password may have ended up here.
+        if text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high:
+            return int(text)
+        raise self.refuse(
+            f"{what} is not a whole number from {low} to {high}", field=what, limit=high
+        )
+
+
+def _pool(reading: _Reading, text: str) -> int:
+    return reading.number(text, "pool", 1, MAX_POOL)
+
+
+def _timeout(reading: _Reading, text: str) -> int:
+    return reading.number(text, "connect_timeout", 1, _MAX_CONNECT_TIMEOUT_S)
+
+
+def _text(reading: _Reading, text: str) -> str:
+    if not text:
+        raise reading.refuse("an option has no value")
+    return text
+
+
+def _one_of(name: str, known: dict[str, Security]) -> Reader:
+    def read(reading: _Reading, text: str) -> Security:
+        if text in known:
+            return known[text]
+        raise reading.refuse(f"{name} is one of {', '.join(known)}", field=name)
+
+    return read
+
+
+class _Dialect(Struct, frozen=True):
+    """What differs in the URLs of the two databases."""
+
+    port: int
+    socket: str
+    """The option that names a Unix socket."""
+    tls: tuple[str, str, str, str]
+    """The options for how, the authority, the certificate and its key."""
+    modes: dict[str, Security]
+
+    def options(self) -> dict[str, Reader]:
+        mode, *files = self.tls
+        return {
+            "pool": _pool,
+            "connect_timeout": _timeout,
+            self.socket: _text,
+            mode: _one_of(mode, self.modes),
+            **dict.fromkeys(files, _text),
+        }
+
+
+_DIALECTS: Final = {
+    "postgresql": _Dialect(
+        5432,
+        "host",
+        ("sslmode", "sslrootcert", "sslcert", "sslkey"),
+        {
+            "disable": Security.NONE,
+            "prefer": Security.IF_OFFERED,
+            "require": Security.ENCRYPTED,
+            "verify-ca": Security.KNOWN_AUTHORITY,
+            "verify-full": Security.KNOWN_HOST,
+        },
+    ),
+    "mysql": _Dialect(
+        3306,
+        "unix_socket",
+        ("ssl-mode", "ssl-ca", "ssl-cert", "ssl-key"),
+        {
+            "DISABLED": Security.NONE,
+            "PREFERRED": Security.IF_OFFERED,
+            "REQUIRED": Security.ENCRYPTED,
+            "VERIFY_CA": Security.KNOWN_AUTHORITY,
+            "VERIFY_IDENTITY": Security.KNOWN_HOST,
+        },
+    ),
+}
+
+
+def parse(url: str) -> Address:
+    """The address that ``url`` is; ``BadUrl`` says what is wrong with it."""
+    reading = _Reading(url)
+    parts = _split(reading, url)
+    dialect = _DIALECTS[parts.scheme]
+    found = _AUTHORITY.fullmatch(parts.netloc)
+    if found is None:
+        raise reading.refuse(f"what stands before the database is not a host and a port; {_HINT}")
+    given = _options(reading, dialect, parts.query)
+    host = reading.decoded(found["six"] or found["host"] or "", "host")
+    host = _place(reading, dialect, host, given.get(dialect.socket))
+    is_file = parts.scheme == "mysql" and host.startswith("/")
+    mode, authority, certificate, key = (given.get(name) for name in dialect.tls)
+    if (certificate is None) != (key is None):
+        raise reading.refuse(f"{dialect.tls[2]} and {dialect.tls[3]} go together")
+    return Address(
+        scheme=parts.scheme,
+        host="" if is_file else host,
+        port=reading.number(found["port"] or str(dialect.port), "port", 1, _MAX_PORT),
+        unix_socket=host if is_file else None,
+        user=reading.decoded(found["user"], "user") if found["user"] else None,
+        password=_password(reading, found["password"]),
+        database=_database(reading, parts.path),
+        pool=given.get("pool", DEFAULT_POOL),
+        connect_timeout=given.get("connect_timeout", _CONNECT_TIMEOUT_S),
+        security=Tls(Security.IF_OFFERED if mode is None else mode, authority, certificate, key),
+    )
+
+
+def _split(reading: _Reading, url: str) -> SplitResult:
+    if not url.isprintable() or " " in url:
+        raise reading.refuse("there is a space or a control character in it")
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        # Not chained: what went wrong may quote the password.
+        raise reading.refuse(f"it is not a URL; {_HINT}") from None
+    if parts.scheme not in _DIALECTS:
+        raise reading.refuse(f"its scheme is none of {', '.join(_DIALECTS)}")
+    if parts.fragment or "#" in url:
+        raise reading.refuse(f"# is written %23; {_HINT}")
+    return parts
+
+
+def _options(reading: _Reading, dialect: _Dialect, query: str) -> dict[str, Any]:
+    known = dialect.options()
+    found: dict[str, Any] = {}
+    for item in filter(None, query.split("&")):
+        name, _, text = item.partition("=")
+        name = reading.decoded(name, "name of an option")
+        if name not in known:
+            raise reading.refuse(
+                f"there is no option {mask_password(repr(name))}; options are {', '.join(known)}"
+            )
+        if name in found:
+            raise reading.refuse(f"{name} is given twice", field=name)
+        found[name] = known[name](reading, reading.decoded(text, name))
+    return found
+
+
+def _place(reading: _Reading, dialect: _Dialect, host: str, option: str | None) -> str:
+    """The host, or the path of a socket."""
+    if host and option is not None:
+        raise reading.refuse(f"it names a host twice, before the database and as {dialect.socket}")
+    if option is not None and not option.startswith("/"):
+        raise reading.refuse(
+            f"{dialect.socket} is an absolute path; a host stands before the database",
+            field=dialect.socket,
+        )
+    if "," in host:
+        raise reading.refuse("it names several hosts; a store has one")
+    if not host and option is None:
+        raise reading.refuse("it names no host")
+    return option or host
+
+
+def _password(reading: _Reading, text: str | None) -> str | None:
+    return None if text is None else reading.decoded(text, "password")
+
+
+def _database(reading: _Reading, path: str) -> str:
+    name = path.removeprefix("/")
+    if not name:
+        raise reading.refuse("it names no database")
+    if "/" in name or "@" in name:
+        # Often the rest of a password with a slash in it, so it is not quoted.
+        raise reading.refuse(f"/ or @ stands where a database's name does; {_HINT}")
+    return reading.decoded(name, "name of the database")

@@ -1,0 +1,254 @@
+"""Walking: the deliveries of a queue in order, a page at a time, however many there are.
+
+Runs are sorted by their first members, and those of one segment may interleave. So what was read
+is in order only up to the place of the last run: none that comes after it has a member before
+that. The rest waits for the next page. Runs in flight are sorted by their seats instead, and are
+all read; there are as many as consumers hold.
+
+Walking locks nothing. Whoever changes what was found locks it by ``hold``, which finds a
+delivery again if its run was split meanwhile, and leaves out what has gone elsewhere.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Final, NamedTuple, TypeAlias
+
+from penstock.filters import Filter
+from penstock.model.message import Message, MessageId
+from penstock.storage.sql.core import Core
+from penstock.storage.sql.database import Row, Session
+from penstock.storage.sql.phases import Phase
+from penstock.storage.sql.runs import INDEX_BITS, Run, message_id, segment_of
+from penstock.storage.sql.work import Work
+
+__all__ = ["Item", "Position", "Walk", "hold", "in_claim_order", "in_publish_order", "matching"]
+
+#: Where a delivery stands in claim order: rank, message id (C4).
+Position: TypeAlias = tuple[int, int]
+
+#: Runs that the first page of a phase reads; later ones read as many as make _PAGE deliveries.
+_FIRST_RUNS: Final = 16
+_MAX_RUNS: Final = 500
+_PAGE: Final = 2_000
+_LAST_RANK: Final = 9
+#: How often ``hold`` looks where else a delivery may be.
+_LOOKS: Final = 3
+
+
+class Item(NamedTuple):
+    """A delivery, and the run that it was in when it was seen."""
+
+    rank: int
+    message_id: MessageId
+    run: Run
+
+    @property
+    def offset(self) -> int:
+        """Of the entry that the message comes from."""
+        return self.run.life.entry or self.message_id
+
+
+_claim_order: Final[Callable[[Item], tuple[int, int]]] = itemgetter(0, 1)
+_publish_order: Final[Callable[[Item], tuple[int, int]]] = itemgetter(1, 0)
+
+
+def _items(runs: Iterable[Run], after: Position) -> Iterator[Item]:
+    for run in runs:
+        for index in run.members:
+            item = Item(run.rank, message_id(run.segment, index), run)
+            if item[:2] > after:
+                yield item
+
+
+class _Pages:
+    """The deliveries of one phase, in claim order, from a position on, up to a rank."""
+
+    def __init__(
+        self, session: Session, queue: int, phase: Phase, after: Position, last_rank: int
+    ) -> None:
+        self._session = session
+        self._queue = queue
+        self._phase = phase
+        self._passed = after
+        # A run that begins before the position may have members after it, of the same segment.
+        self._last: Position = (after[0], (segment_of(after[1])[0] << INDEX_BITS) - 1)
+        self._last_rank = last_rank
+        self._waiting: list[Item] = []
+        self._runs = _FIRST_RUNS
+        self.ended = False
+
+    async def pull(self) -> list[Item]:
+        """The next deliveries; none: that was all."""
+        while not self.ended:
+            rows = await self._read()
+            runs = [Run.read(row) for row in rows]
+            self._waiting += _items(runs, self._passed)
+            self._waiting.sort(key=_claim_order)
+            cut = len(self._waiting)
+            if not self.ended:
+                cut = bisect_right(self._waiting, self._last, key=_claim_order)
+                sizes = sum(run.size for run in runs)
+                wanted = _PAGE * len(runs) // sizes
+                self._runs = min(max(wanted, _FIRST_RUNS), _MAX_RUNS)
+            if cut:
+                ready, self._waiting = self._waiting[:cut], self._waiting[cut:]
+                self._passed = ready[-1][:2]
+                return ready
+        return []
+
+    async def _read(self) -> list[Row]:
+        rank, place = self._last
+        rows = await self._session.fetch(
+            "list_runs",
+            queue=self._queue,
+            phase=int(self._phase),
+            rank=rank,
+            place=place,
+            last_rank=self._last_rank,
+            most=self._runs,
+        )
+        self.ended = len(rows) < self._runs
+        if rows:
+            self._last = (rows[-1][2], rows[-1][3])
+        return rows
+
+
+class _Seats(_Pages):
+    """The deliveries in flight, in claim order, from a position on."""
+
+    def __init__(self, session: Session, queue: int, phase: Phase, after: Position) -> None:
+        super().__init__(session, queue, phase, after, _LAST_RANK)
+        self._last = (0, -1)
+        self._runs = _MAX_RUNS
+
+    async def pull(self) -> list[Item]:
+        """All of them at once."""
+        found: list[Item] = []
+        while not self.ended:
+            found += _items([Run.read(row) for row in await self._read()], self._passed)
+        found.sort(key=_claim_order)
+        return found
+
+
+class Walk:
+    """Several phases or ranks as one, each delivery once."""
+
+    def __init__(self, parts: Sequence[_Pages], order: Callable[[Item], tuple[int, int]]) -> None:
+        self._parts = [(part, list[Item]()) for part in parts]
+        self._order = order
+        self._ready: list[Item] = []
+        self._seen: MessageId | None = None
+
+    async def take(self, most: int) -> list[Item]:
+        """The next deliveries, at most this many; none: that was all."""
+        while len(self._ready) < most and self._parts:
+            await self._fill()
+        taken = self._ready[:most]
+        del self._ready[:most]
+        return taken
+
+    async def _fill(self) -> None:
+        """Bring forward whatever no part can have anything before."""
+        for part, found in self._parts:
+            if not found:
+                found.extend(await part.pull())
+        self._parts = [(part, found) for part, found in self._parts if found]
+        order = self._order
+        bounds = [order(found[-1]) for part, found in self._parts if not part.ended]
+        bound = min(bounds, default=None)
+        ready: list[Item] = []
+        for _, found in self._parts:
+            cut = len(found) if bound is None else bisect_right(found, bound, key=order)
+            ready += found[:cut]
+            del found[:cut]
+        ready.sort(key=order)
+        for item in ready:
+            # One that moved from one phase to the other between two pages is in both.
+            if item.message_id != self._seen:
+                self._seen = item.message_id
+                self._ready.append(item)
+
+
+def in_claim_order(
+    session: Session, queue: int, phases: Sequence[Phase], after: Position | None = None
+) -> Walk:
+    """The deliveries in these phases, by rank and message, after a position."""
+    start = (0, -1) if after is None else after
+    parts = [
+        _Seats(session, queue, phase, start)
+        if phase in (Phase.IN_FLIGHT, Phase.DEAD_IN_FLIGHT)
+        else _Pages(session, queue, phase, start, _LAST_RANK)
+        for phase in phases
+    ]
+    return Walk(parts, _claim_order)
+
+
+def in_publish_order(session: Session, queue: int, phase: Phase) -> Walk:
+    """The deliveries in a phase, by message, whatever their rank."""
+    ranks = range(_LAST_RANK + 1)
+    parts = [_Pages(session, queue, phase, (rank, -1), rank) for rank in ranks]
+    return Walk(parts, _publish_order)
+
+
+async def matching(
+    core: Core, session: Session, tenant: int, items: Sequence[Item], where: Filter | None
+) -> list[tuple[Item, Message]]:
+    """Those that the filter takes, with their messages.
+
+    What has no entry in the log any more was removed with it since it was seen.
+    """
+    messages = await core.segments.messages(session, tenant, {item.offset for item in items})
+    return [
+        (item, message)
+        for item in items
+        if (message := messages.get(item.offset)) is not None
+        and (where is None or where.matches(message))
+    ]
+
+
+async def hold(work: Work, items: Sequence[Item], phases: Sequence[Phase]) -> dict[MessageId, Item]:
+    """Lock these deliveries of one queue; by message id, those that still are in the phases.
+
+    The runs are held by ``work`` from here on. A run that another transaction has split while
+    this one waited for it is found by its segment.
+    """
+    wanted = {item.message_id for item in items}
+    found: dict[MessageId, Item] = {}
+    seen: set[tuple[object, ...]] = set()
+
+    def keep(rows: Iterable[Row]) -> bool:
+        fresh = [row for row in rows if tuple(row[:4]) not in seen]
+        seen.update(tuple(row[:4]) for row in fresh)
+        for run in work.hold_all(fresh):
+            for message in run.ids():
+                if message in wanted:
+                    found[message] = Item(run.rank, message, run)
+        return bool(fresh)
+
+    lanes: dict[tuple[int, int, int], set[int]] = {}
+    for item in items:
+        run = item.run
+        assert run.place is not None
+        lanes.setdefault((run.queue, int(run.phase), run.rank), set()).add(run.place)
+    for (queue, phase, rank), places in sorted(lanes.items()):
+        keep(
+            await work.session.fetch(
+                "lock_runs", queue=queue, phase=phase, rank=rank, places=sorted(places)
+            )
+        )
+    queues = sorted({queue for queue, _, _ in lanes})
+    for _ in range(_LOOKS):
+        missing = {segment_of(message)[0] for message in wanted - found.keys()}
+        if not missing or not keep(
+            await work.session.fetch(
+                "lock_segment_runs",
+                queues=queues,
+                segments=sorted(missing),
+                phases=[int(phase) for phase in phases],
+            )
+        ):
+            break
+    return found

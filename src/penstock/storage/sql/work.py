@@ -1,0 +1,222 @@
+"""Work: one transaction, from what it read to what it writes and whom to tell afterwards.
+
+Runs are read under lock, changed here, and written once, at the end (S3). Whatever came to be
+alike is put together again in passing: a settle that acks forty of a run makes one run of them.
+Nothing is told before the commit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from penstock.model.queue import Ordering
+from penstock.storage.sql.catalog import Queue, Tenant
+from penstock.storage.sql.database import Count, Row, Session
+from penstock.storage.sql.phases import DEAD, LIVE, Phase
+from penstock.storage.sql.runs import Life, Place, Run, message_id
+from penstock.storage.sql.segments import Segment
+from penstock.storage.sql.tally import Kind
+
+__all__ = ["Work"]
+
+_WAITING: Final = frozenset(
+    {Phase.FRESH, Phase.RETURNED, Phase.DELAYED, Phase.DEAD_RETURNED, Phase.DEAD_DELAYED}
+)
+_TIMED: Final = frozenset(
+    {Phase.DELAYED, Phase.IN_FLIGHT, Phase.DEAD_DELAYED, Phase.DEAD_IN_FLIGHT}
+)
+
+
+class _Held:
+    """A run under lock: how it was, and which members are left."""
+
+    __slots__ = ("key", "left", "run", "size")
+
+    def __init__(self, run: Run, key: Place) -> None:
+        self.run = run
+        self.key = key
+        self.size = len(run.members)
+        self.left = run.members
+        """Members that were not moved."""
+
+
+class Work:
+    """What one transaction does in one tenant."""
+
+    def __init__(self, session: Session, tenant: Tenant, now: int) -> None:
+        self.session = session
+        self.tenant = tenant
+        self.now = now
+        self._held: dict[int, _Held] = {}
+        """By the identity of the run object."""
+        self._added: dict[tuple[int, Phase, int, int, Life], list[int]] = {}
+        self._counts: Counter[tuple[int, int]] = Counter()
+        #: Queue numbers and whether it is the dead letters that may give more (C5).
+        self.ready: set[tuple[int, bool]] = set()
+        #: Queues of which something was tallied, which is how others notice.
+        self._noticed: set[int] = set()
+        self.lapsed: Counter[tuple[int, bool]] = Counter()
+        #: The earliest time at which the runs of a queue that were written are acted on.
+        self.next_due: dict[tuple[int, bool], int] = {}
+        #: Partitions of ordered queues that a delivery has left.
+        self._left_partitions: dict[int, set[str]] = {}
+        self._closed_keys: set[int] = set()
+        #: Segments that were appended, to be remembered when that is committed.
+        self.appended: list[Segment] = []
+        #: By how much this transaction itself has raised the version of the catalog.
+        self.raised = 0
+        #: How many rows were written.
+        self.records = 0
+
+    # -- runs --------------------------------------------------------------------------
+
+    def hold(self, row: Row) -> Run:
+        """A run that was read under lock."""
+        run = Run.read(row)
+        assert run.place is not None
+        self._held[id(run)] = _Held(run, (run.queue, int(run.phase), run.rank, run.place))
+        return run
+
+    def hold_all(self, rows: Iterable[Row]) -> list[Run]:
+        """Runs that were read under lock."""
+        return [self.hold(row) for row in rows]
+
+    def hold_once(self, row: Row) -> Run | None:
+        """A run that was read under lock, unless this transaction holds it already."""
+        held = {known.key for known in self._held.values()}
+        return None if tuple(row[:4]) in held else self.hold(row)
+
+    def let_go(self, runs: Iterable[Run]) -> None:
+        """These runs are not needed after all, or will be read again."""
+        for run in runs:
+            del self._held[id(run)]
+
+    def undo(self) -> None:
+        """Forget everything that was not written."""
+        self._clear()
+        self.ready.clear()
+        self.lapsed.clear()
+
+    def left(self, run: Run) -> Sequence[int]:
+        """The members of a held run that were not moved or dropped yet."""
+        return self._held[id(run)].left
+
+    def add(
+        self, queue: int, phase: Phase, rank: int, segment: int, members: Iterable[int], life: Life
+    ) -> None:
+        """New deliveries."""
+        self._added.setdefault((queue, phase, rank, segment, life), []).extend(members)
+
+    def drop(self, run: Run, members: Iterable[int]) -> None:
+        """Some deliveries of a held run are no more."""
+        held = self._held[id(run)]
+        gone = members if isinstance(members, list | range) else list(members)
+        before = held.left
+        if list(before[: len(gone)]) == list(gone):
+            # The first of many, as claims take them: the rest is not walked through.
+            held.left = before[len(gone) :]
+        else:
+            dropped = set(gone)
+            held.left = [index for index in before if index not in dropped]
+        assert len(held.left) == len(before) - len(gone), "a delivery is moved once"
+        if run.life.partition is not None and run.phase in LIVE:
+            self._left_partitions.setdefault(run.queue, set()).add(run.life.partition)
+
+    def move(self, run: Run, members: Sequence[int], phase: Phase, life: Life) -> None:
+        """Some deliveries of a held run go on to another phase or another life."""
+        self.drop(run, members)
+        self.add(run.queue, phase, run.rank, run.segment, members, life)
+
+    def close_keys(self, run: Run, members: Iterable[int]) -> None:
+        """From now on the keys of these messages start new messages."""
+        self._closed_keys.update(message_id(run.segment, index) for index in members)
+
+    # -- numbers and news --------------------------------------------------------------
+
+    def count(self, queue: int, kind: Kind, number: int = 1) -> None:
+        """Count something that no phase tells."""
+        self._counts[queue, int(kind)] += number
+
+    def tell(self, queue: Queue, *, dead: bool = False) -> None:
+        """A claim of the queue may give more."""
+        self.ready.add((queue.number, dead))
+
+    # -- the end -----------------------------------------------------------------------
+
+    async def write(self) -> int:
+        """Write what there is so far; the version of the tenant's catalog then.
+
+        What was held is let go of here, though not by the database: a verb that lets time
+        act first writes what that did, and then reads what there is.
+        """
+        gone: list[Place] = []
+        runs: list[Run] = []
+        for held in self._held.values():
+            left = held.left
+            if len(left) == held.size:
+                continue
+            run = held.run
+            self._count_phase(run, len(left) - held.size)
+            if not left:
+                gone.append(held.key)
+                continue
+            rest = Run(run.queue, run.phase, run.rank, run.segment, left, run.life)
+            if rest.key() != held.key:
+                gone.append(held.key)
+            runs.append(rest)
+        for (queue, phase, rank, segment, life), members in self._added.items():
+            run = Run(queue, phase, rank, segment, sorted(members), life)
+            self._count_phase(run, len(members))
+            self._note(run)
+            runs.append(run)
+        rows = [run.row() for run in runs]
+        # A run whose deadline moved as a whole stays where it is, and is put over itself.
+        kept = {row[:4] for row in rows}
+        gone = [key for key in gone if key not in kept]
+        counts = [(q, k, n) for (q, k), n in self._counts.items() if n]
+        counts += self._news(counts)
+        version = await self.session.change(self.tenant.number, gone, rows, counts)
+        self.records += len(gone) + len(rows) + len(counts)
+        for queue, partitions in self._left_partitions.items():
+            self.ready.add((queue, False))
+            await self.session.run(
+                "forget_owners", queue=queue, partitions=[p.encode() for p in sorted(partitions)]
+            )
+        if self._closed_keys:
+            await self.session.run("close_keys", messages=sorted(self._closed_keys))
+        self._clear()
+        return version
+
+    def _clear(self) -> None:
+        self._held.clear()
+        self._added.clear()
+        self._counts.clear()
+        self._left_partitions.clear()
+        self._closed_keys.clear()
+
+    def _news(self, counts: Sequence[Count]) -> list[Count]:
+        """A row for every queue that is ready although nothing in it has changed its number.
+
+        Servers that poll notice new rows (C5): a partition that is free now, say.
+        """
+        self._noticed |= {queue for queue, _, _ in counts}
+        silent = {queue for queue, _ in self.ready} - self._noticed
+        self._noticed |= silent
+        return [(queue, int(Kind.NEWS), 0) for queue in sorted(silent)]
+
+    def _count_phase(self, run: Run, number: int) -> None:
+        phase = Phase.RETURNED if run.phase is Phase.FRESH else run.phase
+        self._counts[run.queue, int(phase)] += number
+
+    def _note(self, run: Run) -> None:
+        """Whoever waits for the queue may have to look, now or earlier than they think."""
+        side = (run.queue, run.phase >= DEAD)
+        if run.phase in _WAITING:
+            self.ready.add(side)
+        if run.phase in _TIMED and run.until is not None:
+            self.next_due[side] = min(run.until, self.next_due.get(side, run.until))
+        queue = self.tenant.numbered.get(run.queue)
+        if queue is not None and queue.policy.ordering is Ordering.PARTITION and not side[1]:
+            self.ready.add(side)
