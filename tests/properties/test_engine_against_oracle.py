@@ -9,18 +9,25 @@ import pytest
 from hypothesis import settings
 
 from penstock.testing.machine import CI, machine_for
+from penstock.testing.opening import Opener
+from tests.databases import store_opener
 
 #: Seconds. A run takes one minute; a failing one needs five more to shrink its program.
 SHRINKING_S = 600
+#: After every step the store is looked at from all sides, with some two hundred statements where
+#: it is a database: fewer and shorter programs, also in a minute or so.
+SQL = settings(CI, max_examples=20, stateful_step_count=40)
 
 
-def case_for(url: str) -> type[unittest.TestCase]:
-    case = machine_for(url).TestCase
+def case_for(store: str | Opener, programs: settings = CI) -> type[unittest.TestCase]:
+    case = machine_for(store).TestCase
     # The same programs every time where a change is judged, other ones wherever it is made.
-    case.settings = settings(CI, derandomize="CI" in os.environ)
+    case.settings = settings(programs, derandomize="CI" in os.environ)
     setattr(case, "pytestmark", [pytest.mark.timeout(SHRINKING_S)])  # noqa: B010  (not in its type)
     return case
 
 
 TestMemory = case_for("memory://")
 TestRocksdb = case_for("rocksdb://{path}")
+TestPostgresql = case_for(store_opener("postgresql"), SQL)
+TestMysql = case_for(store_opener("mysql"), SQL)

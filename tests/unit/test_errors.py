@@ -137,6 +137,7 @@ def test_what_may_be_tried_again() -> None:
         "CommitFailed",
         "QueueFull",
         "SlowRequest",
+        "StoreBusy",
         "StoreLocked",
         "Unreachable",
     }

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from itertools import cycle
 from pathlib import Path
 from typing import Final, TypeAlias
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 import click
 from msgspec import Struct
@@ -29,7 +29,7 @@ from penstock.cli.options import choices, target_options
 from penstock.cli.printing import Cell, Column
 from penstock.cli.progress import Meter, meter
 from penstock.cli.session import open_target, run
-from penstock.cli.target import Target, find_target, settings
+from penstock.cli.target import Target, find_target, settings, store_path
 from penstock.errors import BadInput
 from penstock.model.delivery import Ack
 from penstock.model.message import NewMessage
@@ -215,8 +215,7 @@ def _existing(folder: str) -> Path:
 
 def _disk_of(target: Target) -> Path:
     """The nearest folder that exists above the store; for a server, the working directory."""
-    parts = urlsplit(target.store)
-    if target.url is not None or parts.scheme != "rocksdb":
+    path = store_path(target)
+    if path is None:
         return Path.cwd()
-    path = Path(unquote(parts.path)).absolute()
-    return next(parent for parent in path.parents if parent.is_dir())
+    return next(parent for parent in path.absolute().parents if parent.is_dir())

@@ -14,7 +14,6 @@ import msgspec
 from penstock.cli.session import open_store
 from penstock.cli.target import find_target, refuse_missing
 from penstock.errors import Unreachable
-from penstock.model.clock import SystemClock
 
 if TYPE_CHECKING:
     from penstock.server.access import KeyInfo, Keys, NewKey
@@ -55,7 +54,7 @@ async def opened_keyring(*, may_create: bool = False) -> AsyncIterator[Keyring]:
     from penstock.server.access import Keys  # noqa: PLC0415
 
     async with open_store(target) as broker:
-        yield _Local(Keys(broker.engine, SystemClock()), target.tenant)
+        yield _Local(Keys(broker.engine, broker.engine.clock), target.tenant)
 
 
 class _Local:

@@ -1,10 +1,13 @@
 """``penstock migrate``: bring a store to the format of this Penstock.
 
-The key-value engine has had one format so far, so there is nothing to change: opening the store
-reads what is there, and refuses what a newer Penstock wrote (``StoreTooNew``).
+A database gets the tables that it lacks. The key-value engine has had one format so far, so there
+is nothing to change: opening the store reads what is there, and refuses what a newer Penstock
+wrote (``StoreTooNew``).
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import click
 
@@ -12,8 +15,12 @@ from penstock.cli import printing
 from penstock.cli.options import choices, store_options
 from penstock.cli.session import open_store, run
 from penstock.cli.target import Target, find_store, refuse_missing
+from penstock.model.secrets import mask_password
 
 __all__ = ["migrate"]
+
+#: Schemes of the stores that are in a database.
+_DATABASES: Final = frozenset({"postgresql", "mysql"})
 
 
 @click.command
@@ -21,28 +28,64 @@ __all__ = ["migrate"]
 def migrate() -> None:
     """Bring a store to the present format.
 
-    Opens it, and says which format that is. It needs the store for itself: stop the server
-    first. Today's stores need no migration, and the command says so.
+    In a database it creates or changes the tables. Servers refuse a schema that is not theirs,
+    so run it once before the first one starts, and after an upgrade; it may run several times,
+    and in several places at once.
+
+    A store in a folder needs no migration today. The command says which format it has, and
+    needs it for itself: stop the server first.
 
     \b
-    Example:
+    Examples:
+      penstock migrate --store postgresql://penstock:secret@db.example.com/penstock
       penstock migrate --store rocksdb:///var/lib/penstock
     """
     target = find_store()
-    refuse_missing(target)
-    run(_migrate(target))
+    scheme = target.store.partition(":")[0].lower()
+    if scheme in _DATABASES:
+        run(_migrate_database(target.store, scheme))
+    else:
+        refuse_missing(target)
+        run(_migrate_folder(target))
 
 
-async def _migrate(target: Target) -> None:
+async def _migrate_database(url: str, engine: str) -> None:
+    # Only who has a store in a database loads what is needed for it.
+    from penstock.storage.sql.migrations import migrate as migrate_database  # noqa: PLC0415
+
+    done = await migrate_database(url)
+    store = mask_password(url)
+    if choices().json:
+        printing.document(
+            {
+                "store": store,
+                "engine": engine,
+                "format": done.after,
+                "migrated": bool(done.applied),
+                "before": done.before,
+                "applied": list(done.applied),
+            }
+        )
+    elif done.applied:
+        click.echo(
+            f"{store} had schema {done.before} and has schema {done.after}, the present one: "
+            f"applied {', '.join(done.applied)}"
+        )
+    else:
+        click.echo(f"{store} has schema {done.after}, the present one: nothing to do")
+
+
+async def _migrate_folder(target: Target) -> None:
     async with open_store(target) as broker:
         capabilities = broker.engine.capabilities
     # Only a store that was opened tells its engine, and only this engine has formats.
     from penstock.storage.keyvalue.core import FORMAT_VERSION  # noqa: PLC0415
 
+    store = mask_password(target.store)
     if choices().json:
         printing.document(
             {
-                "store": target.store,
+                "store": store,
                 "engine": capabilities.engine,
                 "format": FORMAT_VERSION,
                 "migrated": False,
@@ -50,6 +93,6 @@ async def _migrate(target: Target) -> None:
         )
         return
     click.echo(
-        f"{target.store} ({capabilities.engine}) has format {FORMAT_VERSION}, the present one: "
+        f"{store} ({capabilities.engine}) has format {FORMAT_VERSION}, the present one: "
         "nothing to do"
     )

@@ -61,7 +61,7 @@ _URL = _shared("--url", metavar="URL", help="The server to talk to, such as http
 _STORE = _shared(
     "--store",
     metavar="URL",
-    help="The store to open directly, without a server: rocksdb:///path.",
+    help="The store to open directly, without a server: rocksdb:///path, or a database.",
 )
 _TENANT = _shared(
     "--tenant", metavar="NAME", help="Whose queues, on a store; a server knows by the credential."

@@ -16,9 +16,8 @@ from penstock.cli import printing
 from penstock.cli.options import choices, printing_options
 from penstock.cli.starting import next_steps
 from penstock.cli.target import settings
-from penstock.model.clock import SystemClock
+from penstock.model.secrets import mask_password
 from penstock.settings import Setting, Settings, all_settings
-from penstock.settings.fields import mask_password
 
 if TYPE_CHECKING:
     from penstock.server.serve import Serving
@@ -111,7 +110,8 @@ async def _first_key(found: Settings, serving: Serving) -> str | None:
         return None
     from penstock.server.access import Keys  # noqa: PLC0415
 
-    made = await Keys(serving.broker.engine, SystemClock()).first()
+    engine = serving.broker.engine
+    made = await Keys(engine, engine.clock).first()
     return None if made is None else made.key
 
 

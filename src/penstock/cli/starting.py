@@ -10,8 +10,8 @@ import sys
 from shlex import quote
 from typing import Final
 
+from penstock.model.secrets import mask_password
 from penstock.settings import Settings
-from penstock.settings.fields import mask_password
 from penstock.version import VERSION
 
 __all__ = ["next_steps"]

@@ -21,7 +21,15 @@ from penstock.settings import Loaded, Settings, load_settings
 if TYPE_CHECKING:
     from penstock.broker import BrokerOptions
 
-__all__ = ["Target", "broker_options", "find_store", "find_target", "refuse_missing", "settings"]
+__all__ = [
+    "Target",
+    "broker_options",
+    "find_store",
+    "find_target",
+    "refuse_missing",
+    "settings",
+    "store_path",
+]
 
 
 class Target(Struct, frozen=True, kw_only=True):
@@ -89,8 +97,18 @@ def broker_options(found: Settings) -> BrokerOptions:
 
 def refuse_missing(target: Target) -> None:
     """Opening a store creates it; a command that only looks should not."""
-    parts = urlsplit(target.store)
-    if target.url is not None or parts.scheme != "rocksdb":
-        return
-    if parts.path and not Path(unquote(parts.path)).exists():
+    path = store_path(target)
+    if path is not None and not path.exists():
         raise StoreUnavailable(f"There is no store at {target.store}.", field="store")
+
+
+def store_path(target: Target) -> Path | None:
+    """The folder of the store; None for a server, a database, and a URL that names no folder."""
+    try:
+        parts = urlsplit(target.store)
+    except ValueError:
+        # Whoever opens it says what is wrong with it.
+        return None
+    if target.url is not None or parts.scheme != "rocksdb" or not parts.path:
+        return None
+    return Path(unquote(parts.path))

@@ -104,7 +104,7 @@ async def _open_and_serve(
     )
     opening = perf_counter()
     async with open_store(settings.store, options=options) as broker:
-        access = open_access(settings, broker.engine, options.engine.clock)
+        access = open_access(settings, broker.engine, broker.engine.clock)
         metrics.watch(broker.engine, lambda: broker.keepers, opened_s=perf_counter() - opening)
         service = Service(broker, access, metrics, limits=_limits(settings))
         application = Application(service, (*NATIVE, *HEALTH))

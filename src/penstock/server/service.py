@@ -52,7 +52,7 @@ class Service:
         request_prefix: str = "",
     ) -> None:
         self.broker = broker
-        self._clock = broker.options.engine.clock
+        self._clock = broker.engine.clock
         self.access = access
         self.metrics = metrics
         self.limits = ServiceLimits() if limits is None else limits
@@ -74,7 +74,7 @@ class Service:
         """The OpenAPI document."""
 
     def now(self) -> int:
-        """The time, by the clock that the broker goes by."""
+        """The time, by the clock that the store goes by."""
         return self._clock.now()
 
     @property

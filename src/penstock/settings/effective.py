@@ -11,7 +11,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from penstock.settings.fields import FILE_SUFFIX, MASK, Setting, all_settings, mask_password
+from penstock.model.secrets import MASK, mask_password
+from penstock.settings.fields import FILE_SUFFIX, Setting, all_settings
 from penstock.settings.loading import Loaded
 from penstock.settings.sources import Source
 

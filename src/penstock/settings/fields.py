@@ -7,7 +7,6 @@ checked by whoever uses it.
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -17,17 +16,13 @@ from msgspec import Meta, Struct
 from msgspec.structs import fields
 
 from penstock.model.limits import MAX_PAYLOAD_BYTES, MAX_TIME_MS, Limits
+from penstock.model.secrets import MASK, mask_password
 
-__all__ = ["FILE_SUFFIX", "MASK", "PREFIX", "Setting", "Settings", "all_settings", "mask_password"]
+__all__ = ["FILE_SUFFIX", "PREFIX", "Setting", "Settings", "all_settings"]
 
 PREFIX: Final = "PENSTOCK_"
 #: The setting ``jwt_secret`` may be given as ``jwt_secret_file``: the path of a file that holds it.
 FILE_SUFFIX: Final = "_file"
-
-#: What stands for a secret wherever settings are shown.
-MASK: Final = "***"
-#: The password in a URL such as postgresql://user:password@host/name.
-_PASSWORD: Final = re.compile(r"(?<=://)([^/@:\s]*):[^/\s]*(?=@)")
 
 #: A body is read into memory whole.
 _MAX_BODY_BYTES: Final = 4 * 1024**3
@@ -232,11 +227,6 @@ class Setting(Struct, frozen=True, kw_only=True):
     def flag(self) -> str:
         """The name of its flag."""
         return "--" + self.name.replace("_", "-")
-
-
-def mask_password(url: str) -> str:
-    """The URL without the password that it may hold."""
-    return _PASSWORD.sub(rf"\1:{MASK}", url)
 
 
 @cache

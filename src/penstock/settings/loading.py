@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from penstock.errors import BadName, BadSetting
 from penstock.model.limits import check_name, shown
-from penstock.settings.fields import FILE_SUFFIX, Setting, Settings, all_settings, mask_password
+from penstock.model.secrets import mask_password
+from penstock.settings.fields import FILE_SUFFIX, Setting, Settings, all_settings
 from penstock.settings.sources import (
     Given,
     Source,

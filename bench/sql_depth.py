@@ -1,0 +1,137 @@
+"""Depth in a database: claim and ack at the head of a thousand and of a million waiting messages.
+
+Payloads have 100 bytes and are published a thousand at a time, so that a million is there soon.
+Messages that were published together are one row of delivery state; to have a million rows too,
+which is what a million publishes of one message leave, the second figure takes them apart first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Final
+
+from bench.measuring import Figure
+from bench.sql_stores import BATCH, DIALECTS, QUEUE, TENANT, ack, figure, make_queue, store
+from penstock import NewMessage
+from penstock.storage.contract import Engine
+from penstock.storage.engines import open_engine
+from tests.databases import Server
+
+__all__ = ["depth"]
+
+SHALLOW: Final = 1_000
+#: Messages in a publish while a queue is filled.
+_FILL: Final = 1_000
+#: Publishes under way at a time while a queue is filled.
+_FILLERS: Final = 4
+#: Claimed and acked in a round, and refilled: the depth stays what it is.
+_ROUND: Final = 10_000
+_BYTES: Final = 100
+
+#: Moves what is published to one queue to another that has a row for every message. A run of one
+#: member names it by its index, in 16 bits.
+_TAKE_APART: Final = {
+    "postgresql": """
+        INSERT INTO penstock_run
+        SELECT {to}, phase, rank, place + i, segment, 1, until, partition_key, consumer,
+            decode(lpad(to_hex((((place + i) & 255) << 8 | ((place + i) >> 8 & 63))::integer),
+                4, '0'), 'hex'), life
+        FROM penstock_run, generate_series(0, size - 1) AS i
+        WHERE queue = {source};
+        DELETE FROM penstock_run WHERE queue = {source}""",
+    "mysql": """
+        INSERT INTO penstock_run
+        SELECT {to}, phase, `rank`, place + seq, segment, 1, until, partition_key, consumer,
+            unhex(lpad(hex(((place + seq) & 255) << 8 | ((place + seq) >> 8 & 63)), 4, '0')), life
+        FROM penstock_run JOIN seq_0_to_4095 ON seq < size
+        WHERE queue = {source};
+        DELETE FROM penstock_run WHERE queue = {source}""",
+}
+
+
+async def depth(server: Server, dialect: str, rounds: int, deep: int) -> list[Figure]:
+    """Published together, and one by one."""
+    name = f"{DIALECTS[dialect]}: claim + ack at {deep:,} waiting, of {SHALLOW:,}"
+    figures = []
+    for apart in (False, True):
+        async with store(server, "depth") as url:
+            engine = await open_engine(url)
+            filling = _Filling(server, engine, dialect, apart=apart)
+            await filling.prepare()
+            pairs = await _measure(filling, engine, rounds, deep)
+            await engine.close()
+        how = "published one by one" if apart else "published by 1,000"
+        figures.append(figure(f"{name}, {how}", 0.8, pairs))
+    return figures
+
+
+async def _measure(
+    filling: _Filling, engine: Engine, rounds: int, deep: int
+) -> list[tuple[float, float]]:
+    await filling.fill("deep", deep)
+    pairs = []
+    for _ in range(rounds):
+        slow = await _drain(engine, "deep", min(_ROUND, deep))
+        await filling.fill("deep", min(_ROUND, deep))
+        pairs.append((slow, await _shallow(filling, engine)))
+    return pairs
+
+
+async def _shallow(filling: _Filling, engine: Engine) -> float:
+    """As many messages, never more than a thousand waiting."""
+    rates = []
+    for _ in range(_ROUND // SHALLOW):
+        await filling.fill("shallow", SHALLOW)
+        rates.append(await _drain(engine, "shallow", SHALLOW))
+    return len(rates) / sum(1 / value for value in rates)
+
+
+async def _drain(engine: Engine, queue: str, count: int) -> float:
+    """Claim and ack so many; the rate."""
+    begin = time.perf_counter()
+    done = 0
+    while done < count:
+        deliveries = await engine.claim(TENANT, queue, "bench", BATCH, None)
+        if not deliveries:
+            raise AssertionError(f"{queue} is empty after {done} messages")
+        done += await ack(engine, queue, deliveries)
+    return done / (time.perf_counter() - begin)
+
+
+class _Filling:
+    """Fills queues, with messages that share rows or with some that have one each."""
+
+    def __init__(self, server: Server, engine: Engine, dialect: str, *, apart: bool) -> None:
+        self._server = server
+        self._engine = engine
+        self._dialect = dialect
+        self._apart = apart
+        self._bodies = [os.urandom(_BYTES) for _ in range(_FILL)]
+
+    async def prepare(self) -> None:
+        for queue in ("deep", "shallow"):
+            # What is taken apart is published to the queue that the store has already.
+            topic = "nothing" if self._apart else queue
+            await make_queue(self._engine, queue, f"topic = '{topic}'")
+
+    async def fill(self, queue: str, count: int) -> None:
+        starts = iter(range(0, count, _FILL))
+        topic = QUEUE if self._apart else queue
+
+        async def publish() -> None:
+            for start in starts:
+                bodies = self._bodies[: min(_FILL, count - start)]
+                messages = [NewMessage(one) for one in bodies]
+                await self._engine.publish(TENANT, topic, messages)
+
+        await asyncio.gather(*(publish() for _ in range(_FILLERS)))
+        if self._apart:
+            await asyncio.to_thread(self._take_apart, queue)
+
+    def _take_apart(self, queue: str) -> None:
+        rows = self._server.sql("SELECT name, number FROM penstock_queue", "depth")
+        numbers = {name: int(number) for name, number in rows}
+        statement = _TAKE_APART[self._dialect].format(to=numbers[queue], source=numbers[QUEUE])
+        self._server.sql(statement, "depth")

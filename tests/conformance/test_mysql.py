@@ -1,0 +1,7 @@
+"""The SQL engine on MariaDB."""
+
+from penstock.testing.conformance import *  # noqa: F403
+from penstock.testing.conformance import engine_factory
+from tests.databases import store_opener
+
+open_engine = engine_factory(store_opener("mysql"))

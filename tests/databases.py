@@ -1,0 +1,293 @@
+"""Private PostgreSQL and MariaDB servers, and empty stores in them.
+
+Servers are set up as unlike a developer's machine as is usual elsewhere: PostgreSQL sorts text as
+people do, MariaDB takes it for latin1, and the store's user may do nothing beyond its database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Awaitable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from penstock.storage.contract import Engine, EngineOptions
+from penstock.storage.engines import open_engine
+from penstock.storage.sql.migrations import migrate
+from penstock.testing.opening import Opener
+from tests.private_server import PASSWORD, START_S, STOP_S, USER, Server, binary
+
+__all__ = [
+    "PASSWORD",
+    "USER",
+    "MariaDB",
+    "PostgreSQL",
+    "Server",
+    "server",
+    "store_opener",
+    "store_url",
+]
+
+
+class PostgreSQL(Server):
+    """PostgreSQL, the newest that is installed."""
+
+    SCHEME = "postgresql"
+    USERS = ("postgres", "nobody")
+    STOP = signal.SIGINT
+    ABANDON = signal.SIGQUIT
+
+    def __init__(self, *, fsync: bool = False) -> None:
+        self._bin = _postgresql_bin()
+        super().__init__(fsync=fsync)
+
+    def _install(self) -> None:
+        self._run(
+            [
+                *(str(self._bin / "initdb"), "--no-sync", "--no-instructions"),
+                *("-D", str(self.data), "-U", "postgres", "-E", "UTF8", "--no-locale"),
+                *("--locale-provider=icu", "--icu-locale=en-US"),
+                *("--auth-local=trust", "--auth-host=scram-sha-256"),
+            ]
+        )
+
+    def _command(self) -> list[str]:
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": self.folder,
+            "max_connections": 200,
+            "shared_buffers": "128MB",
+            # In the data folder, where a killed server leaves nothing behind.
+            "dynamic_shared_memory_type": "mmap",
+            "timezone": "UTC",
+        }
+        if not self.fsync:
+            settings |= {"fsync": "off", "full_page_writes": "off"}
+            settings |= {"wal_level": "minimal", "max_wal_senders": 0}
+        flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        return [str(self._bin / "postgres"), "-D", str(self.data), *flags]
+
+    def _ready(self) -> bool:
+        with suppress(OSError):
+            lines = (self.data / "postmaster.pid").read_text().split("\n")
+            return lines[0] == str(self.pid) and len(lines) > 7 and lines[7].strip() == "ready"
+        return False
+
+    def _create_user(self) -> None:
+        self.sql(f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'")
+
+    def close(self) -> None:
+        if not self.running:
+            # A killed one leaves a segment of shared memory behind, by which it locks its data.
+            with suppress(OSError):
+                segment = (self.data / "postmaster.pid").read_text().split("\n")[6].split()[1]
+                subprocess.run(["ipcrm", "-m", segment], capture_output=True)
+        super().close()
+
+    def sql(self, statements: str, database: str | None = None) -> list[list[str]]:
+        output = self._run(
+            [
+                *(str(self._bin / "psql"), "-h", str(self.folder), "-p", str(self.port)),
+                *("-U", "postgres", "-d", database or "postgres", "-v", "ON_ERROR_STOP=1"),
+                *("-XqAt", "-F", "\t", "-c", statements),
+            ]
+        )
+        return [line.split("\t") for line in output.splitlines()]
+
+    def create_database(self, name: str) -> None:
+        self.sql(f'CREATE DATABASE "{name}" OWNER {USER}')
+
+    def drop_database(self, name: str) -> None:
+        self.sql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def kill_backends(self, database: str) -> None:
+        self.sql(_PG_KILL.format(database))
+
+    def tables(self, database: str) -> list[str]:
+        listing = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE 'penstock%'"
+        return [name for (name,) in self.sql(listing, database)]
+
+    def empty(self, database: str, tables: Iterable[str]) -> None:
+        # A fraction of the time of TRUNCATE, which makes new files for tables and indexes.
+        deletes = ";".join(f'DELETE FROM "{table}"' for table in tables)
+        unchecked = "SET session_replication_role = replica"
+        self.sql(f"{_PG_KILL.format(database)};{unchecked};{deletes}", database)
+
+
+_PG_KILL = """SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+    WHERE datname = '{}' AND pid <> pg_backend_pid() AND backend_type = 'client backend'"""
+
+
+class MariaDB(Server):
+    """MariaDB."""
+
+    SCHEME = "mysql"
+    USERS = ("mysql", "nobody")
+    STOP = signal.SIGTERM
+    ABANDON = signal.SIGKILL
+
+    def __init__(self, *, fsync: bool = False) -> None:
+        self._server = binary("mariadbd", "mariadb-server")
+        self._client = binary("mariadb", "mariadb-client")
+        super().__init__(fsync=fsync)
+
+    @property
+    def socket(self) -> Path:
+        """Where the administrator connects."""
+        return self.folder / "socket"
+
+    def _install(self) -> None:
+        self._run(
+            [
+                *(binary("mariadb-install-db", "mariadb-server"), "--no-defaults"),
+                *(f"--datadir={self.data}", "--skip-test-db", "--skip-name-resolve"),
+                *("--auth-root-authentication-method=normal", "--innodb-flush-method=nosync"),
+                *("--innodb-doublewrite=0", "--innodb-buffer-pool-size=16M"),
+                f"--innodb-log-file-size={self._log_file_size}",
+            ]
+        )
+
+    @property
+    def _log_file_size(self) -> str:
+        return "96M" if self.fsync else "48M"
+
+    def _command(self) -> list[str]:
+        settings = {
+            "datadir": self.data,
+            "socket": self.socket,
+            "pid-file": self.folder / "pid",
+            "bind-address": "127.0.0.1",
+            "port": self.port,
+            "max-connections": 200,
+            "innodb-buffer-pool-size": "128M",
+            "innodb-log-file-size": self._log_file_size,
+            "default-time-zone": "+00:00",
+        }
+        if not self.fsync:
+            settings |= {"innodb-flush-log-at-trx-commit": 2, "innodb-flush-method": "nosync"}
+            settings |= {"innodb-doublewrite": 0}
+        flags = [f"--{name}={value}" for name, value in settings.items()]
+        return [self._server, "--no-defaults", "--skip-name-resolve", *flags]
+
+    def _ready(self) -> bool:
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(START_S)
+            probe.connect(str(self.socket))
+            # The greeting; a killed server's socket is still there, but nobody behind it.
+            return bool(probe.recv(1))
+        return False
+
+    def _create_user(self) -> None:
+        self.sql(f"CREATE USER '{USER}'@'%' IDENTIFIED BY '{PASSWORD}'")
+
+    def sql(self, statements: str, database: str | None = None) -> list[list[str]]:
+        output = self._run(
+            [
+                *(self._client, "--no-defaults", f"--socket={self.socket}", "--user=root"),
+                *("-N", "-B", "-e", statements, *([database] if database else [])),
+            ]
+        )
+        return [line.split("\t") for line in output.splitlines()]
+
+    def create_database(self, name: str) -> None:
+        self.sql(f"CREATE DATABASE `{name}`; GRANT ALL ON `{name}`.* TO '{USER}'@'%'")
+
+    def drop_database(self, name: str) -> None:
+        self.kill_backends(name)
+        self.sql(f"DROP DATABASE IF EXISTS `{name}`")
+
+    def kill_backends(self, database: str) -> None:
+        doomed = self.sql(_MARIADB_KILL.format(database))
+        deadline = time.monotonic() + STOP_S
+        while doomed and any(one in doomed for one in self.sql(_MARIADB_CONNECTIONS)):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"connections to {database} do not end")
+
+    def tables(self, database: str) -> list[str]:
+        listing = "SELECT table_name FROM information_schema.tables WHERE table_schema = '{}'"
+        return [name for (name,) in self.sql(listing.format(database))]
+
+    def empty(self, database: str, tables: Iterable[str]) -> None:
+        self.kill_backends(database)
+        deletes = ";".join(f"DELETE FROM `{table}`" for table in tables)
+        self.sql(f"SET foreign_key_checks = 0;{deletes}", database)
+
+
+_MARIADB_CONNECTIONS = "SELECT id FROM information_schema.processlist"
+#: Who was connected; those who go by themselves in the meantime are no error.
+_MARIADB_KILL = """DELIMITER //
+BEGIN NOT ATOMIC
+    DECLARE CONTINUE HANDLER FOR 1094 DO 0;
+    SELECT id FROM information_schema.processlist WHERE db = '{0}';
+    FOR one IN (SELECT id FROM information_schema.processlist WHERE db = '{0}') DO
+        KILL one.id;
+    END FOR;
+END //"""
+
+
+# -- of this process -------------------------------------------------------------------
+
+_KINDS: dict[str, type[Server]] = {kind.SCHEME: kind for kind in (PostgreSQL, MariaDB)}
+_servers: dict[str, Server] = {}
+#: By URL, the tables that have rows of a store in them.
+_stores: dict[str, list[str]] = {}
+#: By dialect, the folder of the test whose store is open.
+_occupants: dict[str, Path] = {}
+
+
+def server(dialect: str) -> Server:
+    """The server of this process, ``postgresql`` or ``mysql``; it runs from the first call on.
+
+    Tests may kill it as they like: it is started again for the next one.
+    """
+    if dialect not in _servers:
+        _servers[dialect] = _KINDS[dialect]()
+    if not _servers[dialect].running:
+        _servers[dialect].start()
+    return _servers[dialect]
+
+
+def store_url(dialect: str, name: str = "store") -> str:
+    """An empty store. There is one of each name, and whoever still uses it is thrown out."""
+    found = server(dialect)
+    url = found.url(name)
+    if url in _stores:
+        found.empty(name, _stores[url])
+    else:
+        found.drop_database(name)
+        found.create_database(name)
+        _migrate(url)
+        _stores[url] = [table for table in found.tables(name) if "migration" not in table]
+    return url
+
+
+def store_opener(dialect: str) -> Opener:
+    """Opens an empty store for every folder that is new, and the same one for the same folder."""
+
+    def opener(options: EngineOptions, path: Path) -> Awaitable[Engine]:
+        if _occupants.get(dialect) != path:
+            store_url(dialect)
+            _occupants[dialect] = path
+        return open_engine(server(dialect).url("store"), options)
+
+    return opener
+
+
+def _migrate(url: str) -> None:
+    """As ``penstock migrate`` does, in a thread because this one may have a loop that runs."""
+    with ThreadPoolExecutor() as threads:
+        threads.submit(asyncio.run, migrate(url)).result()
+
+
+def _postgresql_bin() -> Path:
+    """The folder of PostgreSQL's programs."""
+    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")]
+    if found:
+        return max(found, key=lambda path: float(path.parent.name))
+    return Path(binary("postgres", "postgresql")).parent

@@ -1,0 +1,194 @@
+"""LISTEN and NOTIFY on a real PostgreSQL: who is heard, and what happens when the line is cut."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import asyncpg
+import pytest
+
+from penstock.storage.sql.postgresql import listening as module
+from penstock.storage.sql.postgresql.listening import NOTIFY, Listening, announcements
+from tests.databases import server
+
+#: Only a test that would hang for ever waits this long.
+HANG_S = 30.0
+DATABASE = "listening"
+
+
+@pytest.fixture(scope="module")
+def url() -> str:
+    found = server("postgresql")
+    found.drop_database(DATABASE)
+    found.create_database(DATABASE)
+    return found.url(DATABASE)
+
+
+class One:
+    """A server: what it hears."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.refuse = False
+        self.tries: asyncio.Queue[None] = asyncio.Queue()
+        self.listening = Listening(self._connect)
+        self.heard: asyncio.Queue[list[int]] = asyncio.Queue()
+
+    async def _connect(self) -> Any:
+        self.tries.put_nowait(None)
+        if self.refuse:
+            raise ConnectionRefusedError("not now")
+        return await asyncpg.connect(self._url)
+
+    async def start(self) -> None:
+        await self.listening.start(self._hear)
+
+    def _hear(self, queues: Sequence[int]) -> None:
+        self.heard.put_nowait(list(queues))
+
+    async def next(self) -> list[int]:
+        return await asyncio.wait_for(self.heard.get(), HANG_S)
+
+
+def hears(one: One) -> bool:
+    return one.listening.hears
+
+
+@pytest.fixture
+async def pair(url: str) -> AsyncIterator[tuple[One, One]]:
+    pair = One(url), One(url)
+    for one in pair:
+        await one.start()
+        # Whatever was said before was missed.
+        assert await one.next() == []
+    yield pair
+    for one in pair:
+        await one.listening.close()
+        await one.listening.close()
+
+
+async def test_the_others_hear_it(pair: tuple[One, One]) -> None:
+    a, b = pair
+    await a.listening.tell([1, 0xBEEF, 2**31 - 1])
+    assert await b.next() == [1, 0xBEEF, 2**31 - 1]
+    await b.listening.tell([5])
+    # Its own words came before that, and were passed by.
+    assert await a.next() == [5]
+    assert a.heard.empty()
+
+
+async def test_many_queues_take_several_words(pair: tuple[One, One]) -> None:
+    a, b = pair
+    queues = [2**31 - 1 - number for number in range(2500)]
+    assert all(len(said) < 8000 for said in announcements(queues))
+    await a.listening.tell(queues)
+    heard: list[int] = []
+    while len(heard) < len(queues):
+        heard += await b.next()
+    assert heard == queues
+
+
+async def test_all_hear_what_a_callers_own_transaction_says(
+    pair: tuple[One, One], url: str
+) -> None:
+    connection = await asyncpg.connect(url)
+    async with connection.transaction():
+        await connection.execute(NOTIFY, announcements([7, 8]))
+    for one in pair:
+        assert await one.next() == [7, 8]
+    await connection.close()
+
+
+async def test_what_no_server_says_is_passed_by(pair: tuple[One, One], url: str) -> None:
+    a, b = pair
+    connection = await asyncpg.connect(url)
+    for said in ("", "hello world", "-", "zz"):
+        await connection.execute(NOTIFY, [said])
+    await connection.close()
+    await a.listening.tell([1])
+    assert await b.next() == [1]
+
+
+async def test_a_lost_connection_is_made_again(pair: tuple[One, One]) -> None:
+    a, b = pair
+    server("postgresql").kill_backends(DATABASE)
+    for one in pair:
+        assert await one.next() == []
+        assert hears(one)
+    await a.listening.tell([3])
+    assert await b.next() == [3]
+
+
+async def test_without_a_connection_nobody_is_told_and_nobody_minds(url: str) -> None:
+    one = One(url)
+    await one.listening.tell([1])
+    one.refuse = True
+    await one.start()
+    assert not hears(one)
+    await one.listening.tell([1])
+    for _ in range(2):
+        await asyncio.wait_for(one.tries.get(), HANG_S)
+    one.refuse = False
+    assert await one.next() == []
+    assert hears(one)
+    await one.listening.close()
+    assert not hears(one)
+    await one.listening.tell([1])
+
+
+async def test_a_connection_that_breaks_while_telling(pair: tuple[One, One]) -> None:
+    a, b = pair
+    server("postgresql").kill_backends(DATABASE)
+    await a.listening.tell([1])
+    for one in pair:
+        assert await one.next() == []
+    await a.listening.tell([2])
+    assert await b.next() == [2]
+
+
+class Deaf:
+    """A connection that nobody is at the other end of any more."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.ended = False
+
+    def add_termination_listener(self, callback: object) -> None:
+        pass
+
+    async def add_listener(self, channel: str, callback: object) -> None:
+        assert channel == "penstock"
+
+    async def execute(self, statement: str, **_: object) -> None:
+        if statement == "SELECT 1":
+            self.asked.set()
+            raise TimeoutError
+
+    async def close(self, **_: object) -> None:
+        raise TimeoutError
+
+    def terminate(self) -> None:
+        self.ended = True
+
+
+async def test_a_connection_that_does_not_answer_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_ASK_EVERY_S", 0.01)
+    connections: list[Deaf] = []
+    two = asyncio.Event()
+
+    async def connect() -> Deaf:
+        connections.append(Deaf())
+        if len(connections) == 2:
+            two.set()
+        return connections[-1]
+
+    listening = Listening(connect)
+    await listening.start(lambda _: None)
+    await asyncio.wait_for(two.wait(), HANG_S)
+    assert connections[0].ended
+    await listening.close()
+    assert connections[1].ended

@@ -1,0 +1,262 @@
+"""Migrations on real servers: applied once by whoever comes first, finished after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.errors import StoreBusy, StoreError, StoreTooNew, StoreTooOld, StoreUnavailable
+from penstock.storage.sql import migrations
+from penstock.storage.sql.dialects import load_module
+from penstock.storage.sql.migrations import Migrated, check, known, migrate, read
+from penstock.storage.sql.schema import Migration
+from penstock.storage.sql.urls import parse
+from tests.databases import Server, server
+
+NAME = "migrating"
+DIALECTS = ["postgresql", "mysql"]
+
+
+@pytest.fixture(params=DIALECTS)
+def database(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server with an empty database."""
+    found = server(request.param)
+    found.drop_database(NAME)
+    found.create_database(NAME)
+    yield found
+    found.drop_database(NAME)
+
+
+def with_more(monkeypatch: pytest.MonkeyPatch, dialect: str, *texts: str) -> tuple[Migration, ...]:
+    """As if this Penstock had these migrations besides its own."""
+    have = known(dialect)
+    numbered = enumerate(texts, len(have) + 1)
+    every = (*have, *(read(f"{number:04}_more.sql", text) for number, text in numbered))
+    monkeypatch.setattr(migrations, "known", lambda _: every)
+    return every
+
+
+async def look(url: str) -> None:
+    """What opening a store does first."""
+    address = parse(url)
+    kind = {"postgresql": "PostgreSQL", "mysql": "MySQL"}[address.scheme]
+    opened = await getattr(load_module(address.scheme, "adapter"), kind).open(address)
+    try:
+        await check(opened)
+    finally:
+        await opened.close()
+
+
+def recorded(found: Server) -> list[list[str]]:
+    return found.sql("SELECT number, name FROM penstock_migration ORDER BY number", NAME)
+
+
+# -- files -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_dialect_has_the_same_migrations(dialect: str) -> None:
+    found = known(dialect)
+    assert [item.number for item in found] == list(range(1, len(found) + 1))
+    assert [item.name for item in found] == [item.name for item in known("postgresql")]
+    for item in found:
+        assert item.statements
+        assert not any(statement.endswith(";") for statement in item.statements)
+
+
+def test_a_script_is_split_where_a_line_ends_with_a_semicolon() -> None:
+    text = "-- One; and more;\nCREATE TABLE a (\n  -- x;\n  b int);  \n\nINSERT ';' a\n;\n-- end\n"
+    assert read("0007_x_y.sql", text).statements == ("CREATE TABLE a (\n  b int)", "INSERT ';' a")
+    assert (read("0007_x_y.sql", text).number, read("0007_x_y.sql", text).name) == (7, "0007_x_y")
+
+
+def test_a_checksum_is_of_the_statements_only() -> None:
+    one = read("0001_a.sql", "-- What it is\nCREATE TABLE a (b int);\n")
+    other = read("0001_b.sql", "CREATE TABLE a\n    (b int);")
+    assert one.checksum == other.checksum
+    assert one.checksum != read("0001_a.sql", "CREATE TABLE a (b text);").checksum
+
+
+# -- applying them ---------------------------------------------------------------------
+
+
+async def test_an_empty_database_is_refused_until_it_is_migrated(database: Server) -> None:
+    url = database.url(NAME)
+    with pytest.raises(StoreTooOld, match="has no schema of Penstock's") as caught:
+        await look(url)
+    assert "penstock migrate --store" in str(caught.value)
+    names = tuple(item.name for item in known(database.SCHEME))
+    assert await migrate(url) == Migrated(0, len(names), names)
+    assert await migrate(url) == Migrated(len(names), len(names), ())
+    assert recorded(database) == [[str(n), name] for n, name in enumerate(names, 1)]
+    await look(url)
+
+
+async def test_of_several_at_once_one_does_it_and_the_others_find_it_done(
+    database: Server,
+) -> None:
+    url = database.url(NAME)
+    done = await asyncio.gather(*(migrate(url) for _ in range(6)))
+    last = len(known(database.SCHEME))
+    assert sorted(item.before for item in done) == [0, *[last] * 5]
+    assert {item.after for item in done} == {last}
+    assert len(recorded(database)) == last
+
+
+async def test_an_older_schema_is_refused_and_brought_up_to_date(
+    database: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = database.url(NAME)
+    await migrate(url)
+    last = len(known(database.SCHEME))
+    with_more(monkeypatch, database.SCHEME, "CREATE TABLE penstock_more (a int);")
+    with pytest.raises(StoreTooOld, match=f"has schema {last}; this Penstock needs {last + 1}"):
+        await look(url)
+    assert await migrate(url) == Migrated(last, last + 1, (f"{last + 1:04}_more",))
+    await look(url)
+
+
+async def test_a_newer_schema_is_refused(database: Server) -> None:
+    url = database.url(NAME)
+    await migrate(url)
+    last = len(known(database.SCHEME))
+    database.sql(
+        "INSERT INTO penstock_migration (number, name, checksum, applied_at) "
+        f"VALUES ({last + 1}, 'x', 'y', 1)",
+        NAME,
+    )
+    for attempt in (look, migrate):
+        with pytest.raises(StoreTooNew, match=f"has schema {last + 1}.*knows schemas up to {last}"):
+            await attempt(url)
+
+
+async def test_a_migration_that_was_changed_afterwards_is_refused(database: Server) -> None:
+    url = database.url(NAME)
+    await migrate(url)
+    database.sql("UPDATE penstock_migration SET checksum = 'other' WHERE number = 1", NAME)
+    for attempt in (look, migrate):
+        with pytest.raises(StoreError, match="was changed after it was applied"):
+            await attempt(url)
+
+
+# -- failing in the middle -------------------------------------------------------------
+
+MORE = """
+CREATE TABLE penstock_one (a int);
+CREATE TABLE penstock_two (a int NOT NULL);
+ALTER TABLE penstock_two ADD COLUMN b int;
+CREATE INDEX penstock_two_b ON penstock_two (b);
+INSERT INTO penstock_two (a, b) VALUES (1, 2);
+UPDATE penstock_two SET a = a + 1;
+ALTER TABLE penstock_two DROP COLUMN b;
+DROP TABLE penstock_one;
+"""
+
+
+async def test_a_statement_that_fails_is_named(
+    database: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = database.url(NAME)
+    await migrate(url)
+    last = len(known(database.SCHEME))
+    broken = "CREATE TABLE penstock_one (a int);\nCREATE TABLE (a int);\n"
+    with_more(monkeypatch, database.SCHEME, broken)
+    with pytest.raises(StoreError, match=f"Statement 2 of migration {last + 1:04}_more failed"):
+        await migrate(url)
+    # What is in place in between is no schema to work with.
+    with pytest.raises(StoreTooOld):
+        await look(url)
+    if database.SCHEME == "postgresql":
+        assert "penstock_one" not in database.tables(NAME)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("crash", range(8))
+async def test_what_a_crash_left_half_done_is_finished_by_the_next(
+    database: Server, monkeypatch: pytest.MonkeyPatch, crash: int, after: bool
+) -> None:
+    """The connection is cut before or after a statement; nothing is lost and nothing done twice."""
+    url = database.url(NAME)
+    await migrate(url)
+    *_, more = with_more(monkeypatch, database.SCHEME, MORE)
+    cut = Cut(monkeypatch, database, more.statements[crash], after=after)
+    with pytest.raises(StoreUnavailable, match="run the migration again"):
+        await migrate(url)
+    assert cut.happened
+    with pytest.raises(StoreTooOld):
+        await look(url)
+    cut.over()
+    assert (await migrate(url)).applied == (more.name,)
+    assert database.sql("SELECT a FROM penstock_two", NAME) == [["2"]]
+    assert "penstock_one" not in database.tables(NAME)
+    assert await migrate(url) == Migrated(more.number, more.number, ())
+
+
+class Cut:
+    """Ends every connection to the database before or after a statement."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, found: Server, statement: str, *, after: bool
+    ) -> None:
+        self.happened = False
+        self._over = False
+        self._server = found
+        self._statement = statement
+        self._after = after
+        if found.SCHEME == "postgresql":
+            import asyncpg
+
+            kind, name = asyncpg.Connection, "execute"
+        else:
+            from penstock.storage.sql.mysql.link import Link
+
+            kind, name = Link, "plainly"
+        self._execute = getattr(kind, name)
+        cut = self
+
+        async def execute(connection: object, query: str, *args: object, **more: object) -> object:
+            return await cut.execute(connection, query, *args, **more)
+
+        monkeypatch.setattr(kind, name, execute)
+
+    async def execute(
+        self, connection: object, query: str, *args: object, **more: object
+    ) -> object:
+        wanted = query == self._statement and not self._over
+        if wanted and not self._after:
+            self._kill()
+        done = await self._execute(connection, query, *args, **more)
+        if wanted:
+            self._kill()
+        return done
+
+    def _kill(self) -> None:
+        self.happened = True
+        self._server.kill_backends(NAME)
+
+    def over(self) -> None:
+        self._over = True
+
+
+async def test_who_waits_too_long_for_another_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from penstock.storage.sql.postgresql import schema
+
+    monkeypatch.setitem(schema._SETTINGS, "lock_timeout", "50ms")
+    found = server("postgresql")
+    found.drop_database(NAME)
+    found.create_database(NAME)
+    import asyncpg
+
+    other = await asyncpg.connect(
+        host=str(found.folder), port=found.port, user="postgres", database=NAME
+    )
+    async with other.transaction():
+        await other.execute("SELECT pg_advisory_xact_lock($1)", schema._LOCK)
+        with pytest.raises(StoreBusy, match="Somebody else changes the schema"):
+            await migrate(found.url(NAME))
+    await other.close()
+    assert (await migrate(found.url(NAME))).before == 0

@@ -1,0 +1,237 @@
+"""No statement's cost grows with the backlog or with what is done (C4, S1, Q2, G1).
+
+Every statement that touches what grows is run, in the sessions that the engine has, with a million
+deliveries waiting, two hundred thousand done and a hundred thousand of everything else. What it
+reads has to stay in proportion to what it gives. In PostgreSQL, where a session plans a statement
+once, that has to hold for plans that were made while the store was still empty, for those made
+with a full store that was never analyzed, and for those made after it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from penstock.storage.sql.database import Database
+from penstock.storage.sql.dialects import load_module
+from penstock.storage.sql.migrations import migrate
+from penstock.storage.sql.statements import PARAMETER, load
+from penstock.storage.sql.urls import parse
+from tests.databases import Server, server
+from tests.unit.storage.sql.loaded import COLUMNS, LOAD, arguments
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+#: What grows: with the backlog, with history, with what producers name.
+_GROWING: Final = re.compile(r"penstock_(run|log|tally|id|key|newest|replayed)\b")
+#: A statement may read so many rows for each that it gives, and so many for nothing: those it
+#: deletes or writes over, and the tally between two sweeps.
+_PER_ROW: Final = 10
+_FOR_NOTHING: Final = 2_000
+#: Statements that do read what they concern, and why they may.
+_EXCUSED: Final = {
+    "date_ids": "changes the window of a topic, and with it every id that the topic has",
+    "partition_stats": "adds up the deliveries of an ordered queue by partition, for stats alone",
+}
+
+
+class Cost(NamedTuple):
+    """What a statement did."""
+
+    read: int
+    """Rows of indexes and tables."""
+    given: int
+    scanned: list[str]
+    """Tables that were read from one end to the other."""
+
+
+@asynccontextmanager
+async def _store(dialect: str) -> AsyncIterator[tuple[Server, Database]]:
+    """An empty store of its own, open."""
+    found = server(dialect)
+    found.drop_database("plans")
+    found.create_database("plans")
+    url = found.url("plans")
+    await migrate(url)
+    adapter = load_module(dialect, "adapter")
+    opened = await (adapter.PostgreSQL if dialect == "postgresql" else adapter.MySQL).open(
+        parse(url)
+    )
+    try:
+        yield found, opened
+    finally:
+        await opened.close()
+        found.drop_database("plans")
+
+
+def _statements(dialect: str) -> dict[str, str]:
+    return {name: text for name, text in sorted(load(dialect).items()) if _GROWING.search(text)}
+
+
+def _offenders(costs: dict[str, Cost]) -> dict[str, Cost]:
+    return {
+        name: cost
+        for name, cost in costs.items()
+        if (cost.scanned or cost.read > _PER_ROW * cost.given + _FOR_NOTHING)
+        and name not in _EXCUSED
+    }
+
+
+def test_the_rules_name_statements() -> None:
+    assert set(_EXCUSED) <= set(_statements("postgresql")) & set(_statements("mysql"))
+
+
+# -- PostgreSQL ------------------------------------------------------------------------
+
+
+async def test_postgresql() -> None:
+    async with _store("postgresql") as (found, database):
+        statements = _statements("postgresql")
+        async with _connection(database) as connection:
+            await _prepare(connection, statements)
+            await asyncio.to_thread(found.sql, LOAD["postgresql"], "plans")
+            assert _offenders(await _costs(connection, statements)) == {}
+            await _prepare(connection, statements)
+            assert _offenders(await _costs(connection, statements)) == {}
+            await connection.execute("ANALYZE")
+            await _prepare(connection, statements)
+            assert _offenders(await _costs(connection, statements)) == {}
+
+
+@asynccontextmanager
+async def _connection(database: Any) -> AsyncIterator[Any]:
+    async with database.reading() as session:
+        yield session._connection
+
+
+def _values(name: str, text: str) -> str:
+    """The arguments of EXECUTE."""
+    values = COLUMNS.get(name)
+    if values is None:
+        values = tuple(arguments(name, tuple(dict.fromkeys(PARAMETER.findall(text)))).values())
+    return f" ({', '.join(map(_literal, values))})" if values else ""
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, list):
+        return f"'{{{', '.join(map(_element, value))}}}'"
+    return "NULL" if value is None else f"'{_element(value)}'"
+
+
+def _element(value: object) -> str:
+    match value:
+        case None:
+            return "NULL"
+        case bytes():
+            return rf'"\\x{value.hex()}"'
+        case _:
+            return str(value)
+
+
+async def _prepare(connection: Any, statements: dict[str, str]) -> None:
+    """Have the session prepare the statements, and plan them as things are now."""
+    for name, text in statements.items():
+        # Parameters become numbers, as the adapter has it.
+        names = list(dict.fromkeys(PARAMETER.findall(text)))
+        numbered = text
+        for number, parameter in enumerate(names, 1):
+            numbered = re.sub(rf"(?<!:):{parameter}\b", f"${number}", numbered)
+        known = "SELECT count(*) FROM pg_prepared_statements WHERE name = $1"
+        if await connection.fetchval(known, name):
+            await connection.execute(f"DEALLOCATE {name}")
+        await connection.execute(f"PREPARE {name} AS {numbered}")
+        await connection.execute(f"EXPLAIN EXECUTE {name}{_values(name, text)}")
+
+
+async def _costs(connection: Any, statements: dict[str, str]) -> dict[str, Cost]:
+    """Run every statement by the plan that the session has; what it does is undone."""
+    costs = {}
+    for name, text in statements.items():
+        await connection.execute("BEGIN")
+        ((plan,),) = await connection.fetch(
+            f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {name}{_values(name, text)}"
+        )
+        await connection.execute("ROLLBACK")
+        costs[name] = _cost(json.loads(plan)[0]["Plan"])
+    return costs
+
+
+def _cost(plan: dict[str, Any]) -> Cost:
+    read = 0
+    scanned = []
+    for node in _nodes(plan):
+        table = node.get("Relation Name", "")
+        if "Scan" in node["Node Type"] and (table or "Index Name" in node):
+            removed = sum(rows for key, rows in node.items() if key.startswith("Rows Removed"))
+            read += (node["Actual Rows"] + removed) * node["Actual Loops"]
+            if node["Node Type"] == "Seq Scan" and _GROWING.search(table):
+                scanned.append(table)
+    return Cost(read, plan["Actual Rows"], scanned)
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from _nodes(below)
+
+
+# -- MariaDB ---------------------------------------------------------------------------
+
+
+async def test_mariadb() -> None:
+    async with _store("mysql") as (found, database):
+        await asyncio.to_thread(found.sql, LOAD["mysql"], "plans")
+        assert _offenders(await _mariadb_costs(database)) == {}
+        tables = ", ".join(f"penstock_{name}" for name in ("run", "log", "tally", "id", "key"))
+        await asyncio.to_thread(found.sql, f"ANALYZE TABLE {tables}", "plans")
+        assert _offenders(await _mariadb_costs(database)) == {}
+
+
+async def _mariadb_costs(database: Any) -> dict[str, Cost]:
+    costs = {}
+    for name, text in _statements("mysql").items():
+        async with database.transaction() as session:
+            link = await session._linked()
+            read = given = 0
+            scanned: list[str] = []
+            for sql, values in _bound(database._statements[name], name, text):
+                plan = (await link.execute(f"EXPLAIN {sql}", values)).rows or ()
+                scanned += _scanned(text, plan)
+                before = await _read_so_far(link)
+                reply = await link.execute(sql, values)
+                read += await _read_so_far(link) - before
+                given += len(reply.rows or ()) + max(reply.changed, 0)
+            await link.roll_back()
+        costs[name] = Cost(read, given, scanned)
+    return costs
+
+
+def _bound(statement: Any, name: str, text: str) -> list[tuple[str, Sequence[object]]]:
+    if "VALUES :rows" in text:
+        return list(statement.lots(list(zip(*COLUMNS[name], strict=True)), 1 << 20))
+    return [statement.bind(arguments(name, PARAMETER.findall(text)))]
+
+
+def _scanned(text: str, plan: Sequence[Sequence[Any]]) -> list[str]:
+    """Tables that the plan reads from one end to the other; they go by their aliases there."""
+    found = re.findall(r"(penstock_\w+)(?:\s+AS\s+(\w+))?", text)
+    aliases = {alias or table: table for table, alias in found}
+    return [
+        aliases[row[2]]
+        for row in plan
+        if row[1] != "INSERT"
+        and row[3] in {"ALL", "index"}
+        and _GROWING.search(aliases.get(row[2], ""))
+    ]
+
+
+async def _read_so_far(link: Any) -> int:
+    """Rows that this session has read, and a constant for asking."""
+    rows = (await link.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")).rows or ()
+    return sum(int(value) for _, value in rows)

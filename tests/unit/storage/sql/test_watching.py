@@ -1,0 +1,551 @@
+"""Watching: other servers are told, and what they did is heard or found (C5)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import cast
+
+import asyncpg
+import pytest
+
+import penstock
+from penstock import Broker
+from penstock.model.queue import QueuePolicy
+from penstock.storage.contract import EngineOptions, Listener
+from penstock.storage.sql import watching as module
+from penstock.storage.sql.catalog import Queue, Tenant
+from penstock.storage.sql.core import Core
+from penstock.storage.sql.database import Database, Lost
+from penstock.storage.sql.engine import SqlEngine
+from penstock.storage.sql.watching import Watch
+from penstock.testing.clock import FakeClock
+from tests.databases import server, store_url
+
+#: Only a test that would hang for ever waits this long.
+HANG_S = 20.0
+
+
+class FakeDatabase:
+    """Answers polls, and remembers them and what was told."""
+
+    def __init__(self) -> None:
+        self.hears = False
+        self.told: list[list[int]] = []
+        self.polls: list[tuple[float, list[int]]] = []
+        #: By queue: version, newest number, how many.
+        self.answers = {1: (1, 10, 2), 2: (1, 0, 0)}
+        self.failure: Exception | None = None
+        self.happened = asyncio.Event()
+        self.heard: Callable[[Sequence[int]], None] = lambda _: None
+        #: Holds what is being told back.
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def watch(self, heard: Callable[[Sequence[int]], None]) -> None:
+        self.heard = heard
+
+    async def tell(self, queues: Sequence[int]) -> None:
+        self.told.append(list(queues))
+        self.happened.set()
+        await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[FakeDatabase]:
+        yield self
+
+    async def fetch(self, statement: str, *, queues: list[int]) -> list[tuple[int, ...]]:
+        assert statement == "poll"
+        self.polls.append((asyncio.get_running_loop().time(), queues))
+        self.happened.set()
+        if self.failure is not None:
+            raise self.failure
+        return [(queue, *self.answers[queue]) for queue in queues if queue in self.answers]
+
+    async def until(self, done: Callable[[], object]) -> None:
+        """Wait until that is so, which it is after a poll or a word to others."""
+        async with asyncio.timeout(HANG_S):
+            while not done():
+                self.happened.clear()
+                await self.happened.wait()
+                await asyncio.sleep(0)
+
+    async def polled(self, count: int = 1) -> None:
+        """Wait for so many polls more, and for what the last of them led to."""
+        before = len(self.polls)
+        await self.until(lambda: len(self.polls) >= before + count)
+        await asyncio.sleep(0)
+
+
+class Ears(Listener):
+    """Remembers which queues were ready."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def ready(self, tenant: str, queue: str) -> None:
+        assert tenant == "acme"
+        self.heard.append(queue)
+
+    def take(self) -> list[str]:
+        heard, self.heard = self.heard, []
+        return heard
+
+
+@pytest.fixture
+async def database() -> FakeDatabase:
+    return FakeDatabase()
+
+
+@pytest.fixture
+async def core(database: FakeDatabase) -> Core:
+    clock = FakeClock()
+    core = Core(cast(Database, database), EngineOptions(clock=clock), clock)
+    names = {1: "a", 2: "b"}
+    queues = [
+        Queue(
+            number=number,
+            tenant="acme",
+            name=name,
+            policy=QueuePolicy(),
+            filter_version=1,
+            created_at=0,
+            cursor=None,
+            joining=False,
+            dead_paused=False,
+        )
+        for number, name in names.items()
+    ]
+    core.catalog.remember(Tenant(1, "acme", 1, queues, {}))
+    core.listener = Ears()
+    return core
+
+
+@pytest.fixture
+async def ears(core: Core) -> Ears:
+    assert isinstance(core.listener, Ears)
+    return core.listener
+
+
+@pytest.fixture
+async def watch(core: Core) -> AsyncIterator[Watch]:
+    watch = Watch(core)
+    await watch.start()
+    yield watch
+    await watch.close()
+
+
+# -- telling ---------------------------------------------------------------------------
+
+
+async def test_what_comes_together_is_told_together(watch: Watch, database: FakeDatabase) -> None:
+    database.gate.clear()
+    watch.spread({1})
+    await database.until(lambda: database.told)
+    watch.spread({2})
+    watch.spread({3, 2})
+    watch.spread({1})
+    database.gate.set()
+    await database.until(lambda: len(database.told) == 2)
+    assert database.told == [[1], [1, 2, 3]]
+
+
+async def test_nobody_waits_for_the_telling(watch: Watch, database: FakeDatabase) -> None:
+    database.gate.clear()
+    watch.spread({1})
+    assert not database.told
+    await database.until(lambda: database.told)
+    database.gate.set()
+
+
+async def test_what_could_not_be_told_is_let_go(
+    watch: Watch, database: FakeDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.failure = Lost("gone", committing=False)
+    with caplog.at_level(logging.WARNING, "penstock.storage"):
+        watch.spread({1})
+        await database.until(lambda: database.told)
+        database.failure = None
+        watch.spread({2})
+        await database.until(lambda: len(database.told) == 2)
+    assert database.told == [[1], [2]]
+    assert caplog.messages == ["other servers could not be told: gone"]
+
+
+async def test_closing_tells_what_is_left(core: Core, database: FakeDatabase) -> None:
+    watch = Watch(core)
+    await watch.start()
+    database.gate.clear()
+    watch.spread({1})
+    await database.until(lambda: database.told)
+    watch.spread({2})
+    closing = asyncio.create_task(watch.close())
+    await asyncio.sleep(0)
+    database.gate.set()
+    await closing
+    watch.spread({3})
+    await asyncio.sleep(0.01)
+    assert database.told == [[1], [2]]
+
+
+async def test_closing_does_not_wait_for_ever(
+    core: Core, database: FakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PARTING_S", 0.01)
+    watch = Watch(core)
+    await watch.start()
+    database.gate.clear()
+    watch.spread({1})
+    await database.until(lambda: database.told)
+    await watch.close()
+    await watch.close()
+
+
+# -- hearing ---------------------------------------------------------------------------
+
+
+async def test_what_is_heard_is_passed_on(
+    watch: Watch, core: Core, database: FakeDatabase, ears: Ears
+) -> None:
+    for queue in (1, 2):
+        core.timers.asked((queue, False), 0, 1000)
+        core.timers.asked((queue, True), 0, 1000)
+    database.heard([2])
+    assert ears.take() == ["b", "b.dlq"]
+    due = {
+        queue: core.timers.is_due((queue, dead), 1) for queue in (1, 2) for dead in (False, True)
+    }
+    assert due == {1: False, 2: True}
+
+
+async def test_a_queue_that_nobody_named_here_is_left_alone(
+    watch: Watch, database: FakeDatabase, ears: Ears
+) -> None:
+    database.heard([77, 1])
+    assert ears.take() == ["a", "a.dlq"]
+
+
+async def test_if_anything_may_have_been_missed_all_who_wait_look(
+    watch: Watch, database: FakeDatabase, ears: Ears
+) -> None:
+    database.heard(())
+    assert ears.take() == []
+    await watch.interested_in("acme", "b.dlq")
+    database.heard(())
+    assert ears.take() == ["b", "b.dlq"]
+
+
+async def test_after_closing_nothing_is_passed_on(
+    core: Core, database: FakeDatabase, ears: Ears
+) -> None:
+    watch = Watch(core)
+    await watch.start()
+    await watch.close()
+    database.heard([1])
+    assert ears.take() == []
+
+
+# -- polling ---------------------------------------------------------------------------
+
+
+async def test_nobody_waits_and_nothing_is_asked(watch: Watch, database: FakeDatabase) -> None:
+    await asyncio.sleep(0.05)
+    assert database.polls == []
+    await watch.interested_in("acme", "unknown")
+    await asyncio.sleep(0.05)
+    assert database.polls == []
+
+
+async def test_all_queues_are_one_statement(watch: Watch, database: FakeDatabase) -> None:
+    await watch.interested_in("acme", "a")
+    await watch.interested_in("acme", "b.dlq")
+    await database.polled()
+    assert [queues for _, queues in database.polls] == [[1, 2]]
+
+
+async def test_the_first_answer_is_a_change(
+    watch: Watch, database: FakeDatabase, ears: Ears
+) -> None:
+    watch.interested(1)
+    await database.polled()
+    assert ears.take() == ["a", "a.dlq"]
+    watch.interested(2)
+    await database.polled()
+    assert ears.take() == ["b", "b.dlq"]
+    watch.interested(1)
+    await database.polled(2)
+    assert ears.take() == []
+
+
+@pytest.mark.parametrize("answer", [(1, 11, 3), (1, 10, 3), (2, 10, 2), (1, 12, 1), None], ids=str)
+async def test_a_change_is_passed_on_once(
+    watch: Watch, database: FakeDatabase, ears: Ears, answer: tuple[int, int, int] | None
+) -> None:
+    watch.interested(1)
+    watch.interested(2)
+    await database.polled()
+    ears.take()
+    if answer is None:
+        del database.answers[1]
+    else:
+        database.answers[1] = answer
+    await database.polled()
+    assert ears.take() == ["a", "a.dlq"]
+    await database.polled(2)
+    assert ears.take() == []
+
+
+async def test_while_nothing_happens_it_is_asked_less_and_less(
+    watch: Watch, database: FakeDatabase
+) -> None:
+    watch.interested(1)
+    await database.polled(12)
+    times = [at for at, _ in database.polls]
+    gaps = [b - a for a, b in pairwise(times)]
+    # What a busy machine adds may hide that it grows, but cannot make it shorter.
+    assert gaps[-1] >= 0.2
+    assert all(gap >= 0.009 for gap in gaps)
+
+
+async def test_a_poll_that_takes_long_is_followed_by_a_longer_pause(
+    watch: Watch, database: FakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = database.fetch
+
+    async def slow(statement: str, *, queues: list[int]) -> list[tuple[int, ...]]:
+        await asyncio.sleep(0.04)
+        database.answers[1] = (1, len(database.polls), 0)
+        return await plain(statement, queues=queues)
+
+    monkeypatch.setattr(database, "fetch", slow)
+    watch.interested(1)
+    await database.polled(3)
+    times = [at for at, _ in database.polls]
+    assert times[2] - times[1] >= 0.2
+
+
+async def test_where_others_are_heard_it_is_only_a_net(
+    watch: Watch, database: FakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_NET_S", 0.1)
+    database.hears = True
+    watch.interested(1)
+    await database.polled(3)
+    watch.interested(2)
+    await database.polled(3)
+    times = [at for at, _ in database.polls]
+    assert min(b - a for a, b in pairwise(times)) >= 0.1
+    assert database.polls[-1][1] == [1, 2]
+
+
+async def test_interest_ends_and_begins_anew(
+    watch: Watch, database: FakeDatabase, ears: Ears, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch.interested(2)
+    monkeypatch.setattr(module, "_INTEREST_S", -1.0)
+    watch.interested(1)
+    await database.polled()
+    assert database.polls[-1][1] == [2]
+    monkeypatch.undo()
+    watch.interested(1)
+    await database.polled()
+    ears.take()
+    monkeypatch.setattr(module, "_INTEREST_S", -1.0)
+    watch.interested(1)
+    await database.polled()
+    monkeypatch.undo()
+    watch.interested(1)
+    await database.polled()
+    assert ears.take() == ["a", "a.dlq"]
+
+
+async def test_a_poll_that_fails_is_made_again(
+    watch: Watch,
+    database: FakeDatabase,
+    ears: Ears,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(module, "_FAILED_S", 0.01)
+    database.failure = Lost("gone", committing=False)
+    watch.interested(1)
+    with caplog.at_level(logging.WARNING, "penstock.storage"):
+        await database.polled(3)
+    assert caplog.messages == ["queues cannot be watched: gone"]
+    assert ears.take() == []
+    database.failure = None
+    await database.polled()
+    assert ears.take() == ["a", "a.dlq"]
+
+
+# -- servers of one database -----------------------------------------------------------
+
+
+@pytest.fixture(params=["postgresql", "mysql"])
+def dialect(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def pair(dialect: str) -> AsyncIterator[tuple[Broker, Broker]]:
+    url = store_url(dialect)
+    async with penstock.open(url) as a, penstock.open(url) as b:
+        await a.create_queue("q")
+        yield a, b
+
+
+async def resting(q: Broker, count: int) -> None:
+    """Wait until so many stand in line and none of them looks."""
+    async with asyncio.timeout(HANG_S):
+        lines = q._waiting._queues.values()
+        while sum(len(line._resting) for line in lines) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_c5_a_wait_ends_when_another_server_publishes(pair: tuple[Broker, Broker]) -> None:
+    a, b = pair
+    waiting = asyncio.create_task(a.claim("q", wait_ms=30_000))
+    await resting(a, 1)
+    await b.publish("q", b"x")
+    (delivery,) = await asyncio.wait_for(waiting, HANG_S)
+    assert delivery.payload == b"x"
+
+
+async def test_c5_a_wait_ends_when_another_server_nacks_and_when_it_resumes(
+    pair: tuple[Broker, Broker],
+) -> None:
+    a, b = pair
+    await b.publish("q", b"x")
+    (held,) = await b.claim("q")
+    waiting = asyncio.create_task(a.claim("q", wait_ms=30_000))
+    await resting(a, 1)
+    await b.nack(held, delay_ms=0)
+    (again,) = await asyncio.wait_for(waiting, HANG_S)
+    await b.pause("q")
+    await a.release(again)
+    waiting = asyncio.create_task(a.claim("q", wait_ms=30_000))
+    await resting(a, 1)
+    await b.resume("q")
+    assert await asyncio.wait_for(waiting, HANG_S)
+
+
+async def test_c5_dead_letters_are_heard_of(pair: tuple[Broker, Broker]) -> None:
+    a, b = pair
+    await b.publish("q", b"x")
+    (held,) = await b.claim("q")
+    waiting = asyncio.create_task(a.claim("q.dlq", wait_ms=30_000))
+    await resting(a, 1)
+    await b.reject(held, "no")
+    assert await asyncio.wait_for(waiting, HANG_S)
+
+
+async def test_c5_what_is_not_told_is_found(
+    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    monkeypatch.setattr(core_of(b), "spread", lambda _: None)
+    waiting = asyncio.create_task(a.claim("q", wait_ms=30_000))
+    await resting(a, 1)
+    await b.publish("q", b"x")
+    assert await asyncio.wait_for(waiting, HANG_S)
+
+
+async def test_c5_without_a_word_from_the_database_it_is_polled(
+    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    monkeypatch.setattr(type(core_of(a).database), "hears", False)
+    monkeypatch.setattr(core_of(b), "spread", lambda _: None)
+    for _ in range(5):
+        waiting = asyncio.create_task(a.claim("q", wait_ms=30_000))
+        await resting(a, 1)
+        await b.publish("q", b"x")
+        assert await asyncio.wait_for(waiting, HANG_S)
+
+
+async def test_c5_a_partition_that_is_let_go_of_is_found(
+    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    monkeypatch.setattr(core_of(b), "spread", lambda _: None)
+    await b.create_queue("o", ordering="partition")
+    for partition in ("x", "y"):
+        await b.publish("o", b"1", partition_key=partition)
+    assert len((await b.join("o", "b")).partitions) == 2
+    waiting = asyncio.create_task(a.claim("o", consumer="a", wait_ms=30_000))
+    await resting(a, 1)
+    # A consumer's next heartbeat brings what it owns to its share; no delivery moves.
+    assert len((await b.join("o", "b")).partitions) == 1
+    # Sooner than its own next heartbeat.
+    assert await asyncio.wait_for(waiting, 9)
+
+
+async def test_c5_waits_survive_that_every_connection_is_cut(
+    pair: tuple[Broker, Broker], dialect: str
+) -> None:
+    a, _ = pair
+    waiting = asyncio.create_task(a.claim("q", wait_ms=30_000))
+    await resting(a, 1)
+    server(dialect).kill_backends("store")
+    # A server that starts now is not concerned.
+    async with penstock.open(server(dialect).url("store"), keepers=False) as c:
+        await c.publish("q", b"x")
+    assert await asyncio.wait_for(waiting, HANG_S)
+
+
+async def test_waiting_costs_the_database_little(
+    pair: tuple[Broker, Broker], dialect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    await b.close()
+    queues = ["q", "r", "s"]
+    waits = []
+    for queue in queues:
+        await a.create_queue(queue)
+        waits.append(asyncio.create_task(a.claim(queue, wait_ms=30_000)))
+    await resting(a, len(queues))
+    # The first poll is a change, for which all of them look once more.
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(1.5)
+    count = statements_of(dialect, monkeypatch)
+    before, began = count(), loop.time()
+    await asyncio.sleep(2)
+    a_second = (count() - before) / (loop.time() - began)
+    for wait in waits:
+        wait.cancel()
+    await asyncio.wait(waits)
+    assert 0 < a_second / len(queues) < 5
+
+
+def statements_of(dialect: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """What tells how many statements the database was asked so far."""
+    if dialect == "mysql":
+        status = "SHOW GLOBAL STATUS LIKE 'Questions'"
+        # Each look at it costs a few itself: the client's, when it comes and goes.
+        return lambda: int(server(dialect).sql(status)[0][1])
+    count = 0
+
+    def counted(name: str) -> None:
+        plain = getattr(asyncpg.Connection, name)
+
+        async def call(*args: object, **options: object) -> object:
+            nonlocal count
+            count += 1
+            return await plain(*args, **options)
+
+        monkeypatch.setattr(asyncpg.Connection, name, call)
+
+    for name in ("execute", "fetch", "fetchval", "fetchrow", "executemany"):
+        counted(name)
+    return lambda: count
+
+
+def core_of(q: Broker) -> Core:
+    engine = q.engine
+    assert isinstance(engine, SqlEngine)
+    return engine._core
