@@ -56,11 +56,11 @@ async def test_e1_a_url_that_no_engine_answers_to(url: Any) -> None:
     with pytest.raises(BadUrl) as caught:
         await penstock.open(url)
     assert (caught.value.field, caught.value.status) == ("url", 400)
-    assert "rocksdb:///path/to/store, memory:// or http://" in str(caught.value)
+    assert "Use a URL such as rocksdb:///path/to/store, postgresql://" in str(caught.value)
 
 
 async def test_e1_the_schemes_there_are_are_named() -> None:
-    with pytest.raises(BadUrl, match="schemes are memory, rocksdb"):
+    with pytest.raises(BadUrl, match="schemes are memory, mysql, postgresql, rocksdb"):
         await penstock.open("redis://localhost")
 
 

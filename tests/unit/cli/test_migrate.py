@@ -110,6 +110,18 @@ def test_e1_a_server_refuses_to_start_without_a_schema(database: Server) -> None
     assert quote(PASSWORD, safe="") not in done.stdout + done.stderr
 
 
+def test_a_server_says_where_its_store_is_without_the_password(database: Server) -> None:
+    Shell(database.url(NAME))("migrate")
+    command = [*PENSTOCK, "serve", "--port", "0", "--json", "--store", database.url(NAME)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as serving:
+        assert serving.stdout is not None
+        assert json.loads(serving.stdout.readline())["store"] == masked(database)
+        serving.terminate()
+        _, log = serving.communicate(timeout=60)
+    assert serving.returncode == 0
+    assert quote(PASSWORD, safe="").encode() not in log
+
+
 def test_a_driver_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for dialect, driver, extra in (
         ("postgresql", "asyncpg", "postgres"),

@@ -8,7 +8,7 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 import msgspec
@@ -19,7 +19,7 @@ from penstock.filters import FilterIndex, parse
 from penstock.model.limits import DLQ_SUFFIX, MAX_ATTEMPTS, is_dead_letter
 from penstock.model.message import Offset
 from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, TopicPolicy
-from penstock.storage.sql.database import Database, Row, Session
+from penstock.storage.sql.database import Row, Session
 
 __all__ = ["Catalog", "Queue", "Tenant", "encode_policy"]
 
@@ -133,8 +133,11 @@ _PLAIN_TOPIC: Final = TopicPolicy()
 class Catalog:
     """Every tenant that was asked for, in the version that was seen last."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(
+        self, reading: Callable[[Callable[[Session], Awaitable[Tenant]]], Awaitable[Tenant]]
+    ) -> None:
+        #: Runs what reads, again where a connection was lost.
+        self._reading = reading
         self._tenants: dict[str, Tenant] = {}
         self._by_queue: dict[int, tuple[str, str]] = {}
 
@@ -145,8 +148,7 @@ class Catalog:
 
     async def reload(self, name: str) -> Tenant:
         """The tenant as it is now."""
-        async with self._database.transaction() as session:
-            return self.remember(await read_tenant(session, name))
+        return self.remember(await self._reading(lambda session: read_tenant(session, name)))
 
     def remember(self, tenant: Tenant) -> Tenant:
         """Keep what was read."""
@@ -154,6 +156,10 @@ class Catalog:
         for queue in tenant.queues.values():
             self._by_queue[queue.number] = (tenant.name, queue.name)
         return tenant
+
+    def forget(self, name: str) -> None:
+        """What is remembered of the tenant holds no longer."""
+        self._tenants.pop(name, None)
 
     def name_of(self, queue: int) -> tuple[str, str] | None:
         """Tenant and name of a queue's number, if it was ever seen."""

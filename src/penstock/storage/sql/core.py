@@ -10,10 +10,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final, TypeVar
 
-from penstock.errors import CommitFailed, PenstockError, StoreBusy, StoreClosed
+from penstock.errors import (
+    CommitFailed,
+    PenstockError,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+)
 from penstock.model.clock import Clock
 from penstock.storage.contract import EngineOptions, Listener
 from penstock.storage.sql.catalog import Catalog, Tenant
@@ -40,7 +46,7 @@ class Core:
         self.database = database
         self.options = options
         self.clock = clock
-        self.catalog = Catalog(database)
+        self.catalog = Catalog(self.plainly)
         self.segments = Segments()
         self.timers = Timers()
         self.leases = Leases(0)
@@ -53,6 +59,8 @@ class Core:
         self.spread: Callable[[set[int]], None] = _nobody
         #: Transactions that were made again, by reason, for those who look after the service.
         self.repeated: dict[str, int] = {"conflict": 0, "connection": 0, "catalog": 0}
+        #: How many transactions were committed.
+        self.commits = 0
         self.closed = False
         self._settled = 0
 
@@ -97,12 +105,10 @@ class Core:
                 self.repeated["catalog"] += 1
                 await self.catalog.reload(tenant)
                 continue
-            except (Again, Lost) as error:
+            except (Again, Lost, StoreBusy) as error:
                 tries += 1
                 await self._recover(error, tries)
                 continue
-            if work.raised:
-                await self.catalog.reload(tenant)
             await self._committed(work, time.perf_counter() - began)
             return result
 
@@ -117,7 +123,7 @@ class Core:
                     rows = await session.fetch("find_tenant", name=tenant)
                     if rows and rows[0][1] == known.version:
                         return await look(session, known)
-            except (Again, Lost) as error:
+            except (Again, Lost, StoreBusy) as error:
                 tries += 1
                 await self._recover(error, tries)
                 continue
@@ -134,7 +140,7 @@ class Core:
             try:
                 async with opened as session:
                     return await act(session)
-            except (Again, Lost) as error:
+            except (Again, Lost, StoreBusy) as error:
                 tries += 1
                 await self._recover(error, tries)
 
@@ -152,7 +158,7 @@ class Core:
         if not rows or rows[0][1] != known.version + raised:
             raise _StaleCatalog
 
-    async def _recover(self, error: Again | Lost, tries: int) -> None:
+    async def _recover(self, error: Again | Lost | StoreBusy, tries: int) -> None:
         """Wait a moment before the next try, or give up with an error that says what to do."""
         if isinstance(error, Lost) and error.committing:
             raise CommitFailed(
@@ -163,6 +169,8 @@ class Core:
             self.floors.clear()
         self.repeated["connection" if isinstance(error, Lost) else "conflict"] += 1
         if tries >= _TRIES:
+            if isinstance(error, StoreBusy):
+                raise error
             raise StoreBusy(
                 f"The database did not let the call through in {tries} tries: {error}."
             ) from error
@@ -170,7 +178,13 @@ class Core:
 
     async def _committed(self, work: Work, seconds: float) -> None:
         """Remember what holds now, and tell whoever has to know."""
-        tenant = await self.catalog.tenant(work.tenant.name)
+        self.commits += 1
+        tenant = work.tenant
+        if work.raised:
+            self.catalog.forget(tenant.name)
+            # The call has succeeded, whatever becomes of the telling.
+            with suppress(StoreError):
+                tenant = await self.catalog.reload(tenant.name)
         for segment in work.appended:
             self.segments.remember(segment)
         if work.records:

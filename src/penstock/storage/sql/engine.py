@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
+from penstock.errors import StoreUnavailable
 from penstock.filters import Filter
 from penstock.model.delivery import (
     Delivery,
@@ -49,7 +50,7 @@ from penstock.storage.sql import (
 from penstock.storage.sql.claim import Claim, claim
 from penstock.storage.sql.clock import DatabaseClock, clock_for
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import Database
+from penstock.storage.sql.database import Again, Database, Lost
 from penstock.storage.sql.lanes import Call, Lanes
 from penstock.storage.sql.leases import Leases
 from penstock.storage.sql.publish import Publish, publish
@@ -61,8 +62,9 @@ __all__ = ["SqlEngine"]
 #: Tenant and queue.
 _Place: TypeAlias = tuple[str, str]
 
-#: Messages that one transaction publishes at most, if more than one call brings them.
-_MAX_PUBLISH: Final = 2_000
+#: Messages and KiB of payload that one transaction publishes at most, if more than one call
+#: brings them.
+_MAX_PUBLISH: Final = 4_000
 #: Deliveries that one transaction hands out or settles at most, if for more than one call.
 _MAX_CLAIM: Final = 2_000
 
@@ -85,12 +87,21 @@ class SqlEngine(Engine):
     @classmethod
     async def open(cls, database: Database, options: EngineOptions) -> SqlEngine:
         """The engine over a database whose schema was checked."""
-        clock = await clock_for(database, options.clock)
+        try:
+            clock = await clock_for(database, options.clock)
+        except (Again, Lost) as error:
+            raise StoreUnavailable(f"The database went away: {error}.", field="url") from error
         core = Core(database, options, clock)
-        rows = await core.plainly(lambda session: session.fetch("next_server"), transaction=True)
-        core.leases = Leases(int(rows[0][0]))
         engine = cls(core)
-        await engine._watch.start()
+        try:
+            rows = await core.plainly(
+                lambda session: session.fetch("next_server"), transaction=True
+            )
+            core.leases = Leases(int(rows[0][0]))
+            await engine._watch.start()
+        except BaseException:
+            await engine.close()
+            raise
         return engine
 
     @property
@@ -146,7 +157,8 @@ class SqlEngine(Engine):
         del durability  # The database's own is as good, and the reply says so.
         self._core.check_open()
         asked = Publish(topic, messages, batch_id)
-        return await self._publishes.call(tenant, asked, len(messages))
+        size = sum([len(message.payload) for message in messages])
+        return await self._publishes.call(tenant, asked, len(messages) + size // 1024)
 
     async def publish_within(
         self,

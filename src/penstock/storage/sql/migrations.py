@@ -22,7 +22,7 @@ from penstock.storage.sql.dialects import load_module
 from penstock.storage.sql.schema import Applied, Migration
 from penstock.storage.sql.urls import parse
 
-__all__ = ["Migrated", "check", "known", "migrate"]
+__all__ = ["Migrated", "check", "known", "migrate", "read"]
 
 _FILE: Final = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 _COMMENT: Final = re.compile(r"^\s*--.*\n?", re.MULTILINE)

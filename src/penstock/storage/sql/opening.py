@@ -2,49 +2,35 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from urllib.parse import SplitResult
 
-from penstock.errors import BadUrl
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.sql.database import Database
+from penstock.storage.sql.dialects import load_module
 from penstock.storage.sql.engine import SqlEngine
 from penstock.storage.sql.migrations import check
-from penstock.storage.sql.urls import Address, parse
+from penstock.storage.sql.urls import parse
 
 __all__ = ["open_mysql", "open_postgresql"]
 
 
 async def open_postgresql(url: SplitResult, options: EngineOptions) -> Engine:
     """``postgresql://user:password@host:port/database``."""
-    return await _open(url, options, "postgresql", "PostgreSQL", "postgres")
+    return await _open(url, options, "PostgreSQL")
 
 
 async def open_mysql(url: SplitResult, options: EngineOptions) -> Engine:
     """``mysql://user:password@host:port/database``."""
-    return await _open(url, options, "mysql", "MySQL", "mysql")
+    return await _open(url, options, "MySQL")
 
 
-async def _open(
-    url: SplitResult, options: EngineOptions, dialect: str, name: str, extra: str
-) -> Engine:
+async def _open(url: SplitResult, options: EngineOptions, name: str) -> Engine:
     address = parse(url.geturl())
-    database = await _connect(address, dialect, name, extra)
+    adapter = load_module(address.scheme, "adapter")
+    database: Database = await getattr(adapter, name).open(address)
     try:
         await check(database)
         return await SqlEngine.open(database, options)
     except BaseException:
         await database.close()
         raise
-
-
-async def _connect(address: Address, dialect: str, name: str, extra: str) -> Database:
-    try:
-        # Only who opens such a store needs the driver.
-        adapter = import_module(f"penstock.storage.sql.{dialect}.adapter")
-    except ImportError as error:
-        raise BadUrl(
-            f"The driver of {name} is not installed: pip install 'penstock[{extra}]'.", field="url"
-        ) from error
-    database: Database = await getattr(adapter, name).open(address)
-    return database

@@ -20,6 +20,7 @@ from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.keys import newest_entries
 from penstock.storage.sql.phases import DEAD, Phase, is_dead
+from penstock.storage.sql.retention import share
 from penstock.storage.sql.runs import Life, Mark, Run, segment_of
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.snapshots import snapshot
@@ -252,17 +253,9 @@ class _Replay:
         return not self._dead and expires_at is not None and expires_at <= self._work.now
 
     async def _bring_back(self, chosen: Sequence[_Candidate], phases: Sequence[Phase]) -> None:
-        seen = [candidate.item for candidate in chosen if candidate.item is not None]
-        held = {item.message_id: item for item in seen}
-        if not self._dry_run and seen:
-            # Whatever has gone elsewhere meanwhile is not there to be brought back.
-            held = await hold(self._work, seen, phases)
         moves: dict[tuple[int, Phase, Life], tuple[Run, list[int]]] = {}
         marks: list[tuple[int, bool, str, int]] = []
-        for message, item in chosen:
-            if item is not None and message.id not in held:
-                continue
-            run = None if item is None else held[message.id].run
+        for message, run in await self._hold(chosen, phases):
             phase, life = self._life(message, None if run is None else run.life)
             self._moved += 1
             if len(self._sample) < _SAMPLE:
@@ -282,6 +275,24 @@ class _Replay:
         await self._work.session.write("put_replayed", marks)
         if not self._dry_run:
             await self._work.write()
+
+    async def _hold(
+        self, chosen: Sequence[_Candidate], phases: Sequence[Phase]
+    ) -> list[tuple[Message, Run | None]]:
+        """The messages with the runs that they are in, locked; None: they are in the log only.
+
+        Left out is what has gone elsewhere, or left the log, since it was seen (G1).
+        """
+        if self._dry_run:
+            return [(message, None if item is None else item.run) for message, item in chosen]
+        seen = [item for _, item in chosen if item is not None]
+        held = await hold(self._work, seen, phases) if seen else {}
+        kept = await share(self._work.session, [one for one, item in chosen if item is None])
+        return [
+            (message, held[message.id].run if item is not None else None)
+            for message, item in chosen
+            if message.id in (kept if item is None else held)
+        ]
 
     def _life(self, message: Message, before: Life | None) -> tuple[Phase, Life]:
         """Where the delivery is after the replay, and its life: a new one, but for its history."""

@@ -21,6 +21,7 @@ from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.keys import newest_entries
 from penstock.storage.sql.phases import Phase
+from penstock.storage.sql.retention import share
 from penstock.storage.sql.runs import Life, Run, message_id, segment_of
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.work import Work
@@ -149,11 +150,15 @@ async def _assign(core: Core, work: Work, queue: Queue, entries: list[Message]) 
         work.session, work.tenant.number, [newest[i] for i in changed]
     )
     there = await _deliveries(work, queue, {segment_of(entry.id)[0] for entry in entries})
+    messages = [
+        current.get(newest[entry.id], entry) if entry.id in changed else entry for entry in entries
+    ]
     takes = parse(queue.policy.filter).matches
+    taken = [one for one in messages if one.id not in there and takes(one)]
+    kept = await share(work.session, taken)
     assigned = 0
-    for entry in entries:
-        message = current.get(newest[entry.id], entry) if entry.id in changed else entry
-        if message.id in there or not takes(message):
+    for message in taken:
+        if message.id in there or message.id not in kept:
             continue
         there.add(message.id)
         assigned += 1

@@ -261,9 +261,7 @@ def _unpack(data: bytes, size: int) -> Sequence[int]:
     return struct.unpack(f"<{size}H", data)
 
 
-def in_order(
-    runs: Sequence[Run], most: int | None = None
-) -> list[tuple[int, MessageId, Run, int]]:
+def in_order(runs: Sequence[Run], most: int | None = None) -> list[tuple[int, MessageId, Run, int]]:
     """Deliveries in claim order: rank, message id, its run, its index there (C4).
 
     With ``most`` no more than so many of each run, which is all that the first ``most`` can

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.model.limits import DLQ_SUFFIX, MAX_WAIT_MS
+from penstock.storage.sql.clock import DatabaseClock
 from penstock.storage.sql.core import Core
 
 __all__ = ["Watch"]
@@ -105,6 +106,9 @@ class Watch:
 
     def heard(self, queues: Sequence[int]) -> None:
         """Other servers say that these queues are ready; none: any may be."""
+        if not queues and isinstance(self._core.clock, DatabaseClock):
+            # The connection is another one, and so may be the machine at its other end.
+            self._core.clock.doubt()
         for queue in queues or tuple(self._watched):
             self._ready(queue)
 

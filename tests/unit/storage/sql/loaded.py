@@ -25,6 +25,8 @@ IDS: Final = 100_000
 #: Rows of the tally that the first queue has of each number, between two sweeps.
 TALLIES: Final = 100
 NOW: Final = 1_800_000_000_000
+#: What stands in MySQL for no time at all.
+NEVER: Final = (1 << 63) - 1
 #: As many as one call asks for.
 _SOME: Final = 100
 
@@ -188,7 +190,7 @@ LOAD: Final = {
         SELECT 1, {NOW} - {SEGMENTS} + seq, 10, 'heads', 'payloads' FROM seq_1_to_{SEGMENTS};
         INSERT INTO penstock_run
         SELECT 1, 0, 5, ((seq DIV 10 + 1) << 14) + seq MOD 10, seq DIV 10 + 1, 1,
-            IF(seq MOD 2 = 0, {NOW} + seq, NULL), NULL, NULL, x'0300', 'life'
+            IF(seq MOD 2 = 0, {NOW} + seq, {NEVER}), NULL, NULL, x'0300', 'life'
         FROM seq_0_to_{WAITING - 1};
         INSERT INTO penstock_run
         SELECT 1, 4, 5, ((seq DIV 10 + 1) << 14) + seq MOD 10, seq DIV 10 + 1, 1,
@@ -196,14 +198,14 @@ LOAD: Final = {
         FROM seq_0_to_{DONE - 1};
         INSERT INTO penstock_run
         SELECT 1, phases.seq, 5, ((i.seq + 1) << 14) + 11, i.seq + 1, 1,
-            IF(phases.seq <> 1, {NOW} + i.seq - 50, NULL), NULL, concat('c', i.seq MOD 10),
+            IF(phases.seq <> 1, {NOW} + i.seq - 50, {NEVER}), NULL, concat('c', i.seq MOD 10),
             x'0300', 'life'
         FROM seq_1_to_14 AS phases JOIN seq_0_to_{FEW - 1} AS i
         WHERE phases.seq IN (1, 2, 3, 5, 11, 12, 13, 14);
         INSERT INTO penstock_run
         SELECT 2, IF(seq < 200, 3, IF(seq < 400, 2, 0)), 5,
             ((seq DIV 10 + 1) << 14) + seq MOD 10, seq DIV 10 + 1, 1,
-            IF(seq < 400, {NOW} + seq, NULL), concat('p', lpad(seq MOD {PARTITIONS}, 3, '0')),
+            IF(seq < 400, {NOW} + seq, {NEVER}), concat('p', lpad(seq MOD {PARTITIONS}, 3, '0')),
             IF(seq < 200, 'c1', NULL), x'0300', 'life'
         FROM seq_0_to_{ORDERED - 1};
         INSERT INTO penstock_owner

@@ -10,11 +10,22 @@ from msgspec.structs import replace
 
 from penstock.model.delivery import Verdict
 from penstock.model.limits import CONSUMER_LEASE_MS
+from penstock.storage.contract import Listener
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.work import Work
 from penstock.testing.conformance.harness import TENANT, ids_of
-from penstock.testing.conformance.ready import Ear
 from tests.unit.storage.sql.ordered import Pair, core_of, fill, joined, opened_pair, ordered, sql
+
+
+class Ear(Listener):
+    """Hears whether a queue is ready."""
+
+    def __init__(self) -> None:
+        self.told = asyncio.Event()
+
+    def ready(self, tenant: str, queue: str) -> None:
+        if (tenant, queue) == (TENANT, "q"):
+            self.told.set()
 
 
 @pytest.fixture
@@ -88,9 +99,7 @@ async def test_c5_the_other_server_hears_of_a_freed_partition(pair: Pair) -> Non
     assert await pair.second.claim(consumer="y") == []
     ear = pair.second.engine.listener = Ear()
     await pair.first.engine.leave(TENANT, "q", "x")
-    async with asyncio.timeout(20):
-        while "q" not in ear.heard():
-            await asyncio.sleep(0.01)
+    await asyncio.wait_for(ear.told.wait(), 20)
     assert len(await pair.second.claim(consumer="y")) == 1
 
 

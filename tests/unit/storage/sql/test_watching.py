@@ -9,21 +9,17 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import cast
 
-import asyncpg
 import pytest
 
-import penstock
-from penstock import Broker
 from penstock.model.queue import QueuePolicy
 from penstock.storage.contract import EngineOptions, Listener
 from penstock.storage.sql import watching as module
 from penstock.storage.sql.catalog import Queue, Tenant
+from penstock.storage.sql.clock import DatabaseClock
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Database, Lost
-from penstock.storage.sql.engine import SqlEngine
 from penstock.storage.sql.watching import Watch
 from penstock.testing.clock import FakeClock
-from tests.databases import server, store_url
 
 #: Only a test that would hang for ever waits this long.
 HANG_S = 20.0
@@ -240,6 +236,16 @@ async def test_if_anything_may_have_been_missed_all_who_wait_look(
     assert ears.take() == ["b", "b.dlq"]
 
 
+async def test_a_new_connection_makes_the_clock_doubtful(
+    watch: Watch, core: Core, database: FakeDatabase
+) -> None:
+    core.clock = clock = DatabaseClock(cast(Database, database))
+    database.heard([1])
+    assert not clock._doubted.is_set()
+    database.heard(())
+    assert clock._doubted.is_set()
+
+
 async def test_after_closing_nothing_is_passed_on(
     core: Core, database: FakeDatabase, ears: Ears
 ) -> None:
@@ -312,6 +318,25 @@ async def test_while_nothing_happens_it_is_asked_less_and_less(
     assert all(gap >= 0.009 for gap in gaps)
 
 
+async def test_after_a_change_it_is_asked_often_again(
+    watch: Watch, database: FakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    plain = watch._rest
+
+    async def rest(pause: float, least: float) -> float:
+        pauses.append(pause)
+        return await plain(pause, least)
+
+    monkeypatch.setattr(watch, "_rest", rest)
+    watch.interested(1)
+    await database.polled(5)
+    assert pauses[-1] > pauses[1]
+    database.answers[1] = (1, 11, 3)
+    await database.polled(2)
+    assert min(pauses[-2:]) == pauses[1]
+
+
 async def test_a_poll_that_takes_long_is_followed_by_a_longer_pause(
     watch: Watch, database: FakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,171 +406,3 @@ async def test_a_poll_that_fails_is_made_again(
     database.failure = None
     await database.polled()
     assert ears.take() == ["a", "a.dlq"]
-
-
-# -- servers of one database -----------------------------------------------------------
-
-
-@pytest.fixture(params=["postgresql", "mysql"])
-def dialect(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-async def pair(dialect: str) -> AsyncIterator[tuple[Broker, Broker]]:
-    url = store_url(dialect)
-    async with penstock.open(url) as a, penstock.open(url) as b:
-        await a.create_queue("q")
-        yield a, b
-
-
-async def resting(q: Broker, count: int) -> None:
-    """Wait until so many stand in line and none of them looks."""
-    async with asyncio.timeout(HANG_S):
-        lines = q._waiting._queues.values()
-        while sum(len(line._resting) for line in lines) < count:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
-async def test_c5_a_wait_ends_when_another_server_publishes(pair: tuple[Broker, Broker]) -> None:
-    a, b = pair
-    waiting = asyncio.create_task(a.claim("q", wait_ms=30_000))
-    await resting(a, 1)
-    await b.publish("q", b"x")
-    (delivery,) = await asyncio.wait_for(waiting, HANG_S)
-    assert delivery.payload == b"x"
-
-
-async def test_c5_a_wait_ends_when_another_server_nacks_and_when_it_resumes(
-    pair: tuple[Broker, Broker],
-) -> None:
-    a, b = pair
-    await b.publish("q", b"x")
-    (held,) = await b.claim("q")
-    waiting = asyncio.create_task(a.claim("q", wait_ms=30_000))
-    await resting(a, 1)
-    await b.nack(held, delay_ms=0)
-    (again,) = await asyncio.wait_for(waiting, HANG_S)
-    await b.pause("q")
-    await a.release(again)
-    waiting = asyncio.create_task(a.claim("q", wait_ms=30_000))
-    await resting(a, 1)
-    await b.resume("q")
-    assert await asyncio.wait_for(waiting, HANG_S)
-
-
-async def test_c5_dead_letters_are_heard_of(pair: tuple[Broker, Broker]) -> None:
-    a, b = pair
-    await b.publish("q", b"x")
-    (held,) = await b.claim("q")
-    waiting = asyncio.create_task(a.claim("q.dlq", wait_ms=30_000))
-    await resting(a, 1)
-    await b.reject(held, "no")
-    assert await asyncio.wait_for(waiting, HANG_S)
-
-
-async def test_c5_what_is_not_told_is_found(
-    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a, b = pair
-    monkeypatch.setattr(core_of(b), "spread", lambda _: None)
-    waiting = asyncio.create_task(a.claim("q", wait_ms=30_000))
-    await resting(a, 1)
-    await b.publish("q", b"x")
-    assert await asyncio.wait_for(waiting, HANG_S)
-
-
-async def test_c5_without_a_word_from_the_database_it_is_polled(
-    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a, b = pair
-    monkeypatch.setattr(type(core_of(a).database), "hears", False)
-    monkeypatch.setattr(core_of(b), "spread", lambda _: None)
-    for _ in range(5):
-        waiting = asyncio.create_task(a.claim("q", wait_ms=30_000))
-        await resting(a, 1)
-        await b.publish("q", b"x")
-        assert await asyncio.wait_for(waiting, HANG_S)
-
-
-async def test_c5_a_partition_that_is_let_go_of_is_found(
-    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a, b = pair
-    monkeypatch.setattr(core_of(b), "spread", lambda _: None)
-    await b.create_queue("o", ordering="partition")
-    for partition in ("x", "y"):
-        await b.publish("o", b"1", partition_key=partition)
-    assert len((await b.join("o", "b")).partitions) == 2
-    waiting = asyncio.create_task(a.claim("o", consumer="a", wait_ms=30_000))
-    await resting(a, 1)
-    # A consumer's next heartbeat brings what it owns to its share; no delivery moves.
-    assert len((await b.join("o", "b")).partitions) == 1
-    # Sooner than its own next heartbeat.
-    assert await asyncio.wait_for(waiting, 9)
-
-
-async def test_c5_waits_survive_that_every_connection_is_cut(
-    pair: tuple[Broker, Broker], dialect: str
-) -> None:
-    a, _ = pair
-    waiting = asyncio.create_task(a.claim("q", wait_ms=30_000))
-    await resting(a, 1)
-    server(dialect).kill_backends("store")
-    # A server that starts now is not concerned.
-    async with penstock.open(server(dialect).url("store"), keepers=False) as c:
-        await c.publish("q", b"x")
-    assert await asyncio.wait_for(waiting, HANG_S)
-
-
-async def test_waiting_costs_the_database_little(
-    pair: tuple[Broker, Broker], dialect: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a, b = pair
-    await b.close()
-    queues = ["q", "r", "s"]
-    waits = []
-    for queue in queues:
-        await a.create_queue(queue)
-        waits.append(asyncio.create_task(a.claim(queue, wait_ms=30_000)))
-    await resting(a, len(queues))
-    # The first poll is a change, for which all of them look once more.
-    loop = asyncio.get_running_loop()
-    await asyncio.sleep(1.5)
-    count = statements_of(dialect, monkeypatch)
-    before, began = count(), loop.time()
-    await asyncio.sleep(2)
-    a_second = (count() - before) / (loop.time() - began)
-    for wait in waits:
-        wait.cancel()
-    await asyncio.wait(waits)
-    assert 0 < a_second / len(queues) < 5
-
-
-def statements_of(dialect: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """What tells how many statements the database was asked so far."""
-    if dialect == "mysql":
-        status = "SHOW GLOBAL STATUS LIKE 'Questions'"
-        # Each look at it costs a few itself: the client's, when it comes and goes.
-        return lambda: int(server(dialect).sql(status)[0][1])
-    count = 0
-
-    def counted(name: str) -> None:
-        plain = getattr(asyncpg.Connection, name)
-
-        async def call(*args: object, **options: object) -> object:
-            nonlocal count
-            count += 1
-            return await plain(*args, **options)
-
-        monkeypatch.setattr(asyncpg.Connection, name, call)
-
-    for name in ("execute", "fetch", "fetchval", "fetchrow", "executemany"):
-        counted(name)
-    return lambda: count
-
-
-def core_of(q: Broker) -> Core:
-    engine = q.engine
-    assert isinstance(engine, SqlEngine)
-    return engine._core

@@ -42,6 +42,8 @@ __all__ = ["MySQL"]
 _ROLLBACK_S: Final = 10
 #: Statements whose list is first reduced to what another one gives.
 _REDUCED: Final = {"forget_owners": ("empty_partitions", "partitions")}
+#: The ``until`` of a run that time never acts on.
+_NEVER: Final = (1 << 63) - 1
 #: In the transaction of a caller.
 _SAVEPOINT: Final = "penstock"
 _NO_SAVEPOINT: Final = 1305
@@ -128,8 +130,7 @@ class _Session(Session):
             places[queue, phase, rank].append(place)
         for (queue, phase, rank), there in places.items():
             await self.run("remove_runs", queue=queue, phase=phase, rank=rank, places=there)
-        in_order: list[RunRow] = sorted(runs, key=_place)
-        await self.write("put_runs", in_order)
+        await self.write("put_runs", [_timed(run) for run in sorted(runs, key=_place)])
         await self.write("count", counts)
         ((version,),) = await self.fetch("version", tenant=tenant)
         return int(version)
@@ -140,6 +141,10 @@ class _Session(Session):
 
 def _place(run: RunRow) -> Place:
     return run.queue, run.phase, run.rank, run.place
+
+
+def _timed(run: RunRow) -> RunRow:
+    return run._replace(until=_NEVER) if run.until is None else run
 
 
 class MySQL(Database):

@@ -41,6 +41,8 @@ _SETTINGS: Final = {
 }
 #: Statements that a session remembers; there are fewer.
 _STATEMENTS: Final = 500
+#: What a publish inside a caller's transaction goes back to if it is refused.
+_SAVEPOINT: Final = "penstock_publish"
 #: Seconds that a connection may stay unused.
 _IDLE_S: Final = 300.0
 
@@ -190,8 +192,16 @@ class PostgreSQL(Database):
         if connection.is_closed() or not connection.is_in_transaction():
             raise BadInput("connection has no transaction open.", field="connection")
         try:
-            async with connection.transaction():  # A savepoint, inside the caller's own.
+            await connection.execute(f"SAVEPOINT {_SAVEPOINT}")
+            try:
                 yield _Session(connection, self._statements, begun=True)
+            except BaseException:
+                if not connection.is_closed():
+                    await connection.execute(
+                        f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}; RELEASE SAVEPOINT {_SAVEPOINT}"
+                    )
+                raise
+            await connection.execute(f"RELEASE SAVEPOINT {_SAVEPOINT}")
         except Exception as error:  # noqa: BLE001  (raised again)
             _raise(error)
 

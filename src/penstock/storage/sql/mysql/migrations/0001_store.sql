@@ -73,7 +73,8 @@ CREATE TABLE penstock_run (
     place         BIGINT NOT NULL,
     segment       BIGINT NOT NULL,
     size          INT NOT NULL,
-    until         BIGINT,
+    -- The largest number where time never acts on the run: nulls would come first in the index.
+    until         BIGINT NOT NULL,
     -- Only what an ordered queue still has to deliver has a partition key here.
     partition_key VARBINARY(512),
     consumer      VARCHAR(132),
@@ -82,7 +83,7 @@ CREATE TABLE penstock_run (
     PRIMARY KEY (queue, phase, `rank`, place),
     KEY penstock_run_until (queue, phase, until),
     KEY penstock_run_segment (segment, queue),
-    KEY penstock_run_partition (queue, partition_key, phase, segment)
+    KEY penstock_run_partition (queue, partition_key, phase, segment, place)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- What stats adds up: one row a change, put together by the sweep.

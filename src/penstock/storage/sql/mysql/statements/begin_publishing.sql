@@ -2,4 +2,4 @@
 -- it, and readers stay below as long as it is open (L2): see tickets.py. As INSERT ... SELECT it
 -- waits for nobody: InnoDB reads the log without locks, and no counter is locked.
 INSERT INTO penstock_ticket (number, base)
-SELECT UUID_SHORT(), COALESCE(MAX(segment), 0) FROM penstock_log
+SELECT UUID_SHORT(), COALESCE((SELECT MAX(segment) FROM penstock_log), 0)

@@ -3,7 +3,7 @@
 SELECT tenant.name, tenant.version, queue.number, wanted.phase, (
     SELECT run.until
     FROM penstock_run AS run FORCE INDEX (penstock_run_until)
-    WHERE run.queue = queue.number AND run.phase = wanted.phase AND run.until IS NOT NULL
+    WHERE run.queue = queue.number AND run.phase = wanted.phase
     ORDER BY run.until
     LIMIT 1
 ) AS earliest
@@ -14,7 +14,7 @@ CROSS JOIN (
     UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 11 UNION ALL SELECT 12
     UNION ALL SELECT 13 UNION ALL SELECT 14
 ) AS wanted
-HAVING earliest <= :now OR (phase = 12 AND earliest IS NOT NULL)
+HAVING earliest <= :now OR (phase = 12 AND earliest < 9223372036854775807)
 UNION ALL
 SELECT tenant.name, tenant.version, queue.number, -1, consumer.deadline
 FROM penstock_consumer AS consumer

@@ -1,15 +1,17 @@
--- What is available in the first segments of each of these partitions, fresh and returned: one
--- look into the index a segment (C4). All runs of a segment are read, since they interleave.
+-- What is available in the first segments of each of these partitions, fresh and returned (C4).
+-- All runs of a segment are read, since they interleave.
 WITH RECURSIVE step (partition_key, phase, nth, segment) AS (
     SELECT
         owner.partition_key,
         wanted.phase,
         1,
         (
-            SELECT MIN(run.segment)
+            SELECT run.segment
             FROM penstock_run AS run FORCE INDEX (penstock_run_partition)
             WHERE run.queue = :queue
                 AND run.partition_key = owner.partition_key AND run.phase = wanted.phase
+            ORDER BY run.segment
+            LIMIT 1
         )
     FROM penstock_owner AS owner
     CROSS JOIN (SELECT 0 AS phase UNION ALL SELECT 1 AS phase) AS wanted
@@ -20,10 +22,12 @@ WITH RECURSIVE step (partition_key, phase, nth, segment) AS (
         step.phase,
         step.nth + 1,
         (
-            SELECT MIN(run.segment)
+            SELECT run.segment
             FROM penstock_run AS run FORCE INDEX (penstock_run_partition)
             WHERE run.queue = :queue AND run.partition_key = step.partition_key
                 AND run.phase = step.phase AND run.segment > step.segment
+            ORDER BY run.segment
+            LIMIT 1
         )
     FROM step
     WHERE step.segment IS NOT NULL AND step.nth < :most

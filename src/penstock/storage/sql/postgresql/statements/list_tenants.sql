@@ -1,8 +1,9 @@
--- Tenants that have a queue or a topic or have ever published, by name.
+-- Tenants that have a queue or a topic or have ever published, by name. One look into the log a
+-- tenant, however long it is.
 SELECT tenant.name
 FROM penstock_tenant AS tenant
 WHERE tenant.trimmed IS NOT NULL
     OR EXISTS (SELECT 1 FROM penstock_queue WHERE penstock_queue.tenant = tenant.number)
     OR EXISTS (SELECT 1 FROM penstock_topic WHERE penstock_topic.tenant = tenant.number)
-    OR EXISTS (SELECT 1 FROM penstock_log WHERE penstock_log.tenant = tenant.number)
+    OR (SELECT 1 FROM penstock_log WHERE penstock_log.tenant = tenant.number LIMIT 1) IS NOT NULL
 ORDER BY tenant.name

@@ -1,4 +1,7 @@
--- Segments of the tenant's log between two numbers, without payloads (L2).
-SELECT segment, published_at, heads FROM penstock_log
-WHERE tenant = :tenant AND segment >= :first AND segment <= :last
-ORDER BY segment LIMIT :most
+-- Segments of the tenant's log between two numbers, without payloads (L2). Rows are compared as a
+-- whole so that only the index over tenants and segments can serve it.
+SELECT segment, published_at, heads
+FROM penstock_log
+WHERE (tenant, segment) >= (:tenant, :first) AND (tenant, segment) <= (:tenant, :last)
+ORDER BY tenant, segment
+LIMIT :most
