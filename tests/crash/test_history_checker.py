@@ -24,6 +24,7 @@ from penstock.testing.history import (
     Scanned,
     Settle,
     Settled,
+    Unanswered,
     digest,
     read_history,
 )
@@ -193,6 +194,16 @@ def test_c2_a_lost_claim_explains_one_attempt() -> None:
     assert not laws(ONE, granted(), lost, later, runs=(6,))
     later = granted(receipt="5", attempts=4, at=500)
     assert laws(ONE, granted(), lost, later, runs=(6,)) == ["C2", "C2"]
+
+
+def test_c2_an_unanswered_claim_explains_one_attempt_at_once() -> None:
+    def after_one(queue: str, attempts: int) -> list[str]:
+        again = granted(receipt="5", attempts=attempts, at=500)
+        return laws(ONE, granted(), Claim(call=9, queue=queue), Unanswered(call=9), again)
+
+    assert not after_one("q", attempts=3)
+    assert after_one("q", attempts=4) == ["C2", "C2"]
+    assert after_one("another", attempts=3) == ["C2"]
 
 
 def test_c2_more_grants_than_max_attempts() -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
@@ -22,25 +21,9 @@ import pytest
 
 from penstock.client import Client, ClientOptions, connect
 from penstock.model.queue import Backoff
-from penstock.model.states import State
-from penstock.testing.checker import check
-from penstock.testing.history import (
-    Claim,
-    Claimed,
-    Found,
-    Granted,
-    HistoryEvent,
-    Logged,
-    Publish,
-    Published,
-    Refused,
-    Scanned,
-    Settled,
-    digest,
-    read_history,
-)
+from tests.judging import judge, scan, summary
+from tests.recording import QUEUE, Consumer, Doors, History, Producer
 from tests.service.nursery import Nursery
-from tests.service.recording import PAGE, QUEUE, Consumer, History, Producer
 from tests.service.serving import Serve, unused_port
 
 KILLS = int(os.environ.get("PENSTOCK_TEST_SERVER_KILLS", "30"))
@@ -65,16 +48,7 @@ async def test_nothing_that_was_acknowledged_is_lost_or_repeated(
             await _run(nursery, History(descriptor), serve.store, seed)
     finally:
         os.close(descriptor)
-    events = list(read_history(path.read_bytes().splitlines()))
-    violations = check(
-        events,
-        max_attempts={QUEUE: MAX_ATTEMPTS},
-        grant_number=lambda receipt: int(receipt.split("-")[2], 16),
-    )
-    for violation in violations[:20]:
-        print(violation)
-    print(summary(events))
-    assert not violations
+    events = judge(path, {QUEUE: MAX_ATTEMPTS})
     if KILLS >= 30:
         # A history in which nothing went wrong would prove nothing.
         assert min(summary(events).values()) > 0
@@ -97,11 +71,11 @@ async def _run(nursery: Nursery, history: History, store: str, seed: int) -> Non
         finished = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             publishing = [
-                group.create_task(Producer(client, history, f"p{n}", seed).run(finished))
+                group.create_task(Producer(Doors([client]), history, f"p{n}", seed).run(finished))
                 for n, client in enumerate(producers)
             ]
             consuming = [
-                group.create_task(Consumer(client, history, f"c{n}", seed).run())
+                group.create_task(Consumer(Doors([client]), history, f"c{n}", seed).run())
                 for n, client in enumerate(consumers)
             ]
             for kill in range(KILLS):
@@ -122,7 +96,7 @@ async def _run(nursery: Nursery, history: History, store: str, seed: int) -> Non
             # What they had asked for a moment ago may have been granted to nobody.
             await history.end_run()
             history.next_run()
-        last = Consumer(consumers[0], history, "last", seed)
+        last = Consumer(Doors([consumers[0]]), history, "last", seed)
         await last.drain()
         await scan(producers[0], history, drained=True)
     assert await nursery.stop() == 0
@@ -144,61 +118,3 @@ async def _create_queue(client: Client) -> None:
         # Small buckets, so that a few messages are many records.
         bucket_size=1,
     )
-
-
-async def scan(client: Client, history: History, *, drained: bool) -> None:
-    """Record the whole log and the whole queue; counts equal what is found (Q2)."""
-    offset, end = 0, await client.log_end()
-    while offset < end:
-        page = await client.read_log(offset, limit=PAGE, payloads=True)
-        offset = page.next_offset
-        for entry in page.entries:
-            assert entry.payload is not None
-            payload = digest(entry.payload)
-            history.record(Logged(scan=1, message=entry.message.id, payload=payload))
-    counts: Counter[State] = Counter()
-    for state in State:
-        cursor: str | None = None
-        while True:
-            found = await client.peek(QUEUE, state, limit=PAGE, cursor=cursor)
-            for item in found.items:
-                counts[state] += 1
-                history.record(
-                    Found(
-                        scan=1,
-                        queue=QUEUE,
-                        message=item.message.id,
-                        state=item.state,
-                        attempts=item.attempts,
-                    )
-                )
-            if (cursor := found.cursor) is None:
-                break
-    stats = await client.stats(QUEUE)
-    assert {state: getattr(stats, state) for state in State} == {s: counts[s] for s in State}
-    history.record(Scanned(scan=1, queue=QUEUE, drained=drained))
-
-
-def summary(events: list[HistoryEvent]) -> dict[str, int]:
-    """How much happened, and how much of what can go wrong did."""
-    kinds = Counter(type(event).__name__ for event in events)
-    begun = [event for event in events if isinstance(event, Publish)]
-    over = [event for event in events if isinstance(event, Published)]
-    run_of = {event.call: event.run for event in begun}
-    ended = {event.call for event in events if isinstance(event, Published | Refused)}
-    verdicts = Counter(event.verdict for event in events if isinstance(event, Settled))
-    states = Counter(event.state for event in events if isinstance(event, Settled))
-    grants = Counter(event.message for event in events if isinstance(event, Granted))
-    return {
-        "publishes": len(begun),
-        "publishes over a kill": sum(event.run != run_of[event.call] for event in over),
-        "publishes lost": sum(event.call not in ended for event in begun),
-        "messages": sum(isinstance(event, Logged) for event in events),
-        "grants": kinds["Granted"],
-        "messages granted again": sum(count > 1 for count in grants.values()),
-        "claims lost": kinds[Claim.__name__] - kinds[Claimed.__name__],
-        "settlements": verdicts["ok"],
-        "settlements stale": verdicts["stale"],
-        "settlements lost": kinds["Settle"] - kinds["Settled"],
-        "failed": states["failed"],
-    }

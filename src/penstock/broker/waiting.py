@@ -96,6 +96,11 @@ class Waiting(Listener):
         if self._listener is not None:
             self._listener.committed(records, seconds)
 
+    def repeated(self, reason: str) -> None:
+        """For the other listener."""
+        if self._listener is not None:
+            self._listener.repeated(reason)
+
     # -- what the broker tells ---------------------------------------------------------
 
     def changed(self, tenant: str, queue: str) -> None:

@@ -126,6 +126,10 @@ class Listener:
     def committed(self, records: int, seconds: float) -> None:
         """One commit, of ``records`` records, was made as durable as asked in ``seconds``."""
 
+    def repeated(self, reason: str) -> None:
+        """A transaction was made again: for a ``conflict`` with another (a deadlock, say), a
+        ``connection`` that was lost, or a ``catalog`` that another process had changed."""
+
 
 class Engine(ABC):
     """The verbs. See the module's head for the rules that all of them share."""

@@ -39,6 +39,7 @@ from penstock.testing.history import (
     Scanned,
     Settle,
     Settled,
+    Unanswered,
 )
 
 __all__ = ["Violation", "check"]
@@ -118,7 +119,7 @@ class _Checker:
         self._deliveries: dict[tuple[str, int], _Delivery] = defaultdict(_Delivery)
         self._grants: dict[str, _Grant] = {}
         self._claims: dict[int, Claim] = {}
-        #: Claims without an end, by queue, in this run and in all before it.
+        #: Claims without an answer, by queue.
         self._lost_claims: Counter[str] = Counter()
         self._settles: dict[int, tuple[Settle, bool]] = {}
         self._logged: dict[int, list[Logged]] = defaultdict(list)
@@ -151,6 +152,8 @@ class _Checker:
                 self._granted(event)
             case Claimed():
                 del self._claims[event.call]
+            case Unanswered():
+                self._lost_claims[self._claims.pop(event.call).queue] += 1
             case Settle():
                 self._settle(event)
             case Settled():

@@ -34,6 +34,7 @@ __all__ = [
     "Scanned",
     "Settle",
     "Settled",
+    "Unanswered",
     "digest",
     "read_history",
 ]
@@ -106,6 +107,15 @@ class Claimed(_Event, frozen=True, kw_only=True):
     call: int
 
 
+class Unanswered(_Event, frozen=True, kw_only=True):
+    """The claim failed: what it was granted, if anything, nobody knows.
+
+    A claim that is never heard of again is the same, from the next run on.
+    """
+
+    call: int
+
+
 class Settle(_Event, frozen=True, kw_only=True):
     """About to settle one claim."""
 
@@ -161,6 +171,7 @@ HistoryEvent: TypeAlias = (
     | Claim
     | Granted
     | Claimed
+    | Unanswered
     | Settle
     | Settled
     | Logged

@@ -65,6 +65,7 @@ class Metrics(Listener):
         self._settled: dict[type, int] = dict.fromkeys(_SETTLEMENTS, 0)
         self._stale = 0
         self._lapsed = 0
+        self._repeated = dict.fromkeys(("catalog", "conflict", "connection"), 0)
         self._commit_records = Histogram(_COMMIT_RECORDS)
         self._commit_seconds = Histogram(_COMMIT_SECONDS)
         self._process = process_registry()
@@ -125,6 +126,10 @@ class Metrics(Listener):
         self._commit_records.observe(records)
         self._commit_seconds.observe(seconds)
 
+    def repeated(self, reason: str) -> None:
+        """A transaction was made again."""
+        self._repeated[reason] += 1
+
     # -- reading -----------------------------------------------------------------------
 
     async def render(self, tenant: str | None = None) -> bytes:
@@ -178,3 +183,9 @@ class Metrics(Listener):
             "penstock_receipts_stale", "Settlements whose receipt was stale.", self._stale
         )
         yield counter("penstock_leases_lapsed", "Leases that lapsed.", self._lapsed)
+        yield labelled_counter(
+            "penstock_transactions_repeated",
+            "Transactions that a database rolled back or lost, and that were made again.",
+            "reason",
+            self._repeated.items(),
+        )

@@ -102,7 +102,7 @@ class Core:
                     if version != known.version + work.raised:
                         raise _StaleCatalog
             except _StaleCatalog:
-                self.repeated["catalog"] += 1
+                self._count("catalog")
                 await self.catalog.reload(tenant)
                 continue
             except (Again, Lost, StoreBusy) as error:
@@ -167,7 +167,7 @@ class Core:
         if isinstance(error, Lost):
             # Another database may have taken over, which lacks the last of what this one had.
             self.floors.clear()
-        self.repeated["connection" if isinstance(error, Lost) else "conflict"] += 1
+        self._count("connection" if isinstance(error, Lost) else "conflict")
         if tries >= _TRIES:
             if isinstance(error, StoreBusy):
                 raise error
@@ -175,6 +175,11 @@ class Core:
                 f"The database did not let the call through in {tries} tries: {error}."
             ) from error
         await asyncio.sleep(_PAUSE_S * (1 << tries))
+
+    def _count(self, reason: str) -> None:
+        """A transaction is made again."""
+        self.repeated[reason] += 1
+        self.listener.repeated(reason)
 
     async def _committed(self, work: Work, seconds: float) -> None:
         """Remember what holds now, and tell whoever has to know."""

@@ -7,12 +7,13 @@ another too.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
-
-__all__ = ["Leases", "make_receipt", "read_receipt"]
 
 from penstock.model.delivery import Receipt
 from penstock.model.message import MessageId
+
+__all__ = ["Leases", "make_receipt", "read_receipt"]
 
 #: 2020-01-01, in epoch milliseconds: numbers have to fit 63 bits.
 _EPOCH_MS: Final = 1_577_836_800_000
@@ -40,13 +41,28 @@ def make_receipt(queue: int, rank: int, lease: int, message: MessageId) -> Recei
 
 def read_receipt(receipt: str) -> tuple[int, int, int, MessageId] | None:
     """Queue, rank, lease and message of a receipt; None: it is none of ours."""
-    parts = receipt.split("-")
-    if len(parts) != 4 or any(len(part) > 16 or not part.isalnum() for part in parts):
+    claim, _, text = receipt.rpartition("-")
+    known = _claim(claim)
+    message = _number(text, 63)
+    return None if known is None or message is None else (*known, MessageId(message))
+
+
+@lru_cache(maxsize=1024)
+def _claim(text: str) -> tuple[int, int, int] | None:
+    """Queue, rank and lease, which the receipts of one claim have in common."""
+    parts = text.split("-")
+    if len(parts) != 3:
         return None
+    queue, rank, lease = _number(parts[0], 31), _number(parts[1], 4), _number(parts[2], 63)
+    if queue is None or rank is None or lease is None:
+        return None
+    return queue, rank, lease
+
+
+def _number(text: str, bits: int) -> int | None:
+    """The number that is written just so, and no longer than that."""
     try:
-        queue, rank, lease, message = (int(part, 16) for part in parts)
+        number = int(text, 16) if len(text) <= 16 else -1
     except ValueError:
         return None
-    if queue >= 1 << 31 or rank > 9 or lease >= 1 << 63 or message >= 1 << 63:
-        return None
-    return queue, rank, lease, MessageId(message)
+    return number if 0 <= number < 1 << bits and f"{number:x}" == text else None

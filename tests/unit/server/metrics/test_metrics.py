@@ -115,8 +115,12 @@ async def test_what_the_engine_tells(metrics: Metrics, broker: Broker, clock: Fa
     clock.advance(1000)
     await broker.claim("billing")
     metrics.committed(4, 0.003)
+    for reason in ("conflict", "connection", "conflict"):
+        broker.engine.listener.repeated(reason)
     seen = await scrape(metrics)
     assert seen("penstock_leases_lapsed_total") == 1
+    assert seen("penstock_transactions_repeated_total", reason="conflict") == 2
+    assert seen("penstock_transactions_repeated_total", reason="connection") == 1
     assert seen("penstock_commit_duration_seconds_bucket", le="0.0025") is not None
     count = seen("penstock_commit_records_count")
     assert count is not None

@@ -1,22 +1,33 @@
-"""Producers and consumers of a server that is killed, and the history of what they saw.
+"""Producers and consumers of a service that fails under them, and the history of what they saw.
 
-Producers go by the client's own retries: they do not notice a kill, and every publish is in the
-log once. Consumers have none, because a history has to tell a claim whose answer was lost from
-one that came back empty: what fails is recorded as a call without an end, and tried again as
-another.
+They work with whatever has the verbs: a broker on a store, or clients of servers that they change
+when one fails. A producer with ids of its own repeats what failed under the same ids, as an
+application does, until it is answered, so every batch is in the log once; without, the client
+does that, and the producer does not notice a failure.
+
+Consumers repeat nothing by themselves, because a history has to tell a claim whose answer was
+lost from one that came back empty. Errors that say that nothing was done (E1) are recorded as
+that, and are held to it; where the outcome is unknown the call has no end.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Final
 
-from penstock.client import Client
-from penstock.errors import ServiceError, StoreError
-from penstock.model.clock import SystemClock
+from penstock.errors import (
+    BadReply,
+    CommitFailed,
+    PenstockError,
+    ServiceError,
+    StoreError,
+    Unreachable,
+)
+from penstock.model.clock import Clock, SystemClock
 from penstock.model.delivery import (
     Ack,
     Delivery,
@@ -28,7 +39,7 @@ from penstock.model.delivery import (
     Settlement,
     SettleReply,
 )
-from penstock.model.message import NewMessage, Outgoing
+from penstock.model.message import NewMessage, Outgoing, PublishReply
 from penstock.testing.history import (
     Claim,
     Claimed,
@@ -40,30 +51,56 @@ from penstock.testing.history import (
     Refused,
     Settle,
     Settled,
+    Unanswered,
     digest,
 )
+from penstock.verbs import Verbs
 
 TOPIC, QUEUE = "orders", "jobs"
 #: Longer than a reply takes to be read on a busy machine, so that replies are recorded in the
 #: order of their grants, and shorter than two lives of a server, so that leases lapse.
 LEASES_MS: Final = (1_500, 2_500)
 PAGE: Final = 500
-#: How a call ends whose server was killed, or was not there yet.
-_NO_ANSWER: Final = (ServiceError, StoreError)
+#: What a call may end in while servers come and go.
+FAILURES: Final = (ServiceError, StoreError)
 _VERBS: Final = {Ack: "ack", Nack: "nack", Reject: "reject", Release: "release", Extend: "extend"}
+
+
+def took_no_effect(error: PenstockError) -> bool:
+    """Whether the error says that nothing was done (E1)."""
+    match error:
+        case Unreachable():
+            return "nothing was sent" in error.detail
+        case BadReply() | CommitFailed():
+            return False
+        case _:
+            return True
 
 
 class History:
     """Where everybody records, and the gate that consumers pass before every call."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        *,
+        clock: Clock | None = None,
+        skew_ms: int = 0,
+        expected: tuple[type[PenstockError], ...] = FAILURES,
+    ) -> None:
         self._descriptor = descriptor
+        self._clock = SystemClock() if clock is None else clock
+        #: By how much a server's clock may differ from this one.
+        self._skew_ms = skew_ms
         self._run = 0
         self._under_way = 0
         self._idle = asyncio.Event()
         self._gate = asyncio.Event()
-        self.clock = SystemClock()
         self.recorder = Recorder(descriptor, 0)
+        #: Errors that are none of these end the test.
+        self.expected = expected
+        #: What calls failed with, by the names of the errors.
+        self.failures: Counter[str] = Counter()
 
     def next_run(self) -> None:
         """A server starts: what was lost before is lost for good."""
@@ -93,17 +130,50 @@ class History:
             self._under_way -= 1
             self._idle.set()
 
+    def earliest(self) -> int:
+        """The earliest that it can be by a server's clock."""
+        return self._clock.now() - self._skew_ms
+
+    def latest(self) -> int:
+        """The latest that it can be by a server's clock."""
+        return self._clock.now() + self._skew_ms
+
     def record(self, event: HistoryEvent) -> None:
         self.recorder.record(event)
 
+    def failed(self, error: PenstockError) -> None:
+        """A call has failed with what it may fail with."""
+        self.failures[type(error).__name__] += 1
+
+
+class Doors:
+    """Where a worker may call. It stays at one door until it is failed there."""
+
+    def __init__(self, clients: Sequence[Verbs], first: int = 0) -> None:
+        self._clients = clients
+        self._at = first
+
+    @property
+    def here(self) -> Verbs:
+        """The door that it is at."""
+        return self._clients[self._at % len(self._clients)]
+
+    def move_on(self) -> None:
+        """Try the next one."""
+        self._at += 1
+
 
 def batch(name: str) -> list[NewMessage]:
-    """The batch of that name; those that begin with ``id`` have idempotency ids."""
+    """The batch of that name; those that begin with ``id`` have idempotency ids.
+
+    What one producer publishes is one partition.
+    """
     random = Random(name)
     return [
         NewMessage(
             f"{name}/{number}/".encode() + random.randbytes(random.choice((0, 20, 300, 3000))),
             id=f"{name}/{number}" if name.startswith("id") else None,
+            partition_key=name.split(".")[1],
             priority=random.choice((4, 4, 4, 9)),
         )
         for number in range(random.randint(1, 6))
@@ -111,13 +181,24 @@ def batch(name: str) -> list[NewMessage]:
 
 
 class Producer:
-    """Publishes until told to finish."""
+    """Publishes until told to finish, with a random pause of up to ``pause_s`` in between."""
 
-    def __init__(self, client: Client, history: History, name: str, seed: int) -> None:
-        self._client = client
+    def __init__(
+        self,
+        doors: Doors,
+        history: History,
+        name: str,
+        seed: int,
+        *,
+        own_ids: bool = False,
+        pause_s: float = 0.04,
+    ) -> None:
+        self._doors = doors
         self._history = history
         self._name = name
         self._random = Random(f"{seed}/{name}")
+        self._own_ids = own_ids
+        self._pause_s = pause_s
 
     async def run(self, finished: asyncio.Event) -> None:
         number = 0
@@ -125,37 +206,66 @@ class Producer:
             number += 1
             kind = self._random.choice(("id", "plain", "single"))
             name = f"{kind}.{self._name}.{number}"
-            await self._publish(name, single=kind == "single")
+            if kind == "single":
+                # Several of these share a request, with those of the other producers' clients not.
+                durability = self._durability()
+                await asyncio.gather(*(self._publish_one(m, durability) for m in batch(name)))
+            else:
+                await self._publish(name)
             if kind == "id" and self._random.random() < 0.2:
-                await self._publish(name, single=False)
-            await asyncio.sleep(self._random.uniform(0, 0.04))
+                await self._publish(name)
+            await asyncio.sleep(self._random.uniform(0, self._pause_s))
 
-    async def _publish(self, name: str, *, single: bool) -> None:
+    def _durability(self) -> str:
+        return self._random.choice(("fsync", "fsync", "os"))
+
+    async def _publish(self, name: str) -> None:
         messages = batch(name)
-        durability = self._random.choice(("fsync", "fsync", "os"))
-        if single:
-            # Several of these share a request, with those of the other producers' clients not.
-            await asyncio.gather(*(self._one(message, durability) for message in messages))
-            return
+        durability = self._durability()
+        batch_id = name if self._own_ids and name.startswith("plain") else None
         call = begin_publish(self._history, messages)
-        reply = await self._client.publish_batch(TOPIC, messages, durability=durability)
+        reply: PublishReply | None = None
+        while reply is None:
+            try:
+                reply = await self._doors.here.publish_batch(
+                    TOPIC, messages, durability=durability, batch_id=batch_id
+                )
+            except self._history.expected as error:
+                self._fail(error)
+                await asyncio.sleep(self._random.uniform(0, 0.05))
         ids = tuple(item.id for item in reply.messages)
         self._history.record(Published(call=call, messages=ids))
 
-    async def _one(self, message: NewMessage, durability: str) -> None:
+    async def _publish_one(self, message: NewMessage, durability: str) -> None:
+        """Without an id of its own: if it is not known what became of it, it is left at that."""
         call = begin_publish(self._history, [message])
-        done = await self._client.publish(
-            TOPIC, message.payload, priority=message.priority, durability=durability
-        )
-        self._history.record(Published(call=call, messages=(done.id,)))
+        try:
+            done = await self._doors.here.publish(
+                TOPIC, message.payload, priority=message.priority, durability=durability
+            )
+        except self._history.expected as error:
+            self._fail(error)
+            if took_no_effect(error):
+                self._history.record(Refused(call=call))
+        else:
+            self._history.record(Published(call=call, messages=(done.id,)))
+
+    def _fail(self, error: PenstockError) -> None:
+        if not self._own_ids:
+            raise error
+        self._history.failed(error)
+        self._doors.move_on()
 
 
 class Consumer:
     """Claims, and does with what comes all that can be done with it."""
 
-    def __init__(self, client: Client, history: History, name: str, seed: int) -> None:
-        self._client = client
+    def __init__(
+        self, doors: Doors, history: History, name: str, seed: int, *, queue: str = QUEUE
+    ) -> None:
+        self._doors = doors
         self._history = history
+        self._queue = queue
         self._name = name
         self._random = Random(f"{seed}/{name}")
         self._old: list[Receipt] = []
@@ -185,7 +295,7 @@ class Consumer:
     async def drain(self) -> None:
         """Ack everything that is left."""
         async with asyncio.timeout(60):
-            while (await self._client.stats(QUEUE)).depth:
+            while (await self._doors.here.stats(self._queue)).depth:
                 deliveries = await self.claim(PAGE, 1_000)
                 if deliveries:
                     await self.settle([Ack(item.receipt) for item in deliveries], None)
@@ -195,23 +305,29 @@ class Consumer:
         history = self._history
         with history.under_way():
             call = history.recorder.call()
-            history.record(Claim(call=call, queue=QUEUE))
+            history.record(Claim(call=call, queue=self._queue))
             try:
-                deliveries = await self._client.claim(
-                    QUEUE,
+                deliveries = await self._doors.here.claim(
+                    self._queue,
                     limit=limit,
                     consumer=self._name,
                     lease_ms=self._random.choice(LEASES_MS),
                     wait_ms=wait_ms,
                 )
-            except _NO_ANSWER as error:
-                if _was_sent(error):
+            except history.expected as error:
+                self._fail(error)
+                if not took_no_effect(error):
+                    history.record(Unanswered(call=call))
                     return []
                 deliveries = []
             for item in deliveries:
                 history.record(self._granted(call, item))
             history.record(Claimed(call=call))
         return deliveries
+
+    def _fail(self, error: PenstockError) -> None:
+        self._history.failed(error)
+        self._doors.move_on()
 
     def _granted(self, call: int, item: Delivery) -> Granted:
         return Granted(
@@ -235,8 +351,14 @@ class Consumer:
             publishing = begin_publish(history, messages) if messages else 0
             outgoing = [Outgoing(TOPIC, messages)] if messages else []
             try:
-                reply = await self._client.settle(QUEUE, items, publish=outgoing)
-            except _NO_ANSWER:
+                reply = await self._doors.here.settle(self._queue, items, publish=outgoing)
+            except history.expected as error:
+                self._fail(error)
+                if took_no_effect(error):
+                    for call in calls:
+                        history.record(_without_effect(call))
+                    if messages:
+                        history.record(Refused(call=publishing))
                 return False
             self._end_settle(calls, reply)
             if messages and reply.published:
@@ -253,24 +375,24 @@ class Consumer:
                 call=call,
                 receipt=item.receipt,
                 verb=_VERBS[type(item)],
-                at=self._history.clock.now(),
+                at=self._history.earliest(),
                 lease_ms=item.lease_ms if isinstance(item, Extend) else 0,
             )
         )
         return call
 
     def _end_settle(self, calls: list[int], reply: SettleReply) -> None:
-        now = self._history.clock.now()
+        now = self._history.latest()
         for call, outcome in zip(calls, reply.outcomes, strict=True):
-            # One that was aborted took no effect, and says nothing about the claim.
-            aborted = outcome.verdict == "aborted"
             self._history.record(
-                Settled(
+                _without_effect(call)
+                if outcome.verdict == "aborted"
+                else Settled(
                     call=call,
                     verdict=outcome.verdict,
-                    state=None if aborted else outcome.state,
-                    until=None if aborted else outcome.until,
-                    at=2**53 if aborted else now,
+                    state=outcome.state,
+                    until=outcome.until,
+                    at=now,
                 )
             )
 
@@ -290,9 +412,9 @@ class Consumer:
         )
 
 
-def _was_sent(error: Exception) -> bool:
-    """Whether the server may have acted upon it."""
-    return "nothing was sent" not in str(error)
+def _without_effect(call: int) -> Settled:
+    """It took no effect, and says nothing about the claim."""
+    return Settled(call=call, verdict="aborted", state=None, until=None, at=2**53)
 
 
 def begin_publish(history: History, messages: list[NewMessage]) -> int:
