@@ -11,13 +11,14 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.engines import open_engine
+from penstock.storage.sql.engine import SqlEngine
 from penstock.storage.sql.migrations import migrate
 from penstock.testing.opening import Opener
 from tests.private_server import PASSWORD, START_S, STOP_S, USER, Server, binary
@@ -66,6 +67,8 @@ class PostgreSQL(Server):
             # In the data folder, where a killed server leaves nothing behind.
             "dynamic_shared_memory_type": "mmap",
             "timezone": "UTC",
+            # After a kill: the disk as a whole, and not file by file.
+            "recovery_init_sync_method": "syncfs",
         }
         if not self.fsync:
             settings |= {"fsync": "off", "full_page_writes": "off"}
@@ -268,13 +271,20 @@ def store_url(dialect: str, name: str = "store") -> str:
 
 
 def store_opener(dialect: str) -> Opener:
-    """Opens an empty store for every folder that is new, and the same one for the same folder."""
+    """Opens an empty store for every folder that is new, and the same one for the same folder.
 
-    def opener(options: EngineOptions, path: Path) -> Awaitable[Engine]:
+    The engine is deaf to other servers, as there are none: what it polls would come back to it as
+    news, at moments of its own, and a test could not say what the engine itself has told.
+    """
+
+    async def opener(options: EngineOptions, path: Path) -> Engine:
         if _occupants.get(dialect) != path:
             store_url(dialect)
             _occupants[dialect] = path
-        return open_engine(server(dialect).url("store"), options)
+        engine = await open_engine(server(dialect).url("store"), options)
+        assert isinstance(engine, SqlEngine)
+        await engine._watch.close()
+        return engine
 
     return opener
 

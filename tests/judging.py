@@ -8,7 +8,7 @@ something behind it was.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from penstock.model.states import State
@@ -77,13 +77,16 @@ async def _scan_queue(client: Verbs, history: History, queue: str) -> None:
     assert {state: getattr(stats, state) for state in State} == {s: counts[s] for s in State}
 
 
-def judge(path: Path, max_attempts: Mapping[str, int]) -> list[HistoryEvent]:
+def judge(
+    path: Path, max_attempts: Mapping[str, int], ordered: Collection[str] = ()
+) -> list[HistoryEvent]:
     """Read a history that has to keep all laws; how much happened is printed."""
     events = list(read_history(path.read_bytes().splitlines()))
     violations = check(
         events,
         max_attempts=max_attempts,
         grant_number=lambda receipt: int(receipt.split("-")[2], 16),
+        ordered=ordered,
     )
     for violation in violations[:20]:
         print(violation)

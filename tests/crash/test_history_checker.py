@@ -86,14 +86,21 @@ def scan(*found: tuple[int, str, str], drained: bool = False) -> list[HistoryEve
     ]
 
 
-def laws(*parts: HistoryEvent | list[HistoryEvent], runs: tuple[int, ...] = ()) -> list[str]:
+def laws(
+    *parts: HistoryEvent | list[HistoryEvent], runs: tuple[int, ...] = (), ordered: bool = False
+) -> list[str]:
     """The laws broken; a new run begins with each event whose place is in ``runs``."""
     events = [event for part in parts for event in (part if isinstance(part, list) else [part])]
     run, stamped = 1, []
     for order, event in enumerate(events, 1):
         run += order - 1 in runs
         stamped.append(msgspec.structs.replace(event, run=run, order=order))
-    found = check(stamped, max_attempts={"q": MAX_ATTEMPTS}, grant_number=int)
+    found = check(
+        stamped,
+        max_attempts={"q": MAX_ATTEMPTS},
+        grant_number=int,
+        ordered={"q"} if ordered else (),
+    )
     return [violation.law for violation in found]
 
 
@@ -175,6 +182,16 @@ def test_c1_a_lost_settlement_may_have_ended_a_claim() -> None:
 def test_c1_a_live_claim_is_called_stale() -> None:
     assert laws(ONE, granted(), settled("ack", None, at=149)) == ["C1"]
     assert not laws(ONE, granted(), settled("ack", None, at=150))
+
+
+def test_o1_a_partition_that_changes_hands_ends_claims() -> None:
+    grants = [granted(receipt=str(n), attempts=n, at=100 + n) for n in range(1, 5)]
+    assert not laws(ONE, *grants, ordered=True)
+    assert laws(ONE, *grants, settled("ack", "done", receipt="3", at=105), ordered=True) == ["S1"]
+    assert not laws(ONE, granted(), settled("ack", None, at=105), ordered=True)
+    nacked = [settled("nack", "available", receipt=str(n), at=100 + n) for n in range(1, 4)]
+    pairs = [part for pair in zip(grants, nacked, strict=False) for part in pair]
+    assert laws(ONE, *pairs, grants[3], ordered=True) == ["C2"]
 
 
 def test_c1_a_receipt_that_comes_again_or_does_not_grow() -> None:

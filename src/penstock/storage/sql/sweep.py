@@ -25,9 +25,9 @@ from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row
 from penstock.storage.sql.leftovers import Leftovers, forget_ids
 from penstock.storage.sql.phases import Phase
-from penstock.storage.sql.retention import Retention
 from penstock.storage.sql.runs import Run
 from penstock.storage.sql.tallying import Tallying
+from penstock.storage.sql.trimming import Trimming
 from penstock.storage.sql.work import Work
 
 __all__ = ["archived", "sweep"]
@@ -54,12 +54,30 @@ _COUNTED: Final = {
 }
 
 
+class _Step:
+    """What one transaction did."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.freed: set[int] = set()
+        #: Whether there is more of the same.
+        self.rest = False
+
+    def drop(self, work: Work, run: Run) -> None:
+        """Remove the run."""
+        work.drop(run, work.left(run))
+        self.counts[_REMOVED] += run.size
+        self.freed.add(run.segment)
+
+
 class _Tally:
     """Counts what a sweep does to deliveries, and stops it at its bound."""
 
     def __init__(self, limit: int) -> None:
         self.left = limit
         self.counts: Counter[str] = Counter()
+        #: Segments that deliveries were removed of.
+        self.freed: set[int] = set()
         self.more = False
 
     def may_go_on(self) -> bool:
@@ -67,18 +85,11 @@ class _Tally:
         self.more = self.more or self.left <= 0
         return self.left > 0
 
-    def add(self, counts: Counter[str]) -> None:
+    def add(self, step: _Step) -> None:
         """This was done."""
-        self.counts.update(counts)
-        self.left -= counts.total()
-
-
-class _Step(NamedTuple):
-    """What one transaction did."""
-
-    counts: Counter[str]
-    rest: bool = False
-    """Whether there is more of the same."""
+        self.counts.update(step.counts)
+        self.freed |= step.freed
+        self.left -= step.counts.total()
 
 
 class _Overdue(NamedTuple):
@@ -99,7 +110,7 @@ class _Memory:
     """What a server remembers from one sweep to the next."""
 
     def __init__(self) -> None:
-        self.retention = Retention()
+        self.trimming = Trimming()
         self.leftovers = Leftovers()
         self.tallying = Tallying()
         #: The queue at which the last sweep stopped.
@@ -127,8 +138,8 @@ async def sweep(core: Core, limit: int) -> SweepReply:
     ids_forgotten, more_ids = await forget_ids(core, limit)
     more_leftovers = await memory.leftovers.sweep(core)
     await memory.tallying.sweep(core)
-    entries_removed, more_entries = await memory.retention.sweep(core, limit)
-    damage += memory.retention.damage
+    entries_removed, more_entries = await memory.trimming.sweep(core, limit, tally.freed)
+    damage += memory.trimming.damage
     if damage:
         raise damage[0]
     return SweepReply(
@@ -214,9 +225,10 @@ async def _let_time_act(core: Core, queue: _Overdue, phases: Sequence[int], tall
     async def step(work: Work, known: Queue, most: int, left: int) -> _Step:
         rows = await _due_runs(work, known, phases, work.now, most)
 
-        def move(run: Run) -> str | None:
+        def move(made: _Step, run: Run) -> None:
             transition = moves.let_time_act(work, known, run)
-            return None if transition is None else _COUNTED[transition]
+            if transition is not None:
+                made.counts[_COUNTED[transition]] += run.size
 
         return _each(work, rows, move, most, left)
 
@@ -245,9 +257,9 @@ async def _remove(core: Core, queue: _Overdue, phases: Sequence[int], tally: _Ta
         # The policy may have changed since the phases were chosen.
         kept_s = _kept_s(known.policy, phases[0])
         if not kept_s:
-            return _Step(Counter())
+            return _Step()
         rows = await _due_runs(work, known, phases, work.now - kept_s * 1000, most)
-        return _each(work, rows, lambda run: _drop(work, run), most, left)
+        return _each(work, rows, lambda made, run: made.drop(work, run), most, left)
 
     if phases:
         await _in_steps(core, queue, step, tally)
@@ -255,11 +267,6 @@ async def _remove(core: Core, queue: _Overdue, phases: Sequence[int], tally: _Ta
 
 def _kept_s(policy: QueuePolicy, phase: int) -> int:
     return policy.done_retention_s if phase in _DONE else policy.failed_retention_s
-
-
-def _drop(work: Work, run: Run) -> str:
-    work.drop(run, work.left(run))
-    return _REMOVED
 
 
 async def _due_runs(
@@ -271,17 +278,17 @@ async def _due_runs(
 
 
 def _each(
-    work: Work, rows: Sequence[Row], act: Callable[[Run], str | None], most: int, left: int
+    work: Work, rows: Sequence[Row], act: Callable[[_Step, Run], None], most: int, left: int
 ) -> _Step:
     """Act on the runs of these rows, as many as fit."""
-    counts: Counter[str] = Counter()
+    made = _Step()
     for run in work.hold_all(rows):
-        if counts.total() >= left:
-            return _Step(counts, rest=True)
-        what = act(run)
-        if what is not None:
-            counts[what] += run.size
-    return _Step(counts, rest=len(rows) == most)
+        if made.counts.total() >= left:
+            made.rest = True
+            return made
+        act(made, run)
+    made.rest = len(rows) == most
+    return made
 
 
 async def _in_steps(
@@ -300,12 +307,12 @@ async def _in_steps(
     async def act(work: Work) -> _Step:
         known = work.tenant.numbered.get(queue.number)
         if known is None:
-            return _Step(Counter())
+            return _Step()
         return await step(work, known, min(_MAX_RUNS, tally.left + 1), tally.left)
 
     while tally.may_go_on():
         made = await core.transact(queue.tenant, act)
-        tally.add(made.counts)
+        tally.add(made)
         done += made.counts.total()
         if not made.rest or not made.counts:
             break
@@ -344,11 +351,11 @@ async def _look_at_delayed(core: Core, memory: _Memory, queue: _Overdue, tally: 
     if not places or not tally.may_go_on():
         return
 
-    async def act(work: Work) -> Counter[str]:
-        counts: Counter[str] = Counter()
+    async def act(work: Work) -> _Step:
+        made = _Step()
         known = work.tenant.numbered.get(queue.number)
         if known is None or not known.policy.failed_retention_s:
-            return counts
+            return made
         before = work.now - known.policy.failed_retention_s * 1000
         for wanted in sorted({place[2] for place in places}):
             locked = await work.session.fetch(
@@ -360,8 +367,8 @@ async def _look_at_delayed(core: Core, memory: _Memory, queue: _Overdue, tally: 
             )
             for run in work.hold_all(locked):
                 if _failed_before(run, before):
-                    counts[_drop(work, run)] += run.size
-        return counts
+                    made.drop(work, run)
+        return made
 
     tally.add(await core.transact(queue.tenant, act))
 

@@ -1,4 +1,4 @@
-"""An ordered queue on two servers that share a PostgreSQL and a clock."""
+"""An ordered queue on two servers that share a database and a clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.testing.clock import FakeClock
 from penstock.testing.conformance.harness import TENANT, Store, jitter, msg
 from tests.databases import server, store_url
 
-__all__ = ["Pair", "core_of", "fill", "joined", "opened_pair", "ordered", "sql", "store"]
+__all__ = ["Pair", "core_of", "fill", "joined", "opened_pair", "ordered", "store"]
 
 _NAME = "partitions"
 
@@ -25,10 +25,16 @@ _NAME = "partitions"
 class Pair:
     """The servers."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, dialect: str) -> None:
+        self._dialect = dialect
+        url = store_url(dialect, _NAME)
         self.clock = FakeClock()
         self.first = store(url, self.clock)
         self.second = store(url, self.clock)
+
+    def sql(self, statements: str) -> None:
+        """Change the store behind the servers' backs."""
+        server(self._dialect).sql(statements, _NAME)
 
 
 def store(url: str, clock: FakeClock) -> Store:
@@ -42,9 +48,9 @@ def store(url: str, clock: FakeClock) -> Store:
 
 
 @asynccontextmanager
-async def opened_pair() -> AsyncIterator[Pair]:
+async def opened_pair(dialect: str) -> AsyncIterator[Pair]:
     """Both servers on an empty store; at the end that has to be as it should (Q2, S3)."""
-    pair = Pair(store_url("postgresql", _NAME))
+    pair = Pair(dialect)
     for one in (pair.first, pair.second):
         await one.open()
     yield pair
@@ -81,8 +87,3 @@ def core_of(one: Store) -> Core:
     core = one.engine._core  # type: ignore[attr-defined]
     assert isinstance(core, Core)
     return core
-
-
-def sql(statements: str) -> None:
-    """Change the store behind the servers' backs."""
-    server("postgresql").sql(statements, _NAME)

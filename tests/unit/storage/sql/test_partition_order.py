@@ -1,4 +1,4 @@
-"""Ordered queues on two servers that share a PostgreSQL: what is handed out, and at what cost."""
+"""Ordered queues on two servers that share a database: what is handed out, and at what cost."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from penstock.storage.sql.work import Work
 from penstock.testing.conformance.harness import TENANT, Store, ids_of, msg
 from penstock.testing.conformance.ready import Ear
 from penstock.testing.model import Oracle
-from tests.unit.storage.sql.ordered import Pair, core_of, fill, opened_pair, ordered, sql, store
+from tests.unit.storage.sql.ordered import Pair, core_of, fill, opened_pair, ordered, store
 
 
-@pytest.fixture
-async def pair() -> AsyncIterator[Pair]:
-    async with opened_pair() as pair:
+@pytest.fixture(params=["postgresql", "mysql"])
+async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
+    async with opened_pair(request.param) as pair:
         yield pair
 
 
@@ -133,6 +133,16 @@ async def test_c4_what_is_given_is_what_the_oracle_gives(pair: Pair, concurrency
         ]
 
 
+async def test_c4_what_came_back_waits_for_what_is_fresh_before_it(pair: Pair) -> None:
+    """Both are read a few segments at a time, and the fresh ones may reach less far."""
+    await ordered(pair.first, concurrency=100)
+    ids = [(await fill(pair.first, "a"))["a"][0] for _ in range(20)]
+    ids += await pair.first.publish(msg(partition_key="a", deliver_at=pair.clock.now() + 10))
+    pair.clock.advance(10)
+    assert ids_of(await pair.first.claim(limit=5)) == ids[:5]
+    assert ids_of(await pair.first.claim(limit=50)) == ids[5:]
+
+
 async def test_c3_more_than_a_claim_expires_is_left_to_the_next(pair: Pair) -> None:
     await ordered(pair.first)
     now = pair.clock.now()
@@ -151,13 +161,13 @@ async def test_c3_more_than_a_claim_expires_is_left_to_the_next(pair: Pair) -> N
 
 async def test_c4_what_a_purge_takes_away_meanwhile_is_not_handed_out(pair: Pair) -> None:
     await ordered(pair.first)
-    first, second = (await fill(pair.first, *"aa"))["a"]
+    ids = await fill(pair.first, *"aab")
     core, purged, go_on = core_of(pair.first), asyncio.Event(), asyncio.Event()
 
     async def purge_one(work: Work) -> None:
         queue, _ = work.tenant.find("q")
         rows = await work.session.fetch(
-            "lock_runs", queue=queue.number, phase=0, rank=5, places=[int(first)]
+            "lock_runs", queue=queue.number, phase=0, rank=5, places=[int(ids["a"][0])]
         )
         (run,) = work.hold_all(rows)
         work.drop(run, [run.members[0]])
@@ -172,10 +182,16 @@ async def test_c4_what_a_purge_takes_away_meanwhile_is_not_handed_out(pair: Pair
     assert waiting, "it has to wait for what it has chosen"
     go_on.set()
     await purging
-    assert ids_of(await claiming) == [second]
+    assert ids_of(await claiming) == [ids["a"][1], ids["b"][0]]
 
 
-# -- what it costs ---------------------------------------------------------------------
+# -- what it costs in PostgreSQL -------------------------------------------------------
+
+
+@pytest.fixture
+async def postgresql() -> AsyncIterator[Pair]:
+    async with opened_pair("postgresql") as pair:
+        yield pair
 
 
 @contextmanager
@@ -204,14 +220,14 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 async def test_a_heartbeat_that_changes_nothing_takes_few_statements(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    postgresql: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await ordered(pair.first)
-    await fill(pair.first, *"ab" * 5)
-    assert len(await pair.first.claim(limit=9)) == 2
-    pair.clock.advance(1)
+    await ordered(postgresql.first)
+    await fill(postgresql.first, *"ab" * 5)
+    assert len(await postgresql.first.claim(limit=9)) == 2
+    postgresql.clock.advance(1)
     with counted(monkeypatch) as names:
-        assert await pair.first.claim(limit=9) == []
+        assert await postgresql.first.claim(limit=9) == []
     assert names == [
         "lock_queue",
         "list_consumers",
@@ -232,20 +248,20 @@ def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("analyzed", [False, True])
-async def test_no_look_at_partitions_reads_what_they_hold(pair: Pair, analyzed: bool) -> None:
+async def test_no_look_at_partitions_reads_what_they_hold(postgresql: Pair, analyzed: bool) -> None:
     """100 000 runs in four partitions: a few pages, whatever the planner knows of the table."""
-    await ordered(pair.first)
-    await fill(pair.first, *"abcd")
-    await pair.first.engine.join(TENANT, "q", "x")
-    queue, _ = (await core_of(pair.first).catalog.tenant(TENANT)).find("q")
-    sql(
+    await ordered(postgresql.first)
+    await fill(postgresql.first, *"abcd")
+    await postgresql.first.engine.join(TENANT, "q", "x")
+    queue, _ = (await core_of(postgresql.first).catalog.tenant(TENANT)).find("q")
+    postgresql.sql(
         f"""INSERT INTO penstock_run
         SELECT {queue.number}, i % 2, 5, (1000000 + i)::bigint << 14, 1000000 + i, 1, NULL,
             chr(97 + i % 4)::bytea, NULL, '\\x0000', '\\x00'
         FROM generate_series(1, 100000) AS i"""
     )
     if analyzed:
-        sql("ANALYZE penstock_run; ANALYZE penstock_owner")
+        postgresql.sql("ANALYZE penstock_run; ANALYZE penstock_owner")
     given = {
         "queue": str(queue.number),
         "consumer": "'x'",
@@ -254,7 +270,7 @@ async def test_no_look_at_partitions_reads_what_they_hold(pair: Pair, analyzed: 
     }
     statements = load("postgresql")
     try:
-        async with core_of(pair.first).database.reading() as session:
+        async with core_of(postgresql.first).database.reading() as session:
             connection = session._connection  # type: ignore[attr-defined]
             for name in (
                 "list_partitions",
@@ -274,4 +290,4 @@ async def test_no_look_at_partitions_reads_what_they_hold(pair: Pair, analyzed: 
                 assert "Seq Scan" not in {node["Node Type"] for node in nodes(plan)}, name
                 assert blocks(plan) < 500, name
     finally:
-        sql("DELETE FROM penstock_run WHERE life = '\\x00'")
+        postgresql.sql("DELETE FROM penstock_run WHERE life = '\\x00'")

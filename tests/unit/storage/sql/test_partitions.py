@@ -1,4 +1,4 @@
-"""Ordered queues on two servers that share a PostgreSQL: who owns what (O1)."""
+"""Ordered queues on two servers that share a database: who owns what (O1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.storage.contract import Listener
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.work import Work
 from penstock.testing.conformance.harness import TENANT, ids_of
-from tests.unit.storage.sql.ordered import Pair, core_of, fill, joined, opened_pair, ordered, sql
+from tests.unit.storage.sql.ordered import Pair, core_of, fill, joined, opened_pair, ordered
 
 
 class Ear(Listener):
@@ -28,9 +28,9 @@ class Ear(Listener):
             self.told.set()
 
 
-@pytest.fixture
-async def pair() -> AsyncIterator[Pair]:
-    async with opened_pair() as pair:
+@pytest.fixture(params=["postgresql", "mysql"])
+async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
+    async with opened_pair(request.param) as pair:
         yield pair
 
 
@@ -103,14 +103,18 @@ async def test_c5_the_other_server_hears_of_a_freed_partition(pair: Pair) -> Non
     assert len(await pair.second.claim(consumer="y")) == 1
 
 
-async def test_o1_a_split_by_a_settle_that_is_under_way_comes_back_too(pair: Pair) -> None:
-    """Its new run is not there yet when the partition is given up."""
+@pytest.mark.parametrize("moving", [slice(1), slice(1, 2), slice(2)])
+async def test_o1_what_a_settle_moves_meanwhile_comes_back_too(pair: Pair, moving: slice) -> None:
+    """It is not at its new place yet when the partition is given up, and then no longer at the old.
+
+    A settle that extends some of a run moves them.
+    """
     await ordered(pair.first, concurrency=2)
     await fill(pair.first, *"aa")
     claimed = await pair.first.claim(limit=9, consumer="x")
     core, moved, go_on = core_of(pair.first), asyncio.Event(), asyncio.Event()
 
-    async def extend_one(work: Work) -> None:
+    async def move(work: Work) -> None:
         queue, _ = work.tenant.find("q")
         rows = await work.session.fetch(
             "partitions_in_flight", queue=queue.number, partitions=[b"a"]
@@ -121,15 +125,14 @@ async def test_o1_a_split_by_a_settle_that_is_under_way_comes_back_too(pair: Pai
                 "lock_runs", queue=queue.number, phase=3, rank=rank, places=[place]
             )
         )
-        life = replace(run.life, seat=core.leases.next(work.now))
-        # The first moves, so nothing is left at the old place of either.
-        for nth, index in enumerate(run.members):
-            work.move(run, [index], Phase.IN_FLIGHT, replace(life, seat=life.seat + nth))
+        for index in run.members[moving]:
+            life = replace(run.life, seat=core.leases.next(work.now))
+            work.move(run, [index], Phase.IN_FLIGHT, life)
         await work.write()
         moved.set()
         await go_on.wait()
 
-    settling = asyncio.create_task(core.transact(TENANT, extend_one))
+    settling = asyncio.create_task(core.transact(TENANT, move))
     await moved.wait()
     leaving = asyncio.create_task(pair.second.engine.leave(TENANT, "q", "x"))
     _, waiting = await asyncio.wait([leaving], timeout=0.3)
@@ -148,13 +151,13 @@ async def test_o1_whoever_takes_a_partition_takes_back_what_others_hold(pair: Pa
     ids = await fill(pair.first, *"ab")
     of_a, of_b = await pair.first.claim(limit=9, consumer="x")
     await pair.second.engine.join(TENANT, "q", "y")
-    sql("DELETE FROM penstock_owner WHERE partition_key = 'a'")
+    pair.sql("DELETE FROM penstock_owner WHERE partition_key = 'a'")
     taken = await pair.second.claim(limit=9, consumer="y")
     assert ids_of(taken) == ids["a"]
     assert (await pair.first.ack(of_a)).verdict is Verdict.STALE
     assert (await pair.first.ack(of_b)).ok
     # What is one's own stays in flight.
-    sql("DELETE FROM penstock_owner WHERE partition_key = 'a'")
+    pair.sql("DELETE FROM penstock_owner WHERE partition_key = 'a'")
     assert await joined(pair.second, "y") == "a"
     assert (await pair.second.ack(taken[0])).ok
 
@@ -165,7 +168,7 @@ async def test_an_owner_that_was_left_over_does_not_count(pair: Pair) -> None:
     await fill(pair.first, *"bc")
     await pair.first.engine.join(TENANT, "q", "x")
     await pair.second.engine.join(TENANT, "q", "y")
-    sql("INSERT INTO penstock_owner SELECT queue, 'a', 'x', 99 FROM penstock_owner LIMIT 1")
+    pair.sql("INSERT INTO penstock_owner SELECT queue, 'a', 'x', 99 FROM penstock_owner LIMIT 1")
     assert await joined(pair.first, "x") == "b"
     assert await joined(pair.second, "y") == "c"
     assert len((await pair.first.engine.stats(TENANT, "q")).partitions) == 2

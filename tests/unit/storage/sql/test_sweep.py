@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.errors import StoreCorrupt, UnknownMessage
 from penstock.model.delivery import ReplaySource, SweepReply
@@ -18,7 +19,7 @@ from penstock.model.message import MessageId, NewMessage, Offset
 from penstock.model.queue import Ordering, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import EngineOptions
-from penstock.storage.sql import leftovers, retention, tallying
+from penstock.storage.sql import leftovers, tallying, trimming
 from penstock.storage.sql import sweep as module
 from penstock.storage.sql.database import Session
 from penstock.storage.sql.engine import SqlEngine
@@ -72,6 +73,10 @@ async def pair(
 @pytest.fixture
 def store(pair: tuple[Store, Store]) -> Store:
     return pair[0]
+
+
+async def nothing(*_: Any) -> None:
+    """What does not happen."""
 
 
 def core_of(store: Store) -> Any:
@@ -181,26 +186,49 @@ class TestCost:
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Failed deliveries hold more segments than a page; what comes after them leaves."""
-        monkeypatch.setattr(retention, "_PAGE", 5)
+        monkeypatch.setattr(trimming, "_PAGE", 5)
         await store.queue(failed_retention_s=0, filter="topic = 'orders'")
         kept = []
         for _ in range(12):
             kept += await store.publish(b"x")
             await store.fail_one()
-        after = [(await store.publish(b"y", topic="other"))[0] for _ in range(12)]
+        for _ in range(12):
+            await store.publish(b"y", topic="other")
         clock.advance(LOG_MS)
         counting = Counting(store, monkeypatch)
-        for _ in range(4):
-            await store.engine.sweep()
+        assert (await store.engine.sweep()).entries_removed == 12
         assert segments() == {segment_of(i)[0] for i in kept}
-        assert segments().isdisjoint({segment_of(i)[0] for i in after})
         # From then on it is two pages a sweep, and whatever becomes free is found.
         counting.seen.clear()
         await store.engine.purge(TENANT, "q.dlq", State.AVAILABLE, None, 7)
         for sweeps in range(1, 5):
             await store.engine.sweep()
-            assert counting.seen["old_segments"] <= 2 * sweeps + 3
+            assert counting.seen["old_segments"] <= 2 * sweeps + 2
         assert segments() == {segment_of(i)[0] for i in kept[7:]}
+
+    async def test_what_retention_frees_leaves_at_once(
+        self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However much is kept before it, it is not looked for."""
+        monkeypatch.setattr(trimming, "_PAGE", 5)
+        await store.queue(failed_retention_s=0, done_retention_s=100)
+        for _ in range(20):
+            await store.publish(b"x")
+            await store.fail_one()
+        for turn in range(20):
+            await store.publish(b"y")
+            await store.ack(await store.claim_one())
+            if turn == 9:
+                clock.advance(1000)
+        clock.advance(99_000)
+        reply = await store.engine.sweep()
+        assert (reply.removed, reply.entries_removed, reply.more) == (10, 10, False)
+        clock.advance(1000)
+        reply = await store.engine.sweep(6)
+        assert (reply.removed, reply.entries_removed, reply.more) == (6, 6, True)
+        reply = await store.engine.sweep(6)
+        assert (reply.removed, reply.entries_removed, reply.more) == (4, 4, False)
+        assert len(segments()) == 20
 
 
 class TestTogether:
@@ -313,11 +341,10 @@ class TestLog:
     ) -> None:
         store, other = pair
         await self.old_message(store)
-        look = retention._settled
+        look = trimming._keeping
 
         async def meanwhile(*args: Any) -> Any:
             found = await look(*args)
-            assert len(found) == 1
             if what == "delivery":
                 await other.engine.replay(TENANT, "q", ReplaySource.LOG, None, 10)
             else:
@@ -325,7 +352,7 @@ class TestLog:
                 await other.engine.put_queue(TENANT, "late", policy, Start(Start.EARLIEST))
             return found
 
-        monkeypatch.setattr(retention, "_settled", meanwhile)
+        monkeypatch.setattr(trimming, "_keeping", meanwhile)
         await store.engine.sweep()
         assert len(segments()) == 1
 
@@ -455,6 +482,38 @@ class TestLog:
         delivery = await store.claim_one("late")
         assert (delivery.message.id, delivery.payload) == (message, b"2")
 
+    @pytest.mark.parametrize("kept_by", ["archive", "cursor"])
+    async def test_what_had_to_wait_leaves_when_it_may(
+        self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, kept_by: str
+    ) -> None:
+        monkeypatch.setattr(trimming, "_PAGE", 3)
+        # Not by chance: nothing is looked at but what has grown old, once.
+        monkeypatch.setattr(trimming.Trimming, "_look_around", nothing)
+        core = core_of(store)
+        options = core.options
+        ids = [(await store.publish(b"x", topic="other"))[0] for _ in range(8)]
+        if kept_by == "archive":
+            core.options = replace(options, archive=True)
+        else:
+            await store.queue(filter="topic = 'orders'", start=Start(Start.EARLIEST))
+        clock.advance(LOG_MS)
+        assert (await sweep_all(store))["entries_removed"] == 0
+        counting = Counting(store, monkeypatch)
+        await store.engine.sweep()
+        assert counting.seen["old_segments"] == 1
+        left = 8
+        while left:
+            if kept_by == "archive":
+                await store.engine.archived(TENANT, Offset(ids[9 - left]))
+                left -= 2
+            elif (await store.engine.route(TENANT, "q", 2)).cursor is None:
+                left = 0
+            else:
+                left = max(left - 2, 0)
+            await sweep_all(store)
+            assert len(segments()) == left
+        core.options = options
+
     async def test_the_end_stays_where_it_was(self, store: Store, clock: FakeClock) -> None:
         await store.publish(b"1", b"2")
         end = await store.engine.log_end(TENANT)
@@ -465,8 +524,8 @@ class TestLog:
     async def test_in_small_steps(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(retention, "_PAGE", 3)
-        monkeypatch.setattr(retention, "_MAX_PAGES", 2)
+        monkeypatch.setattr(trimming, "_PAGE", 3)
+        monkeypatch.setattr(trimming, "_MAX_PAGES", 2)
         for _ in range(20):
             await store.publish(b"1", b"2")
         clock.advance(LOG_MS)

@@ -2,7 +2,8 @@
 
 Every session is READ COMMITTED, strict, and in UTC. Statements are prepared once a connection: the
 server need not parse them again, and values go as they are, which for a hundred kilobytes takes a
-twentieth of the time of quoting them.
+twentieth of the time of quoting them. Several small ones go together as text, which saves the
+ways to the server and back.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ __all__ = ["Connector", "Link", "Reply"]
 _STATEMENTS: Final = 120
 #: What has more values is sent as text: the server would describe each of them.
 _MAX_VALUES: Final = 1_000
+#: Statements that go together are text; with more bytes than this they go one by one, prepared.
+_MAX_TEXT: Final = 32 * 1024
+#: What a number takes as text, about.
+_NUMBER: Final = 10
 #: Bytes of a packet that are left for what goes along with large values.
 _MARGIN: Final = 64 * 1024
 #: The server has no more room for prepared statements.
@@ -71,17 +76,30 @@ class Link:
         self.packet = _MARGIN
         self._statements: OrderedDict[str, Any] = OrderedDict()
 
-    async def execute(self, sql: str, values: Sequence[object] = ()) -> Reply:
+    async def execute(
+        self, sql: str, values: Sequence[object] = (), *, prepared: bool = True
+    ) -> Reply:
         """Run a statement with a value for each of its question marks."""
         self._refuse_large(values)
-        prepared = await self._prepare(sql) if len(values) <= _MAX_VALUES else None
-        if prepared is None:
+        few = prepared and len(values) <= _MAX_VALUES
+        statement = await self._prepare(sql) if few else None
+        if statement is None:
             cursor = self.connection.cursor()
-            await cursor.execute(sql.replace("?", "%s"), tuple(values))
-            rows = await cursor.fetchall() if cursor.description else None
-            return Reply(rows, cursor.rowcount, cursor.lastrowid)
-        result = await prepared.execute(values)
+            await cursor.execute(_text(sql, values))
+            return await _reply(cursor)
+        result = await statement.execute(values)
         return Reply(result.rows, result.affected_rows, result.insert_id)
+
+    async def together(self, parts: Sequence[tuple[str, Sequence[object]]]) -> list[Reply]:
+        """Run statements one after the other, in one round trip if they are small."""
+        if len(parts) == 1 or sum(_weight(values) for _, values in parts) > _MAX_TEXT:
+            return [await self.execute(sql, values) for sql, values in parts]
+        cursor = self.connection.cursor()
+        await cursor.execute(";".join([_text(sql, values) for sql, values in parts]))
+        replies = [await _reply(cursor)]
+        while await cursor.nextset():
+            replies.append(await _reply(cursor))
+        return replies
 
     async def plainly(self, sql: str) -> None:
         """Run a statement that has no values and gives no rows."""
@@ -139,6 +157,39 @@ class Link:
                 f"is {self.packet}.",
                 limit=self.packet,
             )
+
+
+async def _reply(cursor: Any) -> Reply:
+    rows = await cursor.fetchall() if cursor.description else None
+    return Reply(rows, cursor.rowcount, cursor.lastrowid)
+
+
+def _weight(values: Sequence[object]) -> int:
+    """About how many bytes the values are as text."""
+    return sum([2 * len(v) if isinstance(v, bytes | str) else _NUMBER for v in values])
+
+
+def _text(sql: str, values: Sequence[object]) -> str:
+    """The statement with its values in it."""
+    pieces = sql.split("?")
+    return "".join(
+        [pieces[0], *(_literal(v) + piece for v, piece in zip(values, pieces[1:], strict=True))]
+    )
+
+
+def _literal(value: object) -> str:
+    # Digits only: no text of anybody's can end a literal, whatever the modes of the session.
+    match value:
+        case None:
+            return "NULL"
+        case bytes():
+            return f"x'{value.hex()}'"
+        case str():
+            return f"_utf8mb4 x'{value.encode().hex()}'"
+        case int():
+            return str(int(value))
+        case _:
+            raise TypeError(f"{type(value).__name__} in a statement")
 
 
 class _Connection(asyncmy.Connection):

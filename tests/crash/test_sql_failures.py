@@ -1,0 +1,165 @@
+"""The database fails under the SQL engine: P1-P4, C1, C2, C4, C5, S1-S3, Q2.
+
+Two brokers share one store while every connection to its database is ended twenty times, and the
+database is restarted twenty times, by turns cleanly and by kill -9. Producers repeat what failed
+under the same ids. Nothing but typed errors that say "try again" may come out. In the end
+everything is drained, scanned and checked, and so is the store.
+
+PENSTOCK_TEST_DATABASE_KILLS sets how often each, PENSTOCK_TEST_DATABASE_SEED what happens; the
+seed is printed. The same seed means the same programs, not the same moments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import penstock
+from penstock import Broker
+from penstock.errors import CommitFailed, StoreBusy
+from penstock.model.queue import Backoff, Ordering
+from penstock.storage.sql.engine import SqlEngine
+from penstock.storage.sql.migrations import migrate
+from penstock.verify import verify
+from tests.databases import MariaDB, PostgreSQL, Server
+from tests.judging import check_order, judge, scan, summary
+from tests.recording import QUEUE, Consumer, Doors, History, Producer
+
+KILLS = int(os.environ.get("PENSTOCK_TEST_DATABASE_KILLS", "20"))
+MAX_ATTEMPTS = 6
+#: The queue that is ordered by partition.
+LINES = "lines"
+#: Two brokers on one machine and one database differ by much less.
+SKEW_MS = 200
+#: Longer than the engine tries by itself.
+OUTAGE_S = 1.6
+
+
+@pytest.fixture(params=[PostgreSQL, MariaDB], ids=["postgresql", "mysql"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server that nobody else uses, and that writes through to the disk."""
+    private: Server = request.param(fsync=True)
+    try:
+        private.start()
+        private.create_database("store")
+        yield private
+    finally:
+        private.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120 + 10 * KILLS)
+async def test_nothing_that_was_acknowledged_is_lost_or_repeated(
+    server: Server, tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("PENSTOCK_TEST_DATABASE_SEED", int.from_bytes(os.urandom(4))))
+    print(f"PENSTOCK_TEST_DATABASE_SEED={seed} PENSTOCK_TEST_DATABASE_KILLS={KILLS}")
+    url = server.url("store")
+    await migrate(url)
+    path = tmp_path / "history.jsonl"
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        async with penstock.open(url) as a, penstock.open(url) as b:
+            history = History(
+                descriptor,
+                clock=a.engine.clock,
+                skew_ms=SKEW_MS,
+                expected=(StoreBusy, CommitFailed),
+            )
+            await _run(server, [a, b], history, seed)
+            partitions = await scan(b, history, drained=True, queues=(QUEUE, LINES))
+            repeated = _repeated(a) + _repeated(b)
+            report = await verify(a)
+    finally:
+        os.close(descriptor)
+    print(dict(history.failures), dict(repeated))
+    events = judge(path, dict.fromkeys((QUEUE, LINES), MAX_ATTEMPTS), ordered=(LINES,))
+    check_order(events, LINES, {f"p{n}": partitions[f"p{n}"] for n in range(3)})
+    assert report.ok, "\n".join(map(str, report.violations))
+    if KILLS >= 20:
+        # A history in which nothing went wrong would prove nothing.
+        assert history.failures["CommitFailed"]
+        assert history.failures["StoreBusy"]
+        assert repeated["connection"]
+        lost = summary(events)
+        assert lost["claims lost"] + lost["publishes lost"] + lost["settlements lost"]
+
+
+async def _run(server: Server, brokers: list[Broker], history: History, seed: int) -> None:
+    await _create_queues(brokers[0])
+    names = [(QUEUE, f"c{n}") for n in range(3)] + [(LINES, f"l{n}") for n in range(2)]
+    history.next_run()
+    finished = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        publishing = [
+            group.create_task(
+                Producer(Doors(brokers, n), history, f"p{n}", seed, own_ids=True, pause_s=0.2).run(
+                    finished
+                )
+            )
+            for n in range(3)
+        ]
+        consuming = [
+            group.create_task(Consumer(Doors(brokers, n), history, name, seed, queue=queue).run())
+            for n, (queue, name) in enumerate(names)
+        ]
+        await _disturb(server, Random(seed))
+        finished.set()
+        await asyncio.wait(publishing)
+        for task in consuming:
+            task.cancel()
+        await asyncio.wait(consuming)
+        # What they had asked for a moment ago may have been granted to nobody.
+        await history.end_run()
+        history.next_run()
+    for queue, name in names:
+        if queue == LINES:
+            await brokers[1].leave(LINES, name)
+    async with AsyncExitStack() as _:
+        for queue in (QUEUE, LINES):
+            await Consumer(Doors(brokers), history, "last", seed, queue=queue).drain()
+
+
+async def _disturb(server: Server, random: Random) -> None:
+    """End the connections, and the server itself, at random moments."""
+    kinds = ["connections", "server"] * KILLS
+    random.shuffle(kinds)
+    restarts = 0
+    for kind in kinds:
+        await asyncio.sleep(random.uniform(0, random.choice((0.05, 0.3, 1.0))))
+        if kind == "connections":
+            await asyncio.to_thread(server.kill_backends, "store")
+            continue
+        restarts += 1
+        await asyncio.to_thread(server.kill if restarts % 2 else server.stop)
+        if random.random() < 0.15 or restarts == 1:
+            await asyncio.sleep(OUTAGE_S)
+        await asyncio.to_thread(server.start)
+
+
+async def _create_queues(broker: Broker) -> None:
+    for queue, ordering in ((QUEUE, Ordering.NONE), (LINES, Ordering.PARTITION)):
+        await broker.create_queue(
+            queue,
+            max_attempts=MAX_ATTEMPTS,
+            min_lease_ms=10,
+            backoff=Backoff(base_ms=5, max_ms=100),
+            # Nothing leaves: the history is checked against everything that ever happened.
+            done_retention_s=0,
+            failed_retention_s=0,
+            ordering=ordering,
+        )
+
+
+def _repeated(broker: Broker) -> Counter[str]:
+    """The transactions that its engine made again, by reason."""
+    engine = broker.engine
+    assert isinstance(engine, SqlEngine)
+    return Counter(engine._core.repeated)
