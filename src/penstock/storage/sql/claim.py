@@ -9,25 +9,22 @@ that nobody is told that a queue is empty which is not (C5).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Delivery
-from penstock.model.message import Message, MessageId
-from penstock.model.queue import QueuePolicy
+from penstock.model.message import MessageId
 from penstock.model.states import Transition
-from penstock.storage.sql import moves
+from penstock.storage.sql import moves, partitions
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.floors import raise_floor
+from penstock.storage.sql.granting import Claim, Granted, deliver, lease_of
 from penstock.storage.sql.lanes import Call
-from penstock.storage.sql.leases import make_receipt
 from penstock.storage.sql.phases import Phase
-from penstock.storage.sql.runs import Life, Run, in_order, segment_of
-from penstock.storage.sql.segments import Segment
+from penstock.storage.sql.runs import Run, in_order
 from penstock.storage.sql.work import Work
 
-__all__ = ["Claim", "claim", "deliver", "lease_of", "let_time_pass"]
+__all__ = ["claim"]
 
 #: Runs that one claim lets time act on. More than that at once is left to the next claims and
 #: to sweep, so that a claim's time stays bounded.
@@ -43,22 +40,6 @@ _TIMED: Final = (Phase.FRESH, Phase.RETURNED, Phase.DELAYED, Phase.IN_FLIGHT)
 _DEAD_TIMED: Final = (Phase.DEAD_DELAYED, Phase.DEAD_IN_FLIGHT)
 
 
-class Claim(NamedTuple):
-    """What one caller asks for."""
-
-    consumer: str
-    limit: int
-    lease_ms: int | None
-
-
-class Granted(NamedTuple):
-    """One delivery that is handed out, before its message is read."""
-
-    message_id: MessageId
-    rank: int
-    life: Life
-
-
 async def claim(
     core: Core, tenant: str, name: str, calls: Sequence[Call[Claim, list[Delivery]]]
 ) -> None:
@@ -71,13 +52,11 @@ async def claim(
     async def act(work: Work) -> list[list[Delivery]]:
         queue, dead = work.tenant.find(name)
         if queue.ordered and not dead:
-            from penstock.storage.sql import partitions  # noqa: PLC0415  (it claims by this room)
-
             # The queue is locked before its runs, by everybody.
             await partitions.lock(work, queue)
-            await let_time_pass(core, work, queue, dead=dead)
+            await _let_time_pass(core, work, queue, dead=dead)
             return [await partitions.claim(core, work, queue, one) for one in asked]
-        await let_time_pass(core, work, queue, dead=dead)
+        await _let_time_pass(core, work, queue, dead=dead)
         if queue.paused(dead=dead):
             return [[] for _ in asked]
         return await _claim_in_order(core, work, queue, asked, dead=dead)
@@ -86,7 +65,7 @@ async def claim(
         call.answer(deliveries)
 
 
-async def let_time_pass(core: Core, work: Work, queue: Queue, *, dead: bool) -> None:
+async def _let_time_pass(core: Core, work: Work, queue: Queue, *, dead: bool) -> None:
     """Let time act on what is due, as far as a claim has to know."""
     side = (queue.number, dead)
     if not core.timers.is_due(side, work.now):
@@ -101,12 +80,6 @@ async def let_time_pass(core: Core, work: Work, queue: Queue, *, dead: bool) -> 
         await work.write()
     ((due,),) = await work.session.fetch("next_due", queue=queue.number, phases=phases)
     core.timers.asked(side, work.now, due)
-
-
-def lease_of(policy: QueuePolicy, lease_ms: int | None) -> int:
-    """The lease that is given when this one is asked for."""
-    wanted = policy.visibility_timeout_ms if lease_ms is None else lease_ms
-    return min(max(wanted, policy.min_lease_ms), policy.max_lease_ms)
 
 
 async def _claim_in_order(
@@ -194,48 +167,9 @@ def _grant(
         else:
             known[1].append(index)
     lives = {
-        key: moves.grant(work, run, members, consumer, deadline, core.leases.next(work.now))
+        key: moves.grant(
+            work, run, members, consumer, deadline, core.leases.next(work.now, run.life.lease)
+        )
         for key, (run, members) in by_run.items()
     }
     return [Granted(message, rank, lives[id(run)]) for rank, message, run, _ in taken]
-
-
-async def deliver(
-    core: Core, work: Work, queue: Queue, granted: Sequence[Sequence[Granted]], *, dead: bool
-) -> list[list[Delivery]]:
-    """Read the messages of what was granted (P3)."""
-    offsets = {one.life.entry or one.message_id for part in granted for one in part}
-    if not offsets:
-        return [[] for _ in granted]
-    segments = await core.segments.read(
-        work.session, work.tenant.number, {segment_of(o)[0] for o in offsets}, payloads=True
-    )
-    name, number = queue.shown_as(dead=dead), queue.number
-    replies: list[list[Delivery]] = []
-    for part in granted:
-        deliveries: list[Delivery] = []
-        for message_id, rank, life in part:
-            message, payload = _read(segments, life.entry or message_id)
-            assert life.claimed_at is not None
-            assert life.deadline is not None
-            deliveries.append(
-                Delivery(
-                    name,
-                    make_receipt(number, rank, life.lease, message_id),
-                    message,
-                    payload,
-                    life.attempts,
-                    life.claimed_at,
-                    life.deadline,
-                )
-            )
-        replies.append(deliveries)
-    return replies
-
-
-def _read(segments: dict[int, Segment], offset: int) -> tuple[Message, bytes]:
-    number, index = segment_of(offset)
-    segment = segments.get(number)
-    if segment is None or index >= len(segment.heads):
-        raise StoreCorrupt(f"The entry at offset {offset} of the log is missing.")
-    return segment.message(index), segment.payload(index)

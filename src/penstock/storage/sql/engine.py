@@ -47,10 +47,11 @@ from penstock.storage.sql import (
     stats,
     sweep,
 )
-from penstock.storage.sql.claim import Claim, claim
+from penstock.storage.sql.claim import claim
 from penstock.storage.sql.clock import DatabaseClock, clock_for
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Again, Database, Lost
+from penstock.storage.sql.granting import Claim
 from penstock.storage.sql.lanes import Call, Lanes
 from penstock.storage.sql.leases import Leases
 from penstock.storage.sql.publish import Publish, publish

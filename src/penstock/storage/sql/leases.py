@@ -28,9 +28,14 @@ class Leases:
         self._server = server & ((1 << _SERVER_BITS) - 1)
         self._last = 0
 
-    def next(self, now: int) -> int:
-        """A number larger than any that this server gave out."""
-        self._last = max(self._last + 1, max(now - _EPOCH_MS, 1) << _COUNTER_BITS)
+    def next(self, now: int, above: int = 0) -> int:
+        """A number larger than any that this server gave out, and than ``above``.
+
+        That is the last claim of the same delivery, which a server may have given out whose
+        clock is a few milliseconds ahead.
+        """
+        time = max(now - _EPOCH_MS, 1) << _COUNTER_BITS
+        self._last = max(self._last + 1, time, (above >> _SERVER_BITS) + 1)
         return self._last << _SERVER_BITS | self._server
 
 

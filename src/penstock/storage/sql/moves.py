@@ -106,7 +106,6 @@ def fail(
         _ended(life),
         at=work.now,
         error=life.error if error is None else error,
-        lease=0,
         marks=life.marked(mark),
     )
     work.move(run, members, Phase.DEAD_RETURNED, failed)
@@ -173,7 +172,6 @@ def give_back(
     mark = Mark.of(work.now, transition, state, dead=dead, consumer=life.consumer, error=error)
     returned = replace(
         _ended(life),
-        lease=0,
         due_at=work.now + delay_ms if delay_ms > 0 else None,
         marks=life.marked(mark),
     )

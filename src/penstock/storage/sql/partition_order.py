@@ -19,8 +19,8 @@ from penstock.model.message import MessageId
 from penstock.model.states import Transition
 from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
-from penstock.storage.sql.claim import Claim, Granted, lease_of
 from penstock.storage.sql.core import Core
+from penstock.storage.sql.granting import Claim, Granted, lease_of
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.runs import Run, segment_of
 from penstock.storage.sql.work import Work
@@ -204,7 +204,12 @@ def _grant(
     deadline = work.now + lease_of(queue.policy, asked.lease_ms)
     lives = {
         place: moves.grant(
-            work, runs[place], taken, asked.consumer, deadline, core.leases.next(work.now)
+            work,
+            runs[place],
+            taken,
+            asked.consumer,
+            deadline,
+            core.leases.next(work.now, runs[place].life.lease),
         )
         for place, taken in members.items()
     }

@@ -24,9 +24,9 @@ from penstock.model.message import Offset
 from penstock.model.states import Transition
 from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue, Tenant
-from penstock.storage.sql.claim import Claim, deliver
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row, Session
+from penstock.storage.sql.granting import Claim, deliver
 from penstock.storage.sql.partition_order import hand_out
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.work import Work

@@ -144,6 +144,7 @@ async def _change(work: Work, queue: Queue, policy: QueuePolicy) -> None:
                 field="ordering" if old.ordering != policy.ordering else "bucket_size",
             )
     if policy.ordering != old.ordering:
+        await work.session.fetch("lock_queue", queue=queue.number)
         await work.session.run("clear_consumers", queue=queue.number)
         await work.session.run("clear_owners", queue=queue.number)
     await work.session.run(

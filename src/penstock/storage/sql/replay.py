@@ -313,6 +313,7 @@ class _Replay:
             joined_at=now if before is None else before.joined_at,
             expires_at=message.expires_at,
             due_at=due_at if delayed else None,
+            lease=0 if before is None else before.lease,
             at=now if self._dead else None,
             error=before.error if self._dead and before is not None else None,
             marks=(mark,) if before is None else before.marked(mark),

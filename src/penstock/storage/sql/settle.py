@@ -30,8 +30,8 @@ from penstock.model.states import State, Transition
 from penstock.storage.contract import Jitter, Outgoing
 from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
-from penstock.storage.sql.claim import lease_of
 from penstock.storage.sql.core import Core
+from penstock.storage.sql.granting import lease_of
 from penstock.storage.sql.lanes import Call
 from penstock.storage.sql.leases import read_receipt
 from penstock.storage.sql.phases import Phase

@@ -111,6 +111,17 @@ class Work:
 
     def drop(self, run: Run, members: Iterable[int]) -> None:
         """Some deliveries of a held run are no more."""
+        self._take(run, members)
+        self._leave_partition(run)
+
+    def move(self, run: Run, members: Sequence[int], phase: Phase, life: Life) -> None:
+        """Some deliveries of a held run go on to another phase or another life."""
+        self._take(run, members)
+        if phase not in LIVE:
+            self._leave_partition(run)
+        self.add(run.queue, phase, run.rank, run.segment, members, life)
+
+    def _take(self, run: Run, members: Iterable[int]) -> None:
         held = self._held[id(run)]
         gone = members if isinstance(members, list | range) else list(members)
         before = held.left
@@ -121,13 +132,11 @@ class Work:
             dropped = set(gone)
             held.left = [index for index in before if index not in dropped]
         assert len(held.left) == len(before) - len(gone), "a delivery is moved once"
+
+    def _leave_partition(self, run: Run) -> None:
+        """A partition that has nothing left loses its owner."""
         if run.life.partition is not None and run.phase in LIVE:
             self._left_partitions.setdefault(run.queue, set()).add(run.life.partition)
-
-    def move(self, run: Run, members: Sequence[int], phase: Phase, life: Life) -> None:
-        """Some deliveries of a held run go on to another phase or another life."""
-        self.drop(run, members)
-        self.add(run.queue, phase, run.rank, run.segment, members, life)
 
     def close_keys(self, run: Run, members: Iterable[int]) -> None:
         """From now on the keys of these messages start new messages."""

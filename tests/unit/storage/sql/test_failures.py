@@ -110,6 +110,15 @@ def test_p2_a_connection_that_is_gone(error: Exception, committing: bool) -> Non
     assert isinstance(error, FAILURES)
 
 
+def test_p2_what_was_not_sent_was_not_committed() -> None:
+    error = asyncpg.InterfaceError(
+        "cannot call Connection.execute(): connection has been released back to the pool"
+    )
+    found = translate(error, committing=True)
+    assert isinstance(found, Lost)
+    assert not found.committing
+
+
 def test_a_statement_that_the_schema_has_left_behind_is_made_again() -> None:
     stale = raised("0A000", R="RevalidateCachedQuery")
     assert isinstance(stale, asyncpg.InvalidCachedStatementError)

@@ -187,24 +187,25 @@ class TestCost:
     ) -> None:
         """Failed deliveries hold more segments than a page; what comes after them leaves."""
         monkeypatch.setattr(trimming, "_PAGE", 5)
-        await store.queue(failed_retention_s=0, filter="topic = 'orders'")
-        kept = []
+        kept = {}
+        for name in ("stays", "goes"):
+            await store.queue(name, f"topic = '{name}'", failed_retention_s=0)
+            kept[name] = [(await store.publish(b"x", topic=name))[0] for _ in range(7)]
+            for _ in range(7):
+                await store.fail_one(name)
         for _ in range(12):
-            kept += await store.publish(b"x")
-            await store.fail_one()
-        for _ in range(12):
-            await store.publish(b"y", topic="other")
+            await store.publish(b"y", topic="unwanted")
         clock.advance(LOG_MS)
         counting = Counting(store, monkeypatch)
         assert (await store.engine.sweep()).entries_removed == 12
-        assert segments() == {segment_of(i)[0] for i in kept}
+        assert len(segments()) == 14
         # From then on it is two pages a sweep, and whatever becomes free is found.
         counting.seen.clear()
-        await store.engine.purge(TENANT, "q.dlq", State.AVAILABLE, None, 7)
+        await store.engine.delete_queue(TENANT, "goes")
         for sweeps in range(1, 5):
             await store.engine.sweep()
             assert counting.seen["old_segments"] <= 2 * sweeps + 2
-        assert segments() == {segment_of(i)[0] for i in kept[7:]}
+        assert segments() == {segment_of(i)[0] for i in kept["stays"]}
 
     async def test_what_retention_frees_leaves_at_once(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
@@ -481,6 +482,18 @@ class TestLog:
         await sweep_all(store)
         delivery = await store.claim_one("late")
         assert (delivery.message.id, delivery.payload) == (message, b"2")
+
+    async def test_it_leaves_when_it_is_old_enough(
+        self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(trimming.Trimming, "_look_around", nothing)
+        for _ in range(5):
+            await store.publish(b"x")
+            clock.advance(LOG_MS // 5)
+        for left in (4, 3, 2, 1, 0):
+            assert (await store.engine.sweep()).entries_removed == 1
+            assert len(segments()) == left
+            clock.advance(LOG_MS // 5)
 
     @pytest.mark.parametrize("kept_by", ["archive", "cursor"])
     async def test_what_had_to_wait_leaves_when_it_may(

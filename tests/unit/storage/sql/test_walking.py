@@ -62,7 +62,7 @@ def _scattered(draw: st.DrawFn) -> list[Run]:
         for index, (phase, rank, attempts) in enumerate(chosen):
             members.setdefault((phase, rank, segment, attempts), []).append(index)
     return [
-        Run(QUEUE, phase, rank, segment, indices, Life(0, attempts=attempts, seat=-seat))
+        Run(QUEUE, phase, rank, segment, indices, Life(0, attempts=attempts, seat=1000 - seat))
         for seat, ((phase, rank, segment, attempts), indices) in enumerate(members.items())
     ]
 

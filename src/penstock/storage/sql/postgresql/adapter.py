@@ -16,7 +16,7 @@ import asyncpg
 
 from penstock.errors import BadInput
 from penstock.storage.sql.database import Count, Database, NewSegment, Row, Session, Stable
-from penstock.storage.sql.postgresql.failures import opening, translate
+from penstock.storage.sql.postgresql.failures import FAILURES, opening, translate
 from penstock.storage.sql.postgresql.listening import NOTIFY, Listening, announcements
 from penstock.storage.sql.runs import Place
 from penstock.storage.sql.runs import Row as RunRow
@@ -214,7 +214,10 @@ class PostgreSQL(Database):
         try:
             yield connection
         finally:
-            await self._pool.release(connection)
+            # What was done is done. The pool ends a connection that it cannot take back, and of
+            # one that is lost at this moment it has taken leave already.
+            with suppress(*FAILURES):
+                await self._pool.release(connection)
 
     async def stable(self) -> Stable:
         # In this order: a publish that is not seen as open has ended, so whoever reads the log
@@ -266,7 +269,7 @@ async def _roll_back(connection: Any) -> None:
             return
         if connection.is_in_transaction():
             await asyncio.wait_for(connection.execute("ROLLBACK"), 10)
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+    except FAILURES:
         # The pool has taken one that was lost back already.
         with suppress(asyncpg.InterfaceError):
             connection.terminate()

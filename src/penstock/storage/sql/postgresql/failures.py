@@ -75,6 +75,10 @@ def translate(error: BaseException, *, committing: bool) -> Exception:
             return StoreUnavailable(f"The database's certificate is not trusted: {_words(error)}.")
         case asyncpg.InternalClientError() | OSError():
             return Lost(_words(error), committing=committing)
+        case asyncpg.InterfaceError() if "released" in str(error):
+            # The pool took a connection back that was lost between two statements: whatever
+            # came next, a COMMIT too, was not sent.
+            return Lost(_words(error), committing=False)
         case asyncpg.InterfaceError() if "clos" in str(error) or "cancelling" in str(error):
             return Lost(_words(error), committing=committing)
         case Exception():
