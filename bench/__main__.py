@@ -37,6 +37,27 @@ async def run_service(seconds: float, rounds: int) -> list[Figure]:
     return figures
 
 
+async def run_sql(seconds: float, rounds: int, deep: int) -> list[Figure]:
+    """The figures of the SQL engine, on servers of their own."""
+    # Not before: see above.
+    from bench.sql import consuming, publishing  # noqa: PLC0415
+    from bench.sql_depth import depth as sql_depth  # noqa: PLC0415
+    from bench.sql_reader import beside_a_reader  # noqa: PLC0415
+    from bench.sql_servers import sharing  # noqa: PLC0415
+    from bench.sql_stores import DIALECTS, database_server  # noqa: PLC0415
+
+    figures: list[Figure] = []
+    for dialect in DIALECTS:
+        with database_server(dialect) as server:
+            if dialect == "postgresql":
+                figures += [_show(one) for one in await publishing(server, seconds, rounds)]
+                figures += [_show(one) for one in await consuming(server, seconds, rounds)]
+            figures.append(_show(await sharing(server, dialect, seconds, rounds)))
+            figures.append(_show(await beside_a_reader(server, dialect, seconds, rounds)))
+            figures += [_show(one) for one in await sql_depth(server, dialect, rounds, deep)]
+    return figures
+
+
 async def run_engine(seconds: float, rounds: int, deep: int) -> list[Figure]:
     """The figures of the engine in this process."""
     figures = [
@@ -66,7 +87,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="a measurement")
     parser.add_argument("--rounds", type=int, default=5, help="the median of so many")
     parser.add_argument("--deep", type=int, default=DEEP, help="messages waiting")
-    parser.add_argument("--only", choices=("engine", "service"), help="half of it")
+    parser.add_argument("--only", choices=("engine", "service", "sql"), help="a part of it")
     arguments = parser.parse_args()
     try:
         import uvloop  # noqa: PLC0415
@@ -75,10 +96,12 @@ def main() -> int:
     else:
         runner = uvloop.run
     figures: list[Figure] = []
-    if arguments.only != "service":
+    if arguments.only in (None, "engine"):
         figures += runner(run_engine(arguments.seconds, arguments.rounds, arguments.deep))
-    if arguments.only != "engine":
+    if arguments.only in (None, "service"):
         figures += runner(run_service(arguments.seconds, arguments.rounds))
+    if arguments.only in (None, "sql"):
+        figures += runner(run_sql(arguments.seconds, arguments.rounds, arguments.deep))
     return 0 if all(figure.holds for figure in figures) else 1
 
 

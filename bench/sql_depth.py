@@ -70,19 +70,20 @@ async def depth(server: Server, dialect: str, rounds: int, deep: int) -> list[Fi
 async def _measure(
     filling: _Filling, engine: Engine, rounds: int, deep: int
 ) -> list[tuple[float, float]]:
+    count = min(_ROUND, deep)
     await filling.fill("deep", deep)
     pairs = []
     for _ in range(rounds):
-        slow = await _drain(engine, "deep", min(_ROUND, deep))
-        await filling.fill("deep", min(_ROUND, deep))
-        pairs.append((slow, await _shallow(filling, engine)))
+        slow = await _drain(engine, "deep", count)
+        await filling.fill("deep", count)
+        pairs.append((slow, await _shallow(filling, engine, count)))
     return pairs
 
 
-async def _shallow(filling: _Filling, engine: Engine) -> float:
+async def _shallow(filling: _Filling, engine: Engine, count: int) -> float:
     """As many messages, never more than a thousand waiting."""
     rates = []
-    for _ in range(_ROUND // SHALLOW):
+    for _ in range(count // SHALLOW):
         await filling.fill("shallow", SHALLOW)
         rates.append(await _drain(engine, "shallow", SHALLOW))
     return len(rates) / sum(1 / value for value in rates)

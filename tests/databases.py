@@ -153,6 +153,8 @@ class MariaDB(Server):
                 *("--auth-root-authentication-method=normal", "--innodb-flush-method=nosync"),
                 *("--innodb-doublewrite=0", "--innodb-buffer-pool-size=16M"),
                 f"--innodb-log-file-size={self._log_file_size}",
+                # A server that starts clears away what it finds there, whosever it is.
+                f"--tmpdir={self.folder}",
             ]
         )
 
@@ -165,6 +167,7 @@ class MariaDB(Server):
             "datadir": self.data,
             "socket": self.socket,
             "pid-file": self.folder / "pid",
+            "tmpdir": self.folder,
             "bind-address": "127.0.0.1",
             "port": self.port,
             "max-connections": 200,

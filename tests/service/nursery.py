@@ -107,7 +107,10 @@ def _run() -> None:
     # What a server imports, before there is a thread or a store that a fork would break.
     import penstock.cli.serve
     import penstock.server.serve
-    import penstock.storage.keyvalue.adapters.rocksdb  # noqa: F401
+    import penstock.storage.keyvalue.adapters.rocksdb
+    import penstock.storage.sql.mysql.adapter
+    import penstock.storage.sql.opening
+    import penstock.storage.sql.postgresql.adapter  # noqa: F401
 
     child = 0
     signals = {"kill": signal.SIGKILL, "stop": signal.SIGTERM, "": signal.SIGKILL}

@@ -108,6 +108,8 @@ class Core:
             except (Again, Lost, StoreBusy) as error:
                 tries += 1
                 await self._recover(error, tries)
+                # What stood in the way may be in the catalog: another server's queue, say.
+                self.catalog.forget(tenant)
                 continue
             await self._committed(work, time.perf_counter() - began)
             return result

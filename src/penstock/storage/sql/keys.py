@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from penstock.filters import parse
 from penstock.model.checksum import checksum
-from penstock.model.message import NO_HEADERS, NewMessage, Outgoing
+from penstock.model.message import NO_HEADERS, Message, NewMessage, Outgoing
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Again
@@ -24,7 +24,7 @@ from penstock.storage.sql.runs import Life, Run, segment_of
 from penstock.storage.sql.segments import Head
 from penstock.storage.sql.work import Work
 
-__all__ = ["Keys", "newest_entries"]
+__all__ = ["Keys", "hold_keys", "newest_entries"]
 
 
 class Keys:
@@ -62,6 +62,8 @@ class Keys:
         held = await self._lock(before.values())
         if await self._find(wanted, "lock_keys") != before:
             raise Again("a key was claimed or replaced meanwhile")
+        if await self._deliveries(before.values()) != {(m, q) for m in held for q in held[m]}:
+            raise Again("a delivery of a key was split off or added meanwhile")
         self._rows |= before.keys()
         newest = await newest_entries(self.work, before.values())
         offsets = {m: newest.get(m, m) for m in before.values()}
@@ -104,6 +106,22 @@ class Keys:
                 if message is not None:
                     held.setdefault(message, {})[run.queue] = (run, index)
         return held
+
+    async def _deliveries(self, messages: Iterable[int]) -> set[tuple[int, int]]:
+        """Which queues have these messages now.
+
+        A run that was split while this transaction waited for its lock is no longer what it
+        waited for, and what a route or a replay adds was not there to wait for. Neither happens
+        any more once all of them are held and the keys are locked.
+        """
+        wanted = set(messages)
+        rows = await self.work.session.fetch(
+            "segment_runs",
+            queues=sorted(self.work.tenant.numbered),
+            segments=sorted({segment_of(message)[0] for message in wanted}),
+        )
+        runs = [Run.read(row) for row in rows]
+        return {(int(m), run.queue) for run in runs for m in run.ids() if m in wanted}
 
     # -- the end -----------------------------------------------------------------------
 
@@ -242,6 +260,38 @@ async def newest_entries(work: Work, messages: Iterable[int]) -> dict[int, int]:
     """The newest entries of those messages that were replaced."""
     rows = await work.session.fetch("find_newest", messages=sorted(messages))
     return {int(message): int(entry) for message, entry in rows}
+
+
+async def hold_keys(work: Work, queue: Queue, messages: Sequence[Message]) -> Sequence[Message]:
+    """Of messages that are about to be added to a queue, those that nobody replaced meanwhile.
+
+    Whoever replaces a message brings it to the queues that it belongs to. So who adds one that is
+    in the log already locks its key first, and adds it only if it is as it was seen.
+    """
+    keyed = {message.id: message for message in messages if message.key is not None}
+    by_topic: dict[str, set[bytes]] = {}
+    for message in keyed.values():
+        assert message.key is not None
+        by_topic.setdefault(message.topic, set()).add(message.key.encode())
+    if not keyed:
+        return messages
+    for topic, keys in sorted(by_topic.items()):
+        await work.session.fetch(
+            "lock_keys", tenant=work.tenant.number, topic=topic, keys=sorted(keys)
+        )
+    newest = await newest_entries(work, keyed)
+    rows = await work.session.fetch(
+        "segment_runs",
+        queues=[queue.number],
+        segments=sorted({segment_of(message)[0] for message in keyed}),
+    )
+    there = {message for row in rows for message in Run.read(row).ids()}
+    return [
+        message
+        for message in messages
+        if message.id not in keyed
+        or (message.id not in there and newest.get(message.id, message.id) == message.offset)
+    ]
 
 
 def _text(key: object) -> str:

@@ -18,7 +18,7 @@ from penstock.model.message import Message, Offset
 from penstock.model.states import State, Transition
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.keys import newest_entries
+from penstock.storage.sql.keys import hold_keys, newest_entries
 from penstock.storage.sql.phases import DEAD, Phase, is_dead
 from penstock.storage.sql.retention import share
 from penstock.storage.sql.runs import Life, Mark, Run, segment_of
@@ -281,13 +281,15 @@ class _Replay:
     ) -> list[tuple[Message, Run | None]]:
         """The messages with the runs that they are in, locked; None: they are in the log only.
 
-        Left out is what has gone elsewhere, or left the log, since it was seen (G1).
+        Left out is what has gone elsewhere, was replaced, or left the log, since it was seen (G1).
         """
         if self._dry_run:
             return [(message, None if item is None else item.run) for message, item in chosen]
         seen = [item for _, item in chosen if item is not None]
         held = await hold(self._work, seen, phases) if seen else {}
-        kept = await share(self._work.session, [one for one, item in chosen if item is None])
+        fresh = [message for message, item in chosen if item is None]
+        added = await hold_keys(self._work, self._queue, fresh)
+        kept = await share(self._work.session, added)
         return [
             (message, held[message.id].run if item is not None else None)
             for message, item in chosen

@@ -19,7 +19,7 @@ from penstock.model.delivery import RouteReply
 from penstock.model.message import Message, Offset
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.keys import newest_entries
+from penstock.storage.sql.keys import hold_keys, newest_entries
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.retention import share
 from penstock.storage.sql.runs import Life, Run, message_id, segment_of
@@ -154,7 +154,9 @@ async def _assign(core: Core, work: Work, queue: Queue, entries: list[Message]) 
         current.get(newest[entry.id], entry) if entry.id in changed else entry for entry in entries
     ]
     takes = parse(queue.policy.filter).matches
-    taken = [one for one in messages if one.id not in there and takes(one)]
+    added = [one for one in messages if one.id not in there and takes(one)]
+    # What was replaced meanwhile is met again where it was appended.
+    taken = await hold_keys(work, queue, added)
     kept = await share(work.session, taken)
     assigned = 0
     for message in taken:

@@ -10,7 +10,7 @@ from one sweep to the next only says where to look first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -36,6 +36,8 @@ __all__ = ["archived", "sweep"]
 _MAX_RUNS: Final = 250
 #: Queues with failed deliveries that are delayed, of which one sweep looks at some.
 _MAX_LOOKS: Final = 8
+#: How long a server that does nothing leaves what other servers did untidied.
+_REST_MS: Final = 10_000
 #: Where such a look begins.
 _START: Final = (-1, -1)
 
@@ -106,6 +108,17 @@ class _Overdue(NamedTuple):
         return [int(p) for p in phases if p in self.until and self.until[p] <= edge]
 
 
+class _Tidied(NamedTuple):
+    """What was removed besides deliveries."""
+
+    ids: int
+    entries: int
+    more: bool
+
+
+_NOTHING: Final = _Tidied(0, 0, more=False)
+
+
 class _Memory:
     """What a server remembers from one sweep to the next."""
 
@@ -119,6 +132,18 @@ class _Memory:
         #: how far.
         self.looks: dict[int, tuple[int, tuple[int, int]]] = {}
         self.sweeps = 0
+        #: The commits of this server when there was nothing to tidy up, and until when that is
+        #: good enough if there are no more of them.
+        self._rested = (-1, 0)
+
+    def rests(self, core: Core) -> bool:
+        """Whether there is likely nothing to tidy up."""
+        commits, until = self._rested
+        return commits == core.commits and until - _REST_MS <= core.clock.now() < until
+
+    def rest(self, core: Core) -> None:
+        """There was nothing to tidy up."""
+        self._rested = (core.commits, core.clock.now() + _REST_MS)
 
 
 _MEMORIES: Final[WeakKeyDictionary[Core, _Memory]] = WeakKeyDictionary()
@@ -135,11 +160,13 @@ async def sweep(core: Core, limit: int) -> SweepReply:
     memory.sweeps += 1
     tally = _Tally(limit)
     damage = await _sweep_queues(core, memory, tally)
-    ids_forgotten, more_ids = await forget_ids(core, limit)
-    more_leftovers = await memory.leftovers.sweep(core)
-    await memory.tallying.sweep(core)
-    entries_removed, more_entries = await memory.trimming.sweep(core, limit, tally.freed)
-    damage += memory.trimming.damage
+    tidied = _NOTHING
+    if not memory.rests(core):
+        commits = core.commits
+        tidied = await _tidy(core, memory, limit, tally.freed)
+        damage += memory.trimming.damage
+        if tidied == _NOTHING and not damage and commits == core.commits:
+            memory.rest(core)
     if damage:
         raise damage[0]
     return SweepReply(
@@ -147,10 +174,19 @@ async def sweep(core: Core, limit: int) -> SweepReply:
         lapsed=tally.counts["lapsed"],
         expired=tally.counts["expired"],
         removed=tally.counts[_REMOVED],
-        entries_removed=entries_removed,
-        ids_forgotten=ids_forgotten,
-        more=tally.more or more_ids or more_leftovers or more_entries,
+        entries_removed=tidied.entries,
+        ids_forgotten=tidied.ids,
+        more=tally.more or tidied.more,
     )
+
+
+async def _tidy(core: Core, memory: _Memory, limit: int, freed: Collection[int]) -> _Tidied:
+    """Remove what nobody waits for: ids, what deleted queues left, old log; add numbers up."""
+    ids, more_ids = await forget_ids(core, limit)
+    more_leftovers = await memory.leftovers.sweep(core)
+    await memory.tallying.sweep(core)
+    entries, more_entries = await memory.trimming.sweep(core, limit, freed)
+    return _Tidied(ids, entries, more_ids or more_leftovers or more_entries)
 
 
 async def archived(core: Core, tenant: str, through: Offset) -> None:

@@ -34,7 +34,7 @@ _NET_S: Final = 1.0
 #: there is none, and the longest.
 _SOON_S: Final = 0.01
 _GROWTH: Final = 1.5
-_LATE_S: Final = 0.25
+_LATE_S: Final = 0.5
 #: A poll is followed by a pause of so many times what it took.
 _REST: Final = 5
 #: Seconds after a poll that failed.

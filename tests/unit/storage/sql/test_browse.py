@@ -23,9 +23,9 @@ from tests.unit.storage.sql.ordered import Pair, opened_pair
 CURSOR = re.compile(r"[0-9a-f]{1,15}")
 
 
-@pytest.fixture
-async def pair() -> AsyncIterator[Pair]:
-    async with opened_pair() as pair:
+@pytest.fixture(params=["postgresql", "mysql"])
+async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
+    async with opened_pair(request.param) as pair:
         yield pair
 
 

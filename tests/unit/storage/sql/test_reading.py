@@ -13,15 +13,16 @@ from penstock.model.states import State, Transition
 from penstock.storage.sql import reading
 from penstock.testing.conformance.harness import OTHER_TENANT, TENANT, msg
 from tests.databases import server
-from tests.unit.storage.sql.ordered import Pair, opened_pair, sql
+from tests.unit.storage.sql.ordered import Pair, opened_pair
 
 
-@pytest.fixture
-async def pair() -> AsyncIterator[Pair]:
-    async with opened_pair() as pair:
+@pytest.fixture(params=["postgresql", "mysql"])
+async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
+    async with opened_pair(request.param) as pair:
         yield pair
 
 
+@pytest.mark.parametrize("pair", ["postgresql"], indirect=True)
 async def test_l2_nothing_is_read_beyond_a_publish_that_is_open(pair: Pair) -> None:
     """The log, its end and the watermark wait for it; the queue does not."""
     first, second = pair.first.engine, pair.second.engine
@@ -99,7 +100,7 @@ async def test_a_replaced_message_outlives_its_first_entry(pair: Pair) -> None:
     await pair.first.queue()
     (message_id,) = await pair.first.publish(msg(b"old", key="k"))
     await pair.first.publish(msg(b"new", key="k"))
-    sql(f"DELETE FROM penstock_log WHERE segment = {message_id >> 14}")
+    pair.sql(f"DELETE FROM penstock_log WHERE segment = {message_id >> 14}")
     for engine in (pair.first.engine, pair.second.engine):
         found = await engine.message(TENANT, message_id)
         assert (found.message.id, found.payload) == (message_id, b"new")
@@ -112,7 +113,7 @@ async def test_a_message_that_another_server_removed_is_gone_here_too(pair: Pair
     """Whatever this server remembers of it."""
     (message_id,) = await pair.first.publish(b"x")
     assert (await pair.first.engine.message(TENANT, message_id)).payload == b"x"
-    sql(f"DELETE FROM penstock_log WHERE segment = {message_id >> 14}")
+    pair.sql(f"DELETE FROM penstock_log WHERE segment = {message_id >> 14}")
     with pytest.raises(UnknownMessage):
         await pair.first.engine.message(TENANT, message_id)
 
@@ -124,7 +125,7 @@ async def test_the_end_of_the_log_stays_where_it_was(pair: Pair) -> None:
     ids = [(await pair.first.publish(*[b"x"] * 3))[-1] for _ in range(2)]
     assert await engine.log_end(TENANT) == ids[1] + 1
     for last, gone in ((ids[1], ids[1]), (ids[1], ids[0])):
-        sql(
+        pair.sql(
             f"DELETE FROM penstock_log WHERE segment = {gone >> 14};"
             f"UPDATE penstock_tenant SET trimmed = {last + 1} WHERE name = '{TENANT}'"
         )

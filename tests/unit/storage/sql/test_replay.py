@@ -16,14 +16,14 @@ from penstock.model.queue import Ordering, Start
 from penstock.model.states import State, Transition
 from penstock.storage.sql import replay, walking
 from penstock.testing.conformance.harness import TENANT, Store, ids_of, msg
-from tests.unit.storage.sql.ordered import Pair, opened_pair, sql
+from tests.unit.storage.sql.ordered import Pair, opened_pair
 
 FAILED, DONE, LOG = ReplaySource.FAILED, ReplaySource.DONE, ReplaySource.LOG
 
 
-@pytest.fixture
-async def pair() -> AsyncIterator[Pair]:
-    async with opened_pair() as pair:
+@pytest.fixture(params=["postgresql", "mysql"])
+async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
+    async with opened_pair(request.param) as pair:
         yield pair
 
 
@@ -189,7 +189,7 @@ async def test_a_replaced_message_whose_first_entry_is_gone_comes_back(pair: Pai
     await pair.first.publish(msg(b"newer", key="k"))
     await pair.first.publish(msg(b"newest", key="k"))
     await pair.first.engine.delete_queue(TENANT, "keeper")
-    sql(f"DELETE FROM penstock_log WHERE segment = {message_id >> 14}")
+    pair.sql(f"DELETE FROM penstock_log WHERE segment = {message_id >> 14}")
     await pair.second.queue()
     reply = await pair.second.engine.replay(TENANT, "q", LOG, None, 99)
     assert [s.message.id for s in reply.sample] == [message_id]
@@ -205,7 +205,7 @@ async def test_what_has_left_the_log_is_not_brought_in(
     shared = replay.share  # type: ignore[attr-defined]
 
     async def share(*arguments: Any) -> Any:
-        sql(f"DELETE FROM penstock_log WHERE segment = {gone >> 14}")
+        pair.sql(f"DELETE FROM penstock_log WHERE segment = {gone >> 14}")
         return await shared(*arguments)
 
     monkeypatch.setattr(replay, "share", share)

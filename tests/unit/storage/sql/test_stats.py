@@ -13,9 +13,9 @@ from penstock.testing.conformance.harness import TENANT, Store, msg
 from tests.unit.storage.sql.ordered import Pair, opened_pair
 
 
-@pytest.fixture
-async def pair() -> AsyncIterator[Pair]:
-    async with opened_pair() as pair:
+@pytest.fixture(params=["postgresql", "mysql"])
+async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
+    async with opened_pair(request.param) as pair:
         yield pair
 
 

@@ -20,6 +20,7 @@ from penstock.model.queue import Ordering, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import EngineOptions
 from penstock.storage.sql import leftovers, tallying, trimming
+from penstock.storage.sql import sweep as sweeping
 from penstock.storage.sql import sweep as module
 from penstock.storage.sql.database import Session
 from penstock.storage.sql.engine import SqlEngine
@@ -169,6 +170,15 @@ class TestCost:
         reply = await store.engine.sweep()
         assert set(_numbers(reply).values()) == {0}
         assert counting.seen.total() <= 6, counting.seen
+        # And mostly it is one: what nobody waits for is looked at now and then.
+        counting.seen.clear()
+        for _ in range(9):
+            clock.advance(1000)
+            await store.engine.sweep()
+        assert counting.seen == {"horizons": 9}
+        clock.advance(1000)
+        await store.engine.sweep()
+        assert counting.seen["old_segments"] >= 1
 
     async def test_only_queues_with_something_to_do_get_a_transaction(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
@@ -500,6 +510,7 @@ class TestLog:
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, kept_by: str
     ) -> None:
         monkeypatch.setattr(trimming, "_PAGE", 3)
+        monkeypatch.setattr(sweeping, "_REST_MS", 0)
         # Not by chance: nothing is looked at but what has grown old, once.
         monkeypatch.setattr(trimming.Trimming, "_look_around", nothing)
         core = core_of(store)
@@ -660,6 +671,7 @@ class TestDeliveries:
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(leftovers, "_MAX_ROWS", 2)
+        monkeypatch.setattr(sweeping, "_REST_MS", 0)
         await store.engine.put_topic(TENANT, "orders", TopicPolicy(dedup_window_ms=1000))
         await store.publish(*[NewMessage(b"x", id=str(number)) for number in range(7)])
         clock.advance(999)

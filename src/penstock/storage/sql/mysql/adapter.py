@@ -12,7 +12,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import asyncmy
 
@@ -26,7 +26,13 @@ from penstock.storage.sql.database import (
     Session,
     Stable,
 )
-from penstock.storage.sql.mysql.failures import FAILURES, number_of, opening, translate
+from penstock.storage.sql.mysql.failures import (
+    FAILURES,
+    number_of,
+    opening,
+    raise_as,
+    translate,
+)
 from penstock.storage.sql.mysql.link import Connector, Link, Reply
 from penstock.storage.sql.mysql.pool import Pool
 from penstock.storage.sql.mysql.shapes import Statement
@@ -134,12 +140,10 @@ class _Session(Session):
         self, queue: int, phases: Sequence[int], floors: Sequence[int], most: int
     ) -> list[Row]:
         link = self.link or await self._linked()
+        del floors  # There are none here: see first_places.
         bind = self._statements["heads"].bind
         replies = await link.together(
-            [
-                bind({"queue": queue, "phase": phase, "floor": floor, "most": most})
-                for phase, floor in zip(phases, floors, strict=True)
-            ]
+            [bind({"queue": queue, "phase": phase, "most": most}) for phase in phases]
         )
         return [row for reply in replies for row in reply.rows or ()]
 
@@ -209,7 +213,7 @@ class MySQL(Database):
         try:
             link = await database._pool.take(autocommit=True)
         except Exception as error:  # noqa: BLE001  (raised again)
-            _raise(opening(error, address.shown), error)
+            raise_as(opening(error, address.shown), error)
         database._pool.give_back(link)
         return database
 
@@ -224,7 +228,7 @@ class MySQL(Database):
                 await session.link.commit()
         except BaseException as error:  # noqa: BLE001  (raised again)
             await self._abandon(session.link, error)
-            _raise(translate(error, committing=committing), error)
+            raise_as(translate(error, committing=committing), error)
         if session.link is not None:
             self._pool.give_back(session.link)
         if session.publishes:
@@ -237,7 +241,7 @@ class MySQL(Database):
             yield session
         except BaseException as error:  # noqa: BLE001  (raised again)
             await self._abandon(session.link, error)
-            _raise(translate(error), error)
+            raise_as(translate(error), error)
         if session.link is not None:
             self._pool.give_back(session.link)
 
@@ -280,13 +284,13 @@ class MySQL(Database):
             await _look_at(link)
             await link.plainly(f"SAVEPOINT {_SAVEPOINT}")
         except Exception as error:  # noqa: BLE001  (raised again)
-            _raise(translate(error), error)
+            raise_as(translate(error), error)
         try:
             yield _Session(self._statements, None, link=link)
             await link.plainly(f"RELEASE SAVEPOINT {_SAVEPOINT}")
         except BaseException as error:  # noqa: BLE001  (raised again)
             await _undo(link, error)
-            _raise(translate(error), error)
+            raise_as(translate(error), error)
         finally:
             await link.forget_statements()
 
@@ -317,7 +321,7 @@ async def _look_at(link: Link) -> None:
     )
     found = {str(name).lower(): str(value) for name, value in reply.rows or ()}
     link.packet = int(found.pop("max_allowed_packet"))
-    if not set(found.values()) <= {"READ-COMMITTED", "READ-UNCOMMITTED"}:
+    if set(found.values()) != {"READ-COMMITTED"}:
         raise BadInput(
             f"connection is {found.popitem()[1]}; run SET SESSION TRANSACTION ISOLATION LEVEL "
             "READ COMMITTED before its transaction begins.",
@@ -336,10 +340,3 @@ async def _undo(link: Link, error: BaseException) -> None:
                 "The database rolled the whole transaction of the connection back, what the "
                 f"caller did in it too: {translate(error)}."
             ) from error
-
-
-def _raise(meant: Exception, error: BaseException) -> NoReturn:
-    """Raise what the error means to the engine."""
-    if meant is error:
-        raise error
-    raise meant from error

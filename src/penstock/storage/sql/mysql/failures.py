@@ -10,7 +10,7 @@ What is none of these is a mistake of the engine, and stays what it is.
 from __future__ import annotations
 
 import ssl
-from typing import Final
+from typing import Final, NoReturn
 
 import asyncmy
 
@@ -26,7 +26,7 @@ from penstock.errors import (
 )
 from penstock.storage.sql.database import Again, Lost
 
-__all__ = ["FAILURES", "number_of", "opening", "translate"]
+__all__ = ["FAILURES", "number_of", "opening", "raise_as", "translate"]
 
 #: What can go wrong between here and the server.
 FAILURES: Final = (asyncmy.MySQLError, OSError, EOFError)
@@ -114,6 +114,13 @@ def translate(error: BaseException, *, committing: bool = False) -> Exception:
         case _:
             # Not ours to answer: a cancelled task, an interrupt.
             raise error
+
+
+def raise_as(meant: Exception, error: BaseException) -> NoReturn:
+    """Raise what the error means to the engine."""
+    if meant is error:
+        raise error
+    raise meant from error
 
 
 def opening(error: BaseException, place: str) -> Exception:

@@ -48,10 +48,7 @@ _SETTINGS: Final = (
 )
 # A recursive query goes one step a partition, and both stop at a thousand by default. MySQL
 # tells AUTO_INCREMENT as it was a day ago, unless it is asked not to.
-_MARIADB: Final = (
-    "SET SESSION max_recursive_iterations = 10000000, idle_transaction_timeout = 60,"
-    " query_cache_type = OFF"
-)
+_MARIADB: Final = "SET SESSION max_recursive_iterations = 10000000, idle_transaction_timeout = 60"
 _MYSQL: Final = (
     "SET SESSION cte_max_recursion_depth = 10000000, information_schema_stats_expiry = 0"
 )
@@ -237,7 +234,7 @@ class Connector:
             connect_timeout=address.connect_timeout,
             charset="utf8mb4",
             # An UPDATE tells how many rows it found, whether or not that changed them.
-            client_flag=CLIENT.FOUND_ROWS,
+            client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
             program_name="penstock",
             autocommit=None,
         )

@@ -14,10 +14,10 @@ from typing import Final
 
 from penstock.storage.sql.mysql.link import Connector, Link
 
-__all__ = ["Pool"]
+__all__ = ["IDLE_S", "Pool"]
 
 #: Seconds that a connection may stay unused; the server ends it after two minutes.
-_IDLE_S: Final = 60.0
+IDLE_S: Final = 60.0
 
 
 class Pool:
@@ -69,7 +69,7 @@ class Pool:
 
     def _pick(self, *, autocommit: bool) -> Link | None:
         """The connection used last, better one that need not be switched."""
-        oldest = time.monotonic() - _IDLE_S
+        oldest = time.monotonic() - IDLE_S
         while self._idle and self._idle[0][1] < oldest:
             self._idle.pop(0)[0].close()
         fitting = [

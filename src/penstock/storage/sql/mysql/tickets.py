@@ -21,29 +21,31 @@ does no harm to the above, as the ticket is there even earlier. Still the server
 counter as well: when retention has emptied the log its rows say nothing. A transaction that rolls
 back takes its rows with it in reverse order, the ticket last.
 
-Committed tickets are cleared away by whoever publishes, now and then.
+Committed tickets are cleared away now and then, by whoever has published much or sees many.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, Final
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final
 
 from penstock.errors import PenstockError
 from penstock.storage.sql.database import Again, Lost, Stable
-from penstock.storage.sql.mysql.failures import translate
+from penstock.storage.sql.mysql.failures import raise_as, translate
 from penstock.storage.sql.mysql.link import Connector, Link
+from penstock.storage.sql.mysql.pool import IDLE_S
 from penstock.storage.sql.mysql.shapes import Statement
 
 __all__ = ["Tickets"]
 
-#: After so many publishes of this server tickets are cleared away.
-_CLEAR_AFTER: Final = 200
+#: So many tickets, written here or seen, are cleared away.
+_MANY: Final = 200
 _DIRTY: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
-#: For the next statement only.
-_COMMITTED: Final = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+#: For the next statement only, which has no values either.
+_COMMITTED: Final = ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", ())
 
 
 class Tickets:
@@ -51,46 +53,44 @@ class Tickets:
 
     def __init__(self, connector: Connector, statements: dict[str, Statement]) -> None:
         self._connector = connector
-        self._statements = statements
+        self._given = statements["given"].bind({})
+        self._tickets = statements["tickets"].bind({})
+        self._clear = statements["clear_tickets"]
         self._link: Link | None = None
+        self._used_at = 0.0
         self._alone = asyncio.Lock()
         self._written = 0
         self._clearing: asyncio.Task[None] | None = None
 
     async def stable(self) -> Stable:
         """How far the log is settled."""
-        async with self._alone:
-            try:
-                ((given,),) = await self._fetch("given")
-                seen = await self._fetch("tickets")
-                await (await self._connected()).plainly(_COMMITTED)
-                ended = {number for number, _ in await self._fetch("tickets")}
-            except BaseException as error:
-                self._drop()
-                raise translate(error) from error
-        given = max([int(given), *(base for _, base in seen)])
-        oldest = min((base for number, base in seen if number not in ended), default=None)
-        return Stable(given if oldest is None else min(given, oldest), given, oldest)
+        async with self._linked() as link:
+            # One after the other, in one round trip.
+            given, seen, _, ended = await link.together(
+                [self._given, self._tickets, _COMMITTED, self._tickets]
+            )
+        committed = {number for number, _ in ended.rows or ()}
+        if len(committed) >= _MANY:
+            self._clear_soon()
+        ((last,),) = given.rows or ()
+        tickets = seen.rows or ()
+        last = max([int(last), *(base for _, base in tickets)])
+        oldest = min((base for number, base in tickets if number not in committed), default=None)
+        return Stable(last if oldest is None else min(last, oldest), last, oldest)
 
     def written(self) -> None:
         """One more ticket was written, and its transaction has ended."""
         self._written += 1
-        if self._written >= _CLEAR_AFTER and self._clearing is None:
-            self._written = 0
-            self._clearing = asyncio.get_running_loop().create_task(self._clear_soon())
+        if self._written >= _MANY:
+            self._clear_soon()
 
     async def clear(self) -> None:
         """Remove the tickets of all transactions that have committed, whosever they are."""
-        async with self._alone:
-            try:
-                await (await self._connected()).plainly(_COMMITTED)
-                numbers = [number for number, _ in await self._fetch("tickets")]
-                if numbers:
-                    sql, values = self._statements["clear_tickets"].bind({"numbers": numbers})
-                    await (await self._connected()).execute(sql, values)
-            except BaseException as error:
-                self._drop()
-                raise translate(error) from error
+        async with self._linked() as link:
+            _, ended = await link.together([_COMMITTED, self._tickets])
+            numbers = [number for number, _ in ended.rows or ()]
+            if numbers:
+                await link.execute(*self._clear.bind({"numbers": numbers}))
 
     async def close(self) -> None:
         """Take leave of the server."""
@@ -101,7 +101,12 @@ class Tickets:
             if link is not None:
                 await link.part()
 
-    async def _clear_soon(self) -> None:
+    def _clear_soon(self) -> None:
+        if self._clearing is None:
+            self._written = 0
+            self._clearing = asyncio.get_running_loop().create_task(self._try_to_clear())
+
+    async def _try_to_clear(self) -> None:
         try:
             # What cannot be cleared now is cleared with the next.
             with suppress(Again, Lost, PenstockError):
@@ -109,7 +114,21 @@ class Tickets:
         finally:
             self._clearing = None
 
+    @asynccontextmanager
+    async def _linked(self) -> AsyncIterator[Link]:
+        """The connection, for one at a time; whatever fails on it ends it."""
+        async with self._alone:
+            try:
+                yield await self._connected()
+            except BaseException as error:  # noqa: BLE001  (raised again)
+                self._drop()
+                raise_as(translate(error), error)
+
     async def _connected(self) -> Link:
+        idle_s, self._used_at = time.monotonic() - self._used_at, time.monotonic()
+        if idle_s > IDLE_S:
+            # The server ends what is idle.
+            self._drop()
         if self._link is None:
             link = await self._connector.connect()
             try:
@@ -120,10 +139,6 @@ class Tickets:
                 raise
             self._link = link
         return self._link
-
-    async def _fetch(self, statement: str) -> Sequence[Sequence[Any]]:
-        sql, values = self._statements[statement].bind({})
-        return (await (await self._connected()).execute(sql, values)).rows or ()
 
     def _drop(self) -> None:
         if self._link is not None:

@@ -1,0 +1,590 @@
+"""MySQL's own: statements as it takes them, tickets, locks, connections. Run on MariaDB."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import asyncmy
+import pytest
+
+from penstock.errors import (
+    BadInput,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreReadOnly,
+    StoreTooOld,
+    StoreUnavailable,
+    TooLarge,
+)
+from penstock.storage.sql.database import Again, Database, Lost, Session, Stable
+from penstock.storage.sql.mysql import tickets
+from penstock.storage.sql.mysql.adapter import MySQL
+from penstock.storage.sql.mysql.failures import opening, translate
+from penstock.storage.sql.mysql.shapes import Statement
+from penstock.storage.sql.phases import Phase
+from penstock.storage.sql.runs import Row
+from penstock.storage.sql.statements import PARAMETER, load
+from penstock.storage.sql.urls import parse
+from tests.databases import server, store_url
+from tests.unit.storage.sql.callers import caller
+
+NAME: Final = "mysql_own"
+SEGMENT: Final = (1, 1_000, 1, b"heads", b"payloads")
+#: In seconds, longer than anything here takes that nobody has to wait for.
+SOON_S: Final = 5
+
+
+@pytest.fixture
+async def database() -> AsyncIterator[MySQL]:
+    found = await MySQL.open(parse(store_url("mysql", NAME)))
+    yield found
+    await found.close()
+
+
+def sql(statements: str) -> list[list[str]]:
+    return server("mysql").sql(statements, NAME)
+
+
+def run(queue: int, phase: Phase, place: int, until: int | None = None) -> Row:
+    return Row(queue, phase, 5, place, place, 1, until, None, None, b"\0\0", b"life")
+
+
+# -- statements ------------------------------------------------------------------------
+
+#: What PostgreSQL does in one statement, and what only one of the two needs.
+ONLY_POSTGRESQL: Final = {"change", "oldest_publishing"}
+ONLY_MYSQL: Final = {
+    *("remove_runs", "put_runs", "count", "version"),  # change
+    *("tickets", "clear_tickets"),
+    *("due_places", "empty_partitions"),  # what others do under lock
+}
+#: Statements that the adapter itself calls, with what suits it.
+OTHER_PARAMETERS: Final = {"heads", "due_runs", "first_places"}
+
+
+def test_every_statement_has_its_twin() -> None:
+    ours, theirs = load("mysql"), load("postgresql")
+    assert theirs.keys() - ours.keys() == ONLY_POSTGRESQL
+    assert ours.keys() - theirs.keys() == ONLY_MYSQL
+    for name in (ours.keys() & theirs.keys()) - OTHER_PARAMETERS:
+        taken = set(PARAMETER.findall(ours[name]))
+        assert taken == ({"rows"} if "$1" in theirs[name] else set(PARAMETER.findall(theirs[name])))
+
+
+async def test_the_server_takes_every_statement(database: MySQL) -> None:
+    async with database.reading() as session:
+        link = await session._linked()  # type: ignore[attr-defined]
+        for name, text in load("mysql").items():
+            statement = Statement(text)
+            if ":rows" in text:
+                columns = text.partition("(")[2].partition(")")[0].count(",") + 1
+                ((found, _),) = statement.lots([(None,) * columns], 0)
+            else:
+                found, _ = statement.bind(dict.fromkeys(PARAMETER.findall(text), 1))
+            assert await link._prepare(found) is not None, name
+
+
+def test_lists_are_filled_up_to_a_power_of_two() -> None:
+    statement = Statement("SELECT a FROM t WHERE a IN (:many) AND b = :one AND c IN (:many)")
+    assert statement.bind({"many": [7], "one": 1}) == (
+        "SELECT a FROM t WHERE a IN (?) AND b = ? AND c IN (?)",
+        [7, 1, 7],
+    )
+    text, values = statement.bind({"many": [1, 2, 3], "one": b"x"})
+    assert text == "SELECT a FROM t WHERE a IN (?, ?, ?, ?) AND b = ? AND c IN (?, ?, ?, ?)"
+    assert values == [1, 2, 3, 3, b"x", 1, 2, 3, 3]
+    assert statement.bind({"many": [], "one": None})[1] == [None, None, None]
+
+
+def test_rows_are_written_in_few_shapes() -> None:
+    statement = Statement("INSERT INTO t (a, b) VALUES :rows ON DUPLICATE KEY UPDATE b = VALUES(b)")
+    ((text, values),) = statement.lots([(1, b"x"), (2, None)], 1_000)
+    assert (
+        text == "INSERT INTO t (a, b) VALUES (?, ?), (?, ?) ON DUPLICATE KEY UPDATE b = VALUES(b)"
+    )
+    assert values == [1, b"x", 2, None]
+    for count, lots in ((0, []), (8, [8]), (99, [64, 32, 3]), (200, [64, 64, 64, 8])):
+        found = list(statement.lots([(n, n) for n in range(count)], 10_000))
+        assert [len(values) // 2 for _, values in found] == lots
+        assert [value for _, values in found for value in values[::2]] == list(range(count))
+
+
+def test_rows_are_written_in_lots_that_fit() -> None:
+    statement = Statement("INSERT INTO t (a) VALUES :rows")
+    found = list(statement.lots([(b"x" * 400,)] * 5 + [(b"y" * 2_000,)] * 2, 1_000))
+    assert [len(values) for _, values in found] == [2, 2, 1, 1, 1]
+
+
+async def test_together_gives_what_each_alone_gives(database: MySQL) -> None:
+    values = [0, -1, 2**63 - 1, None, b"", bytes(range(256)), "", "it's a \\ 'quote' – ü", True]
+    columns = ", ".join(["?"] * len(values))
+    one = (f"SELECT {columns}", values)
+    write = ("INSERT INTO penstock_document (kind, name, value) VALUES (?, ?, ?)", ["k", "n", b"v"])
+    async with database.transaction() as session:
+        link = await session._linked()  # type: ignore[attr-defined]
+        replies = await link.together(
+            [one, write, one, ("SELECT COUNT(*) FROM penstock_document", ())]
+        )
+    assert [reply.changed for reply in replies] == [1, 1, 1, 1]
+    assert [reply.rows is None for reply in replies] == [False, True, False, False]
+    for reply in (replies[0], replies[2]):
+        assert list(reply.rows[0]) == values
+    assert replies[3].rows[0][0] == 1
+    assert await _documents(database) == [("n", b"v")]
+
+
+async def _documents(database: Database) -> list[Any]:
+    async with database.reading() as session:
+        return [tuple(row) for row in await session.fetch("list_documents", kind="k")]
+
+
+async def test_more_values_than_are_prepared(database: MySQL) -> None:
+    rows = [run(1, Phase.FRESH, place) for place in range(1_500)]
+    async with database.transaction() as session:
+        await session.change(1, [], rows, [])
+    async with database.transaction() as session:
+        places = [row.place for row in rows]
+        found = await session.fetch("lock_runs", queue=1, phase=0, rank=5, places=places)
+        assert [row[3] for row in found] == places
+        await session.change(1, [row[:4] for row in rows], [], [])
+    assert sql("SELECT COUNT(*) FROM penstock_run") == [["0"]]
+
+
+async def test_e1_more_than_the_server_takes_at_once(database: MySQL) -> None:
+    with pytest.raises(TooLarge, match="max_allowed_packet"):
+        async with database.transaction() as session:
+            await session.append([(1, 1, 1, b"", bytes(17 * 1024 * 1024))])
+    # Without a word with the server, whose connection would be lost by it.
+    async with database.transaction() as session:
+        await session.append([(1, 1, 1, b"", bytes(15 * 1024 * 1024))])
+
+
+async def test_every_server_has_its_number(database: MySQL) -> None:
+    for expected in (1, 2, 3):
+        async with database.transaction() as session:
+            assert await session.fetch("next_server") == [(expected,)]
+
+
+# -- failures --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "number, kind",
+    [
+        *((number, Again) for number in (1213, 1205, 1020, 1062, 1412, 1317, 1969, 3024)),
+        *((number, Lost) for number in (2003, 2006, 2013, 1927, 1053, 1152, 3169, 4031)),
+        *((number, StoreBusy) for number in (1040, 1203, 1226, 1041)),
+        *((number, StoreReadOnly) for number in (1290, 1792, 1836)),
+        *((number, StoreUnavailable) for number in (1045, 1044, 1049, 1130, 1142, 1021, 1114)),
+        *((number, StoreTooOld) for number in (1146, 1054)),
+        *((number, StoreCorrupt) for number in (1034, 1712, 1877)),
+        *((number, TooLarge) for number in (1153, 1406)),
+        *((number, StoreError) for number in (1064, 9999)),
+    ],
+)
+def test_what_a_number_means(number: int, kind: type[Exception]) -> None:
+    found = translate(asyncmy.OperationalError(number, "some words.\nmore"))
+    assert type(found) is kind
+    assert "some words. more" in str(found)
+
+
+def test_p2_only_during_a_commit_the_outcome_is_unknown() -> None:
+    for number in (2013, 1053, 1180, 1026):
+        found = translate(asyncmy.OperationalError(number, "x"), committing=True)
+        assert isinstance(found, Lost)
+        assert found.committing
+    for number in (2013, 1927):
+        found = translate(asyncmy.OperationalError(number, "x"))
+        assert isinstance(found, Lost)
+        assert not found.committing
+    assert isinstance(translate(asyncmy.OperationalError(1213, "x"), committing=True), Again)
+    assert isinstance(
+        translate(asyncmy.OperationalError(1290, "x"), committing=True), StoreReadOnly
+    )
+
+
+def test_what_the_driver_says_itself() -> None:
+    for lost in (
+        asyncmy.InterfaceError(0, "Not connected"),
+        asyncmy.InternalError("Packet sequence number wrong"),
+        ConnectionResetError("reset"),
+        TimeoutError(),
+    ):
+        assert isinstance(translate(lost), Lost)
+    assert type(translate(asyncmy.ProgrammingError("Expected 2 parameters"))) is StoreError
+    mistake = KeyError("x")
+    assert translate(mistake) is mistake
+    with pytest.raises(asyncio.CancelledError):
+        translate(asyncio.CancelledError())
+
+
+def test_nobody_answers_at_an_address() -> None:
+    found = opening(asyncmy.OperationalError(2003, "Can't connect"), "mysql://host/db")
+    assert isinstance(found, StoreUnavailable)
+    assert "mysql://host/db does not answer" in str(found)
+
+
+# -- the settled prefix of the log -----------------------------------------------------
+
+
+async def _publish(database: Database) -> int:
+    async with database.transaction() as session:
+        await session.publishing()
+        (number,) = await session.append([SEGMENT])
+    return number
+
+
+class _Open:
+    """A publish that stays open until it is told how to end."""
+
+    def __init__(self, database: Database) -> None:
+        self._transaction = database.transaction()
+        self.session: Session
+        self.number = 0
+
+    async def begin(self) -> None:
+        self.session = await self._transaction.__aenter__()
+        await self.session.publishing()
+
+    async def append(self) -> int:
+        (self.number,) = await self.session.append([SEGMENT])
+        return self.number
+
+    async def commit(self) -> None:
+        await self._transaction.__aexit__(None, None, None)
+
+    async def roll_back(self) -> None:
+        error = RuntimeError("enough")
+        with pytest.raises(RuntimeError):
+            await self._transaction.__aexit__(RuntimeError, error, None)
+
+
+async def test_l2_an_empty_log(database: MySQL) -> None:
+    settled, given, oldest = await database.stable()
+    assert (settled, oldest) == (given, None)
+
+
+async def test_l2_an_open_publish_holds_readers_back_and_nobody_else(database: MySQL) -> None:
+    before = await _publish(database)
+    slow = _Open(database)
+    await slow.begin()
+    assert await database.stable() == Stable(before, before, before)
+    first = await slow.append()
+    async with asyncio.timeout(SOON_S):
+        later = [await _publish(database) for _ in range(5)]
+    assert before < first < later[0]
+    assert await database.stable() == Stable(before, later[-1], before)
+    await slow.commit()
+    assert await database.stable() == Stable(later[-1], later[-1], None)
+
+
+async def test_l2_a_publish_that_is_undone_holds_nobody_back(database: MySQL) -> None:
+    before = await _publish(database)
+    slow = _Open(database)
+    await slow.begin()
+    number = await slow.append()
+    await slow.roll_back()
+    # Its number will never appear.
+    assert await database.stable() == Stable(number, number, None)
+    assert await _publish(database) > number > before
+
+
+async def test_l2_the_oldest_of_several_counts(database: MySQL) -> None:
+    first = await _publish(database)
+    one = _Open(database)
+    await one.begin()
+    second = await _publish(database)
+    two = _Open(database)
+    await two.begin()
+    last = await two.append()
+    assert (await database.stable()) == Stable(first, last, first)
+    await one.commit()
+    assert (await database.stable()) == Stable(second, last, second)
+    await two.commit()
+    assert (await database.stable()) == Stable(last, last, None)
+
+
+async def test_l2_what_was_given_out_is_known_when_the_log_is_empty(database: MySQL) -> None:
+    numbers = [await _publish(database) for _ in range(3)]
+    async with database.transaction() as session:
+        await session.run("remove_segments", numbers=numbers)
+    assert await database.stable() == Stable(numbers[-1], numbers[-1], None)
+
+
+async def test_tickets_are_cleared_away(database: MySQL, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tickets, "_MANY", 5)
+    slow = _Open(database)
+    await slow.begin()
+    for _ in range(20):
+        await _publish(database)
+        await asyncio.sleep(0.01)
+    left = int(sql("SELECT COUNT(*) FROM penstock_ticket")[0][0])
+    assert left < 15
+    # That of the open one stays, and nobody waits for it.
+    stable = await database.stable()
+    assert stable.oldest is not None
+    number = await slow.append()
+    assert (await database.stable()).settled < number
+    await slow.commit()
+    await database._tickets.clear()
+    assert sql("SELECT COUNT(*) FROM penstock_ticket") == [["0"]]
+    assert await database.stable() == Stable(number, number, None)
+
+
+async def test_tickets_that_others_left_are_cleared_away(
+    database: MySQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tickets, "_MANY", 5)
+    sql("INSERT INTO penstock_ticket SELECT seq, 0 FROM seq_1_to_10")
+    await database.stable()
+    assert database._tickets._clearing is not None
+    await asyncio.wait([database._tickets._clearing])
+    assert sql("SELECT COUNT(*) FROM penstock_ticket") == [["0"]]
+
+
+# -- locks -----------------------------------------------------------------------------
+
+
+async def test_c4_looking_for_what_is_due_locks_nothing_else(database: MySQL) -> None:
+    async with database.transaction() as session:
+        await session.change(
+            1,
+            [],
+            [
+                run(1, Phase.FRESH, 10),
+                run(1, Phase.FRESH, 20),
+                run(1, Phase.IN_FLIGHT, 30, until=500),
+                run(1, Phase.IN_FLIGHT, 40, until=5_000),
+                run(2, Phase.FRESH, 10),
+            ],
+            [],
+        )
+    async with database.transaction() as session:
+        due = await session.fetch("due_runs", queue=1, phases=[0, 1, 2, 3], now=1_000, most=10)
+        assert [row[3] for row in due] == [30]
+        async with database.transaction() as other:
+            for queue, places in ((1, [10, 20]), (2, [10])):
+                rows = await other.heads(queue, [Phase.FRESH, Phase.RETURNED], [0, 0], 5)
+                assert [row[3] for row in rows] == places
+            rows = await other.fetch("lock_runs", queue=1, phase=3, rank=5, places=[40])
+            assert [row[3] for row in rows] == [40]
+            assert not await other.fetch(
+                "due_runs", queue=1, phases=[0, 1, 2, 3], now=1_000, most=10
+            )
+
+
+async def test_c1_claims_pass_by_what_others_hold_and_no_more(database: MySQL) -> None:
+    async with database.transaction() as session:
+        await session.change(1, [], [run(1, Phase.FRESH, n) for n in range(1, 7)], [])
+    async with database.transaction() as one, database.transaction() as two:
+        assert [row[3] for row in await one.heads(1, [0, 1], [0, 0], 2)] == [1, 2]
+        assert [row[3] for row in await two.heads(1, [0, 1], [0, 0], 2)] == [3, 4]
+        await one.change(1, [(1, 0, 5, 1)], [run(1, Phase.IN_FLIGHT, 99, until=9)], [(1, 1, -1)])
+        assert [row[3] for row in await two.heads(1, [0, 1], [0, 0], 9)] == [3, 4, 5, 6]
+
+
+async def test_o1_what_is_published_meanwhile_keeps_no_settle_waiting(database: MySQL) -> None:
+    sql("INSERT INTO penstock_owner VALUES (1, 'p', 'c', 1), (1, 'q', 'c', 2)")
+    async with database.transaction() as publish:
+        await publish.change(1, [], [run(1, Phase.FRESH, 1)._replace(partition_key=b"p")], [])
+        async with asyncio.timeout(SOON_S), database.transaction() as settle:
+            assert await settle.run("forget_owners", queue=1, partitions=[b"p", b"q"]) == 2
+    sql("INSERT INTO penstock_owner VALUES (1, 'p', 'c', 1)")
+    async with database.transaction() as settle:
+        assert await settle.run("forget_owners", queue=1, partitions=[b"p"]) == 0
+
+
+async def test_p4_ids_that_somebody_holds_are_passed_by(database: MySQL) -> None:
+    ids = [(1, 0, "t", name, 1, until, 7) for name, until in ((b"a", 1), (b"b", 2), (b"c", 9))]
+    async with database.transaction() as session:
+        await session.write("claim_ids", ids)
+    async with database.transaction() as holder:
+        await holder.fetch("read_ids", tenant=1, kind=0, topic="t", ids=[b"a"])
+        async with asyncio.timeout(SOON_S), database.transaction() as sweep:
+            assert await sweep.run("forget_overdue_ids", now=5, most=10) == 1
+    assert sql("SELECT id FROM penstock_id ORDER BY id") == [["a"], ["c"]]
+
+
+async def test_a_deadlock_is_made_again(database: MySQL) -> None:
+    async with database.transaction() as session:
+        await session.change(1, [], [run(1, Phase.FRESH, 1), run(1, Phase.FRESH, 2)], [])
+
+    async def lock(session: Session, place: int) -> None:
+        await session.fetch("lock_runs", queue=1, phase=0, rank=5, places=[place])
+
+    async def cross(first: int, second: int, met: asyncio.Barrier) -> str:
+        try:
+            async with database.transaction() as session:
+                await lock(session, first)
+                await met.wait()
+                await lock(session, second)
+        except Again as again:
+            assert "eadlock" in str(again)
+            return "again"
+        return "done"
+
+    met = asyncio.Barrier(2)
+    assert sorted(await asyncio.gather(cross(1, 2, met), cross(2, 1, met))) == ["again", "done"]
+
+
+# -- connections -----------------------------------------------------------------------
+
+
+async def test_whoever_is_cancelled_leaves_nothing_open(database: MySQL) -> None:
+    sql("INSERT INTO penstock_tenant (number, name) VALUES (1, 't')")
+
+    async def hold(entered: asyncio.Event, *, waiting: bool) -> None:
+        async with database.transaction() as session:
+            await session.run("raise_version", tenant=1)
+            entered.set()
+            if waiting:
+                link = await session._linked()  # type: ignore[attr-defined]
+                await link.execute("SELECT SLEEP(30)")
+            else:
+                await asyncio.sleep(30)
+
+    for waiting in (False, True):
+        entered = asyncio.Event()
+        task = asyncio.create_task(hold(entered, waiting=waiting))
+        await entered.wait()
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        if not waiting:
+            async with asyncio.timeout(SOON_S), database.transaction() as session:
+                assert await session.fetch("find_tenant", name="t") == [(1, 1)]
+                await session.run("raise_version", tenant=1)
+                raise_again = await session.fetch("find_tenant", name="t")
+                assert raise_again == [(1, 2)]
+    async with asyncio.timeout(SOON_S), database.reading() as session:
+        assert await session.fetch("find_tenant", name="t") == [(1, 2)]
+
+
+async def test_an_error_rolls_back_and_keeps_the_connection(database: MySQL) -> None:
+    sql("INSERT INTO penstock_tenant (number, name) VALUES (1, 't')")
+    with pytest.raises(RuntimeError):
+        async with database.transaction() as session:
+            await session.run("raise_version", tenant=1)
+            link = await session._linked()  # type: ignore[attr-defined]
+            raise RuntimeError
+    async with database.transaction() as session:
+        assert await session._linked() is link  # type: ignore[attr-defined]
+        assert await session.fetch("find_tenant", name="t") == [(1, 1)]
+
+
+async def test_lost_connections_are_not_tried_one_by_one(database: MySQL) -> None:
+    async def read(session: Session) -> None:
+        await session.fetch("now")
+
+    async with database.reading() as one, database.reading() as two, database.reading() as three:
+        await asyncio.gather(read(one), read(two), read(three))
+    await asyncio.to_thread(server("mysql").kill_backends, NAME)
+    with pytest.raises(Lost) as lost:
+        await database.now()
+    assert not lost.value.committing
+    assert await database.now() > 0
+    assert (await database.stable()).settled >= 0
+
+
+async def test_who_finds_no_connection_waits() -> None:
+    url = store_url("mysql", NAME)
+    database = await MySQL.open(parse(f"{url}?pool=1"))
+    async with database.transaction() as session:
+        await session.fetch("now")
+        waiting = asyncio.create_task(database.now())
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        # That needs none of the pool.
+        await database.stable()
+    assert await asyncio.wait_for(waiting, SOON_S) > 0
+    await database.close()
+
+
+async def test_the_time_is_the_servers(database: MySQL) -> None:
+    ((text,),) = sql("SELECT CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)")
+    assert 0 <= await database.now() - int(text) < 10_000
+
+
+# -- the caller's own transaction ------------------------------------------------------
+
+
+async def test_a_caller_without_autocommit_has_a_transaction(database: MySQL) -> None:
+    own = await caller("mysql", NAME)
+    await own.connection.autocommit(False)
+    async with database.borrowed(own.connection) as session:
+        await session.publishing()
+        (number,) = await session.append([SEGMENT])
+    assert (await database.stable()).settled < number
+    await own.commit()
+    assert (await database.stable()).settled == number
+    await own.close()
+
+
+async def test_p2_what_fails_is_undone_and_the_callers_own_is_kept(database: MySQL) -> None:
+    own = await caller("mysql", NAME)
+    await own.begin()
+    await own.run("INSERT INTO penstock_document VALUES ('k', 'own', 'v')")
+    with pytest.raises(RuntimeError):
+        async with database.borrowed(own.connection) as session:
+            await session.publishing()
+            await session.append([SEGMENT])
+            raise RuntimeError
+    assert (await database.stable()).oldest is None
+    await own.commit()
+    assert await _documents(database) == [("own", b"v")]
+    assert sql("SELECT COUNT(*) FROM penstock_log") == [["0"]]
+    await own.close()
+
+
+async def test_p2_a_deadlock_undoes_all_and_says_so(database: MySQL) -> None:
+    async with database.transaction() as session:
+        await session.change(1, [], [run(1, Phase.FRESH, 1), run(1, Phase.FRESH, 2)], [])
+    own = await caller("mysql", NAME)
+    await own.begin()
+    await own.run("INSERT INTO penstock_document VALUES ('k', 'own', 'v')")
+
+    async def other(locked: asyncio.Event) -> None:
+        async with database.transaction() as session:
+            # Whoever has changed less is the victim of a deadlock.
+            await session.change(1, [], [run(1, Phase.DONE, n) for n in range(200)], [])
+            await session.fetch("lock_runs", queue=1, phase=0, rank=5, places=[2])
+            locked.set()
+            await session.fetch("lock_runs", queue=1, phase=0, rank=5, places=[1])
+
+    locked = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        with pytest.raises(StoreBusy, match="whole transaction"):
+            async with database.borrowed(own.connection) as session:
+                await session.fetch("lock_runs", queue=1, phase=0, rank=5, places=[1])
+                group.create_task(other(locked))
+                await locked.wait()
+                await asyncio.sleep(0.05)
+                await session.fetch("lock_runs", queue=1, phase=0, rank=5, places=[2])
+    await own.commit()
+    assert await _documents(database) == []
+    await own.close()
+
+
+@pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE", "READ UNCOMMITTED"])
+async def test_e1_other_isolation_is_refused(database: MySQL, isolation: str) -> None:
+    own = await caller("mysql", NAME)
+    await own.begin(isolation)
+    with pytest.raises(BadInput, match=isolation.replace(" ", "-")):
+        async with database.borrowed(own.connection):
+            pytest.fail("it was let in")
+    await own.close()
+
+
+async def test_what_is_prepared_on_a_callers_connection_is_forgotten(database: MySQL) -> None:
+    own = await caller("mysql", NAME)
+    await own.begin()
+    async with database.borrowed(own.connection) as session:
+        await session.publishing()
+    ((_, before),) = await own.run("SHOW SESSION STATUS LIKE 'Com_stmt_prepare'")
+    ((_, closed),) = await own.run("SHOW SESSION STATUS LIKE 'Com_stmt_close'")
+    assert int(before) == int(closed) > 0
+    await own.close()
