@@ -27,7 +27,7 @@ _FILL: Final = 1_000
 #: Publishes under way at a time while a queue is filled.
 _FILLERS: Final = 4
 #: Claimed and acked in a round, and refilled: the depth stays what it is.
-_ROUND: Final = 10_000
+_ROUND: Final = 5_000
 _BYTES: Final = 100
 
 #: Moves what is published to one queue to another that has a row for every message. A run of one

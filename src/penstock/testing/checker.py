@@ -230,7 +230,8 @@ class _Checker:
         ended = before.verb is not None or before.pending > 0
         fenced = before.granted.queue in self._ordered
         if not ended and not fenced and grant.granted.claimed_at < before.deadline:
-            self._broken("C1", f"{name} is granted while {before.granted.receipt} is live")
+            early = before.deadline - grant.granted.claimed_at
+            self._broken("C1", f"{name} is granted {early} ms before {before.granted.receipt} ends")
 
     # -- settling ----------------------------------------------------------------------
 

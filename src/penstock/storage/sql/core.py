@@ -135,13 +135,21 @@ class Core:
         self, act: Callable[[Session], Awaitable[T]], *, transaction: bool = False
     ) -> T:
         """Run ``act`` on a connection, for what belongs to no tenant."""
+
+        async def ask() -> T:
+            opened = self.database.transaction() if transaction else self.database.reading()
+            async with opened as session:
+                return await act(session)
+
+        return await self._asked(ask)
+
+    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What the database answers, asked again as long as that may help."""
         self.check_open()
         tries = 0
         while True:
-            opened = self.database.transaction() if transaction else self.database.reading()
             try:
-                async with opened as session:
-                    return await act(session)
+                return await ask()
             except (Again, Lost, StoreBusy) as error:
                 tries += 1
                 await self._recover(error, tries)
@@ -151,7 +159,7 @@ class Core:
 
         What was settled once stays so, whatever a transaction that has just begun says.
         """
-        seen = await self.plainly(lambda _: self.database.stable())
+        seen = await self._asked(self.database.stable)
         self._settled = max(self._settled, seen.settled)
         return seen._replace(settled=self._settled)
 

@@ -20,8 +20,8 @@ from penstock.model.queue import Ordering, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import EngineOptions
 from penstock.storage.sql import leftovers, tallying, trimming
-from penstock.storage.sql import sweep as sweeping
 from penstock.storage.sql import sweep as module
+from penstock.storage.sql import sweep as sweeping
 from penstock.storage.sql.database import Session
 from penstock.storage.sql.engine import SqlEngine
 from penstock.storage.sql.phases import Phase

@@ -115,7 +115,11 @@ class _Session(Session):
             if not rows:
                 return 0
             parameters[reduced[1]] = [value for (value,) in rows]
-        return (await self._execute(statement, parameters)).changed
+        link = self.link or await self._linked()
+        changed = 0
+        for sql, values in self._statements[statement].all(parameters):
+            changed += (await link.execute(sql, values)).changed
+        return changed
 
     async def write(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
         if rows:
@@ -176,10 +180,11 @@ class _Session(Session):
         for queue, phase, rank, place in sorted(places):
             by_rank[queue, phase, rank].append(place)
         return [
-            self._statements[statement].bind(
+            part
+            for (queue, phase, rank), there in by_rank.items()
+            for part in self._statements[statement].all(
                 {"queue": queue, "phase": phase, "rank": rank, "places": there, **parameters}
             )
-            for (queue, phase, rank), there in by_rank.items()
         ]
 
     async def notify(self, queues: Sequence[int]) -> None:

@@ -1,6 +1,10 @@
 """Statements with lists and rows in them, as MySQL takes them: one ``?`` a value.
 
 A list stands in parentheses, ``IN (:name)``, and becomes as many question marks as it has values.
+What deletes names them in a table of its own, ``(SELECT CAST(:name AS SIGNED) AS place)``, one row
+a value: the rows are then looked up one by one, while for an IN the server may read a small
+table from one end to the other, and wait for rows that others have locked there.
+
 A statement that writes rows ends its list of columns with ``VALUES :rows``. Every other number of
 question marks is another statement to the server, which prepares each once; so that there are
 few, lists are filled up with their last value, and many rows are written in a few lots.
@@ -18,6 +22,9 @@ __all__ = ["Statement"]
 #: Rows that are written at once: so few as they are, then lots of these sizes.
 _EXACT: Final = 8
 _LOTS: Final = (64, 32, 16, 8)
+#: Values that are named in a table at once.
+_EACH: Final = 128
+_EACH_BEGINS: Final = "(SELECT CAST("
 #: What the fields of a value other than bytes and text take at the most.
 _SMALL: Final = 12
 
@@ -31,6 +38,15 @@ class Statement:
         pieces = PARAMETER.split(text)
         self._pieces = pieces[::2]
         self._names = pieces[1::2]
+        #: The list that is named in a table, if there is one.
+        self._each = next(
+            (
+                n
+                for n, p in zip(self._names, self._pieces, strict=False)
+                if p.endswith(_EACH_BEGINS)
+            ),
+            None,
+        )
         #: By how many values each list has, and 0 for what is no list.
         self._known: dict[tuple[int, ...], str] = {}
 
@@ -48,6 +64,16 @@ class Statement:
                 shape.append(0)
                 values.append(value)
         return self._sql(tuple(shape)), values
+
+    def all(self, parameters: Mapping[str, object]) -> Iterator[tuple[str, list[object]]]:
+        """The same, a few times over where it deletes very many."""
+        values = parameters[self._each] if self._each is not None else None
+        if not isinstance(values, list | tuple) or len(values) <= _EACH:
+            yield self.bind(parameters)
+            return
+        assert self._each is not None
+        for start in range(0, len(values), _EACH):
+            yield self.bind({**parameters, self._each: values[start : start + _EACH]})
 
     def lots(
         self, rows: Sequence[Sequence[object]], most_bytes: int
@@ -67,8 +93,14 @@ class Statement:
         sql = self._known.get(shape)
         if sql is None:
             sql = self._pieces[0]
-            for size, piece in zip(shape, self._pieces[1:], strict=True):
-                sql += ", ".join(["?"] * (size or 1)) + piece
+            for size, name, piece in zip(shape, self._names, self._pieces[1:], strict=True):
+                if name == self._each and sql.endswith(_EACH_BEGINS):
+                    # Up to the second parenthesis, the first being that of the CAST.
+                    one = piece[: piece.index(")", piece.index(")") + 1)]
+                    sql += f" UNION ALL {_EACH_BEGINS[1:]}".join([f"?{one}"] * size)
+                    sql += piece.removeprefix(one)
+                else:
+                    sql += ", ".join(["?"] * (size or 1)) + piece
             self._known[shape] = sql
         return sql
 

@@ -89,8 +89,8 @@ class Tickets:
         async with self._linked() as link:
             _, ended = await link.together([_COMMITTED, self._tickets])
             numbers = [number for number, _ in ended.rows or ()]
-            if numbers:
-                await link.execute(*self._clear.bind({"numbers": numbers}))
+            for sql, values in self._clear.all({"numbers": numbers}):
+                await link.execute(sql, values)
 
     async def close(self) -> None:
         """Take leave of the server."""

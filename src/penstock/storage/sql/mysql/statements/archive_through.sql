@@ -1,3 +1,4 @@
 -- Every entry of the tenant up to here has a verified copy (A1).
-UPDATE penstock_tenant SET archived = GREATEST(COALESCE(archived, :through), :through)
+UPDATE penstock_tenant FORCE INDEX (PRIMARY)
+SET archived = GREATEST(COALESCE(archived, :through), :through)
 WHERE number = :tenant

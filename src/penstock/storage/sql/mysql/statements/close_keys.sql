@@ -1,3 +1,5 @@
 -- From now on the keys of these messages start new messages.
-DELETE FROM penstock_key
-WHERE message IN (:messages)
+DELETE gone
+FROM (SELECT CAST(:messages AS SIGNED) AS message) AS old
+STRAIGHT_JOIN penstock_key AS gone FORCE INDEX (penstock_key_message)
+    ON gone.message = old.message

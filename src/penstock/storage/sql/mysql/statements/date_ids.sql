@@ -1,3 +1,3 @@
 -- The window of a topic has changed: its ids are kept as long as it says now (P4).
-UPDATE penstock_id SET until = at + :window WHERE tenant = :tenant AND topic = :topic
-    AND kind = :kind
+UPDATE penstock_id FORCE INDEX (PRIMARY) SET until = at + :window
+WHERE tenant = :tenant AND topic = :topic AND kind = :kind

@@ -1,3 +1,5 @@
 -- Ids that were written down for nothing: their batch was refused.
-DELETE FROM penstock_id
-WHERE tenant = :tenant AND kind = :kind AND topic = :topic AND id IN (:ids)
+DELETE gone
+FROM (SELECT CAST(:ids AS BINARY) AS id) AS old
+STRAIGHT_JOIN penstock_id AS gone FORCE INDEX (PRIMARY)
+    ON gone.tenant = :tenant AND gone.kind = :kind AND gone.topic = :topic AND gone.id = old.id

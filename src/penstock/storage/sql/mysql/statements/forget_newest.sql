@@ -1,3 +1,5 @@
 -- Messages whose newest entries leave the log: they are between two offsets.
-DELETE FROM penstock_newest
-WHERE message IN (:messages) AND entry >= :first AND entry < :last
+DELETE gone
+FROM (SELECT CAST(:messages AS SIGNED) AS message) AS old
+STRAIGHT_JOIN penstock_newest AS gone FORCE INDEX (PRIMARY)
+    ON gone.message = old.message AND gone.entry >= :first AND gone.entry < :last

@@ -1,3 +1,4 @@
 -- How far the queue is routed (R1).
-UPDATE penstock_queue SET `cursor` = :cursor, joining = :joining, closing = :closing
+UPDATE penstock_queue FORCE INDEX (PRIMARY)
+SET `cursor` = :cursor, joining = :joining, closing = :closing
 WHERE number = :queue

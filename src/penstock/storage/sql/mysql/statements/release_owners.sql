@@ -1,2 +1,5 @@
 -- These partitions are nobody's any more (O1).
-DELETE FROM penstock_owner WHERE queue = :queue AND partition_key IN (:partitions)
+DELETE gone
+FROM (SELECT CAST(:partitions AS BINARY) AS partition_key) AS old
+STRAIGHT_JOIN penstock_owner AS gone FORCE INDEX (PRIMARY)
+    ON gone.queue = :queue AND gone.partition_key = old.partition_key

@@ -1,3 +1,6 @@
 -- Delete runs of one rank (S3).
-DELETE FROM penstock_run
-WHERE queue = :queue AND phase = :phase AND `rank` = :rank AND place IN (:places)
+DELETE gone
+FROM (SELECT CAST(:places AS SIGNED) AS place) AS old
+STRAIGHT_JOIN penstock_run AS gone FORCE INDEX (PRIMARY)
+    ON gone.queue = :queue AND gone.phase = :phase AND gone.`rank` = :rank
+    AND gone.place = old.place

@@ -1,3 +1,5 @@
 -- Rows whose sum takes their place in the same commit (Q2).
-DELETE FROM penstock_tally
-WHERE queue = :queue AND kind = :kind AND number IN (:numbers)
+DELETE gone
+FROM (SELECT CAST(:numbers AS SIGNED) AS number) AS old
+STRAIGHT_JOIN penstock_tally AS gone FORCE INDEX (PRIMARY)
+    ON gone.queue = :queue AND gone.kind = :kind AND gone.number = old.number
