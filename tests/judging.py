@@ -78,7 +78,11 @@ async def _scan_queue(client: Verbs, history: History, queue: str) -> None:
 
 
 def judge(
-    path: Path, max_attempts: Mapping[str, int], ordered: Collection[str] = ()
+    path: Path,
+    max_attempts: Mapping[str, int],
+    *,
+    ordered: Collection[str] = (),
+    skew_ms: int = 0,
 ) -> list[HistoryEvent]:
     """Read a history that has to keep all laws; how much happened is printed."""
     events = list(read_history(path.read_bytes().splitlines()))
@@ -87,6 +91,7 @@ def judge(
         max_attempts=max_attempts,
         grant_number=lambda receipt: int(receipt.split("-")[2], 16),
         ordered=ordered,
+        skew_ms=skew_ms,
     )
     for violation in violations[:20]:
         print(violation)

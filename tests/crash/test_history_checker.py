@@ -169,6 +169,13 @@ def test_c1_two_live_claims() -> None:
     assert not laws(ONE, granted(), granted(receipt="2", attempts=2, at=150))
 
 
+def test_c1_clocks_differ_by_so_much() -> None:
+    events = [*ONE, *granted(), *granted(receipt="2", attempts=2, at=140)]
+    stamped = [msgspec.structs.replace(event, order=n) for n, event in enumerate(events, 1)]
+    for skew_ms, found in ((9, 1), (10, 0)):
+        assert len(check(stamped, max_attempts={"q": 3}, skew_ms=skew_ms)) == found
+
+
 def test_c1_an_extended_claim_is_live() -> None:
     extended = settled("extend", "in_flight", until=200)
     assert laws(ONE, granted(), extended, granted(receipt="2", attempts=2, at=160)) == ["C1"]

@@ -153,6 +153,17 @@ class FilterIndex(Generic[T]):
             hits.sort(key=_by_name)
         return [entry.value for entry in hits]
 
+    def decided(self, topic: str) -> Sequence[T] | None:
+        """What ``match`` gives for every message of the topic, if that is the same for all.
+
+        None if it is not, or not known yet: ``match`` has not seen the topic since the index
+        changed.
+        """
+        plan = self._plans.get(topic)
+        if plan is None or plan.open or self._by_field or self._by_header:
+            return None
+        return plan.values
+
     def _plan(self, message: Message) -> _Plan[T]:
         entries = list(self._by_topic.get(message.topic, _NONE))
         entries += [

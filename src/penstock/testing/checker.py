@@ -67,12 +67,14 @@ def check(
     max_attempts: Mapping[str, int],
     grant_number: Callable[[str], int] | None = None,
     ordered: Collection[str] = (),
+    skew_ms: int = 0,
 ) -> list[Violation]:
     """Every violation found; ``grant_number`` gives a receipt's place, where it has one.
 
-    ``ordered`` names the queues that are ordered by partition.
+    ``ordered`` names the queues that are ordered by partition; clocks of servers may differ by
+    ``skew_ms``.
     """
-    checker = _Checker(max_attempts, grant_number, ordered)
+    checker = _Checker(max_attempts, grant_number, ordered, skew_ms)
     for event in events:
         checker.see(event)
     return checker.violations
@@ -119,11 +121,13 @@ class _Checker:
         max_attempts: Mapping[str, int],
         grant_number: Callable[[str], int] | None,
         ordered: Collection[str],
+        skew_ms: int,
     ) -> None:
         self.violations: list[Violation] = []
         self._max_attempts = max_attempts
         self._grant_number = grant_number
         self._ordered = ordered
+        self._skew_ms = skew_ms
         self._here: HistoryEvent = Scanned(scan=0, queue="")
         self._batches: dict[int, _Batch] = {}
         self._payload_of: dict[int, str] = {}
@@ -229,8 +233,8 @@ class _Checker:
             self._broken("C1", f"{name} has a receipt that is not above the one before")
         ended = before.verb is not None or before.pending > 0
         fenced = before.granted.queue in self._ordered
-        if not ended and not fenced and grant.granted.claimed_at < before.deadline:
-            early = before.deadline - grant.granted.claimed_at
+        early = before.deadline - grant.granted.claimed_at
+        if not ended and not fenced and early > self._skew_ms:
             self._broken("C1", f"{name} is granted {early} ms before {before.granted.receipt} ends")
 
     # -- settling ----------------------------------------------------------------------

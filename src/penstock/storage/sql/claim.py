@@ -18,7 +18,7 @@ from penstock.storage.sql import moves, partitions
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.floors import raise_floor
-from penstock.storage.sql.granting import Claim, Granted, deliver, lease_of
+from penstock.storage.sql.granting import Claim, Granted, deliver, lease_of, look_at_clock
 from penstock.storage.sql.lanes import Call
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.runs import Run, in_order
@@ -54,6 +54,7 @@ async def claim(
         if queue.ordered and not dead:
             # The queue is locked before its runs, by everybody.
             await partitions.lock(work, queue)
+            look_at_clock(core, work)
             await _let_time_pass(core, work, queue, dead=dead)
             return [await partitions.claim(core, work, queue, one) for one in asked]
         await _let_time_pass(core, work, queue, dead=dead)
@@ -108,6 +109,7 @@ async def _take(
     while True:
         rows = await work.session.heads(queue.number, phases, floors, most)
         runs = work.hold_all(rows)
+        look_at_clock(core, work)
         expired = [] if dead else [run for run in runs if moves.is_expired(run.life, work.now)]
         if expired:
             for run in expired:

@@ -94,11 +94,17 @@ class Session(ABC):
     async def change(
         self,
         tenant: int,
+        segments: Sequence[NewSegment],
         gone: Sequence[Place],
         runs: Sequence[RunRow],
         counts: Sequence[Count],
-    ) -> int:
-        """Delete runs, put runs, count; the version of the tenant's catalog as of now."""
+    ) -> tuple[int, list[int]]:
+        """Append segments, delete runs, put runs, count, all at once.
+
+        Runs of the segments that are appended name the first of them -1 in ``segment``, the
+        second -2, and so on, and the index of their first member in the last bits of ``place``.
+        Gives the version of the tenant's catalog as of now, and the numbers of the segments.
+        """
 
     @abstractmethod
     async def notify(self, queues: Sequence[int]) -> None:

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.errors import StoreCorrupt
-from penstock.model.delivery import Delivery
-from penstock.model.message import Message, MessageId
+from penstock.model.delivery import Delivery, Receipt
+from penstock.model.message import MessageId
 from penstock.model.queue import QueuePolicy
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.leases import make_receipt
+from penstock.storage.sql.leases import receipt_prefix
 from penstock.storage.sql.runs import Life, segment_of
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.work import Work
 
-__all__ = ["Claim", "Granted", "deliver", "lease_of"]
+__all__ = ["Claim", "Granted", "deliver", "lease_of", "look_at_clock"]
 
 
 class Claim(NamedTuple):
@@ -41,6 +41,15 @@ def lease_of(policy: QueuePolicy, lease_ms: int | None) -> int:
     return min(max(wanted, policy.min_lease_ms), policy.max_lease_ms)
 
 
+def look_at_clock(core: Core, work: Work) -> None:
+    """Read the time again, after something was locked.
+
+    Whoever had it locked may have ended a claim meanwhile, and the next one begins after that
+    (C1) and is as long as was asked for.
+    """
+    work.now = max(work.now, core.clock.now())
+
+
 async def deliver(
     core: Core, work: Work, queue: Queue, granted: Sequence[Sequence[Granted]], *, dead: bool
 ) -> list[list[Delivery]]:
@@ -51,32 +60,42 @@ async def deliver(
     segments = await core.segments.read(
         work.session, work.tenant.number, {segment_of(o)[0] for o in offsets}, payloads=True
     )
-    name, number = queue.shown_as(dead=dead), queue.number
-    replies: list[list[Delivery]] = []
-    for part in granted:
-        deliveries: list[Delivery] = []
-        for message_id, rank, life in part:
-            message, payload = _read(segments, life.entry or message_id)
+    name = queue.shown_as(dead=dead)
+    return [_deliveries(name, queue.number, part, segments) for part in granted]
+
+
+def _deliveries(
+    name: str, queue: int, part: Sequence[Granted], segments: dict[int, Segment]
+) -> list[Delivery]:
+    """What one caller gets. Most of it has one life and one segment, which are looked at once."""
+    deliveries: list[Delivery] = []
+    append = deliveries.append
+    life: Life | None = None
+    segment: Segment | None = None
+    prefix = ""
+    attempts = claimed_at = deadline = 0
+    for message_id, rank, lived in part:
+        if lived is not life:
+            life = lived
+            prefix = receipt_prefix(queue, rank, life.lease)
             assert life.claimed_at is not None
             assert life.deadline is not None
-            deliveries.append(
-                Delivery(
-                    name,
-                    make_receipt(number, rank, life.lease, message_id),
-                    message,
-                    payload,
-                    life.attempts,
-                    life.claimed_at,
-                    life.deadline,
-                )
+            attempts, claimed_at, deadline = life.attempts, life.claimed_at, life.deadline
+        number, index = segment_of(message_id if life.entry is None else life.entry)
+        if segment is None or segment.number != number:
+            segment = segments.get(number)
+        if segment is None or index >= len(segment.heads):
+            raise StoreCorrupt(f"The entry of message {message_id} is missing from the log.")
+        receipt = Receipt(f"{prefix}{message_id:x}")
+        append(
+            Delivery(
+                name,
+                receipt,
+                segment.message(index),
+                segment.payload(index),
+                attempts,
+                claimed_at,
+                deadline,
             )
-        replies.append(deliveries)
-    return replies
-
-
-def _read(segments: dict[int, Segment], offset: int) -> tuple[Message, bytes]:
-    number, index = segment_of(offset)
-    segment = segments.get(number)
-    if segment is None or index >= len(segment.heads):
-        raise StoreCorrupt(f"The entry at offset {offset} of the log is missing.")
-    return segment.message(index), segment.payload(index)
+        )
+    return deliveries

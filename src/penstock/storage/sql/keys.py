@@ -39,6 +39,11 @@ class Keys:
         self.entries: dict[tuple[str, str], Entry] = {}
         self._wanted: set[tuple[str, str]] = set()
 
+    @property
+    def pending(self) -> bool:
+        """Whether there are keys to write."""
+        return bool(self.entries)
+
     def layer(self) -> _Layer:
         """The keys as one batch sees them, to be accepted or forgotten with it."""
         return _Layer(self)

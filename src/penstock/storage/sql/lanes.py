@@ -1,7 +1,7 @@
-"""Lanes: calls of one kind that come while another is under way share the next transaction.
+"""Lanes: calls of one kind that come while others are under way share the next transaction.
 
-One transaction of a lane runs at a time; whoever comes meanwhile is in the next one. Under load
-a commit carries what many calls brought, and a lone call waits for nobody.
+A lane has one transaction under way at a time, or a few; whoever comes meanwhile is in the next
+one. Under load a commit carries what many calls brought, and a lone call waits for nobody.
 """
 
 from __future__ import annotations
@@ -51,19 +51,24 @@ class Lane(Generic[T, R]):
     """One lane. ``perform`` answers or refuses every call that it is given."""
 
     def __init__(
-        self, perform: Callable[[Sequence[Call[T, R]]], Awaitable[None]], most: int
+        self,
+        perform: Callable[[Sequence[Call[T, R]]], Awaitable[None]],
+        most: int,
+        abreast: int = 1,
     ) -> None:
         self._perform = perform
         self._most = most
+        self._abreast = abreast
         self._waiting: list[Call[T, R]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def call(self, asked: T, weight: int = 1) -> R:
         """Make the call in one of the next transactions."""
         call: Call[T, R] = Call(asked, weight)
         self._waiting.append(call)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        if len(self._tasks) < self._abreast:
+            task = asyncio.get_running_loop().create_task(self._run())
+            self._tasks.add(task)
         return await call.answered()
 
     async def _run(self) -> None:
@@ -78,7 +83,9 @@ class Lane(Generic[T, R]):
                     if isinstance(error, asyncio.CancelledError):
                         raise
         finally:
-            self._task = None
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.discard(task)
 
     def _take(self) -> list[Call[T, R]]:
         """The calls that have waited longest, as many as one transaction should carry."""
@@ -93,8 +100,8 @@ class Lane(Generic[T, R]):
 
     async def drain(self) -> None:
         """Wait until nothing is under way."""
-        while self._task is not None:
-            await asyncio.wait([self._task])
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
 
 class Lanes(Generic[K, T, R]):
@@ -104,9 +111,11 @@ class Lanes(Generic[K, T, R]):
         self,
         perform: Callable[[K, Sequence[Call[T, R]]], Awaitable[None]],
         most: int,
+        abreast: int = 1,
     ) -> None:
         self._perform = perform
         self._most = most
+        self._abreast = abreast
         self._lanes: dict[K, Lane[T, R]] = {}
 
     async def call(self, key: K, asked: T, weight: int = 1) -> R:
@@ -117,7 +126,7 @@ class Lanes(Generic[K, T, R]):
             async def perform(calls: Sequence[Call[T, R]]) -> None:
                 await self._perform(key, calls)
 
-            lane = self._lanes[key] = Lane(perform, self._most)
+            lane = self._lanes[key] = Lane(perform, self._most, self._abreast)
         return await lane.call(asked, weight)
 
     async def drain(self) -> None:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from penstock.model.delivery import Receipt
 from penstock.model.message import MessageId
 
-__all__ = ["Leases", "make_receipt", "read_receipt"]
+__all__ = ["Leases", "read_receipt", "receipt_prefix"]
 
 #: 2020-01-01, in epoch milliseconds: numbers have to fit 63 bits.
 _EPOCH_MS: Final = 1_577_836_800_000
@@ -39,9 +38,12 @@ class Leases:
         return self._last << _SERVER_BITS | self._server
 
 
-def make_receipt(queue: int, rank: int, lease: int, message: MessageId) -> Receipt:
-    """The receipt of a delivery: where to find it, and which claim it stands for."""
-    return Receipt(f"{queue:x}-{rank}-{lease:x}-{message:x}")
+def receipt_prefix(queue: int, rank: int, lease: int) -> str:
+    """What the receipts of one claim begin with; the message id in hex follows.
+
+    A receipt says where to find the delivery, and which claim it stands for.
+    """
+    return f"{queue:x}-{rank}-{lease:x}-"
 
 
 def read_receipt(receipt: str) -> tuple[int, int, int, MessageId] | None:

@@ -20,7 +20,7 @@ from penstock.model.states import Transition
 from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.granting import Claim, Granted, lease_of
+from penstock.storage.sql.granting import Claim, Granted, lease_of, look_at_clock
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.runs import Run, segment_of
 from penstock.storage.sql.work import Work
@@ -64,6 +64,7 @@ async def hand_out(core: Core, work: Work, queue: Queue, asked: Claim) -> list[G
         if not picks:
             break
         runs = await _lock(work, queue, picks)
+        look_at_clock(core, work)
         expired = [run for run in runs.values() if moves.is_expired(run.life, work.now)]
         if expired:
             # Time has not been let act on all there is: it may be more than a claim should do.

@@ -24,7 +24,7 @@ from penstock.model.message import (
     Published,
     PublishReply,
 )
-from penstock.model.queue import QueuePolicy
+from penstock.model.queue import QueuePolicy, TopicPolicy
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import NewSegment
@@ -183,6 +183,11 @@ class Publishing:
         replies: list[Planned] = []
         for one in outgoing:
             policy = self._tenant.topic(one.topic)
+            plain = self._plain(one, policy)
+            if plain is not None:
+                entries += plain
+                replies += plain
+                continue
             for new in one.messages:
                 if new.id is not None:
                     seen = ids.seen(one.topic, new.id, policy.dedup_window_ms)
@@ -222,6 +227,47 @@ class Publishing:
         self._added.update(added)
         self._entries += entries
         return replies
+
+    def _plain(self, outgoing: Outgoing, policy: TopicPolicy) -> list[Entry] | None:
+        """The entries of messages of which nothing has to be asked; None: there are others.
+
+        Most are like that: no id, no key, no time, no bounded queue, and a topic that alone decides
+        where they go.
+        """
+        tenant, topic = self._tenant, outgoing.topic
+        targets = tenant.index.decided(topic)
+        if (
+            not targets
+            or tenant.bounded
+            or not tenant.all_take_publishes
+            or policy.default_ttl_ms is not None
+        ):
+            return None
+        entries: list[Entry] = []
+        append = entries.append
+        for new in outgoing.messages:
+            if (
+                new.id is not None
+                or new.key is not None
+                or new.deliver_at is not None
+                or new.expires_at is not None
+            ):
+                return None
+            payload, headers = new.payload, new.headers
+            head = Head(
+                topic,
+                new.priority,
+                len(payload),
+                checksum(payload),
+                None,
+                None,
+                new.partition_key,
+                None,
+                new.content_type,
+                dict(headers) if headers else None,
+            )
+            append(Entry(head, payload, targets))
+        return entries
 
     def _new_entry(self, topic: str, new: NewMessage, expires_at: int | None) -> Entry:
         payload, now = new.payload, self._now
@@ -292,34 +338,50 @@ class Publishing:
     # -- writing -----------------------------------------------------------------------
 
     async def _append(self) -> None:
-        """Append what was planned, and route it."""
+        """Append what was planned, and route it.
+
+        Only keys have to know where their messages are before those are written; everything
+        else goes to the database in one piece.
+        """
         if self._entries:
             segments = self._segments()
-            numbers = await self._work.session.append([row for _, row in segments])
-            self._work.records += len(numbers)
+            rows = [row for _, row in segments]
+            if self.keys.pending:
+                numbers = await self._work.append_now(rows)
+                self._place(segments, numbers)
+                self._route()
+            else:
+                self._place(segments, self._work.append(rows))
+                self._route()
+                await self._work.write()
+                numbers = self._work.numbers
+                self._place(segments, numbers)
             for number, (part, row) in zip(numbers, segments, strict=True):
-                for index, entry in enumerate(part):
-                    entry.number, entry.index = number, index
                 heads = [entry.head for entry in part]
                 self._work.appended.append(
                     Segment(number, self._tenant.number, self._now, heads, row[4])
                 )
-            self._route()
         await self.keys.write()
         self._entries = []
 
+    @staticmethod
+    def _place(segments: Sequence[tuple[list[Entry], NewSegment]], numbers: Sequence[int]) -> None:
+        for number, (part, _) in zip(numbers, segments, strict=True):
+            for index, entry in enumerate(part):
+                entry.number = number
+                entry.index = index
+
     def _segments(self) -> list[tuple[list[Entry], NewSegment]]:
-        parts: list[list[Entry]] = [[]]
+        part: list[Entry] = []
+        parts = [part]
         size = 0
         for entry in self._entries:
-            part = parts[-1]
-            if part and (
-                size + len(entry.payload) > MAX_SEGMENT_BYTES or len(part) >= MAX_SEGMENT_ENTRIES
-            ):
-                parts.append([])
-                size = 0
-            parts[-1].append(entry)
-            size += len(entry.payload)
+            size += entry.head.size
+            if part and (size > MAX_SEGMENT_BYTES or len(part) >= MAX_SEGMENT_ENTRIES):
+                part = []
+                parts.append(part)
+                size = entry.head.size
+            part.append(entry)
         return [
             (
                 part,
@@ -336,21 +398,32 @@ class Publishing:
 
     def _route(self) -> None:
         """Give every new message to its queues; those that are alike are one run."""
-        lives: dict[tuple[object, ...], tuple[Phase, Life]] = {}
+        alike: dict[tuple[object, ...], list[Entry]] = {}
         for entry in self._entries:
-            if not entry.targets or entry.replaces is not None:
-                continue
-            head = entry.head
-            for queue in entry.targets:
-                partition = (head.partition_key or "") if queue.ordered else None
-                alike = (head.expires_at, head.deliver_at, partition, head.key is not None)
-                known = lives.get(alike)
-                if known is None:
-                    known = lives[alike] = self._life(head, partition)
-                phase, life = known
-                self._work.add(
-                    queue.number, phase, 9 - head.priority, entry.number, (entry.index,), life
+            if entry.targets and entry.replaces is None:
+                head = entry.head
+                key = (
+                    entry.number,
+                    id(entry.targets),
+                    head.priority,
+                    head.partition_key,
+                    head.expires_at,
+                    head.deliver_at,
+                    head.key is None,
                 )
+                known = alike.get(key)
+                if known is None:
+                    alike[key] = [entry]
+                else:
+                    known.append(entry)
+        for entries in alike.values():
+            first = entries[0]
+            indices = [entry.index for entry in entries]
+            for queue in first.targets:
+                partition = (first.head.partition_key or "") if queue.ordered else None
+                phase, life = self._life(first.head, partition)
+                rank = 9 - first.head.priority
+                self._work.add(queue.number, phase, rank, first.number, indices, life)
 
     def _life(self, head: Head, partition: str | None) -> tuple[Phase, Life]:
         life = Life(

@@ -78,7 +78,7 @@ async def _put_together(core: Core, tenant: str, queue: int, kinds: Sequence[int
             await work.session.run("remove_tallies", queue=queue, kind=kind, numbers=numbers)
             sums.append((queue, kind, sum(int(delta) for _, delta in rows)))
             full = full or len(rows) == _MAX_ROWS // len(kinds)
-        await work.session.change(work.tenant.number, (), (), sums)
+        await work.session.change(work.tenant.number, (), (), (), sums)
         return full
 
     for _ in range(_MAX_STEPS):

@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.model.queue import Ordering
 from penstock.storage.sql.catalog import Queue, Tenant
-from penstock.storage.sql.database import Count, Row, Session
+from penstock.storage.sql.database import Count, NewSegment, Row, Session
 from penstock.storage.sql.phases import DEAD, LIVE, Phase
 from penstock.storage.sql.runs import Life, Place, Run, message_id
 from penstock.storage.sql.segments import Segment
@@ -65,6 +65,11 @@ class Work:
         self._closed_keys: set[int] = set()
         #: Segments that were appended, to be remembered when that is committed.
         self.appended: list[Segment] = []
+        self._segments: list[NewSegment] = []
+        #: The numbers of the segments that the last write appended.
+        self.numbers: list[int] = []
+        #: The version of the catalog as the last write saw it.
+        self._version: int | None = None
         #: By how much this transaction itself has raised the version of the catalog.
         self.raised = 0
         #: How many rows were written.
@@ -108,6 +113,17 @@ class Work:
     ) -> None:
         """New deliveries."""
         self._added.setdefault((queue, phase, rank, segment, life), []).extend(members)
+
+    def append(self, segments: Sequence[NewSegment]) -> list[int]:
+        """Append segments with the next write; what stands for their numbers until then."""
+        self._segments = list(segments)
+        return [-ordinal for ordinal in range(1, len(segments) + 1)]
+
+    async def append_now(self, segments: Sequence[NewSegment]) -> list[int]:
+        """Append segments; their numbers."""
+        numbers = await self.session.append(segments)
+        self.records += len(numbers)
+        return numbers
 
     def drop(self, run: Run, members: Iterable[int]) -> None:
         """Some deliveries of a held run are no more."""
@@ -186,8 +202,17 @@ class Work:
         gone = [key for key in gone if key not in kept]
         counts = [(q, k, n) for (q, k), n in self._counts.items() if n]
         counts += self._news(counts)
-        version = await self.session.change(self.tenant.number, gone, rows, counts)
-        self.records += len(gone) + len(rows) + len(counts)
+        if self._version is not None and not (
+            self._segments or gone or rows or counts or self._closed_keys or self._left_partitions
+        ):
+            self._clear()
+            return self._version
+        version, self.numbers = await self.session.change(
+            self.tenant.number, self._segments, gone, rows, counts
+        )
+        self._version = version
+        self.records += len(self._segments) + len(gone) + len(rows) + len(counts)
+        self._segments = []
         for queue, partitions in self._left_partitions.items():
             self.ready.add((queue, False))
             await self.session.run(

@@ -100,6 +100,24 @@ def test_lists_are_filled_up_to_a_power_of_two() -> None:
     assert statement.bind({"many": [], "one": None})[1] == [None, None, None]
 
 
+def test_what_deletes_names_its_rows_in_a_table() -> None:
+    statement = Statement(
+        "DELETE gone FROM (SELECT CAST(:places AS SIGNED) AS place) AS old "
+        "STRAIGHT_JOIN t AS gone ON gone.a = :a AND gone.place = old.place"
+    )
+    one = "SELECT CAST(? AS SIGNED) AS place"
+    rest = "AS old STRAIGHT_JOIN t AS gone ON gone.a = ? AND gone.place = old.place"
+    assert list(statement.all({"places": [7], "a": 1})) == [
+        (f"DELETE gone FROM ({one}) {rest}", [7, 1])
+    ]
+    ((text, values),) = statement.all({"places": [7, 8], "a": 1})
+    assert text == f"DELETE gone FROM ({one} UNION ALL {one}) {rest}"
+    assert values == [7, 8, 1]
+    many = list(statement.all({"places": list(range(300)), "a": 1}))
+    assert [len(values) for _, values in many] == [129, 129, 65]
+    assert statement.bind({"places": [], "a": 1})[1] == [None, 1]
+
+
 def test_rows_are_written_in_few_shapes() -> None:
     statement = Statement("INSERT INTO t (a, b) VALUES :rows ON DUPLICATE KEY UPDATE b = VALUES(b)")
     ((text, values),) = statement.lots([(1, b"x"), (2, None)], 1_000)

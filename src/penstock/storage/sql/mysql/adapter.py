@@ -37,7 +37,7 @@ from penstock.storage.sql.mysql.link import Connector, Link, Reply
 from penstock.storage.sql.mysql.pool import Pool
 from penstock.storage.sql.mysql.shapes import Statement
 from penstock.storage.sql.mysql.tickets import Tickets
-from penstock.storage.sql.runs import Place
+from penstock.storage.sql.runs import Place, message_id, segment_of
 from penstock.storage.sql.runs import Row as RunRow
 from penstock.storage.sql.statements import load
 from penstock.storage.sql.urls import Address
@@ -154,10 +154,13 @@ class _Session(Session):
     async def change(
         self,
         tenant: int,
+        segments: Sequence[NewSegment],
         gone: Sequence[Place],
         runs: Sequence[RunRow],
         counts: Sequence[Count],
-    ) -> int:
+    ) -> tuple[int, list[int]]:
+        numbers = await self.append(segments) if segments else []
+        runs = [_numbered(run, numbers) if run.segment < 0 else run for run in runs]
         link = self.link or await self._linked()
         most = link.packet // 2
         rows = [_timed(run) for run in sorted(runs, key=_place)]
@@ -170,7 +173,7 @@ class _Session(Session):
             ]
         )
         ((version,),) = replies[-1].rows or ()
-        return int(version)
+        return int(version), numbers
 
     def _at(
         self, statement: str, places: Sequence[Place], **parameters: object
@@ -189,6 +192,13 @@ class _Session(Session):
 
     async def notify(self, queues: Sequence[int]) -> None:
         """There is nobody to tell: the engine polls."""
+
+
+def _numbered(run: RunRow, numbers: Sequence[int]) -> RunRow:
+    """The run of a segment that was just appended."""
+    segment = numbers[-run.segment - 1]
+    _, index = segment_of(run.place)
+    return run._replace(segment=segment, place=message_id(segment, index))
 
 
 def _place(run: RunRow) -> Place:

@@ -39,14 +39,8 @@ class Statement:
         self._pieces = pieces[::2]
         self._names = pieces[1::2]
         #: The list that is named in a table, if there is one.
-        self._each = next(
-            (
-                n
-                for n, p in zip(self._names, self._pieces, strict=False)
-                if p.endswith(_EACH_BEGINS)
-            ),
-            None,
-        )
+        before = zip(self._names, self._pieces, strict=False)
+        self._each = next((name for name, p in before if p.endswith(_EACH_BEGINS)), None)
         #: By how many values each list has, and 0 for what is no list.
         self._known: dict[tuple[int, ...], str] = {}
 
@@ -97,7 +91,7 @@ class Statement:
                 if name == self._each and sql.endswith(_EACH_BEGINS):
                     # Up to the second parenthesis, the first being that of the CAST.
                     one = piece[: piece.index(")", piece.index(")") + 1)]
-                    sql += f" UNION ALL {_EACH_BEGINS[1:]}".join([f"?{one}"] * size)
+                    sql += f" UNION ALL {_EACH_BEGINS[1:]}".join([f"?{one}"] * (size or 1))
                     sql += piece.removeprefix(one)
                 else:
                     sql += ", ".join(["?"] * (size or 1)) + piece

@@ -113,16 +113,19 @@ class _Session(Session):
     async def change(
         self,
         tenant: int,
+        segments: Sequence[NewSegment],
         gone: Sequence[Place],
         runs: Sequence[RunRow],
         counts: Sequence[Count],
-    ) -> int:
+    ) -> tuple[int, list[int]]:
         await self._begin()
-        text, _ = self._statements["change"]
-        version: int = await self._connection.fetchval(
-            text, tenant, *_columns(gone, 4), *_columns(runs, 11), *_columns(counts, 3)
-        )
-        return version
+        changes = (*_columns(gone, 4), *_columns(runs, 11), *_columns(counts, 3))
+        if not segments:
+            text, _ = self._statements["change"]
+            return await self._connection.fetchval(text, tenant, *changes), []
+        text, _ = self._statements["append_and_change"]
+        row = await self._connection.fetchrow(text, tenant, *changes, *_columns(segments, 5))
+        return row[0], row[1]
 
 
 def _columns(rows: Sequence[Sequence[object]], width: int) -> list[list[object]]:
@@ -147,11 +150,13 @@ class PostgreSQL(Database):
         try:
             pool = await asyncpg.create_pool(
                 **_arguments(address),
-                min_size=1,
+                min_size=0,
                 max_size=address.pool,
                 max_inactive_connection_lifetime=_IDLE_S,
                 reset=_leave_as_it_is,
             )
+            # None is kept on reserve, so this is the first.
+            await pool.release(await pool.acquire())
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
             raise opening(error, address.shown) from error
         return cls(address, pool)
