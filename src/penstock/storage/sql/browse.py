@@ -143,9 +143,12 @@ async def purge(
             raise Conflict("Deliveries in flight are not purged; settle them.", field="state")
         phases = phases_of(state, dead=dead)
         walk = in_claim_order(work.session, found.number, phases)
+        # A queue that joins keeps what its router is still to pass, or that would come again.
+        end = found.cursor if found.joining else None
         count = 0
         while batch := await walk.take(_BATCH):
-            chosen = await _matching(core, work, batch, where)
+            passed = batch if end is None else [item for item in batch if item.offset < end]
+            chosen = await _matching(core, work, passed, where)
             while chosen:
                 if count == limit:
                     return PurgeReply(count, more=True)

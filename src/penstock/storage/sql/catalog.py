@@ -161,6 +161,10 @@ class Catalog:
         """What is remembered of the tenant holds no longer."""
         self._tenants.pop(name, None)
 
+    def forget_all(self) -> None:
+        """What is remembered of any tenant may not hold."""
+        self._tenants.clear()
+
     def name_of(self, queue: int) -> tuple[str, str] | None:
         """Tenant and name of a queue's number, if it was ever seen."""
         return self._by_queue.get(queue)

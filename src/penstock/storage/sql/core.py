@@ -64,6 +64,16 @@ class Core:
         self.closed = False
         self._settled = 0
 
+    def forget(self) -> None:
+        """The database may have crashed, or another one taken over: what was remembered of it
+        may be of what it has lost, and its numbers may be given out again for something else.
+        """
+        self.catalog.forget_all()
+        self.segments.clear()
+        self.timers.forget()
+        self.floors.clear()
+        self._settled = 0
+
     def check_open(self) -> None:
         """Refuse whatever comes after ``close``."""
         if self.closed:
@@ -170,13 +180,12 @@ class Core:
 
     async def _recover(self, error: Again | Lost | StoreBusy, tries: int) -> None:
         """Wait a moment before the next try, or give up with an error that says what to do."""
+        if isinstance(error, Lost):
+            self.forget()
         if isinstance(error, Lost) and error.committing:
             raise CommitFailed(
                 f"The connection was lost during the commit, whose outcome is unknown: {error}."
             ) from error
-        if isinstance(error, Lost):
-            # Another database may have taken over, which lacks the last of what this one had.
-            self.floors.clear()
         self._count("connection" if isinstance(error, Lost) else "conflict")
         if tries >= _TRIES:
             if isinstance(error, StoreBusy):

@@ -188,7 +188,9 @@ class SqlEngine(Engine):
         asked = Claim(consumer, limit, lease_ms)
         deliveries = await self._claims.call((tenant, queue), asked, limit)
         if len(deliveries) < limit:
-            await self._watch.interested_in(tenant, queue)
+            # What was claimed is claimed. Whoever goes on to wait asks ``next_due`` too.
+            with suppress(StoreError):
+                await self._watch.interested_in(tenant, queue)
         return deliveries
 
     async def _claim(self, place: _Place, calls: Sequence[Call[Claim, list[Delivery]]]) -> None:

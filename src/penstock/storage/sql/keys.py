@@ -140,6 +140,9 @@ class Keys:
         for (topic, key), entry in self.entries.items():
             if entry.replaces is not None:
                 newest.append((int(entry.id), tenant, int(entry.offset)))
+                # What joins another queue must not leave the log meanwhile (G1).
+                segment, _ = segment_of(entry.id)
+                await work.session.fetch("share_segments", numbers=[segment])
                 self._move(entry)
                 stays = any(entry.replaces.held) or bool(entry.targets)
                 if not stays:

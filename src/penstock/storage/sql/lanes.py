@@ -60,6 +60,7 @@ class Lane(Generic[T, R]):
         self._most = most
         self._abreast = abreast
         self._waiting: list[Call[T, R]] = []
+        self._busy = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def call(self, asked: T, weight: int = 1) -> R:
@@ -75,6 +76,7 @@ class Lane(Generic[T, R]):
         try:
             while self._waiting:
                 calls = self._take()
+                self._busy += 1
                 try:
                     await self._perform([call for call in calls if call.waiting])
                 except BaseException as error:
@@ -82,15 +84,21 @@ class Lane(Generic[T, R]):
                         call.refuse(error)
                     if isinstance(error, asyncio.CancelledError):
                         raise
+                finally:
+                    self._busy -= 1
         finally:
             task = asyncio.current_task()
             assert task is not None
             self._tasks.discard(task)
 
     def _take(self) -> list[Call[T, R]]:
-        """The calls that have waited longest, as many as one transaction should carry."""
+        """The calls that have waited longest, as many as one transaction should carry.
+
+        Where more than one may be under way, those that are not share what waits.
+        """
+        share = -(-len(self._waiting) // (self._abreast - self._busy))
         weight = taken = 0
-        for call in self._waiting:
+        for call in self._waiting[:share]:
             weight += call.weight
             if taken and weight > self._most:
                 break

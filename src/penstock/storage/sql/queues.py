@@ -214,15 +214,7 @@ async def put_topic(core: Core, tenant: str, name: str, policy: TopicPolicy) -> 
     async def act(work: Work) -> None:
         number = work.tenant.number
         await work.session.run("put_topic", tenant=number, name=name, policy=encode_policy(policy))
-        if policy.dedup_window_ms != work.tenant.topic(name).dedup_window_ms:
-            for kind in (0, 1):
-                await work.session.run(
-                    "date_ids",
-                    tenant=number,
-                    kind=kind,
-                    topic=name,
-                    window=policy.dedup_window_ms,
-                )
+        await _date_ids(work, name, policy)
         await _raise_version(work)
 
     await core.transact(tenant, act)
@@ -245,9 +237,24 @@ async def delete_topic(core: Core, tenant: str, name: str) -> None:
         if name not in work.tenant.topics:
             raise UnknownTopic(f"There is no topic {name!r}.", field="topic")
         await work.session.run("delete_topic", tenant=work.tenant.number, name=name)
+        await _date_ids(work, name, TopicPolicy())
         await _raise_version(work)
 
     await core.transact(tenant, act)
+
+
+async def _date_ids(work: Work, topic: str, policy: TopicPolicy) -> None:
+    """Keep ids of the topic as long as its new policy says (P4)."""
+    if policy.dedup_window_ms == work.tenant.topic(topic).dedup_window_ms:
+        return
+    for kind in (0, 1):
+        await work.session.run(
+            "date_ids",
+            tenant=work.tenant.number,
+            kind=kind,
+            topic=topic,
+            window=policy.dedup_window_ms,
+        )
 
 
 async def _raise_version(work: Work) -> None:

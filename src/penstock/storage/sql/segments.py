@@ -164,6 +164,11 @@ class Segments:
             if segment is not None:
                 self._weight -= segment.weight
 
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._known.clear()
+        self._weight = 0
+
     def forget_published(self, before: int) -> None:
         """Segments published at or before this time: another server may have removed them."""
         self.forget([n for n, s in self._known.items() if s.published_at <= before])

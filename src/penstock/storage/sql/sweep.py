@@ -292,7 +292,9 @@ async def _remove(core: Core, queue: _Overdue, phases: Sequence[int], tally: _Ta
     async def step(work: Work, known: Queue, most: int, left: int) -> _Step:
         # The policy may have changed since the phases were chosen.
         kept_s = _kept_s(known.policy, phases[0])
-        if not kept_s:
+        # A queue that joins has deliveries that its router is still to pass. If they were gone
+        # by then, it would take them for new ones (S2).
+        if not kept_s or known.joining:
             return _Step()
         rows = await _due_runs(work, known, phases, work.now - kept_s * 1000, most)
         return _each(work, rows, lambda made, run: made.drop(work, run), most, left)

@@ -106,9 +106,11 @@ class Watch:
 
     def heard(self, queues: Sequence[int]) -> None:
         """Other servers say that these queues are ready; none: any may be."""
-        if not queues and isinstance(self._core.clock, DatabaseClock):
+        if not queues:
             # The connection is another one, and so may be the machine at its other end.
-            self._core.clock.doubt()
+            self._core.forget()
+            if isinstance(self._core.clock, DatabaseClock):
+                self._core.clock.doubt()
         for queue in queues or tuple(self._watched):
             self._ready(queue)
 

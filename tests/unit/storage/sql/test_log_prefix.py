@@ -19,13 +19,14 @@ from random import Random
 
 import pytest
 
-from penstock.model.delivery import Ack
+from penstock.model.delivery import Ack, Reject
 from penstock.model.message import NewMessage, Offset
 from penstock.model.queue import QueuePolicy, Start
 from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.engines import open_engine
-from tests.databases import store_url
+from penstock.testing.clock import FakeClock
+from tests.databases import server, store_url
 from tests.unit.storage.sql.callers import DIALECTS, Caller, caller
 
 TENANT, TOPIC, QUEUE = "t", "orders", "all"
@@ -182,6 +183,42 @@ async def test_l2_a_transaction_that_was_open_before_it_published(
     await own.commit()
     for reader in readers:
         assert await reader.read() == [b"2", b"3", b"4"]
+
+
+# -- queues that join ----------------------------------------------------------------------
+
+
+async def test_s2_a_queue_that_joins_forgets_nothing_that_would_come_again(
+    dialect: str, servers: tuple[Engine, Engine], callers: list[Caller]
+) -> None:
+    """An open publish keeps it joining for longer than it keeps what is done."""
+    clock = FakeClock()
+    own, queue = callers[0], "new"
+    engine = await open_engine(server(dialect).url(NAME), EngineOptions(clock=clock))
+    try:
+        await own.begin()
+        await publish(engine, b"held", own=own)
+        policy = QueuePolicy(done_retention_s=1, failed_retention_s=1)
+        await engine.put_queue(TENANT, queue, policy, EARLIEST)
+        await publish(engine, b"1", b"2", b"3", b"4")
+        first, second, third = await engine.claim(TENANT, queue, "c", 3, None)
+        verbs = (Ack(first.receipt), Reject(second.receipt), Ack(third.receipt))
+        await engine.settle(TENANT, queue, verbs)
+        clock.advance(60_000)
+        await engine.sweep()
+        for state in (State.DONE, State.FAILED, State.AVAILABLE):
+            await engine.purge(TENANT, queue, state, None, 100)
+        await own.commit()
+        assert (await engine.route(TENANT, queue, 100)).cursor is None
+        left = await engine.claim(TENANT, queue, "c", 100, None)
+        assert [delivery.payload for delivery in left] == [b"held", b"4"]
+        # From here on it forgets like any other.
+        clock.advance(60_000)
+        await engine.sweep()
+        stats = await engine.stats(TENANT, queue)
+        assert (stats.done, stats.failed) == (0, 0)
+    finally:
+        await engine.close()
 
 
 # -- all at once ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""MySQL's own: statements as it takes them, tickets, locks, connections. Run on MariaDB."""
+"""MySQL's own: tickets, locks, connections, callers' transactions. Run on MariaDB."""
 
 from __future__ import annotations
 
@@ -6,27 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-import asyncmy
 import pytest
 
 from penstock.errors import (
     BadInput,
     StoreBusy,
-    StoreCorrupt,
-    StoreError,
-    StoreReadOnly,
-    StoreTooOld,
-    StoreUnavailable,
-    TooLarge,
 )
 from penstock.storage.sql.database import Again, Database, Lost, Session, Stable
 from penstock.storage.sql.mysql import tickets
 from penstock.storage.sql.mysql.adapter import MySQL
-from penstock.storage.sql.mysql.failures import opening, translate
-from penstock.storage.sql.mysql.shapes import Statement
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.runs import Row
-from penstock.storage.sql.statements import PARAMETER, load
 from penstock.storage.sql.urls import parse
 from tests.databases import server, store_url
 from tests.unit.storage.sql.callers import caller
@@ -49,200 +39,13 @@ def sql(statements: str) -> list[list[str]]:
     return server("mysql").sql(statements, NAME)
 
 
-def run(queue: int, phase: Phase, place: int, until: int | None = None) -> Row:
-    return Row(queue, phase, 5, place, place, 1, until, None, None, b"\0\0", b"life")
-
-
-# -- statements ------------------------------------------------------------------------
-
-#: What PostgreSQL does in one statement, and what only one of the two needs.
-ONLY_POSTGRESQL: Final = {"change", "oldest_publishing"}
-ONLY_MYSQL: Final = {
-    *("remove_runs", "put_runs", "count", "version"),  # change
-    *("tickets", "clear_tickets"),
-    *("due_places", "empty_partitions"),  # what others do under lock
-}
-#: Statements that the adapter itself calls, with what suits it.
-OTHER_PARAMETERS: Final = {"heads", "due_runs", "first_places"}
-
-
-def test_every_statement_has_its_twin() -> None:
-    ours, theirs = load("mysql"), load("postgresql")
-    assert theirs.keys() - ours.keys() == ONLY_POSTGRESQL
-    assert ours.keys() - theirs.keys() == ONLY_MYSQL
-    for name in (ours.keys() & theirs.keys()) - OTHER_PARAMETERS:
-        taken = set(PARAMETER.findall(ours[name]))
-        assert taken == ({"rows"} if "$1" in theirs[name] else set(PARAMETER.findall(theirs[name])))
-
-
-async def test_the_server_takes_every_statement(database: MySQL) -> None:
-    async with database.reading() as session:
-        link = await session._linked()  # type: ignore[attr-defined]
-        for name, text in load("mysql").items():
-            statement = Statement(text)
-            if ":rows" in text:
-                columns = text.partition("(")[2].partition(")")[0].count(",") + 1
-                ((found, _),) = statement.lots([(None,) * columns], 0)
-            else:
-                found, _ = statement.bind(dict.fromkeys(PARAMETER.findall(text), 1))
-            assert await link._prepare(found) is not None, name
-
-
-def test_lists_are_filled_up_to_a_power_of_two() -> None:
-    statement = Statement("SELECT a FROM t WHERE a IN (:many) AND b = :one AND c IN (:many)")
-    assert statement.bind({"many": [7], "one": 1}) == (
-        "SELECT a FROM t WHERE a IN (?) AND b = ? AND c IN (?)",
-        [7, 1, 7],
-    )
-    text, values = statement.bind({"many": [1, 2, 3], "one": b"x"})
-    assert text == "SELECT a FROM t WHERE a IN (?, ?, ?, ?) AND b = ? AND c IN (?, ?, ?, ?)"
-    assert values == [1, 2, 3, 3, b"x", 1, 2, 3, 3]
-    assert statement.bind({"many": [], "one": None})[1] == [None, None, None]
-
-
-def test_what_deletes_names_its_rows_in_a_table() -> None:
-    statement = Statement(
-        "DELETE gone FROM (SELECT CAST(:places AS SIGNED) AS place) AS old "
-        "STRAIGHT_JOIN t AS gone ON gone.a = :a AND gone.place = old.place"
-    )
-    one = "SELECT CAST(? AS SIGNED) AS place"
-    rest = "AS old STRAIGHT_JOIN t AS gone ON gone.a = ? AND gone.place = old.place"
-    assert list(statement.all({"places": [7], "a": 1})) == [
-        (f"DELETE gone FROM ({one}) {rest}", [7, 1])
-    ]
-    ((text, values),) = statement.all({"places": [7, 8], "a": 1})
-    assert text == f"DELETE gone FROM ({one} UNION ALL {one}) {rest}"
-    assert values == [7, 8, 1]
-    many = list(statement.all({"places": list(range(300)), "a": 1}))
-    assert [len(values) for _, values in many] == [129, 129, 65]
-    assert statement.bind({"places": [], "a": 1})[1] == [None, 1]
-
-
-def test_rows_are_written_in_few_shapes() -> None:
-    statement = Statement("INSERT INTO t (a, b) VALUES :rows ON DUPLICATE KEY UPDATE b = VALUES(b)")
-    ((text, values),) = statement.lots([(1, b"x"), (2, None)], 1_000)
-    assert (
-        text == "INSERT INTO t (a, b) VALUES (?, ?), (?, ?) ON DUPLICATE KEY UPDATE b = VALUES(b)"
-    )
-    assert values == [1, b"x", 2, None]
-    for count, lots in ((0, []), (8, [8]), (99, [64, 32, 3]), (200, [64, 64, 64, 8])):
-        found = list(statement.lots([(n, n) for n in range(count)], 10_000))
-        assert [len(values) // 2 for _, values in found] == lots
-        assert [value for _, values in found for value in values[::2]] == list(range(count))
-
-
-def test_rows_are_written_in_lots_that_fit() -> None:
-    statement = Statement("INSERT INTO t (a) VALUES :rows")
-    found = list(statement.lots([(b"x" * 400,)] * 5 + [(b"y" * 2_000,)] * 2, 1_000))
-    assert [len(values) for _, values in found] == [2, 2, 1, 1, 1]
-
-
-async def test_together_gives_what_each_alone_gives(database: MySQL) -> None:
-    values = [0, -1, 2**63 - 1, None, b"", bytes(range(256)), "", "it's a \\ 'quote' ü", True]
-    columns = ", ".join(["?"] * len(values))
-    one = (f"SELECT {columns}", values)
-    count = ("SELECT COUNT(*) FROM penstock_document", ())
-    write = ("INSERT INTO penstock_document (kind, name, value) VALUES (?, ?, ?)", ["k", "n", b"v"])
-    async with database.transaction() as session:
-        link = await session._linked()  # type: ignore[attr-defined]
-        replies = await link.together([one, write, one, count])
-    assert [reply.changed for reply in replies] == [1, 1, 1, 1]
-    assert [reply.rows is None for reply in replies] == [False, True, False, False]
-    for reply in (replies[0], replies[2]):
-        assert list(reply.rows[0]) == values
-    assert replies[3].rows[0][0] == 1
-    assert await _documents(database) == [("n", b"v")]
-
-
-async def _documents(database: Database) -> list[Any]:
+async def documents(database: Database) -> list[Any]:
     async with database.reading() as session:
         return [tuple(row) for row in await session.fetch("list_documents", kind="k")]
 
 
-async def test_more_values_than_are_prepared(database: MySQL) -> None:
-    rows = [run(1, Phase.FRESH, place) for place in range(1_500)]
-    async with database.transaction() as session:
-        await session.change(1, [], rows, [])
-    async with database.transaction() as session:
-        places = [row.place for row in rows]
-        found = await session.fetch("lock_runs", queue=1, phase=0, rank=5, places=places)
-        assert [row[3] for row in found] == places
-        await session.change(1, [row[:4] for row in rows], [], [])
-    assert sql("SELECT COUNT(*) FROM penstock_run") == [["0"]]
-
-
-async def test_e1_more_than_the_server_takes_at_once(database: MySQL) -> None:
-    with pytest.raises(TooLarge, match="max_allowed_packet"):
-        async with database.transaction() as session:
-            await session.append([(1, 1, 1, b"", bytes(17 * 1024 * 1024))])
-    # Without a word with the server, whose connection would be lost by it.
-    async with database.transaction() as session:
-        await session.append([(1, 1, 1, b"", bytes(15 * 1024 * 1024))])
-
-
-async def test_every_server_has_its_number(database: MySQL) -> None:
-    for expected in (1, 2, 3):
-        async with database.transaction() as session:
-            assert await session.fetch("next_server") == [(expected,)]
-
-
-# -- failures --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "number, kind",
-    [
-        *((number, Again) for number in (1213, 1205, 1020, 1062, 1412, 1317, 1969, 3024)),
-        *((number, Lost) for number in (2003, 2006, 2013, 1927, 1053, 1152, 3169, 4031)),
-        *((number, StoreBusy) for number in (1040, 1203, 1226, 1041)),
-        *((number, StoreReadOnly) for number in (1290, 1792, 1836)),
-        *((number, StoreUnavailable) for number in (1045, 1044, 1049, 1130, 1142, 1021, 1114)),
-        *((number, StoreTooOld) for number in (1146, 1054)),
-        *((number, StoreCorrupt) for number in (1034, 1712, 1877)),
-        *((number, TooLarge) for number in (1153, 1406)),
-        *((number, StoreError) for number in (1064, 9999)),
-    ],
-)
-def test_what_a_number_means(number: int, kind: type[Exception]) -> None:
-    found = translate(asyncmy.OperationalError(number, "some words.\nmore"))
-    assert type(found) is kind
-    assert "some words. more" in str(found)
-
-
-def test_p2_only_during_a_commit_the_outcome_is_unknown() -> None:
-    for number in (2013, 1053, 1180, 1026):
-        found = translate(asyncmy.OperationalError(number, "x"), committing=True)
-        assert isinstance(found, Lost)
-        assert found.committing
-    for number in (2013, 1927):
-        found = translate(asyncmy.OperationalError(number, "x"))
-        assert isinstance(found, Lost)
-        assert not found.committing
-    assert isinstance(translate(asyncmy.OperationalError(1213, "x"), committing=True), Again)
-    assert isinstance(
-        translate(asyncmy.OperationalError(1290, "x"), committing=True), StoreReadOnly
-    )
-
-
-def test_what_the_driver_says_itself() -> None:
-    for lost in (
-        asyncmy.InterfaceError(0, "Not connected"),
-        asyncmy.InternalError("Packet sequence number wrong"),
-        ConnectionResetError("reset"),
-        TimeoutError(),
-    ):
-        assert isinstance(translate(lost), Lost)
-    assert type(translate(asyncmy.ProgrammingError("Expected 2 parameters"))) is StoreError
-    mistake = KeyError("x")
-    assert translate(mistake) is mistake
-    with pytest.raises(asyncio.CancelledError):
-        translate(asyncio.CancelledError())
-
-
-def test_nobody_answers_at_an_address() -> None:
-    found = opening(asyncmy.OperationalError(2003, "Can't connect"), "mysql://host/db")
-    assert isinstance(found, StoreUnavailable)
-    assert "mysql://host/db does not answer" in str(found)
+def run(queue: int, phase: Phase, place: int, until: int | None = None) -> Row:
+    return Row(queue, phase, 5, place, place, 1, until, None, None, b"\0\0", b"life")
 
 
 # -- the settled prefix of the log -----------------------------------------------------
@@ -369,6 +172,7 @@ async def test_c4_looking_for_what_is_due_locks_nothing_else(database: MySQL) ->
         await session.change(
             1,
             [],
+            [],
             [
                 run(1, Phase.FRESH, 10),
                 run(1, Phase.FRESH, 20),
@@ -394,18 +198,20 @@ async def test_c4_looking_for_what_is_due_locks_nothing_else(database: MySQL) ->
 
 async def test_c1_claims_pass_by_what_others_hold_and_no_more(database: MySQL) -> None:
     async with database.transaction() as session:
-        await session.change(1, [], [run(1, Phase.FRESH, n) for n in range(1, 7)], [])
+        await session.change(1, [], [], [run(1, Phase.FRESH, n) for n in range(1, 7)], [])
     async with database.transaction() as one, database.transaction() as two:
         assert [row[3] for row in await one.heads(1, [0, 1], [0, 0], 2)] == [1, 2]
         assert [row[3] for row in await two.heads(1, [0, 1], [0, 0], 2)] == [3, 4]
-        await one.change(1, [(1, 0, 5, 1)], [run(1, Phase.IN_FLIGHT, 99, until=9)], [(1, 1, -1)])
+        await one.change(
+            1, [], [(1, 0, 5, 1)], [run(1, Phase.IN_FLIGHT, 99, until=9)], [(1, 1, -1)]
+        )
         assert [row[3] for row in await two.heads(1, [0, 1], [0, 0], 9)] == [3, 4, 5, 6]
 
 
 async def test_o1_what_is_published_meanwhile_keeps_no_settle_waiting(database: MySQL) -> None:
     sql("INSERT INTO penstock_owner VALUES (1, 'p', 'c', 1), (1, 'q', 'c', 2)")
     async with database.transaction() as publish:
-        await publish.change(1, [], [run(1, Phase.FRESH, 1)._replace(partition_key=b"p")], [])
+        await publish.change(1, [], [], [run(1, Phase.FRESH, 1)._replace(partition_key=b"p")], [])
         async with asyncio.timeout(SOON_S), database.transaction() as settle:
             assert await settle.run("forget_owners", queue=1, partitions=[b"p", b"q"]) == 2
     sql("INSERT INTO penstock_owner VALUES (1, 'p', 'c', 1)")
@@ -426,7 +232,7 @@ async def test_p4_ids_that_somebody_holds_are_passed_by(database: MySQL) -> None
 
 async def test_a_deadlock_is_made_again(database: MySQL) -> None:
     async with database.transaction() as session:
-        await session.change(1, [], [run(1, Phase.FRESH, 1), run(1, Phase.FRESH, 2)], [])
+        await session.change(1, [], [], [run(1, Phase.FRESH, 1), run(1, Phase.FRESH, 2)], [])
 
     async def lock(session: Session, place: int) -> None:
         await session.fetch("lock_runs", queue=1, phase=0, rank=5, places=[place])
@@ -558,14 +364,14 @@ async def test_p2_what_fails_is_undone_and_the_callers_own_is_kept(database: MyS
         await fail()
     assert (await database.stable()).oldest is None
     await own.commit()
-    assert await _documents(database) == [("own", b"v")]
+    assert await documents(database) == [("own", b"v")]
     assert sql("SELECT COUNT(*) FROM penstock_log") == [["0"]]
     await own.close()
 
 
 async def test_p2_a_deadlock_undoes_all_and_says_so(database: MySQL) -> None:
     async with database.transaction() as session:
-        await session.change(1, [], [run(1, Phase.FRESH, 1), run(1, Phase.FRESH, 2)], [])
+        await session.change(1, [], [], [run(1, Phase.FRESH, 1), run(1, Phase.FRESH, 2)], [])
     own = await caller("mysql", NAME)
     await own.begin()
     await own.run("INSERT INTO penstock_document VALUES ('k', 'own', 'v')")
@@ -573,7 +379,7 @@ async def test_p2_a_deadlock_undoes_all_and_says_so(database: MySQL) -> None:
     async def other(locked: asyncio.Event) -> None:
         async with database.transaction() as session:
             # Whoever has changed less is the victim of a deadlock.
-            await session.change(1, [], [run(1, Phase.DONE, n) for n in range(200)], [])
+            await session.change(1, [], [], [run(1, Phase.DONE, n) for n in range(200)], [])
             await session.fetch("lock_runs", queue=1, phase=0, rank=5, places=[2])
             await met.wait()
             locked.set()
@@ -592,7 +398,7 @@ async def test_p2_a_deadlock_undoes_all_and_says_so(database: MySQL) -> None:
         with pytest.raises(StoreBusy, match="whole transaction"):
             await cross(locked)
     await own.commit()
-    assert await _documents(database) == []
+    assert await documents(database) == []
     await own.close()
 
 

@@ -35,6 +35,7 @@ _SETTINGS: Final = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "jit": "off",
+    "max_parallel_workers_per_gather": "0",
     # Nobody waits for a lock, or holds one in silence, for ever.
     "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "60s",
@@ -122,10 +123,11 @@ class _Session(Session):
         changes = (*_columns(gone, 4), *_columns(runs, 11), *_columns(counts, 3))
         if not segments:
             text, _ = self._statements["change"]
-            return await self._connection.fetchval(text, tenant, *changes), []
+            return await self._connection.fetchval(text, tenant, *changes) or 0, []
         text, _ = self._statements["append_and_change"]
         row = await self._connection.fetchrow(text, tenant, *changes, *_columns(segments, 5))
-        return row[0], row[1]
+        # A caller's transaction may be older than the tenant, and sees no version of it.
+        return row[0] or 0, row[1]
 
 
 def _columns(rows: Sequence[Sequence[object]], width: int) -> list[list[object]]:

@@ -3,7 +3,7 @@
 SELECT GREATEST(
     COALESCE((SELECT MAX(segment) FROM penstock_log), 0),
     COALESCE((
-        SELECT CAST(auto_increment AS SIGNED) - 1
+        SELECT CAST(`auto_increment` AS SIGNED) - 1
         FROM information_schema.tables
         WHERE table_schema = DATABASE() AND table_name = 'penstock_log'
     ), 0)

@@ -45,5 +45,6 @@ counted AS (
     INSERT INTO penstock_tally (queue, kind, delta)
     SELECT * FROM unnest($17::integer[], $18::smallint[], $19::bigint[])
 )
-SELECT version, (SELECT array_agg(segment ORDER BY segment) FROM numbered)
-FROM penstock_tenant WHERE number = $1
+SELECT
+    (SELECT version FROM penstock_tenant WHERE number = $1),
+    (SELECT array_agg(segment ORDER BY segment) FROM numbered)
