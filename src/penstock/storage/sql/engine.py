@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, TypeAlias
 
-from penstock.errors import StoreUnavailable
+from penstock.errors import StoreError, StoreUnavailable
 from penstock.filters import Filter
 from penstock.model.delivery import (
     Delivery,

@@ -8,7 +8,7 @@ the order in which a claim locks them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -30,14 +30,20 @@ __all__ = ["Keys", "hold_keys", "newest_entries"]
 class Keys:
     """The keys of one transaction."""
 
-    def __init__(self, core: Core, work: Work) -> None:
+    def __init__(self, core: Core, work: Work, created: Mapping[str, Queue]) -> None:
         self._core = core
         self.work = work
+        #: Queues that this transaction makes.
+        self._created = created
         self.open: dict[tuple[str, str], OpenKey] = {}
         #: Whether the key has a row, open or left over.
         self._rows: set[tuple[str, str]] = set()
         self.entries: dict[tuple[str, str], Entry] = {}
         self._wanted: set[tuple[str, str]] = set()
+
+    def queues(self) -> list[Queue]:
+        """The queues of the tenant, those included that this transaction makes."""
+        return [*self.work.tenant.queues.values(), *self._created.values()]
 
     @property
     def pending(self) -> bool:
@@ -100,7 +106,7 @@ class Keys:
         places = {segment_of(message): message for message in messages}
         rows = await self.work.session.fetch(
             "lock_segment_runs",
-            queues=sorted(self.work.tenant.numbered),
+            queues=sorted(queue.number for queue in self.queues()),
             segments=sorted({segment for segment, _ in places}),
             phases=[int(phase) for phase in Phase],
         )
@@ -122,7 +128,7 @@ class Keys:
         wanted = set(messages)
         rows = await self.work.session.fetch(
             "segment_runs",
-            queues=sorted(self.work.tenant.numbered),
+            queues=sorted(queue.number for queue in self.queues()),
             segments=sorted({segment_of(message)[0] for message in wanted}),
         )
         runs = [Run.read(row) for row in rows]
@@ -246,7 +252,7 @@ class _Layer:
             old.published_at,
         )
         targets: list[Queue] = []
-        for queue in self._keys.work.tenant.queues.values():
+        for queue in self._keys.queues():
             if not parse(queue.policy.filter).matches(message):
                 continue
             if queue.number in opened.held:

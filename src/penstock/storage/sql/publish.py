@@ -123,7 +123,7 @@ class Publishing:
         self._added: Counter[int] = Counter()
         self._depths: dict[int, int] = {}
         self.ids = Ids(work, core.leases)
-        self.keys = Keys(core, work)
+        self.keys = Keys(core, work, self._created)
 
     async def publish_calls(self, asked: Sequence[Publish]) -> list[PublishReply | PenstockError]:
         """Plan each call by itself, then append what was accepted."""
@@ -304,10 +304,10 @@ class Publishing:
             headers,
         )
         targets = self._tenant.index.match(message)
-        if not targets:
-            created = self._created.get(topic)
-            return Entry(head, payload, () if created is None else (created,))
-        if self._tenant.all_take_publishes:
+        created = self._created.get(topic)
+        if created is not None:
+            targets = [*targets, created]
+        if self._tenant.all_take_publishes or not targets:
             return Entry(head, payload, targets)
         return Entry(head, payload, [q for q in targets if q.takes_publishes], behind=True)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.errors import BadName, QueueNotEmpty, UnknownTopic
+from penstock.errors import BadName, CommitFailed, QueueNotEmpty, StoreBusy, UnknownTopic
 from penstock.filters import parse
 from penstock.model.limits import is_dead_letter
 from penstock.model.message import Offset
@@ -45,19 +46,21 @@ async def put_queue(
     parse(policy.filter)
     settled = (await core.stable()).settled
 
-    async def act(work: Work) -> bool:
+    async def act(work: Work) -> tuple[Queue, bool]:
         queue = work.tenant.queues.get(name)
         if queue is not None:
-            await _change(work, queue, policy)
-            return False
+            return await _change(work, queue, policy), False
         cursor = await _cursor(core, work, start, settled)
-        await make_queue(work, name, policy, cursor)
-        return start.at != Start.LATEST
+        return await make_queue(work, name, policy, cursor), cursor is not None
 
-    if await core.transact(tenant, act):
-        # Where there is nothing to catch up with, this says so.
-        await route(core, tenant, name, 0)
-    return await get_queue(core, tenant, name)
+    queue, begins_behind = await core.transact(tenant, act)
+    # It is put, whatever becomes of what follows (E1).
+    with suppress(StoreBusy, CommitFailed):
+        if begins_behind:
+            # Where there is nothing to catch up with, this says so.
+            await route(core, tenant, name, 0)
+        return await get_queue(core, tenant, name)
+    return queue.info()
 
 
 async def make_queue(work: Work, name: str, policy: QueuePolicy, cursor: Offset | None) -> Queue:
@@ -132,7 +135,7 @@ def _first(segment: Segment, index: int, since: int) -> Offset | None:
     return None
 
 
-async def _change(work: Work, queue: Queue, policy: QueuePolicy) -> None:
+async def _change(work: Work, queue: Queue, policy: QueuePolicy) -> Queue:
     old = queue.policy
     if (old.bucket_size, old.ordering) != (policy.bucket_size, policy.ordering):
         rows = await work.session.fetch(
@@ -147,14 +150,16 @@ async def _change(work: Work, queue: Queue, policy: QueuePolicy) -> None:
         await work.session.fetch("lock_queue", queue=queue.number)
         await work.session.run("clear_consumers", queue=queue.number)
         await work.session.run("clear_owners", queue=queue.number)
+    version = queue.filter_version + (policy.filter != old.filter)
     await work.session.run(
         "change_queue",
         queue=queue.number,
         policy=encode_policy(policy),
-        filter_version=queue.filter_version + (policy.filter != old.filter),
+        filter_version=version,
     )
     await _raise_version(work)
     work.tell(queue)
+    return replace(queue, policy=policy, filter_version=version)
 
 
 async def get_queue(core: Core, tenant: str, name: str) -> QueueInfo:

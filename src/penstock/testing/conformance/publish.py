@@ -208,6 +208,23 @@ class TestAutoCreate(Conformance):
         assert await store.engine.list_queues(OTHER_TENANT) == ()
 
     @opened_with(auto_create=True)
+    async def test_it_takes_the_rest_of_the_batch(self, store: Store) -> None:
+        """Beside whoever else takes it, caught up or not, and replaced under one key."""
+        await store.publish(b"0", topic="other")
+        await store.queue("red", "color = 'red'")
+        await store.queue("late", "color = 'blue' AND topic = 'orders'", start=Start("earliest"))
+        await store.queue("later", "color = 'blue' OR topic = 'other'", start=Start("earliest"))
+        first, red, blue, again = await store.publish(
+            msg(b"1", key="k"),
+            msg(b"2", color="red"),
+            msg(b"3", color="blue"),
+            msg(b"4", key="k"),
+        )
+        assert again == first
+        assert ids_of(await store.claim("orders", 9)) == [first, red, blue]
+        assert ids_of(await store.claim("red", 9)) == [red]
+
+    @opened_with(auto_create=True)
     async def test_not_when_a_queue_matches(self, store: Store) -> None:
         await store.queue("all")
         await store.publish(b"1")

@@ -227,10 +227,14 @@ async def test_a_queue_that_nobody_named_here_is_left_alone(
 
 
 async def test_if_anything_may_have_been_missed_all_who_wait_look(
-    watch: Watch, database: FakeDatabase, ears: Ears
+    watch: Watch, core: Core, database: FakeDatabase, ears: Ears
 ) -> None:
+    known = await core.catalog.tenant("acme")
     database.heard(())
     assert ears.take() == []
+    # The connection is a new one, and the catalog behind it may be another.
+    assert not core.catalog._tenants
+    core.catalog.remember(known)
     await watch.interested_in("acme", "b.dlq")
     database.heard(())
     assert ears.take() == ["b", "b.dlq"]
