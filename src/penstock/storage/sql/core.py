@@ -63,6 +63,7 @@ class Core:
         self.commits = 0
         self.closed = False
         self._settled = 0
+        database.renewed = self.forget
 
     def forget(self) -> None:
         """The database may have crashed, or another one taken over: what was remembered of it

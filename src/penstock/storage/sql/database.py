@@ -114,11 +114,18 @@ class Session(ABC):
         """
 
 
+def _nobody() -> None:
+    """Nobody has to know."""
+
+
 class Database(ABC):
     """A database that has a store in it."""
 
     name: str
     """As in ``Capabilities.engine``."""
+    renewed: Callable[[], None] = staticmethod(_nobody)
+    """Called when a connection was opened: what is behind it may be another database, to which
+    an older one has failed over, or have lost something in a crash."""
 
     @abstractmethod
     def transaction(self) -> AbstractAsyncContextManager[Session]:

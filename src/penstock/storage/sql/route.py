@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from penstock.errors import CommitFailed, StoreBusy, UnknownQueue
 from penstock.filters import parse
 from penstock.model.delivery import RouteReply
 from penstock.model.message import Message, Offset
@@ -37,6 +38,8 @@ _MAX_SEGMENTS: Final = 1_000
 class _Step(NamedTuple):
     """How far one transaction came."""
 
+    queue: int
+    """Its number: a queue that was deleted and made again is another."""
     reply: RouteReply
     at_end: bool
     """Whether everything was routed that is settled."""
@@ -44,14 +47,19 @@ class _Step(NamedTuple):
 
 async def route(core: Core, tenant: str, name: str, limit: int) -> RouteReply:
     """Route up to ``limit`` entries; at the end of the log, come as close as may be."""
-    scanned = assigned = 0
-    while True:
-        step = await _step(core, tenant, name, limit - scanned)
+    step = await _step(core, tenant, name, limit)
+    scanned, assigned = step.reply.scanned, step.reply.assigned
+    while step.reply.cursor is not None and step.at_end:
+        try:
+            if not await _comes_closer(core, tenant, name, step.queue):
+                break
+            step = await _step(core, tenant, name, limit - scanned)
+        except (StoreBusy, CommitFailed):
+            # What was routed is routed (E1), and the next call goes on from there.
+            break
         scanned += step.reply.scanned
         assigned += step.reply.assigned
-        cursor = step.reply.cursor
-        if cursor is None or not step.at_end or not await _comes_closer(core, tenant, name):
-            return RouteReply(scanned=scanned, assigned=assigned, cursor=cursor)
+    return RouteReply(scanned=scanned, assigned=assigned, cursor=step.reply.cursor)
 
 
 async def _step(core: Core, tenant: str, name: str, limit: int) -> _Step:
@@ -60,11 +68,10 @@ async def _step(core: Core, tenant: str, name: str, limit: int) -> _Step:
 
     async def act(work: Work) -> _Step:
         queue = work.tenant.find_own(name)
-        ((cursor, joining, closing, _),) = await work.session.fetch(
-            "lock_queue", queue=queue.number
-        )
+        cursor, joining, closing = await _lock(work, queue)
         if cursor is None:
-            return _Step(RouteReply(scanned=0, assigned=0, cursor=None), at_end=True)
+            nothing = RouteReply(scanned=0, assigned=0, cursor=None)
+            return _Step(queue.number, nothing, at_end=True)
         entries, following = await _entries(work, cursor, settled, limit)
         assigned = await _assign(core, work, queue, entries)
         at_end = following is None
@@ -83,21 +90,23 @@ async def _step(core: Core, tenant: str, name: str, limit: int) -> _Step:
         )
         work.tell(queue)
         shown = None if caught_up else Offset(position)
-        return _Step(RouteReply(scanned=len(entries), assigned=assigned, cursor=shown), at_end)
+        reply = RouteReply(scanned=len(entries), assigned=assigned, cursor=shown)
+        return _Step(queue.number, reply, at_end)
 
     return await core.transact(tenant, act)
 
 
-async def _comes_closer(core: Core, tenant: str, name: str) -> bool:
-    """Look who is publishing; whether routing on may now lead to the queue being caught up."""
+async def _comes_closer(core: Core, tenant: str, name: str, number: int) -> bool:
+    """Look who is publishing; whether routing on may now lead to the queue being caught up.
+
+    The queue of that number has joined already.
+    """
     before, after, last = await core.stable(), await core.stable(), await core.stable()
 
     async def act(work: Work) -> bool:
         queue = work.tenant.find_own(name)
-        ((cursor, joining, closing, _),) = await work.session.fetch(
-            "lock_queue", queue=queue.number
-        )
-        if cursor is None or joining is None:
+        cursor, joining, closing = await _lock(work, queue)
+        if queue.number != number or cursor is None or joining is None:
             return True
         if joining == _JUST_JOINED:
             # Read after the queue had joined: whoever does not know began at or below it.
@@ -111,6 +120,15 @@ async def _comes_closer(core: Core, tenant: str, name: str) -> bool:
         return closing is not None and last.settled >= closing
 
     return await core.transact(tenant, act)
+
+
+async def _lock(work: Work, queue: Queue) -> tuple[int | None, int | None, int | None]:
+    """Be the only one who routes the queue; its cursor, and how far it has joined."""
+    rows = await work.session.fetch("lock_queue", queue=queue.number)
+    if not rows:
+        raise UnknownQueue(f"There is no queue {queue.name!r}.", field="queue")
+    cursor, joining, closing, _ = rows[0]
+    return cursor, joining, closing
 
 
 async def _entries(

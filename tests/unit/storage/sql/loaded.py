@@ -99,8 +99,10 @@ _NEW_IDS: Final = (
     *([1] * _SOME, [0] * _SOME, ["t"] * _SOME, _COMMON["ids"]),
     *([NOW] * _SOME, [NOW] * _SOME, [7] * _SOME),
 )
+_SEGMENTS: Final = ([1] * 10, [NOW] * 10, [1] * 10, [b"heads"] * 10, [b"payloads"] * 10)
+_GONE: Final = ([1] * _SOME, [0] * _SOME, [5] * _SOME, _COMMON["places"])
 COLUMNS: Final[dict[str, tuple[Any, ...]]] = {
-    "append": ([1] * 10, [NOW] * 10, [1] * 10, [b"heads"] * 10, [b"payloads"] * 10),
+    "append": _SEGMENTS,
     "claim_ids": _NEW_IDS,
     "count": _COUNTS,
     "open_keys": ([1] * _SOME, ["new"] * _SOME, _COMMON["keys"], _COMMON["messages"]),
@@ -111,7 +113,8 @@ COLUMNS: Final[dict[str, tuple[Any, ...]]] = {
     "put_replayed": ([3] * _SOME, [False] * _SOME, ["r"] * _SOME, _COMMON["messages"]),
     "put_runs": _RUNS,
     # The tenant, the places of runs that go, runs, counts: PostgreSQL does all at once.
-    "change": (1, [1] * _SOME, [0] * _SOME, [5] * _SOME, _COMMON["places"], *_RUNS, *_COUNTS),
+    "change": (1, *_GONE, *_RUNS, *_COUNTS),
+    "append_and_change": (1, *_GONE, *_RUNS, *_COUNTS, *_SEGMENTS),
 }
 
 

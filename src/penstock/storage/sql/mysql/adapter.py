@@ -218,7 +218,7 @@ class MySQL(Database):
         self._address = address
         connector = Connector(address)
         self._statements = {name: Statement(text) for name, text in load("mysql").items()}
-        self._pool = Pool(connector, address.pool)
+        self._pool = Pool(connector, address.pool, self._opened)
         self._tickets = Tickets(connector, self._statements)
 
     @classmethod
@@ -231,6 +231,10 @@ class MySQL(Database):
             raise_as(opening(error, address.shown), error)
         database._pool.give_back(link)
         return database
+
+    def _opened(self) -> None:
+        """The pool has opened a connection."""
+        self.renewed()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Session]:

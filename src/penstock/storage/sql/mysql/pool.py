@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Final
 
 from penstock.storage.sql.mysql.link import Connector, Link
@@ -23,8 +24,10 @@ IDLE_S: Final = 60.0
 class Pool:
     """At most so many connections at a time; who finds none free waits."""
 
-    def __init__(self, connector: Connector, size: int) -> None:
+    def __init__(self, connector: Connector, size: int, opened: Callable[[], None]) -> None:
         self._connector = connector
+        #: Called when a connection was opened.
+        self._opened = opened
         self._free = asyncio.Semaphore(size)
         #: Those last used at the end, with the time of that.
         self._idle: list[tuple[Link, float]] = []
@@ -36,6 +39,7 @@ class Pool:
             link = self._pick(autocommit=autocommit)
             if link is None:
                 link = await self._connector.connect()
+                self._opened()
             try:
                 await link.connection.autocommit(autocommit)
             except BaseException:

@@ -140,28 +140,34 @@ class PostgreSQL(Database):
 
     name = "postgresql"
 
-    def __init__(self, address: Address, pool: Any) -> None:
+    def __init__(self, address: Address) -> None:
         self._address = address
-        self._pool = pool
+        self._pool: Any = None
         self._statements = {name: _positional(text) for name, text in load("postgresql").items()}
         self._listening = Listening(self._connect)
 
     @classmethod
     async def open(cls, address: Address) -> PostgreSQL:
         """Connect; raises what is wrong with the address or the server."""
+        database = cls(address)
         try:
-            pool = await asyncpg.create_pool(
+            database._pool = pool = await asyncpg.create_pool(
                 **_arguments(address),
                 min_size=0,
                 max_size=address.pool,
                 max_inactive_connection_lifetime=_IDLE_S,
                 reset=_leave_as_it_is,
+                init=database._opened,
             )
             # None is kept on reserve, so this is the first.
             await pool.release(await pool.acquire())
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
             raise opening(error, address.shown) from error
-        return cls(address, pool)
+        return database
+
+    async def _opened(self, _connection: object) -> None:
+        """The pool has opened a connection."""
+        self.renewed()
 
     async def _connect(self) -> Any:
         """A connection of its own, for whoever listens."""
