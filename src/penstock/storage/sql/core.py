@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final, TypeVar
@@ -59,6 +60,8 @@ class Core:
         self.spread: Callable[[set[int]], None] = _nobody
         #: Transactions that were made again, by reason, for those who look after the service.
         self.repeated: dict[str, int] = {"conflict": 0, "connection": 0, "catalog": 0}
+        #: By tenant, for publishes to queues with a max_depth: one counts what another brought.
+        self.bounded: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         #: How many transactions were committed.
         self.commits = 0
         self.closed = False

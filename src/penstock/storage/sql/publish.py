@@ -59,6 +59,14 @@ class Publish(NamedTuple):
 
 async def publish(core: Core, tenant: str, calls: Sequence[Call[Publish, PublishReply]]) -> None:
     """Serve the calls, all of them publishes of one tenant."""
+    if (await core.catalog.tenant(tenant)).bounded:
+        async with core.bounded[tenant]:
+            await _publish(core, tenant, calls)
+    else:
+        await _publish(core, tenant, calls)
+
+
+async def _publish(core: Core, tenant: str, calls: Sequence[Call[Publish, PublishReply]]) -> None:
 
     async def act(work: Work) -> list[PublishReply | PenstockError]:
         publishing = Publishing(core, work, alone=False)
