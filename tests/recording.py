@@ -270,9 +270,10 @@ class Consumer:
         self._random = Random(f"{seed}/{name}")
         self._old: list[Receipt] = []
 
-    async def run(self) -> None:
+    async def run(self, finished: asyncio.Event | None = None) -> None:
+        """Go on for ever, or until told to finish; whoever is cancelled leaves a call open."""
         number = 0
-        while True:
+        while finished is None or not finished.is_set():
             await self._history.passed()
             deliveries = await self.claim(
                 self._random.randint(1, 12), self._random.choice((0, 300))

@@ -27,6 +27,7 @@ from typing import Final
 
 from penstock.model.clock import Alarm, Clock
 from penstock.storage.sql.database import Database
+from penstock.storage.sql.ending import end
 
 __all__ = ["DatabaseClock", "clock_for"]
 
@@ -101,10 +102,8 @@ class DatabaseClock:
 
     async def close(self) -> None:
         """Measure no more. What is known is still told."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        await end(self._task)
+        self._task = None
 
     def _read(self) -> int:
         assert self._ahead is not None

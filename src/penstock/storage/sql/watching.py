@@ -21,6 +21,7 @@ from typing import Final
 from penstock.model.limits import DLQ_SUFFIX, MAX_WAIT_MS
 from penstock.storage.sql.clock import DatabaseClock
 from penstock.storage.sql.core import Core
+from penstock.storage.sql.ending import end
 
 __all__ = ["Watch"]
 
@@ -72,11 +73,7 @@ class Watch:
         self._closed = True
         if self._teller is not None:
             await asyncio.wait([self._teller], timeout=_PARTING_S)
-        tasks = [task for task in (self._teller, self._poller) if task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end(self._teller, self._poller)
 
     # -- telling -----------------------------------------------------------------------
 

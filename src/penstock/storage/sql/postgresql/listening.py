@@ -19,6 +19,8 @@ from typing import Any, Final
 
 import asyncpg
 
+from penstock.storage.sql.ending import end
+
 __all__ = ["NOTIFY", "Listening", "announcements"]
 
 #: Tells every server what :func:`announcements` gives, when the transaction commits.
@@ -90,10 +92,8 @@ class Listening:
 
     async def close(self) -> None:
         """Listen no more. Closing twice is fine."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        await end(self._task)
+        self._task = None
 
     async def _keep(self, tried: asyncio.Event) -> None:
         """Listen, on one connection after the other."""
