@@ -12,7 +12,8 @@ INSTALLED := $(VENV)/.installed
 # The interpreter that .venv is made with, if not the first suitable one on the PATH.
 PYTHON3 ?=
 # What the tests need from the system, as PACKAGE or PACKAGE:BINARY (Debian's names).
-SYSTEM_PACKAGES := python3-venv curl wrk redis-server postgresql:postgres mariadb-server:mariadbd
+SYSTEM_PACKAGES := python3-venv curl wrk redis-server postgresql:postgres mariadb-server:mariadbd \
+    openjdk-17-jre-headless:java
 # Parallel test processes.
 WORKERS ?= 2
 # More options for pytest: make test PYTEST='-k claim -x'

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from types import TracebackType
 
 from penstock.broker import Broker, BrokerOptions
-from penstock.keepers import Keepers
+from penstock.keepers import NEAR, Keepers
 from penstock.model.limits import check_limits, check_name
 from penstock.storage.engines import open_engine
 
@@ -45,7 +45,8 @@ class Opening:
         engine = await open_engine(self._url, self._options.engine)
         if not self._keepers:
             return Broker(engine, self._options, self._tenant)
-        keepers = Keepers(engine, engine.clock)
+        near = NEAR if self._options.routing == "pipeline" else None
+        keepers = Keepers(engine, engine.clock, near=near)
         broker = Broker(engine, self._options, self._tenant, background=keepers)
         keepers.start()
         return broker

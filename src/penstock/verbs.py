@@ -42,6 +42,7 @@ from penstock.model.message import (
 )
 from penstock.model.queue import QueueInfo, Start, TopicPolicy
 from penstock.model.reports import HistoryPage, Preview, Why
+from penstock.model.runs import Run
 from penstock.model.states import State
 
 if TYPE_CHECKING:
@@ -140,8 +141,12 @@ class Verbs(Protocol):
         *,
         durability: Durability = "fsync",
         batch_id: str | None = None,
+        batch_ms: int | None = None,
     ) -> PublishReply:
-        """Publish a batch: all of it or nothing (P2); the same ``batch_id`` again, once (P4)."""
+        """Publish a batch: all of it or nothing (P2); the same ``batch_id`` again, once (P4).
+
+        The id is remembered for the topic's dedup window, or for ``batch_ms``.
+        """
         ...
 
     async def claim(
@@ -213,18 +218,32 @@ class Verbs(Protocol):
         """Catch a queue up by at most ``limit`` log entries."""
         ...
 
+    async def assign(
+        self, queue: str, *, filter: str, start: int, end: int, offsets: Sequence[int]
+    ) -> RouteReply:
+        """Catch a queue up by ``[start, end)``, of which it may take these entries.
+
+        For a router outside the broker: name what the queue's ``filter`` takes, and every entry
+        with a key. What was routed meanwhile is passed over, so a call may be repeated.
+        """
+        ...
+
     async def replay(
         self,
         queue: str,
         source: ReplaySource | str = ReplaySource.FAILED,
         *,
         where: str | None = None,
+        ids: Sequence[int] | None = None,
         limit: int = BULK_LIMIT,
         rate: int | None = None,
         dry_run: bool = False,
         replay_id: str | None = None,
     ) -> ReplayReply:
-        """Make deliveries available again, with attempts 0, at their old place."""
+        """Make deliveries available again, with attempts 0, at their old place.
+
+        ``where`` and ``ids`` select; with both, what both do.
+        """
         ...
 
     async def purge(
@@ -259,6 +278,20 @@ class Verbs(Protocol):
         """Tell retention that everything up to ``through`` has a verified copy (A1)."""
         ...
 
+    # -- runs of pipeline jobs ---------------------------------------------------------
+
+    async def put_run(self, run: Run) -> None:
+        """Keep a run, or what became of it since; the last 1,000 are kept."""
+        ...
+
+    async def run(self, id: str) -> Run | None:
+        """The run, or None when it is not on record."""
+        ...
+
+    async def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
+        """Runs of one job or of all, those that started last first."""
+        ...
+
     # -- reading -----------------------------------------------------------------------
 
     async def read_log(
@@ -269,6 +302,24 @@ class Verbs(Protocol):
 
     async def log_end(self) -> Offset:
         """The offset after the last committed entry."""
+        ...
+
+    async def log_trimmed(self) -> Offset:
+        """The offset after the last entry that retention has removed; 0: none.
+
+        Who has read up to there has missed nothing.
+        """
+        ...
+
+    async def log_start(self) -> Offset:
+        """The first offset that is still there; without any, the end of the log."""
+        ...
+
+    async def log_splits(self, start: int, end: int, entries: int) -> tuple[Offset, ...]:
+        """Offsets that cut a part of the log into pieces of about ``entries`` entries each.
+
+        The first is ``start``, the last ``end`` or the end of the log, whichever is lower.
+        """
         ...
 
     async def preview(self, filter: str, *, start: int = 0) -> Preview:

@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Ack, Nack, Receipt, Reject, ReplaySource
-from penstock.model.message import NewMessage
+from penstock.model.message import NewMessage, Offset
 from penstock.model.queue import Ordering, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import Engine
@@ -160,6 +160,14 @@ def _steps(engine: Engine, held: list[Receipt]) -> list[Callable[[], Awaitable[o
         lambda: engine.settle(TENANT, "jobs", nacks),
         lambda: engine.replay(TENANT, "jobs", ReplaySource.FAILED, None, 5, replay_id="once"),
         lambda: engine.put_queue(TENANT, "new", QueuePolicy(), Start(Start.EARLIEST)),
+        lambda: engine.assign(
+            TENANT,
+            "new",
+            filter="TRUE",
+            start=Offset(0),
+            end=Offset(3),
+            offsets=[Offset(1), Offset(2)],
+        ),
         lambda: engine.route(TENANT, "new", 100),
     ]
 

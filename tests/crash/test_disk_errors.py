@@ -41,6 +41,9 @@ VERBS: dict[str, Callable[[Engine], Awaitable[object]]] = {
     "claim": lambda e: e.claim(TENANT, QUEUE, "c", 1, None),
     "settle": lambda e: e.settle(TENANT, QUEUE, []),
     "route": lambda e: e.route(TENANT, QUEUE, 1),
+    "assign": lambda e: e.assign(
+        TENANT, QUEUE, filter="TRUE", start=Offset(0), end=Offset(1), offsets=[Offset(0)]
+    ),
     "join": lambda e: e.join(TENANT, QUEUE, "c"),
     "leave": lambda e: e.leave(TENANT, QUEUE, "c"),
     "replay": lambda e: e.replay(TENANT, QUEUE, ReplaySource.DONE, None, 1),

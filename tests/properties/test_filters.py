@@ -126,7 +126,7 @@ leaves = st.one_of(
 )
 
 
-def _flat(kind: type[t.And | t.Or], parts: list[t.Condition]) -> t.Condition:
+def flat(kind: type[t.And | t.Or], parts: list[t.Condition]) -> t.Condition:
     flat: list[t.Condition] = []
     for part in parts:
         if isinstance(part, t.And | t.Or) and type(part) is kind:
@@ -140,8 +140,8 @@ conditions = st.recursive(
     leaves,
     lambda below: st.one_of(
         st.builds(t.Not, below),
-        st.builds(lambda p: _flat(t.And, p), st.lists(below, min_size=2, max_size=3)),
-        st.builds(lambda p: _flat(t.Or, p), st.lists(below, min_size=2, max_size=3)),
+        st.builds(lambda p: flat(t.And, p), st.lists(below, min_size=2, max_size=3)),
+        st.builds(lambda p: flat(t.Or, p), st.lists(below, min_size=2, max_size=3)),
     ),
     max_leaves=6,
 )
@@ -357,12 +357,12 @@ def test_r1_index_finds_what_brute_force_finds(
 
 
 simple = st.builds(
-    lambda parts: reduce(lambda a, b: _flat(t.And, [a, b]), parts),
+    lambda parts: reduce(lambda a, b: flat(t.And, [a, b]), parts),
     st.lists(st.builds(t.Compare, st.just("="), sources, constants), min_size=1, max_size=3),
 )
 
 
-disjunctions = st.builds(lambda p: _flat(t.Or, p), st.lists(simple, min_size=2, max_size=3))
+disjunctions = st.builds(lambda p: flat(t.Or, p), st.lists(simple, min_size=2, max_size=3))
 
 
 @settings(deadline=None)

@@ -20,6 +20,7 @@ from penstock.broker.claim import Claiming
 from penstock.broker.queues import Queues
 from penstock.broker.reading import Reading
 from penstock.broker.replay import Replaying
+from penstock.broker.runs import Runs
 from penstock.broker.scope import BrokerOptions
 from penstock.broker.settle import Settling
 from penstock.broker.waiting import Waiting
@@ -50,7 +51,7 @@ class Background(Protocol):
         ...
 
 
-class Broker(Queues, Settling, Claiming, Replaying, Reading, Consuming):
+class Broker(Queues, Settling, Claiming, Replaying, Reading, Runs, Consuming):
     """The verbs, for one tenant."""
 
     def __init__(

@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from penstock.broker.gathering import Gathering
 from penstock.broker.schemas import Demand, check_payloads
-from penstock.broker.scope import BrokerOptions, Scope, check_text, utf8_bytes
+from penstock.broker.scope import BrokerOptions, Scope, check_count, check_text, utf8_bytes
 from penstock.errors import BadInput, TooLarge, UnknownTopic
 from penstock.model.limits import (
     DEFAULT_PRIORITY,
     MAX_BATCH,
+    MAX_BATCH_MS,
     MAX_HEADER_NAME_BYTES,
     MAX_HEADERS,
     MAX_HEADERS_BYTES,
@@ -33,7 +34,7 @@ from penstock.model.message import (
 )
 from penstock.storage.contract import Engine
 
-__all__ = ["Publishing", "check_batch", "to_payload"]
+__all__ = ["Publishing", "check_batch", "check_batch_id", "to_payload"]
 
 _INT64: Final = range(-(2**63), 2**63)
 _NUMBER_BYTES: Final = 8
@@ -99,23 +100,26 @@ class Publishing(Scope):
         *,
         durability: Durability = "fsync",
         batch_id: str | None = None,
+        batch_ms: int | None = None,
         connection: object | None = None,
     ) -> PublishReply:
         """Publish a batch: all of it or nothing (P2); the same ``batch_id`` again, once (P4).
 
+        The id is remembered for the topic's dedup window, or for ``batch_ms``.
         With a ``connection`` as a part of the transaction that is open there, as in ``publish``.
         """
         check_name(topic, "topic")
-        if batch_id is not None:
-            check_text("batch_id", batch_id, least=1)
+        check_batch_id(batch_id, batch_ms)
         demand = self._remembered(topic) or await self._demand(topic)
         # Nothing may wait between this and the engine: the caller's list could change.
         checked = self._check_batch(topic, messages, demand, durability)
         if connection is not None:
             return await self._engine.publish_within(
-                connection, self.tenant, topic, checked, batch_id
+                connection, self.tenant, topic, checked, batch_id, batch_ms
             )
-        return await self._engine.publish(self.tenant, topic, checked, durability, batch_id)
+        return await self._engine.publish(
+            self.tenant, topic, checked, durability, batch_id, batch_ms
+        )
 
     def _check_batch(
         self,
@@ -157,6 +161,18 @@ def to_payload(value: object) -> tuple[bytes, str | None]:
         return msgspec.json.encode(value), "application/json"
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise BadInput(f"The payload cannot be stored: {error}.", field="payload") from error
+
+
+def check_batch_id(batch_id: str | None, batch_ms: int | None) -> None:
+    """Refuse a batch id that cannot be remembered, or not for that long."""
+    if batch_id is not None:
+        check_text("batch_id", batch_id, least=1)
+    if batch_ms is not None:
+        check_count("batch_ms", batch_ms, MAX_BATCH_MS)
+        if batch_id is None:
+            raise BadInput(
+                "batch_ms is how long a batch_id is remembered; there is none.", field="batch_ms"
+            )
 
 
 def check_batch(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import groupby
 from typing import Final
 
+from penstock.broker.bulk import READ_BATCH, Bulk
 from penstock.broker.explain import explain_delivery
-from penstock.broker.scope import Scope, check_count, check_offset, to_message_id
+from penstock.broker.scope import check_count, check_offset, to_message_id
 from penstock.broker.waiting import Waiting, check_wait
-from penstock.errors import UnknownMessage
+from penstock.errors import BadInput
 from penstock.filters import parse
 from penstock.model.delivery import (
     Event,
@@ -19,7 +21,7 @@ from penstock.model.delivery import (
     Result,
     Snapshot,
 )
-from penstock.model.limits import MAX_PAGE, check_queue_name
+from penstock.model.limits import MAX_OFFSET, MAX_PAGE, check_queue_name
 from penstock.model.message import Message, MessageId, Offset
 from penstock.model.queue import Ordering, QueueInfo
 from penstock.model.reports import HistoryEntry, HistoryPage, Preview, Why
@@ -27,17 +29,13 @@ from penstock.model.states import State
 
 __all__ = ["Reading"]
 
-#: Log entries that one read takes at the most.
-READ_BATCH: Final = 10_000
-#: Messages whose history one page looks at. Each is a read of its own, some 20 µs, so that a
-#: page of a queue that has few of them is a matter of milliseconds all the same.
+#: Messages whose history one page looks at, so that a page of a queue that has few of them is a
+#: matter of milliseconds all the same.
 HISTORY_BATCH: Final = 1_000
-#: How many of them are read together: on a busy store each waits for a commit.
-_HISTORY_TURN: Final = 50
 _SAMPLE: Final = 10
 
 
-class Reading(Scope):
+class Reading(Bulk):
     """The verbs that change nothing."""
 
     _waiting: Waiting
@@ -53,6 +51,25 @@ class Reading(Scope):
     async def log_end(self) -> Offset:
         """The offset after the last committed entry."""
         return await self._engine.log_end(self.tenant)
+
+    async def log_trimmed(self) -> Offset:
+        """The offset after the last entry that retention has removed; 0: none."""
+        return await self._engine.log_trimmed(self.tenant)
+
+    async def log_start(self) -> Offset:
+        """The first offset that is still there; without any, the end of the log."""
+        return await self._engine.log_start(self.tenant)
+
+    async def log_splits(self, start: int, end: int, entries: int) -> tuple[Offset, ...]:
+        """Offsets that cut a part of the log into pieces of about ``entries`` entries each.
+
+        The first is ``start``, the last ``end`` or the end of the log, whichever is lower.
+        """
+        first, last = check_offset("start", start), check_offset("end", end)
+        if first > last:
+            raise BadInput("end is below start.", field="end")
+        check_count("entries", entries, MAX_OFFSET)
+        return await self._engine.log_splits(self.tenant, first, last, entries)
 
     async def preview(self, filter: str, *, start: int = 0) -> Preview:
         """What a queue with this filter would take from the log: count and sample."""
@@ -113,26 +130,14 @@ class Reading(Scope):
         check_queue_name(queue)
         position = check_offset("start", start)
         check_count("limit", limit, MAX_PAGE)
-        await self._engine.get_queue(self.tenant, queue)
-        page = await self._engine.read_log(self.tenant, position, HISTORY_BATCH)
-        # The history of a replacement is with the entry it replaced, which the log keeps as long.
-        messages = [item.message for item in page.entries if not item.message.is_replacement]
+        page = await self._engine.read_history(self.tenant, position, HISTORY_BATCH, queue)
         found: list[HistoryEntry] = []
-        for begin in range(0, len(messages), _HISTORY_TURN):
-            turn = messages[begin : begin + _HISTORY_TURN]
-            histories = await asyncio.gather(*(self._events(queue, item.id) for item in turn))
-            for message, events in zip(turn, histories, strict=True):
-                if found and len(found) + len(events) > limit:
-                    return HistoryPage(tuple(found), message.offset)
-                found += events
+        for message_id, events in groupby(page.entries, key=lambda entry: entry.message_id):
+            own = list(events)
+            if found and len(found) + len(own) > limit:
+                return HistoryPage(tuple(found), Offset(message_id))
+            found += own
         return HistoryPage(tuple(found), page.next_offset)
-
-    async def _events(self, queue: str, message_id: MessageId) -> list[HistoryEntry]:
-        try:
-            events = await self._engine.history(self.tenant, message_id)
-        except UnknownMessage:
-            return []  # Retention was quicker.
-        return [HistoryEntry(message_id, event) for event in events if event.queue == queue]
 
     async def stats(self, queue: str) -> QueueStats:
         """A queue in numbers."""

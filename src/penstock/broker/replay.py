@@ -1,11 +1,21 @@
-"""The bulk verbs: route, replay, purge, peek, sweep."""
+"""The bulk verbs: route, assign, replay, purge, peek, sweep."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
-from penstock.broker.scope import Scope, check_count, check_offset, check_text, to_state, to_where
+from penstock.broker.scope import (
+    Scope,
+    check_assignment,
+    check_count,
+    check_offset,
+    check_text,
+    to_selection,
+    to_state,
+    to_where,
+)
 from penstock.errors import BadInput
 from penstock.model.delivery import (
     Page,
@@ -16,6 +26,7 @@ from penstock.model.delivery import (
     SweepReply,
 )
 from penstock.model.limits import MAX_PAGE, check_queue_name
+from penstock.model.message import Offset
 from penstock.model.states import State
 
 __all__ = ["Replaying"]
@@ -37,12 +48,28 @@ class Replaying(Scope):
         check_count("limit", limit, BULK_LIMIT)
         return await self._engine.route(self.tenant, queue, limit)
 
+    async def assign(
+        self, queue: str, *, filter: str, start: int, end: int, offsets: Sequence[int]
+    ) -> RouteReply:
+        """Catch a queue up by ``[start, end)``, of which it may take these entries."""
+        check_queue_name(queue)
+        check_assignment(filter, start, end, offsets)
+        return await self._engine.assign(
+            self.tenant,
+            queue,
+            filter=filter,
+            start=Offset(start),
+            end=Offset(end),
+            offsets=[Offset(offset) for offset in offsets],
+        )
+
     async def replay(
         self,
         queue: str,
         source: ReplaySource | str = ReplaySource.FAILED,
         *,
         where: str | None = None,
+        ids: Sequence[int] | None = None,
         limit: int = BULK_LIMIT,
         rate: int | None = None,
         dry_run: bool = False,
@@ -63,7 +90,7 @@ class Replaying(Scope):
             self.tenant,
             queue,
             source,
-            to_where(where),
+            to_selection(where, ids),
             limit,
             rate=rate,
             dry_run=dry_run,

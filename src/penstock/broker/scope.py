@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import lt
+
 from msgspec import Struct
 
 from penstock.broker.schemas import Schemas
 from penstock.errors import BadFilter, BadInput, TooLarge
-from penstock.filters import Filter, parse
-from penstock.model.limits import MAX_KEY_BYTES, MAX_OFFSET, check_name, shown
-from penstock.model.message import MessageId, Offset
+from penstock.filters import Filter, Selection, parse
+from penstock.model.limits import (
+    MAX_ASSIGN,
+    MAX_FILTER_BYTES,
+    MAX_KEY_BYTES,
+    MAX_OFFSET,
+    check_name,
+    shown,
+)
+from penstock.model.message import Message, MessageId, Offset
+from penstock.model.queue import Routing
 from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions, Listener
 
 __all__ = [
     "BrokerOptions",
     "Scope",
+    "check_assignment",
     "check_count",
+    "check_ids",
     "check_offset",
     "check_text",
     "to_message_id",
+    "to_selection",
     "to_state",
     "to_where",
     "utf8_bytes",
@@ -31,6 +45,8 @@ class BrokerOptions(Struct, frozen=True, kw_only=True):
     engine: EngineOptions = EngineOptions()
     require_topics: bool = False
     """Publishing to a topic that was not registered is refused."""
+    routing: Routing = "broker"
+    """Who catches up queues that are far behind: the keeper, or the data pipeline."""
     listener: Listener | None = None
     """Who else hears what the engine tells; the broker's own waits come first."""
 
@@ -64,6 +80,38 @@ def to_where(where: str | None) -> Filter | None:
         raise
 
 
+class _Chosen(Struct, frozen=True):
+    """Messages that are named, and of those what a filter takes."""
+
+    ids: frozenset[int]
+    where: Filter | None
+
+    def matches(self, message: Message) -> bool:
+        """Whether it is one of them."""
+        return message.id in self.ids and (self.where is None or self.where.matches(message))
+
+
+def check_ids(ids: Sequence[int] | None) -> None:
+    """Refuse a list of messages that is none, or too long for one call."""
+    if ids is None:
+        return
+    if not isinstance(ids, list | tuple) or not {int}.issuperset(map(type, ids)):
+        raise BadInput("ids is a list of message ids.", field="ids")
+    if len(ids) > MAX_ASSIGN:
+        raise TooLarge(
+            f"{len(ids)} ids are too many for one call; at most {MAX_ASSIGN}.",
+            field="ids",
+            limit=MAX_ASSIGN,
+        )
+
+
+def to_selection(where: str | None, ids: Sequence[int] | None) -> Selection | None:
+    """What a filter and a list of messages select together; None selects everything."""
+    check_ids(ids)
+    chosen = to_where(where)
+    return chosen if ids is None else _Chosen(frozenset(ids), chosen)
+
+
 def utf8_bytes(field: str, text: str) -> int:
     """How many bytes a text takes; one that is not valid Unicode cannot be stored."""
     if text.isascii():
@@ -94,6 +142,29 @@ def check_offset(field: str, value: object) -> Offset:
             limit=MAX_OFFSET,
         )
     return Offset(value)
+
+
+def check_assignment(filter: str, start: int, end: int, offsets: Sequence[int]) -> None:
+    """Refuse a range that is none, and offsets that do not rise inside it."""
+    check_text("filter", filter, least=1, most=MAX_FILTER_BYTES)
+    check_offset("start", start)
+    check_offset("end", end)
+    if start > end:
+        raise BadInput(f"end is {end}; it is not below start, {start}.", field="end")
+    if not isinstance(offsets, list | tuple):
+        raise BadInput("offsets is a list of offsets.", field="offsets")
+    if len(offsets) > MAX_ASSIGN:
+        raise TooLarge(
+            f"{len(offsets)} offsets are too many for one assignment; at most {MAX_ASSIGN}.",
+            field="offsets",
+            limit=MAX_ASSIGN,
+        )
+    if not {int}.issuperset(map(type, offsets)):
+        raise BadInput("offsets are whole numbers.", field="offsets")
+    if offsets and (offsets[0] < start or offsets[-1] >= end):
+        raise BadInput(f"offsets are from {start} up to {end}, without it.", field="offsets")
+    if not all(map(lt, offsets, offsets[1:])):
+        raise BadInput("offsets rise, and each is named once.", field="offsets")
 
 
 def to_state(state: State | str) -> State:

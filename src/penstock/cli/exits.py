@@ -15,6 +15,7 @@ from penstock.errors import (
     Conflict,
     NotFound,
     PenstockError,
+    PipelineError,
     QueueFull,
     ServiceError,
     StoreError,
@@ -57,6 +58,7 @@ _FAMILIES: tuple[tuple[type[PenstockError], Exit], ...] = (
     (Busy, Exit.RETRY_LATER),
     (AccessError, Exit.NO_ACCESS),
     (ServiceError, Exit.UNAVAILABLE),
+    (PipelineError, Exit.UNAVAILABLE),
     (StoreError, Exit.UNAVAILABLE),
 )
 

@@ -40,6 +40,7 @@ _COMMANDS: Final = {
     "history": "penstock.cli.message:history",
     "result": "penstock.cli.message:result",
     "work": "penstock.cli.work:work",
+    "pipeline": "penstock.cli.pipeline.family:pipeline",
     "verify": "penstock.cli.verify:verify",
     "bench": "penstock.cli.bench:bench",
     "migrate": "penstock.cli.migrate:migrate",

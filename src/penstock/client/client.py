@@ -16,6 +16,7 @@ from penstock.client.claim import Claiming
 from penstock.client.queues import Queues
 from penstock.client.reading import Reading
 from penstock.client.replay import Replaying
+from penstock.client.runs import Runs
 from penstock.client.settle import Settling
 from penstock.consume.consuming import Consuming
 
@@ -25,7 +26,7 @@ __all__ = ["Client"]
 DRAIN_MS: Final = 5_000
 
 
-class Client(Queues, Settling, Claiming, Replaying, Reading, Consuming):
+class Client(Queues, Settling, Claiming, Replaying, Reading, Runs, Consuming):
     """The verbs, over HTTP."""
 
     @property

@@ -39,7 +39,8 @@ class ReplyReader:
 
     __slots__ = (
         "_buffer",
-        "_chunks",
+        "_chunked",
+        "_in_chunk",
         "_length",
         "_missing",
         "_parts",
@@ -63,10 +64,11 @@ class ReplyReader:
         self._length: int | None = None
         #: What has come and is not understood yet: the head, or chunks.
         self._buffer = bytearray()
-        #: The body so far, where it comes in chunks.
-        self._chunks: bytearray | None = None
-        #: The body so far, where it does not, and how much of it is still to come.
-        self._parts: list[bytes] = []
+        #: Whether the body comes in chunks, and whether the end of one is still to come.
+        self._chunked = False
+        self._in_chunk = False
+        #: The body so far, and how much of it, or of a chunk, is still to come.
+        self._parts: list[bytes | memoryview] = []
         self._missing = 0
 
     def feed(self, data: bytes) -> Reply | None:
@@ -76,12 +78,11 @@ class ReplyReader:
             self._buffer += data
             if not self._read_head():
                 return None
-            if self._chunks is not None:
-                return self._read_chunks(self._chunks)
+            if self._chunked:
+                return self._read_chunks(b"")
             data = bytes(self._buffer)
-        elif self._chunks is not None:
-            self._buffer += data
-            return self._read_chunks(self._chunks)
+        elif self._chunked:
+            return self._read_chunks(data)
         self._parts.append(data)
         self._missing -= len(data)
         if self._length is None or self._missing > 0:
@@ -92,7 +93,7 @@ class ReplyReader:
 
     def end(self) -> Reply | None:
         """The connection has ended; the reply, if that was its end."""
-        if self._status and self._length is None and self._chunks is None:
+        if self._status and self._length is None and not self._chunked:
             return self._whole(b"".join(self._parts), keep=False)
         return None
 
@@ -137,14 +138,14 @@ class ReplyReader:
                 case "transfer-encoding":
                     if value.strip().lower() != "chunked":
                         raise NotHttp("its transfer encoding is unknown")
-                    self._chunks = bytearray()
+                    self._chunked = True
                 case "connection":
                     connection = value.lower()
                 case "retry-after":
                     self._retry_after_ms = _retry_after_ms(value.strip())
         if self._status in _BODILESS:
-            self._length, self._chunks = 0, None
-        elif self._chunks is not None and self._length is not None:
+            self._length, self._chunked = 0, False
+        elif self._chunked and self._length is not None:
             raise NotHttp("it has a length and chunks")
         self._missing = self._length or 0
         self.keep = "keep-alive" in connection if old else "close" not in connection
@@ -159,29 +160,44 @@ class ReplyReader:
 
     # -- chunks ------------------------------------------------------------------------
 
-    def _read_chunks(self, body: bytearray) -> Reply | None:
-        buffer = self._buffer
-        start = 0
+    def _read_chunks(self, data: bytes) -> Reply | None:
+        """Take a part of a body that comes in chunks: it is cut up, and copied once, at the end."""
+        if self._buffer:
+            data = bytes(self._buffer) + data
+            self._buffer.clear()
+        view = memoryview(data)
+        at = 0
         while True:
-            end = buffer.find(b"\r\n", start)
+            if self._missing:
+                part = view[at : at + self._missing]
+                self._parts.append(part)
+                at += len(part)
+                self._missing -= len(part)
+                if self._missing:
+                    return None
+            if self._in_chunk:
+                if len(data) - at < 2:
+                    break
+                if data[at : at + 2] != b"\r\n":
+                    raise NotHttp("a chunk is longer than it says")
+                at += 2
+                self._in_chunk = False
+            end = data.find(b"\r\n", at)
             if end < 0:
                 break
-            size = _chunk_size(bytes(buffer[start:end]))
-            begin = end + 2
+            size = _chunk_size(data[at:end])
             if not size:
                 # After the last chunk come trailers, which say nothing to us, and an empty line.
-                close = buffer.find(b"\r\n\r\n", end)
+                close = data.find(b"\r\n\r\n", end)
                 if close < 0:
                     break
-                return self._whole(bytes(body), keep=self.keep and len(buffer) == close + 4)
-            if len(buffer) < begin + size + 2:
-                break
-            if buffer[begin + size : begin + size + 2] != b"\r\n":
-                raise NotHttp("a chunk is longer than it says")
-            body += memoryview(buffer)[begin : begin + size]
-            start = begin + size + 2
-        del buffer[:start]
-        if buffer.find(b"\r\n") < 0 and len(buffer) > _MAX_HEAD_BYTES:
+                body = b"".join(self._parts)
+                return self._whole(body, keep=self.keep and len(data) == close + 4)
+            at = end + 2
+            self._missing = size
+            self._in_chunk = True
+        self._buffer += view[at:]
+        if len(self._buffer) > _MAX_HEAD_BYTES:
             raise NotHttp("a chunk does not begin")
         return None
 

@@ -13,8 +13,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from penstock.broker.publish import check_batch, to_payload
-from penstock.broker.scope import check_text
+from penstock.broker.publish import check_batch, check_batch_id, to_payload
 from penstock.client.address import Address
 from penstock.client.calling import Calls, read
 from penstock.client.gathering import Gathering
@@ -98,13 +97,16 @@ class Publishing(Scope):
         *,
         durability: Durability = "fsync",
         batch_id: str | None = None,
+        batch_ms: int | None = None,
     ) -> PublishReply:
-        """Publish a batch: all of it or nothing (P2); the same ``batch_id`` again, once (P4)."""
-        if batch_id is not None:
-            check_text("batch_id", batch_id, least=1)
+        """Publish a batch: all of it or nothing (P2); the same ``batch_id`` again, once (P4).
+
+        The id is remembered for the topic's dedup window, or for ``batch_ms``.
+        """
+        check_batch_id(batch_id, batch_ms)
         _check(topic, durability)
         check_shape(messages)
-        return await self._publish(topic, traced(messages), durability, batch_id)
+        return await self._publish(topic, traced(messages), durability, batch_id, batch_ms)
 
     async def _publish_singles(
         self, kind: _Kind, messages: list[NewMessage]
@@ -118,11 +120,12 @@ class Publishing(Scope):
         messages: Sequence[NewMessage],
         durability: Durability,
         given_id: str | None = None,
+        batch_ms: int | None = None,
     ) -> PublishReply:
         batch_id = given_id
         if batch_id is None and self._ids is not None:
             batch_id = self._ids.next()
-        body = _encode(messages, durability, batch_id)
+        body = _encode(messages, durability, batch_id, batch_ms)
         request = Request(
             "POST",
             self._target(f"/v1/topics/{topic}/messages"),
@@ -137,12 +140,13 @@ class Publishing(Scope):
             check_batch(messages, MAX_PAYLOAD_BYTES, 0)
             raise
         reply = read(_REPLY, answer)
+        if reply.repeated and given_id is not None:
+            # The answer to the first batch of that id, which may have been another one.
+            return reply
         if len(reply.messages) != len(messages):
             raise BadReply(f"{len(reply.messages)} answers to {len(messages)} messages.")
-        if reply.repeated and given_id is None:
-            # Nobody but this client knows the id: the repetition was its own.
-            return replace(reply, repeated=False)
-        return reply
+        # Nobody but this client knows the id: the repetition was its own.
+        return replace(reply, repeated=False) if reply.repeated else reply
 
 
 def check_shape(messages: Sequence[NewMessage]) -> None:
@@ -169,12 +173,17 @@ def _check(topic: str, durability: Durability) -> None:
         raise BadInput(f"durability is {shown(durability)}; it is fsync or os.", field="durability")
 
 
-def _encode(messages: Sequence[NewMessage], durability: Durability, batch_id: str | None) -> bytes:
+def _encode(
+    messages: Sequence[NewMessage],
+    durability: Durability,
+    batch_id: str | None,
+    batch_ms: int | None,
+) -> bytes:
     # mypy: a tuple encodes like a list, and is not worth a copy.
-    body = PublishBody(messages, durability, batch_id)  # type: ignore[arg-type]
+    body = PublishBody(messages, durability, batch_id, batch_ms)  # type: ignore[arg-type]
     try:
         return encode_msgpack(body)
     except UNENCODABLE:
         check_batch(messages, MAX_PAYLOAD_BYTES, 0)
         sendable = as_sendable(messages)
-        return encoded(PublishBody(sendable, durability, batch_id), lambda: None)
+        return encoded(PublishBody(sendable, durability, batch_id, batch_ms), lambda: None)

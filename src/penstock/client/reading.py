@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
+from penstock.broker.bulk import READ_BATCH
 from penstock.broker.claim import check_wait
-from penstock.broker.reading import READ_BATCH
 from penstock.broker.scope import check_count, check_offset, to_message_id
+from penstock.client.address import with_query
 from penstock.client.replay import is_sendable
 from penstock.client.scope import Scope
+from penstock.client.transport import Request
 from penstock.filters import parse
 from penstock.model.delivery import Event, LogPage, MessageDeliveries, QueueStats, Result
-from penstock.model.limits import MAX_PAGE, check_queue_name
+from penstock.model.limits import MAX_OFFSET, MAX_PAGE, check_queue_name
 from penstock.model.message import Offset
 from penstock.model.reports import HistoryPage, Preview, Why
-from penstock.wire.bodies import EventList, LogEnd, ResultReply
+from penstock.wire.bodies import EventList, LogEnd, LogSplits, ResultReply
 
 __all__ = ["Reading"]
 
 _LOG: Final = msgspec.msgpack.Decoder(LogPage)
 _END: Final = msgspec.msgpack.Decoder(LogEnd)
+_SPLITS: Final = msgspec.msgpack.Decoder(LogSplits)
 _PREVIEW: Final = msgspec.msgpack.Decoder(Preview)
 _MESSAGE: Final = msgspec.msgpack.Decoder(MessageDeliveries)
 _RESULT: Final = msgspec.msgpack.Decoder(ResultReply)
@@ -46,6 +50,34 @@ class Reading(Scope):
     async def log_end(self) -> Offset:
         """The offset after the last committed entry."""
         return (await self._get(_END, "/v1/log/end")).offset
+
+    async def log_trimmed(self) -> Offset:
+        """The offset after the last entry that retention has removed; 0: none."""
+        return (await self._get(_END, "/v1/log/trimmed")).offset
+
+    async def log_start(self) -> Offset:
+        """The first offset that is still there; without any, the end of the log."""
+        return (await self._get(_END, "/v1/log/start")).offset
+
+    async def log_splits(self, start: int, end: int, entries: int) -> tuple[Offset, ...]:
+        """Offsets that cut a part of the log into pieces of about ``entries`` entries each.
+
+        The first is ``start``, the last ``end`` or the end of the log, whichever is lower.
+        """
+        first, last = check_offset("start", start), check_offset("end", end)
+        check_count("entries", entries, MAX_OFFSET)
+        query = (("from", first), ("to", last), ("entries", entries))
+        return (await self._get(_SPLITS, "/v1/log/splits", query)).offsets
+
+    async def arrow(self, path: str, query: Iterable[tuple[str, object]] = ()) -> bytes:
+        """One bounded Arrow IPC stream of a path that has them, ``/v1/log`` say.
+
+        Every batch says in its custom metadata where to go on: in ``next_offset``, or in
+        ``cursor`` (empty: no more). What is None in the query is left out.
+        """
+        target = self._target(with_query(path, (*query, ("format", "arrow"))))
+        request = Request("GET", target, timeout_ms=self._bulk_ms)
+        return (await self._calls.call(request)).body
 
     async def preview(self, filter: str, *, start: int = 0) -> Preview:
         """What a queue with this filter would take from the log: count and sample."""

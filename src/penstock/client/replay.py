@@ -1,4 +1,4 @@
-"""The bulk verbs over HTTP: route, replay, purge, peek, sweep.
+"""The bulk verbs over HTTP: route, assign, replay, purge, peek, sweep.
 
 A purge, and a replay without a ``replay_id``, would do their work again if they were repeated.
 So they are not, where the first try may have taken effect: ``Unreachable`` is raised instead.
@@ -6,11 +6,20 @@ So they are not, where the first try may have taken effect: ``Unreachable`` is r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from penstock.broker.scope import check_count, check_offset, check_text, to_state, to_where
+from penstock.broker.scope import (
+    check_assignment,
+    check_count,
+    check_ids,
+    check_offset,
+    check_text,
+    to_state,
+    to_where,
+)
 from penstock.client.calling import read
 from penstock.client.scope import Scope
 from penstock.errors import BadInput
@@ -23,9 +32,17 @@ from penstock.model.delivery import (
     SweepReply,
 )
 from penstock.model.limits import MAX_FILTER_BYTES, MAX_PAGE, check_queue_name
+from penstock.model.message import Offset
 from penstock.model.states import State
 from penstock.verbs import BULK_LIMIT, ROUTE_BATCH
-from penstock.wire.bodies import ArchivedBody, PurgeBody, ReplayBody, RouteBody, SweepBody
+from penstock.wire.bodies import (
+    ArchivedBody,
+    AssignBody,
+    PurgeBody,
+    ReplayBody,
+    RouteBody,
+    SweepBody,
+)
 from penstock.wire.codecs import encode_msgpack
 
 __all__ = ["Replaying", "is_sendable"]
@@ -51,12 +68,24 @@ class Replaying(Scope):
         path = f"/v1/queues/{queue}/routes"
         return read(_ROUTED, await self._send("POST", path, body, timeout_ms=self._bulk_ms))
 
+    async def assign(
+        self, queue: str, *, filter: str, start: int, end: int, offsets: Sequence[int]
+    ) -> RouteReply:
+        """Catch a queue up by ``[start, end)``, of which it may take these entries."""
+        check_queue_name(queue)
+        check_assignment(filter, start, end, offsets)
+        named = [Offset(offset) for offset in offsets]
+        body = encode_msgpack(AssignBody(filter, Offset(start), Offset(end), named))
+        path = f"/v1/queues/{queue}/assignments"
+        return read(_ROUTED, await self._send("POST", path, body, timeout_ms=self._bulk_ms))
+
     async def replay(
         self,
         queue: str,
         source: ReplaySource | str = ReplaySource.FAILED,
         *,
         where: str | None = None,
+        ids: Sequence[int] | None = None,
         limit: int = BULK_LIMIT,
         rate: int | None = None,
         dry_run: bool = False,
@@ -73,7 +102,9 @@ class Replaying(Scope):
             source = ReplaySource(source)
         except ValueError as error:
             raise BadInput("source is failed, done or log.", field="source") from error
-        body = ReplayBody(source, check_filter(where), limit, rate, dry_run, replay_id)
+        check_ids(ids)
+        named = None if ids is None else tuple(ids)
+        body = ReplayBody(source, check_filter(where), limit, rate, dry_run, replay_id, named)
         answer = await self._send(
             "POST",
             f"/v1/queues/{queue}/replays",

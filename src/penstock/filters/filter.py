@@ -6,18 +6,27 @@ A bad text is refused here with its position and nothing else happens (E1).
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.errors import BadFilter
 from penstock.filters.parse import parse_tree
 from penstock.filters.to_python import Predicate, to_python
 from penstock.filters.tree import Condition
 
-__all__ = ["PARSE_CACHE_SIZE", "Filter", "parse"]
+__all__ = ["PARSE_CACHE_SIZE", "Filter", "Selection", "parse"]
 
 #: Parsing takes about 0.3 ms, and the same few texts come back with every queue that is
 #: opened or explained; 4,096 filters of ordinary size are some 20 MB at worst.
 PARSE_CACHE_SIZE: Final = 4_096
+
+
+class Selection(Protocol):
+    """What picks messages: a filter, or one and a list of messages."""
+
+    @property
+    def matches(self) -> Predicate:
+        """Whether a message is picked."""
+        ...
 
 
 class Filter:

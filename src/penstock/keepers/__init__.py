@@ -6,9 +6,9 @@ a store only keeps more than it has to, and a queue that starts in the past stay
 
 from __future__ import annotations
 
-from penstock.keepers.catch_up import CatchUp
+from penstock.keepers.catch_up import NEAR, CatchUp
 from penstock.keepers.keeper import Keeper, Pass
 from penstock.keepers.supervisor import Keepers
 from penstock.keepers.sweep import Sweep
 
-__all__ = ["CatchUp", "Keeper", "Keepers", "Pass", "Sweep"]
+__all__ = ["NEAR", "CatchUp", "Keeper", "Keepers", "Pass", "Sweep"]

@@ -22,6 +22,9 @@ CATCH_UP_EVERY_MS: Final = 1_000
 #: Log entries that one queue is routed by before it is the next one's turn, and before other
 #: verbs have theirs: some five milliseconds.
 CATCH_UP_BATCH: Final = 500
+#: Log entries behind the end from which on a queue is left to the data pipeline, where that
+#: routes; below it Spark would take longer to begin than this keeper does to end.
+NEAR: Final = 20_000
 
 
 class CatchUp:
@@ -30,8 +33,10 @@ class CatchUp:
     name: Final = "catch-up"
     every_ms: Final = CATCH_UP_EVERY_MS
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, near: int | None = None) -> None:
         self._engine = engine
+        #: Queues that are further behind are somebody else's; None: there is nobody else.
+        self._near = near
 
     async def run(self) -> Pass:
         """Route every queue that is behind by one batch."""
@@ -40,6 +45,8 @@ class CatchUp:
         failure: PenstockError | None = None
         for tenant, queue in await self._engine.behind():
             try:
+                if self._near is not None and not await self._is_near(tenant, queue, self._near):
+                    continue
                 reply = await self._engine.route(tenant, queue, CATCH_UP_BATCH)
             except StoreClosed:
                 raise
@@ -54,3 +61,11 @@ class CatchUp:
         if failure is not None:
             raise failure
         return Pass(scanned, more)
+
+    async def _is_near(self, tenant: str, queue: str, near: int) -> bool:
+        """Whether the queue is no more than about ``near`` entries behind the log's end."""
+        cursor = (await self._engine.get_queue(tenant, queue)).cursor
+        if cursor is None:
+            return True
+        end = await self._engine.log_end(tenant)
+        return len(await self._engine.log_splits(tenant, cursor, end, near)) <= 2

@@ -36,9 +36,14 @@ class Keepers:
     """The background duties of one store."""
 
     def __init__(
-        self, engine: Engine, clock: Clock, duties: Sequence[Keeper] | None = None
+        self,
+        engine: Engine,
+        clock: Clock,
+        duties: Sequence[Keeper] | None = None,
+        *,
+        near: int | None = None,
     ) -> None:
-        chosen = (Sweep(engine), CatchUp(engine)) if duties is None else duties
+        chosen = (Sweep(engine), CatchUp(engine, near)) if duties is None else duties
         self._duties = [_Duty(keeper, clock) for keeper in chosen]
 
     def start(self) -> None:

@@ -18,8 +18,10 @@ __all__ = [
     "CONSUMER_LEASE_MS",
     "DEFAULT_PRIORITY",
     "DLQ_SUFFIX",
+    "MAX_ASSIGN",
     "MAX_ATTEMPTS",
     "MAX_BATCH",
+    "MAX_BATCH_MS",
     "MAX_BUCKET_EXPONENT",
     "MAX_CLAIM",
     "MAX_ERROR_BYTES",
@@ -50,8 +52,12 @@ DEFAULT_PRIORITY: Final = 4
 
 #: One log entry holds a publish call, and an array in a record counts in 16 bits.
 MAX_BATCH: Final = 10_000
+#: How long a batch id may be remembered: as long as the longest dedup window of a topic.
+MAX_BATCH_MS: Final = 30 * 24 * 3600 * 1000
 #: A claim answers from memory in one go; larger ones only add latency.
 MAX_CLAIM: Final = 1_000
+#: An assignment is one commit, and other calls wait while it is made.
+MAX_ASSIGN: Final = 100_000
 #: Browsing pages; a reader that wants more asks again with the cursor.
 MAX_PAGE: Final = 1_000
 

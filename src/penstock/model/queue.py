@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -22,6 +22,7 @@ __all__ = [
     "Ordering",
     "QueueInfo",
     "QueuePolicy",
+    "Routing",
     "Start",
     "TopicPolicy",
     "check_queue_policy",
@@ -99,6 +100,10 @@ class Start(Struct, frozen=True):
     OFFSET = "offset"
     TIME = "time"
     KINDS = (LATEST, EARLIEST, OFFSET, TIME)
+
+
+#: Who fills queues that are far behind: the broker's own keeper, or a Spark job.
+Routing: TypeAlias = Literal["broker", "pipeline"]
 
 
 class QueueInfo(Struct, frozen=True, kw_only=True):

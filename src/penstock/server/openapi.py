@@ -174,6 +174,7 @@ def _limits(service_limits: ServiceLimits, payload_bytes: int) -> Mapping[str, i
         "body_timeout_s": service_limits.body_timeout_s,
         "waits": service_limits.waits,
         "messages_a_batch": limits.MAX_BATCH,
+        "batch_ms": limits.MAX_BATCH_MS,
         "deliveries_a_claim": limits.MAX_CLAIM,
         "items_a_page": limits.MAX_PAGE,
         "headers_a_message": limits.MAX_HEADERS,

@@ -100,6 +100,7 @@ async def _open_and_serve(
             limits=settings.limits, auto_create=settings.auto_create, archive=settings.archive
         ),
         require_topics=settings.require_topics,
+        routing=settings.routing,
         listener=metrics,
     )
     opening = perf_counter()

@@ -68,6 +68,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     archive: Annotated[
         bool, Meta(description="Retention waits for a verified copy in the archive (A1).")
     ] = False
+    routing: Annotated[
+        Literal["broker", "pipeline"],
+        Meta(
+            description="Who fills queues that are far behind the log: the broker, or the job "
+            "`penstock pipeline route`."
+        ),
+    ] = "broker"
 
     # -- the server --------------------------------------------------------------------
 

@@ -29,12 +29,10 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from penstock.errors import BadInput
-from penstock.filters import Filter
+from penstock.filters import Filter, Selection
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.delivery import (
     Delivery,
-    Event,
-    LogPage,
     MessageDeliveries,
     Ownership,
     Page,
@@ -59,6 +57,7 @@ from penstock.model.message import (
 )
 from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
+from penstock.storage.bulk import BulkReading
 
 __all__ = [
     "Capabilities",
@@ -114,7 +113,7 @@ class Listener:
     def ready(self, tenant: str, queue: str) -> None:
         """A claim of this queue may give more than it did, or ``next_due`` moved closer.
 
-        Told where a publish, nack, release, replay, route, resume, changed policy, freed
+        Told where a publish, nack, release, replay, route, assign, resume, changed policy, freed
         partition or another process makes it so, or a claim or sweep that lets time take
         effect. It may be told too often, never too seldom; time alone is not told, that is
         what ``next_due`` is for.
@@ -131,7 +130,7 @@ class Listener:
         ``connection`` that was lost, or a ``catalog`` that another process had changed."""
 
 
-class Engine(ABC):
+class Engine(BulkReading, ABC):
     """The verbs. See the module's head for the rules that all of them share."""
 
     capabilities: Capabilities
@@ -196,12 +195,15 @@ class Engine(ABC):
         messages: Sequence[NewMessage],
         durability: Durability = "fsync",
         batch_id: str | None = None,
+        batch_ms: int | None = None,
     ) -> PublishReply:
         """Append the batch and route it, in one commit (P1, P2, S3).
 
-        A ``batch_id`` seen inside the topic's dedup window is answered as it was the first
-        time, and ``repeated``, whatever the batch holds now; nothing is stored (P4). It is for
-        a caller that repeats a call whose reply was lost, and costs one record a batch.
+        A ``batch_id`` seen inside its window is answered as it was the first time, and
+        ``repeated``, whatever the batch holds now; nothing is stored (P4). Its window is the
+        ``batch_ms`` of the call that stored the batch, whatever the topic's dedup window is or
+        becomes; without, it is the topic's. It is for a caller that repeats a call whose reply
+        was lost, and costs one record a batch.
 
         Per message, in order: an idempotency id seen inside the topic's dedup window answers
         with the first message's id and ``duplicate`` (P4; inside one batch too). Else a
@@ -224,6 +226,7 @@ class Engine(ABC):
         topic: str,
         messages: Sequence[NewMessage],
         batch_id: str | None = None,
+        batch_ms: int | None = None,
     ) -> PublishReply:
         """Publish as a part of the transaction that the caller has open on ``connection``.
 
@@ -272,6 +275,33 @@ class Engine(ABC):
         """
 
     @abstractmethod
+    async def assign(
+        self,
+        tenant: str,
+        queue: str,
+        *,
+        filter: str,
+        start: Offset,
+        end: Offset,
+        offsets: Sequence[Offset],
+    ) -> RouteReply:
+        """Catch up by ``[start, end)``, of which a router outside has found what to take (R1).
+
+        In one commit: deliveries of the entries at ``offsets`` (rising, in the range), and the
+        cursor at ``end``. What is below the cursor is passed over, because it was routed
+        meanwhile; a queue that is at ``end`` or caught up already is left as it is. So a late or
+        repeated call changes nothing. Named are the entries that ``filter`` takes and every
+        entry with a key: what the queue gets is decided as in ``route``, by the message as it
+        is now, and a delivery that exists already is left alone.
+
+        ``Conflict``, and nothing is done, if the filter of the queue is not this text any more,
+        if its cursor is below ``start`` (a gap), if ``end`` is beyond ``log_end``, or if the log
+        has no entry at an offset that is still to be routed. Reaching the end of the log does
+        not make the queue caught up: that is left to ``route``. ``scanned`` in the reply is how
+        many of the named entries were looked at.
+        """
+
+    @abstractmethod
     async def join(self, tenant: str, queue: str, consumer: str) -> Ownership:
         """Join an ordered queue, or heartbeat: renew the lease and rebalance (O1).
 
@@ -296,7 +326,7 @@ class Engine(ABC):
         tenant: str,
         queue: str,
         source: ReplaySource,
-        where: Filter | None,
+        where: Selection | None,
         limit: int,
         *,
         rate: int | None = None,
@@ -363,7 +393,7 @@ class Engine(ABC):
     async def delete_document(self, kind: str, name: str) -> bool:
         """Remove the document; whether there was one."""
 
-    # -- reading -----------------------------------------------------------------------
+    # -- reading; the log and histories are in ``penstock.storage.bulk`` ----------------
 
     @abstractmethod
     async def tenants(self) -> tuple[str, ...]:
@@ -382,26 +412,12 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    async def read_log(
-        self, tenant: str, start: Offset, limit: int, *, payloads: bool = False
-    ) -> LogPage:
-        """Committed entries at or above ``start``, in order; the prefix is stable (L1, L2)."""
-
-    @abstractmethod
-    async def log_end(self, tenant: str) -> Offset:
-        """The offset after the last committed entry of the tenant."""
-
-    @abstractmethod
     async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
         """The message as it is now, with its payload and its deliveries by queue name."""
 
     @abstractmethod
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
         """What the ack of this delivery left, or None while it is not done."""
-
-    @abstractmethod
-    async def history(self, tenant: str, message_id: MessageId) -> tuple[Event, ...]:
-        """Every transition of every delivery of the message that is still on record."""
 
     @abstractmethod
     async def stats(self, tenant: str, queue: str) -> QueueStats:

@@ -38,6 +38,7 @@ from penstock.model.message import (
 )
 from penstock.model.queue import QueueInfo, Start, TopicPolicy
 from penstock.model.reports import HistoryPage, Preview, Why
+from penstock.model.runs import Run
 from penstock.model.states import State
 from penstock.sync.blocking import BlockingVerbs, SyncConsumption
 from penstock.verbs import ANONYMOUS, BULK_LIMIT, ROUTE_BATCH
@@ -139,10 +140,19 @@ class SyncVerbs(BlockingVerbs):
         *,
         durability: Durability = "fsync",
         batch_id: str | None = None,
+        batch_ms: int | None = None,
     ) -> PublishReply:
-        """Publish a batch: all of it or nothing (P2); the same ``batch_id`` again, once (P4)."""
+        """Publish a batch: all of it or nothing (P2); the same ``batch_id`` again, once (P4).
+
+        The id is remembered for the topic's dedup window, or for ``batch_ms``.
+        """
         return self._run(
-            self._verbs.publish_batch, topic, messages, durability=durability, batch_id=batch_id
+            self._verbs.publish_batch,
+            topic,
+            messages,
+            durability=durability,
+            batch_id=batch_id,
+            batch_ms=batch_ms,
         )
 
     def claim(
@@ -221,23 +231,40 @@ class SyncVerbs(BlockingVerbs):
         """Catch a queue up by at most ``limit`` log entries."""
         return self._run(self._verbs.route, queue, limit)
 
+    def assign(
+        self, queue: str, *, filter: str, start: int, end: int, offsets: Sequence[int]
+    ) -> RouteReply:
+        """Catch a queue up by ``[start, end)``, of which it may take these entries.
+
+        For a router outside the broker: name what the queue's ``filter`` takes, and every entry
+        with a key. What was routed meanwhile is passed over, so a call may be repeated.
+        """
+        return self._run(
+            self._verbs.assign, queue, filter=filter, start=start, end=end, offsets=offsets
+        )
+
     def replay(
         self,
         queue: str,
         source: ReplaySource | str = ReplaySource.FAILED,
         *,
         where: str | None = None,
+        ids: Sequence[int] | None = None,
         limit: int = BULK_LIMIT,
         rate: int | None = None,
         dry_run: bool = False,
         replay_id: str | None = None,
     ) -> ReplayReply:
-        """Make deliveries available again, with attempts 0, at their old place."""
+        """Make deliveries available again, with attempts 0, at their old place.
+
+        ``where`` and ``ids`` select; with both, what both do.
+        """
         return self._run(
             self._verbs.replay,
             queue,
             source,
             where=where,
+            ids=ids,
             limit=limit,
             rate=rate,
             dry_run=dry_run,
@@ -279,6 +306,18 @@ class SyncVerbs(BlockingVerbs):
         """Tell retention that everything up to ``through`` has a verified copy (A1)."""
         self._run(self._verbs.archived, through)
 
+    def put_run(self, run: Run) -> None:
+        """Keep a run, or what became of it since; the last 1,000 are kept."""
+        self._run(self._verbs.put_run, run)
+
+    def run(self, id: str) -> Run | None:
+        """The run, or None when it is not on record."""
+        return self._run(self._verbs.run, id)
+
+    def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
+        """Runs of one job or of all, those that started last first."""
+        return self._run(self._verbs.runs, job, limit)
+
     def read_log(self, start: int = 0, *, limit: int = MAX_PAGE, payloads: bool = False) -> LogPage:
         """Committed log entries from an offset on."""
         return self._run(self._verbs.read_log, start, limit=limit, payloads=payloads)
@@ -286,6 +325,24 @@ class SyncVerbs(BlockingVerbs):
     def log_end(self) -> Offset:
         """The offset after the last committed entry."""
         return self._run(self._verbs.log_end)
+
+    def log_trimmed(self) -> Offset:
+        """The offset after the last entry that retention has removed; 0: none.
+
+        Who has read up to there has missed nothing.
+        """
+        return self._run(self._verbs.log_trimmed)
+
+    def log_start(self) -> Offset:
+        """The first offset that is still there; without any, the end of the log."""
+        return self._run(self._verbs.log_start)
+
+    def log_splits(self, start: int, end: int, entries: int) -> tuple[Offset, ...]:
+        """Offsets that cut a part of the log into pieces of about ``entries`` entries each.
+
+        The first is ``start``, the last ``end`` or the end of the log, whichever is lower.
+        """
+        return self._run(self._verbs.log_splits, start, end, entries)
 
     def preview(self, filter: str, *, start: int = 0) -> Preview:
         """What a queue with this filter would take from the log: count and sample."""

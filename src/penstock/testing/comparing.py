@@ -28,6 +28,7 @@ from penstock.model.message import Message, MessageId, Offset, Published
 from penstock.model.queue import QueueInfo
 from penstock.model.states import State
 from penstock.storage.contract import Engine
+from penstock.testing.bulk import check_bulk
 
 __all__ = ["Plain", "Refused", "Side", "Verb", "attempt", "difference"]
 
@@ -39,6 +40,8 @@ Verb: TypeAlias = Callable[["Side"], Coroutine[object, object, Plain]]
 #: Where ``Snapshot.at`` means something: the others show nothing or how they came there.
 _AT_MATTERS: Final = (State.DELAYED, State.DONE, State.FAILED, State.EXPIRED)
 _MAX_PAGES: Final = 10_000
+#: Looks at a log of which one is made in bulk too.
+_LOOKS_IN_BULK: Final = 8
 
 
 class Refused(tuple[str]):
@@ -55,6 +58,7 @@ class Side:
         self._offsets: dict[str, list[int]] = {}
         self._receipts: dict[str, int] = {}
         self.receipts: list[str] = []
+        self._looks = 0
 
     # -- numbering ---------------------------------------------------------------------
 
@@ -76,6 +80,10 @@ class Side:
     def below(self, tenant: str, offset: int) -> int:
         """How many entries have a smaller offset."""
         return bisect_left(self.offsets(tenant), offset)
+
+    def after(self, tenant: str, count: int) -> Offset:
+        """The offset after the first ``count`` entries."""
+        return Offset(self.offsets(tenant)[count - 1] + 1 if count else 0)
 
     # -- answers as plain values -------------------------------------------------------
 
@@ -197,6 +205,9 @@ class Side:
     async def log(self, tenant: str) -> Plain:
         """The whole log; a payload only where the entry is its message's newest."""
         page = await self.engine.read_log(tenant, Offset(0), 1_000_000, payloads=True)
+        self._looks += 1
+        if not self._looks % _LOOKS_IN_BULK:
+            await check_bulk(self.engine, tenant, page, histories=2)
         newest = {e.message.id: e.message.offset for e in page.entries}
         entries = [
             (

@@ -152,6 +152,9 @@ class FaultyAdapter:
             self._check_readable(key)
             yield key, value if self._damage is None else self._damage.apply(key, value)
 
+    def values(self, start: bytes, end: bytes) -> list[bytes]:
+        return [value for _, value in self.scan(start, end)]
+
     def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
         self.calls += 1
         refusal = self._refusals.pop(self.calls, None)

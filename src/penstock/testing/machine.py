@@ -32,7 +32,7 @@ from penstock.model.delivery import (
     Settlement,
 )
 from penstock.model.limits import Limits
-from penstock.model.message import HeaderValue, NewMessage
+from penstock.model.message import HeaderValue, NewMessage, Offset
 from penstock.model.queue import QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions, Outgoing
@@ -147,12 +147,19 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both(put)
 
     def publish(
-        self, tenant: str, topic: str, batch: list[Draft], batch_id: str | None = None
+        self,
+        tenant: str,
+        topic: str,
+        batch: list[Draft],
+        batch_id: str | None = None,
+        batch_ms: int | None = None,
     ) -> None:
         messages = self.messages(batch)
 
         async def publish(side: Side) -> Plain:
-            reply = await side.engine.publish(tenant, topic, messages, batch_id=batch_id)
+            reply = await side.engine.publish(
+                tenant, topic, messages, batch_id=batch_id, batch_ms=batch_ms
+            )
             published = side.published(tenant, reply.messages, repeated=reply.repeated)
             return published, reply.repeated
 
@@ -238,6 +245,40 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             return side.route(tenant, await side.engine.route(tenant, queue, limit))
 
         self.both(route)
+        self.look(tenant)
+
+    def assign(
+        self, tenant: str, queue: str, skipped: int, count: int, named: str, wrong: str | None
+    ) -> None:
+        """As a router outside the engine does: read a stretch of the log, and name what fits."""
+
+        async def assign(side: Side) -> Plain:
+            # Few queues are behind, and only there is something to see.
+            behind = [name for owner, name in await side.engine.behind() if owner == tenant]
+            chosen = queue if queue in behind or not behind else behind[0]
+            info = await side.engine.get_queue(tenant, chosen)
+            total = len(side.offsets(tenant))
+            at = total if info.cursor is None else side.below(tenant, info.cursor)
+            first = min(max(0, at + skipped), total)
+            last = total if wrong == "end" else min(first + count, total)
+            start, end = side.after(tenant, first), side.after(tenant, last)
+            page = await side.engine.read_log(tenant, start, last - first)
+            takes = parse(info.policy.filter).matches
+            messages = [entry.message for entry in page.entries]
+            offsets = [
+                m.offset for m in messages if named == "all" or m.key is not None or takes(m)
+            ]
+            reply = await side.engine.assign(
+                tenant,
+                chosen,
+                filter="priority = 4" if wrong == "filter" else info.policy.filter,
+                start=start,
+                end=Offset(end + 1) if wrong == "end" else end,
+                offsets=offsets,
+            )
+            return side.route(tenant, reply)
+
+        self.both(assign)
         self.look(tenant)
 
     def replay(

@@ -22,7 +22,7 @@ from penstock.errors import (
     StoreClosed,
     UnknownTopic,
 )
-from penstock.filters import Filter, parse
+from penstock.filters import Filter, Selection, parse
 from penstock.model.delivery import (
     Delivery,
     Event,
@@ -133,12 +133,13 @@ class Oracle(Engine):
         messages: Sequence[NewMessage],
         durability: Durability = "fsync",
         batch_id: str | None = None,
+        batch_ms: int | None = None,
     ) -> PublishReply:
         with self._telling() as (store, now):
             before = store.copy()
             try:
                 published, repeated = publishing.publish_batch(
-                    store, self._options, now, tenant, Outgoing(topic, messages), batch_id
+                    store, self._options, now, tenant, Outgoing(topic, messages), batch_id, batch_ms
                 )
             except PenstockError:
                 self._store = before
@@ -187,6 +188,22 @@ class Oracle(Engine):
                 raise Conflict("Nothing is routed to a dead-letter queue.", field="queue")
             return publishing.route(store, found, limit, now)
 
+    async def assign(
+        self,
+        tenant: str,
+        queue: str,
+        *,
+        filter: str,
+        start: Offset,
+        end: Offset,
+        offsets: Sequence[Offset],
+    ) -> RouteReply:
+        with self._telling() as (store, now):
+            found, dead = store.find(tenant, queue)
+            if dead:
+                raise Conflict("Nothing is routed to a dead-letter queue.", field="queue")
+            return publishing.assign(store, found, filter, start, end, offsets, now)
+
     async def join(self, tenant: str, queue: str, consumer: str) -> Ownership:
         with self._telling() as (store, now):
             found, dead = store.find(tenant, queue)
@@ -207,7 +224,7 @@ class Oracle(Engine):
         tenant: str,
         queue: str,
         source: ReplaySource,
-        where: Filter | None,
+        where: Selection | None,
         limit: int,
         *,
         rate: int | None = None,
@@ -308,9 +325,19 @@ class Oracle(Engine):
         store, _ = self._open()
         return reading.read_log(store, tenant, start, limit, payloads=payloads)
 
+    async def log_trimmed(self, tenant: str) -> Offset:
+        store, _ = self._open()
+        return reading.log_trimmed(store, tenant)
+
     async def log_end(self, tenant: str) -> Offset:
         store, _ = self._open()
         return reading.log_end(store, tenant)
+
+    async def log_splits(
+        self, tenant: str, start: Offset, end: Offset, entries: int
+    ) -> tuple[Offset, ...]:
+        store, _ = self._open()
+        return reading.log_splits(store, tenant, start, end, entries)
 
     async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
         store, _ = self._open()

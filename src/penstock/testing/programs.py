@@ -89,6 +89,7 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
             "topic": _TOPICS,
             "batch": _BATCHES,
             "batch_id": st.sampled_from([None, None, None, "x", "y"]),
+            "batch_ms": st.sampled_from([None, None, 1_000, 60_000, 8_000_000]),
         },
     ),
     "claim": (
@@ -136,6 +137,18 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
         },
     ),
     "route": (4, {"tenant": _TENANTS, "queue": _NAMES, "limit": _LIMITS}),
+    "assign": (
+        5,
+        {
+            "tenant": _TENANTS,
+            "queue": _NAMES,
+            # From where the queue has come to: an entry later is a gap, earlier ones are stale.
+            "skipped": st.sampled_from([0, 0, 0, 1, -1, -3]),
+            "count": _LIMITS,
+            "named": st.sampled_from(["found", "found", "found", "all"]),
+            "wrong": st.sampled_from([None, None, None, None, "filter", "end"]),
+        },
+    ),
     "replay": (
         7,
         {

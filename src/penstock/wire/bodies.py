@@ -19,23 +19,28 @@ from penstock.model.message import (
 )
 from penstock.model.queue import QueueInfo, QueuePolicy, TopicPolicy
 from penstock.model.reports import Preview
+from penstock.model.runs import NO_VALUES, Run, RunState, RunValue
 from penstock.model.states import State
 from penstock.verbs import ANONYMOUS, BULK_LIMIT, ROUTE_BATCH
 
 __all__ = [
     "ArchivedBody",
+    "AssignBody",
     "ClaimBody",
     "ClaimReply",
     "DryRunReply",
     "EventList",
     "JoinBody",
     "LogEnd",
+    "LogSplits",
     "PublishBody",
     "PurgeBody",
     "QueueList",
     "ReplayBody",
     "ResultReply",
     "RouteBody",
+    "RunBody",
+    "RunList",
     "SettleBody",
     "SweepBody",
     "TopicInfo",
@@ -51,6 +56,7 @@ class PublishBody(Struct, frozen=True, forbid_unknown_fields=True):
     messages: list[NewMessage]
     durability: Durability = "fsync"
     batch_id: str | None = None
+    batch_ms: int | None = None
 
 
 class ClaimBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,6 +90,8 @@ class ReplayBody(Struct, frozen=True, forbid_unknown_fields=True):
     rate: int | None = None
     dry_run: bool = False
     replay_id: str | None = None
+    ids: tuple[int, ...] | None = None
+    """Messages, by id; None: all that ``where`` takes."""
 
 
 class PurgeBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,6 +114,15 @@ class RouteBody(Struct, frozen=True, forbid_unknown_fields=True):
     limit: int = ROUTE_BATCH
 
 
+class AssignBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a router outside the broker found in a stretch of the log."""
+
+    filter: str
+    start: Offset
+    end: Offset
+    offsets: list[Offset]
+
+
 class SweepBody(Struct, frozen=True, forbid_unknown_fields=True):
     """How much one sweep may do."""
 
@@ -116,6 +133,26 @@ class ArchivedBody(Struct, frozen=True, forbid_unknown_fields=True):
     """Everything at or below this offset has a verified copy (A1)."""
 
     through: Offset
+
+
+class RunBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A run of a pipeline job; its id is in the path."""
+
+    job: str
+    state: RunState
+    started_at: int
+    updated_at: int
+    finished_at: int | None = None
+    progress: dict[str, RunValue] = NO_VALUES
+    summary: dict[str, RunValue] = NO_VALUES
+    error: str | None = None
+    report: str | None = None
+
+
+class RunList(Struct, frozen=True):
+    """Runs of pipeline jobs, those that started last first."""
+
+    runs: tuple[Run, ...]
 
 
 class QueueList(Struct, frozen=True):
@@ -146,9 +183,15 @@ class TopicList(Struct, frozen=True):
 
 
 class LogEnd(Struct, frozen=True):
-    """The offset after the last committed entry."""
+    """An end of the log: the offset after its last entry, or that of its first."""
 
     offset: Offset
+
+
+class LogSplits(Struct, frozen=True):
+    """Offsets that cut a part of the log into pieces."""
+
+    offsets: tuple[Offset, ...]
 
 
 class ResultReply(Struct, frozen=True):

@@ -115,6 +115,7 @@ class JsonPublishBody(Struct, frozen=True, forbid_unknown_fields=True):
     messages: list[JsonMessage]
     durability: Durability = "fsync"
     batch_id: str | None = None
+    batch_ms: int | None = None
 
 
 class JsonOutgoing(Struct, frozen=True, forbid_unknown_fields=True):

@@ -134,5 +134,7 @@ def _kinds(root: type[PenstockError]) -> Iterator[type[PenstockError]]:
 
 
 _KINDS: Final = {
-    problem_type(kind): kind for kind in _kinds(PenstockError) if kind.__module__ == errors.__name__
+    problem_type(kind): kind
+    for kind in _kinds(PenstockError)
+    if kind.__module__.startswith(f"{errors.__name__}.")
 }

@@ -121,6 +121,7 @@ async def picture(q: Broker) -> object:
         entries,
         queues,
         await q.topics(),
+        await q.runs(),
         [await q.stats(info.name) for info in queues],
         [await q.stats(f"{info.name}.dlq") for info in queues],
         [(await q.message(entry.message.id)).deliveries for entry in entries],

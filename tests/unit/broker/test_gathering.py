@@ -31,11 +31,12 @@ class Calls:
         messages: Sequence[NewMessage],
         durability: Durability = "fsync",
         batch_id: str | None = None,
+        batch_ms: int | None = None,
     ) -> PublishReply:
         self.batches.append((topic, [message.payload for message in messages]))
         if self.failure is not None:
             raise self.failure
-        return await self._publish(tenant, topic, messages, durability, batch_id)
+        return await self._publish(tenant, topic, messages, durability, batch_id, batch_ms)
 
 
 @pytest.fixture

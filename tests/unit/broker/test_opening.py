@@ -26,6 +26,7 @@ from penstock.errors import (
     UnknownMessage,
     UnknownQueue,
 )
+from penstock.model.runs import Run
 from penstock.testing.clock import FakeClock
 
 
@@ -277,6 +278,7 @@ async def test_closing_twice_is_fine(tmp_path: Path, url: str) -> None:
 
 
 Verb = Callable[[Broker, Delivery], Awaitable[object]]
+RUN: Final = Run(id="r1", job="archive", state="running", started_at=0, updated_at=0)
 VERBS: Final[dict[str, Verb]] = {
     "ack": lambda q, d: q.ack(d),
     "archived": lambda q, d: q.archived(0),
@@ -290,6 +292,9 @@ VERBS: Final[dict[str, Verb]] = {
     "join": lambda q, d: q.join("orders", "me"),
     "leave": lambda q, d: q.leave("orders", "me"),
     "log_end": lambda q, d: q.log_end(),
+    "log_splits": lambda q, d: q.log_splits(0, 1, 1),
+    "log_start": lambda q, d: q.log_start(),
+    "log_trimmed": lambda q, d: q.log_trimmed(),
     "message": lambda q, d: q.message(0),
     "nack": lambda q, d: q.nack(d),
     "pause": lambda q, d: q.pause("orders"),
@@ -298,17 +303,26 @@ VERBS: Final[dict[str, Verb]] = {
     "publish": lambda q, d: q.publish("orders", b""),
     "publish_batch": lambda q, d: q.publish_batch("orders", [NewMessage(b"")]),
     "purge": lambda q, d: q.purge("orders", "available"),
+    "put_run": lambda q, d: q.put_run(RUN),
     "put_topic": lambda q, d: q.put_topic("orders"),
     "queue": lambda q, d: q.queue("orders"),
     "queue_history": lambda q, d: q.queue_history("orders"),
     "queues": lambda q, d: q.queues(),
+    "read_history": lambda q, d: q.read_history(0),
     "read_log": lambda q, d: q.read_log(),
+    "read_log_columns": lambda q, d: q.read_log_columns(0),
+    "read_payloads": lambda q, d: q.read_payloads([0], [0], [0]),
     "reject": lambda q, d: q.reject(d),
     "release": lambda q, d: q.release(d),
     "replay": lambda q, d: q.replay("orders"),
     "result": lambda q, d: q.result("orders", 0),
     "resume": lambda q, d: q.resume("orders"),
     "route": lambda q, d: q.route("orders"),
+    "assign": lambda q, d: q.assign(
+        "orders", filter="topic = 'orders'", start=0, end=1, offsets=[0]
+    ),
+    "run": lambda q, d: q.run("r1"),
+    "runs": lambda q, d: q.runs(),
     "settle": lambda q, d: q.settle("orders", [Ack(d.receipt)]),
     "stats": lambda q, d: q.stats("orders"),
     "sweep": lambda q, d: q.sweep(),

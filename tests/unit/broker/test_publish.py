@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.unit.broker.conftest import Refuses
 
 MIB: Final = 1024 * 1024
+MONTH_MS: Final = 30 * 24 * 3600 * 1000
 #: The last millisecond of the year 9999.
 LAST_MS: Final = 253_402_300_799_999
 LONE_SURROGATE: Final = "\ud800"
@@ -323,6 +324,31 @@ async def test_e1_a_batch_of_none_or_too_many(q: Broker, refuses: Refuses) -> No
         await refuses(q.publish_batch("orders", empty), BadInput, "messages", 1)
     batch = [NewMessage(b"")] * 10_001
     await refuses(q.publish_batch("orders", batch), TooLarge, "messages", 10_000)
+
+
+@pytest.mark.parametrize("batch_ms", [0, -1, MONTH_MS + 1, 2**70, True, 1.0, "1000"])
+async def test_e1_a_batch_id_that_cannot_be_remembered_for_so_long(
+    q: Broker, refuses: Refuses, batch_ms: Any
+) -> None:
+    call = q.publish_batch("orders", [NewMessage(b"")], batch_id="b", batch_ms=batch_ms)
+    await refuses(call, BadInput, "batch_ms", MONTH_MS)
+
+
+async def test_e1_how_long_without_what(q: Broker, refuses: Refuses) -> None:
+    call = q.publish_batch("orders", [NewMessage(b"")], batch_ms=1)
+    await refuses(call, BadInput, "batch_ms")
+
+
+async def test_p4_a_batch_id_is_remembered_for_as_long_as_it_says(
+    q: Broker, clock: FakeClock
+) -> None:
+    for batch_ms in (1, MONTH_MS):
+        for wait_ms, repeated in ((0, False), (batch_ms - 1, True), (1, False)):
+            clock.advance(wait_ms)
+            reply = await q.publish_batch(
+                "orders", [NewMessage(b"")], batch_id=f"b{batch_ms}", batch_ms=batch_ms
+            )
+            assert reply.repeated is repeated
 
 
 async def test_a_batch_of_ten_thousand(q: Broker) -> None:

@@ -49,6 +49,7 @@ async def test_e1_a_queue_that_is_not_a_name(q: Broker, refuses: Refuses, queue:
         q.purge(queue, "done"),
         q.peek(queue),
         q.route(queue),
+        q.assign(queue, filter="TRUE", start=0, end=1, offsets=[0]),
         q.result(queue, 0),
         q.explain(queue, 0),
     ):
@@ -62,6 +63,7 @@ async def test_e1_a_queue_that_is_not_there(q: Broker, refuses: Refuses, queue: 
         q.purge(queue, "done"),
         q.peek(queue),
         q.route(queue),
+        q.assign(queue, filter="TRUE", start=0, end=1, offsets=[0]),
         q.result(queue, 0),
         q.explain(queue, 0),
     ):
@@ -364,6 +366,83 @@ async def test_route_catches_up_step_by_step(q: Broker) -> None:
         (1, 1, None),
         (0, 0, None),
     ]
+
+
+NUMBERS: Final[list[Any]] = [-1, LAST_OFFSET + 1, True, 1.0, "1", None]
+
+
+@pytest.mark.parametrize(
+    "field, limit, wrong",
+    [
+        *(("start", LAST_OFFSET, {"start": number}) for number in NUMBERS),
+        *(("end", LAST_OFFSET, {"end": number}) for number in NUMBERS),
+        ("end", None, {"start": 5, "end": 4, "offsets": []}),
+        ("filter", None, {"filter": ""}),
+        ("filter", None, {"filter": None}),
+        ("offsets", None, {"offsets": None}),
+        ("offsets", None, {"offsets": {1, 2}}),
+        ("offsets", None, {"offsets": "12"}),
+        ("offsets", None, {"offsets": [1, 2.0]}),
+        ("offsets", None, {"offsets": [True]}),
+        ("offsets", None, {"offsets": [1, "2"]}),
+        ("offsets", None, {"offsets": [0, 2]}),
+        ("offsets", None, {"offsets": [1, 4]}),
+        ("offsets", None, {"offsets": [2, 1]}),
+        ("offsets", None, {"offsets": [1, 1]}),
+        ("offsets", None, {"offsets": [1, 3, 2, 3]}),
+    ],
+)
+async def test_e1_an_assignment_that_is_none(
+    q: Broker, refuses: Refuses, field: str, limit: int | None, wrong: dict[str, Any]
+) -> None:
+    asked: dict[str, Any] = {"filter": "TRUE", "start": 1, "end": 4, "offsets": [1, 3]}
+    await refuses(q.assign("orders", **(asked | wrong)), BadInput, field, limit)
+
+
+async def test_e1_an_assignment_of_too_much(q: Broker, refuses: Refuses) -> None:
+    await q.publish("orders", b"")
+    most = list(range(100_000))
+    asked: dict[str, Any] = {"filter": "topic = 'orders'", "start": 0, "end": LAST_OFFSET}
+    over = q.assign("orders", **asked, offsets=[*most, 100_000])
+    await refuses(over, TooLarge, "offsets", 100_000)
+    assert (await q.assign("orders", **asked, offsets=most)).cursor is None
+    over = q.assign("orders", **(asked | {"filter": "x" * (MAX_FILTER_BYTES + 1)}), offsets=[])
+    await refuses(over, TooLarge, "filter", MAX_FILTER_BYTES)
+
+
+async def test_assign_catches_up_step_by_step(q: Broker) -> None:
+    await q.publish_batch("orders", [NewMessage(b"", headers={"n": n}) for n in range(5)])
+    await q.create_queue("late", "n > 2", start="earliest")
+    asked: dict[str, Any] = {"filter": "n > 2", "start": 0, "end": 4}
+    for _ in range(2):
+        reply = await q.assign("late", **asked, offsets=(3,))
+        assert reply.cursor == 4
+    assert (await q.stats("late")).available == 1
+    assert (await q.assign("late", filter="n > 2", start=4, end=4, offsets=[])).cursor == 4
+    assert (await q.route("late")).assigned == 1
+
+
+@pytest.mark.parametrize(
+    "queue, field, changed",
+    [
+        ("late", "filter", {"filter": "n > 3"}),
+        ("late", "filter", {"filter": " n > 2"}),
+        ("late", "start", {"start": 1}),
+        ("late", "end", {"end": MILLION}),
+        ("late.dlq", "queue", {}),
+    ],
+)
+async def test_r1_an_assignment_that_does_not_fit(
+    q: Broker, refuses: Refuses, queue: str, field: str, changed: dict[str, Any]
+) -> None:
+    await q.publish_batch("orders", [NewMessage(b"", headers={"n": n}) for n in range(5)])
+    await q.create_queue("late", "n > 2", start="earliest")
+    end = await q.log_end()
+    asked: dict[str, Any] = {"filter": "n > 2", "start": 0, "end": end, "offsets": [end - 1]}
+    limit = {"start": 0, "end": end}.get(field)
+    await refuses(q.assign(queue, **(asked | changed)), Conflict, field, limit)
+    assert (await q.queue("late")).cursor == 0
+    assert (await q.stats("late")).available == 0
 
 
 async def test_sweep_lets_time_take_effect(q: Broker, clock: FakeClock) -> None:

@@ -233,6 +233,14 @@ async def test_c5_catching_up_wakes(q: Broker) -> None:
     assert len(await within(waiting)) == 1
 
 
+async def test_c5_a_router_outside_wakes(q: Broker) -> None:
+    await fill(q, "orders", 2)
+    await q.create_queue("late", start="earliest")
+    waiting = await wait_for(q, "late")
+    await q.assign("late", filter="TRUE", start=0, end=1, offsets=[0])
+    assert len(await within(waiting)) == 1
+
+
 async def test_c5_a_lease_that_was_granted_while_one_waited_wakes_it_when_it_lapses(
     q: Broker, clock: FakeClock
 ) -> None:

@@ -116,8 +116,9 @@ async def test_p4_every_publish_has_an_id_of_its_own(q: Client, host: Host) -> N
     await q.publish("t", b"1")
     await q.publish("t", b"2", id="mine")
     await q.publish_batch("t", [NewMessage(b"3"), NewMessage(b"4", id="4")])
-    await q.publish_batch("t", [NewMessage(b"5")], batch_id="its own")
+    await q.publish_batch("t", [NewMessage(b"5")], batch_id="its own", batch_ms=7)
     ids = [body.batch_id for body in bodies(host)]
+    assert [body.batch_ms for body in bodies(host)] == [None, None, None, 7]
     assert None not in ids
     assert len(set(ids)) == 4
     assert ids[3] == "its own"

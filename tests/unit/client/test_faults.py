@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
+from pyarrow.ipc import open_stream
 
 from penstock import Ack, Extend, Nack, NewMessage, Outgoing, Release
 from penstock.broker import Broker
@@ -26,6 +27,7 @@ from tests.unit.client.conftest import QUICK
 from tests.unit.client.hosting import Answer, Fault, Host, problem
 
 IMPATIENT = replace(QUICK, timeout_ms=150)
+IMPATIENT_IN_BULK = replace(IMPATIENT, bulk_timeout_ms=100)
 NOTHING_IS_REPEATED = replace(QUICK, retries=0)
 
 pytestmark = pytest.mark.timeout(60)
@@ -35,6 +37,22 @@ each_loss = pytest.mark.parametrize("fault", [Fault.DROP, Fault.LOSE, Fault.CUT,
 
 async def payloads(broker: Broker) -> list[bytes | None]:
     return [entry.payload for entry in (await broker.read_log(payloads=True)).entries]
+
+
+# -- bulk reads --------------------------------------------------------------------------
+
+
+@each_loss
+async def test_an_arrow_stream_that_was_cut_is_asked_for_again(
+    host: Host, broker: Broker, fault: Fault
+) -> None:
+    await broker.publish_batch("t", [NewMessage(b"%d" % n) for n in range(10)])
+    async with connect(host.url, options=IMPATIENT_IN_BULK) as q:
+        host.fault(fault, "/log", times=2)
+        body = await q.arrow("/v1/log", (("from", 3), ("payloads", True), ("to", None)))
+    assert open_stream(body).read_all().column("payload").to_pylist() == [
+        b"%d" % n for n in range(3, 10)
+    ]
 
 
 # -- publish -----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import pytest
+from msgspec.structs import replace
 
 from penstock import Ack, Extend, Nack, NewMessage, Outgoing, Reject, Release, Start, TopicPolicy
 from penstock.broker import Broker
@@ -19,6 +20,7 @@ from penstock.client import Client, ClientOptions, connect
 from penstock.errors import PenstockError
 from penstock.model.delivery import Delivery, Settlement
 from penstock.model.queue import Backoff
+from penstock.model.runs import Run, RunValue
 from penstock.testing.clock import FakeClock
 from penstock.verbs import Verbs
 from tests.unit.client.conftest import QUICK, application, open_broker
@@ -98,6 +100,11 @@ async def the_flow(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.publish_batch("u", [NewMessage(b"1", ttl_ms=500), NewMessage(b"2", id="2")])
     yield await q.publish_batch("u", (NewMessage(b"3"),), durability="os", batch_id="b")
     yield await q.publish_batch("u", (NewMessage(b"3"),), durability="os", batch_id="b")
+    for _ in range(2):
+        yield await q.publish_batch("u", [NewMessage(b"4")], batch_id="c", batch_ms=5)
+        clock.advance(4)
+    clock.advance(1)
+    yield await q.publish_batch("u", [NewMessage(b"4")], batch_id="c", batch_ms=5)
     claimed = await q.claim("jobs", limit=5, consumer="me", lease_ms=10_000)
     yield claimed
     yield await q.ack(claimed[0], b"result")
@@ -147,6 +154,9 @@ async def looking_and_bulk(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.read_log()
     yield await q.read_log(2, limit=2, payloads=True)
     yield await q.log_end()
+    yield await q.log_start()
+    yield await q.log_trimmed()
+    yield await q.log_splits(1, 99, 2)
     yield await q.preview("n >= 3")
     yield await q.preview("n >= 3\n  AND topic = 'ü+&=%'", start=1)
     yield await q.replay("jobs", dry_run=True)
@@ -156,6 +166,9 @@ async def looking_and_bulk(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.purge("jobs", "done")
     await q.create_queue("history", start="earliest")
     yield await q.route("history", 4)
+    yield await q.assign("history", filter="TRUE", start=2, end=5, offsets=[2, 3, 4])
+    yield await tried(q.assign("history", filter="n = 1", start=2, end=5, offsets=[2]))
+    yield await tried(q.assign("history", filter="TRUE", start=6, end=7, offsets=[]))
     yield await q.route("history")
     await q.archived(1)
     yield await q.sweep()
@@ -175,12 +188,29 @@ async def ordered(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
     yield await tried(q.join("plain", "one"))
 
 
+async def pipeline_runs(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
+    run = Run(id="r1", job="archive", state="running", started_at=7, updated_at=7)
+    yield await q.run("r1")
+    await q.put_run(run)
+    yield await q.run("r1")
+    over = {"state": "failed", "finished_at": 8, "error": "ü" * 9_000 + "\ud800"}
+    values: dict[str, RunValue] = {"n": 1, "share": 1.0, "big": 2**63 - 1, "word": "ü"}
+    await q.put_run(replace(run, **over, progress=values, summary=values, report="r1.html"))
+    await q.put_run(Run(id="r2", job="report", state="running", started_at=9, updated_at=9))
+    yield await q.run("r1")
+    yield await q.runs()
+    yield await q.runs("archive")
+    yield await q.runs("archive", 1)
+    yield await q.runs("nobody")
+
+
 async def refusals(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
     """E1: bad input gets the same typed error, and the same words, whichever way it came."""
     bad: Any = q
     await q.create_queue("jobs", max_depth=3)
     (first,) = (await q.publish_batch("t", [NewMessage(b"x")])).messages
     delivery = (await q.claim("jobs"))[0]
+    run: Any = Run(id="r1", job="archive", state="running", started_at=7, updated_at=7)
     wrong = Delivery("jo bs", delivery.receipt, delivery.message, b"", 1, 0, 0)
     calls: list[Awaitable[object]] = [
         bad.create_queue("bad name"),
@@ -235,6 +265,10 @@ async def refusals(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
         bad.publish_batch("t", [NewMessage(b"x")], batch_id=""),
         bad.publish_batch("t", [NewMessage(b"x")], batch_id=7),
         bad.publish_batch("t", [NewMessage(b"x")], batch_id="x" * 513),
+        bad.publish_batch("t", [NewMessage(b"x")], batch_id="b", batch_ms=0),
+        bad.publish_batch("t", [NewMessage(b"x")], batch_id="b", batch_ms=2**70),
+        bad.publish_batch("t", [NewMessage(b"x")], batch_id="b", batch_ms="long"),
+        bad.publish_batch("t", [NewMessage(b"x")], batch_ms=5),
         bad.publish_batch("t", [NewMessage(7)]),  # type: ignore[arg-type]
         bad.publish_batch("t", [NewMessage(b"x")] * 10_001),
         bad.publish_batch("t", [NewMessage(b"x")] * 4),
@@ -265,6 +299,10 @@ async def refusals(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
         bad.join("none", "c"),
         bad.leave("jobs", "c c"),
         bad.route("jobs", 0),
+        bad.assign("jobs", filter="TRUE", start=0, end=-1, offsets=[]),
+        bad.assign("jobs", filter="TRUE", start=0, end=3, offsets=[2, 1]),
+        bad.assign("jobs", filter=7, start=0, end=3, offsets=[]),
+        bad.assign("jobs.dlq", filter="TRUE", start=0, end=3, offsets=[]),
         bad.replay("jobs", "everything"),
         bad.replay("jobs", where="nonsense("),
         bad.replay("jobs", rate=0),
@@ -277,12 +315,28 @@ async def refusals(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
         bad.peek("jobs", cursor="zz"),
         bad.peek("jobs", cursor=7),
         bad.peek("jobs", where="n > "),
+        bad.put_run(7),
+        bad.put_run(replace(run, id="a/b")),
+        bad.put_run(replace(run, job=7)),
+        bad.put_run(replace(run, state="lost")),
+        bad.put_run(replace(run, updated_at="now")),
+        bad.put_run(replace(run, finished_at=1)),
+        bad.put_run(replace(run, progress={"n": object()})),
+        bad.put_run(replace(run, summary={"n": 2**64})),
+        bad.put_run(replace(run, error=b"bytes")),
+        bad.put_run(replace(run, report="x" * 5_000)),
+        bad.run("a b"),
+        bad.runs("a b"),
+        bad.runs(limit=0),
         bad.sweep(0),
         bad.archived(-1),
         bad.archived("all"),
         bad.read_log(-1),
         bad.read_log(limit=0),
         bad.read_log(limit=10_001),
+        bad.log_splits(-1, 3, 1),
+        bad.log_splits(3, 1, 1),
+        bad.log_splits(1, 3, 0),
         bad.preview("n >"),
         bad.preview(7),
         bad.preview("x" * 5000),
@@ -305,9 +359,17 @@ async def refusals(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
     # Nothing of it changed anything.
     yield await q.stats("jobs")
     yield await q.read_log()
+    yield await q.runs()
 
 
-PROGRAMS: list[Program] = [queues_and_topics, the_flow, looking_and_bulk, ordered, refusals]
+PROGRAMS: list[Program] = [
+    queues_and_topics,
+    the_flow,
+    looking_and_bulk,
+    ordered,
+    pipeline_runs,
+    refusals,
+]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)

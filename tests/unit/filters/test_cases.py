@@ -12,6 +12,7 @@ from penstock.errors import BadFilter
 from penstock.filters import explain, parse
 from penstock.filters.parse import parse_tree
 from penstock.filters.to_arrow import Columns, batch_of, to_arrow
+from penstock.filters.to_arrow.many import ManyFilters
 from penstock.filters.to_python import to_python
 from penstock.filters.to_text import to_text
 from penstock.filters.tree import Not
@@ -67,6 +68,15 @@ def test_python(case: dict[str, Any]) -> None:
 def test_arrow(case: dict[str, Any]) -> None:
     columns = Columns(batch_of([_message(case)]))
     assert to_arrow(parse_tree(case["filter"]), columns).to_pylist() == [case["expect"]]
+
+
+@pytest.mark.parametrize("case", _of("expect"))
+def test_many(case: dict[str, Any]) -> None:
+    texts = {"true": case["filter"], "untrue": f"NOT ({case['filter']})"}
+    many = ManyFilters({name: parse(text) for name, text in texts.items()})
+    found = many.match(batch_of([_message(case)])).filters.to_pylist()
+    wanted = {True: ["true"], False: ["untrue"], None: []}[case["expect"]]
+    assert [many.names[number] for number in found] == wanted
 
 
 @pytest.mark.parametrize("case", _of("expect"))

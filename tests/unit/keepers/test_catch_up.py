@@ -130,3 +130,20 @@ async def test_a_closed_store(q: Broker) -> None:
     await q.close()
     with pytest.raises(StoreClosed):
         await CatchUp(q.engine).run()
+
+
+async def test_queues_that_are_far_behind_are_left_to_the_pipeline(q: Broker) -> None:
+    await q.publish_batch("orders", [NewMessage(b"")] * 50)
+    await q.create_queue("far", start="earliest")
+    await q.create_queue("near", start=Start(Start.OFFSET, await q.log_end() - 5))
+    keeper = CatchUp(q.engine, near=20)
+    assert await keeper.run() == Pass(5, more=False)
+    assert (await q.queue("near")).cursor is None
+    assert (await q.queue("far")).cursor == 0
+    # Spark brings it near, and the last stretch is the keeper's.
+    start = (await q.queue("far")).cursor or 0
+    end = await q.log_end() - 10
+    await q.assign("far", filter="TRUE", start=start, end=end, offsets=list(range(start, end)))
+    assert await keeper.run() == Pass(10, more=False)
+    assert (await q.queue("far")).cursor is None
+    assert (await q.stats("far")).available == 50

@@ -168,6 +168,24 @@ async def test_a_dry_run_counts_and_samples_history_and_changes_nothing(door):
     assert routed.json()["assigned"] == 2
 
 
+async def test_a_router_outside_assigns(door):
+    for amount in (50, 150, 250):
+        await door.call("POST", PUBLISH, b"x", {"penstock-headers": f'{{"amount": {amount}}}'})
+    await door.call("PUT", "/v1/queues/big?start=earliest", {"filter": "amount >= 100"})
+    path = "/v1/queues/big/assignments"
+    found = {"filter": "amount >= 100", "start": 0, "end": 2, "offsets": [1]}
+    for body in (found, msgspec.msgpack.encode(found)):
+        media = {} if isinstance(body, dict) else {"content-type": "application/msgpack"}
+        reply = await door.call("POST", path, body, media)
+        assert (reply.status, reply.json()["cursor"]) == (200, 2), reply.body
+    assert (await door.call("GET", "/v1/queues/big/stats")).json()["available"] == 1
+    stale = await door.call("POST", path, found | {"filter": "amount >= 1"})
+    assert (stale.status, stale.json()["field"]) == (409, "filter")
+    wrong = await door.call("POST", path, found | {"offsets": [2]})
+    assert (wrong.status, wrong.json()["field"]) == (400, "offsets")
+    assert (await door.call("POST", path)).status == 400
+
+
 async def test_deliveries_are_browsed_replayed_and_purged_by_filter(door):
     for amount in (1, 2, 3):
         await door.call("POST", PUBLISH, b"x", {"penstock-headers": f'{{"amount": {amount}}}'})
@@ -237,6 +255,37 @@ async def test_an_arrow_stream_is_published_whole(door):
         refused = await door.call("POST", PUBLISH, broken, {"content-type": ARROW_STREAM})
         assert refused.status == 400
     assert await door.broker.log_end() == 2
+    await batch_ms_counts(door, body, ARROW_STREAM, "?batch_id=b&batch_ms=86400000")
+    refused = await door.call(
+        "POST", f"{PUBLISH}?batch_id=c&batch_ms=0", body, {"content-type": ARROW_STREAM}
+    )
+    assert (refused.status, refused.json()["field"]) == (400, "batch_ms")
+
+
+@pytest.mark.parametrize("media", [BATCH_JSON, BATCH_MSGPACK])
+async def test_p4_a_batch_says_for_how_long_it_is_remembered(door, media):
+    payload = {"payload_text": "x"} if media == BATCH_JSON else {"payload": b"x"}
+    encode = msgspec.json.encode if media == BATCH_JSON else msgspec.msgpack.encode
+    body = {"messages": [payload], "batch_id": "b", "batch_ms": 24 * 3600 * 1000}
+    await batch_ms_counts(door, encode(body), media)
+    refused = await door.call("POST", PUBLISH, encode({**body, "batch_ms": 0}), kind_of(media))
+    assert (refused.status, refused.json()["field"]) == (400, "batch_ms")
+
+
+async def batch_ms_counts(door, body: bytes, media: str, query: str = "") -> None:
+    """The topic remembers nothing by itself, this batch is remembered for a day."""
+    await door.call("PUT", "/v1/topics/orders", {"dedup_window_ms": 0})
+    replies = []
+    for wait_ms in (0, 24 * 3600 * 1000 - 1, 1):
+        door.clock.advance(wait_ms)
+        replies.append((await door.call("POST", PUBLISH + query, body, kind_of(media))).json())
+    first, again, later = replies
+    assert (first["repeated"], again["repeated"], later["repeated"]) == (False, True, False)
+    assert again["messages"] == first["messages"] != later["messages"]
+
+
+def kind_of(media: str) -> dict[str, str]:
+    return {"content-type": media}
 
 
 async def test_topics_are_registered_read_and_forgotten(door):

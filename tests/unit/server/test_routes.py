@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from penstock.model.runs import Run
 from penstock.server.access import Access, Keys
 from penstock.server.health import ROUTES as HEALTH
 from penstock.server.native import ROUTES as NATIVE
@@ -36,6 +37,8 @@ BODIES: dict[str, Any] = {
     "join": {"consumer": "w"},
     "purge": {"state": "failed"},
     "archived": {"through": 0},
+    "assign": {"filter": "topic = 'orders'", "start": 0, "end": 1, "offsets": [0]},
+    "put_run": {"job": "orders", "state": "running", "started_at": 0, "updated_at": 0},
     "create_key": {"grants": ["publish:*"]},
     "settle": {"settlements": [{"verb": "ack", "receipt": "0-0-1-1"}]},
     "publish": "x",
@@ -48,6 +51,9 @@ async def guarded(door):
     keys = Keys(door.broker.engine, door.clock)
     guarded = Door(application(door.broker, Access(door.clock, keys)), door.broker, door.clock)
     await door.broker.publish("orders", b"x")
+    await door.broker.put_run(
+        Run(id="0", job="orders", state="running", started_at=0, updated_at=0)
+    )
     return guarded
 
 
@@ -99,11 +105,13 @@ async def test_t1_another_tenants_administrator_sees_nothing(guarded, route):
     made = await guarded.keys.create("stranger", ["admin:*"])
     reply = await call(guarded, route, made.key)
     assert b"cj1" not in reply.body
-    if route.verb in ("list_queues", "list_topics", "list_keys", "read_log", "log_end"):
+    listings = ("list_queues", "list_topics", "list_keys", "list_runs", "read_log", "log_end")
+    if route.verb in listings:
         assert "orders" not in reply.body.decode()
-    elif route.need.parameter == "queue" and route.verb != "put_queue":
+    elif (route.need.parameter == "queue" and route.verb != "put_queue") or route.verb == "get_run":
         assert reply.status == 404, reply.body
     assert await guarded.broker.stats("orders") == before
+    assert len(await guarded.broker.runs()) == 1
 
 
 @pytest.mark.parametrize("route", OPEN, ids=name_of)

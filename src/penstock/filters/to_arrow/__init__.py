@@ -8,7 +8,22 @@ the extra ``arrow`` and is imported nowhere else.
 
 from __future__ import annotations
 
-from penstock.filters.to_arrow.batch import HEADERS_TYPE, METADATA_SCHEMA, Columns, batch_of
+from penstock.filters.to_arrow.batch import (
+    HEADERS_TYPE,
+    METADATA_SCHEMA,
+    Columns,
+    batch_of,
+    headers_of,
+    no_headers,
+)
 from penstock.filters.to_arrow.verdict import to_arrow
 
-__all__ = ["HEADERS_TYPE", "METADATA_SCHEMA", "Columns", "batch_of", "to_arrow"]
+__all__ = [
+    "HEADERS_TYPE",
+    "METADATA_SCHEMA",
+    "Columns",
+    "batch_of",
+    "headers_of",
+    "no_headers",
+    "to_arrow",
+]

@@ -41,9 +41,11 @@ __all__ = [
 ]
 
 #: NULL as a condition, for every row.
-UNKNOWN: Final = pa.scalar(None, pa.bool_())
-_NO_INTEGER: Final = pa.scalar(None, pa.int64())
-_NO_REAL: Final = pa.scalar(None, pa.float64())
+# Taken from arrays of nulls: converting a value has pyarrow import pandas, which takes longer than
+# everything else that a process of Spark's imports to plan a read.
+UNKNOWN: Final = pa.nulls(1, pa.bool_())[0]
+_NO_INTEGER: Final = pa.nulls(1, pa.int64())[0]
+_NO_REAL: Final = pa.nulls(1, pa.float64())[0]
 _TWO_63: Final = 2.0**63
 #: Characters of a LIKE pattern that RE2 gets to see; see :func:`like`.
 MAX_RE2_PATTERN: Final = 64

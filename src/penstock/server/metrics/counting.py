@@ -60,6 +60,8 @@ _KINDS: Final = (
     (errors.QueueFull, CallOutcome.FULL),
     (errors.Busy, CallOutcome.BUSY),
     (errors.ServiceError, CallOutcome.UNAVAILABLE),
+    # Raised by jobs, not by the server; a reader of removed offsets is what it may come to.
+    (errors.PipelineError, CallOutcome.UNAVAILABLE),
     (errors.StoreError, CallOutcome.UNAVAILABLE),
 )
 

@@ -13,9 +13,10 @@ from penstock.model.reports import HistoryPage
 from penstock.model.states import State
 from penstock.server.call import Call
 from penstock.server.reading import Body
+from penstock.server.replies import Streamed
 from penstock.server.routing import Empty, Need, Route
 from penstock.wire.bodies import PurgeBody, ReplayBody, SweepBody
-from penstock.wire.codecs import JSON
+from penstock.wire.codecs import ARROW_STREAM, JSON
 from penstock.wire.payloads import JsonPage
 
 __all__ = ["ROUTES"]
@@ -32,6 +33,10 @@ class PeekQuery(Struct, frozen=True, forbid_unknown_fields=True):
     limit: int = 100
     cursor: str | None = None
     payloads: bool = False
+    format: str = "json"
+    """``json`` or ``arrow``: a page, or as many deliveries as one stream has room for."""
+    compression: str = "none"
+    """Of an Arrow stream: ``none``, ``lz4`` or ``zstd``."""
 
 
 class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,10 +44,28 @@ class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
     start: int = field(default=0, name="from")
     limit: int = MAX_PAGE
+    to: int | None = None
+    """Of an Arrow stream: the offset to stop before."""
+    format: str = "json"
+    """``json`` or ``arrow``: a page, or as many transitions as one stream has room for."""
+    compression: str = "none"
+    """Of an Arrow stream: ``none``, ``lz4`` or ``zstd``."""
 
 
-async def peek(call: Call, query: PeekQuery, body: Empty) -> Page:  # noqa: ARG001
+async def peek(call: Call, query: PeekQuery, body: Empty) -> Page | Streamed:  # noqa: ARG001
     """Browse deliveries in one state."""
+    if _is_arrow(query.format):
+        from penstock.server.bulk import delivery_stream  # noqa: PLC0415  (an extra)
+
+        return await delivery_stream(
+            call,
+            call.name,
+            query.state,
+            query.cursor,
+            where=query.where,
+            payloads=query.payloads,
+            compression=query.compression,
+        )
     if query.payloads and query.limit > MAX_PAYLOAD_PAGE:
         raise BadInput(
             f"A page with payloads has at most {MAX_PAYLOAD_PAGE} deliveries.",
@@ -65,6 +88,7 @@ async def replay(call: Call, query: Empty, body: ReplayBody) -> ReplayReply:  # 
         call.name,
         body.source,
         where=body.where,
+        ids=body.ids,
         limit=body.limit,
         rate=body.rate,
         dry_run=body.dry_run,
@@ -77,8 +101,16 @@ async def purge(call: Call, query: Empty, body: PurgeBody) -> PurgeReply:  # noq
     return await call.broker.purge(call.name, body.state, where=body.where, limit=body.limit)
 
 
-async def history(call: Call, query: HistoryQuery, body: Empty) -> HistoryPage:  # noqa: ARG001
+async def history(call: Call, query: HistoryQuery, body: Empty) -> HistoryPage | Streamed:  # noqa: ARG001
     """The transitions in the queue, by message."""
+    if _is_arrow(query.format):
+        from penstock.server.bulk import history_stream  # noqa: PLC0415  (an extra)
+
+        return await history_stream(
+            call, query.start, query.to, queue=call.name, compression=query.compression
+        )
+    if query.to is not None:
+        raise BadInput("to is for format=arrow.", field="to")
     return await call.broker.queue_history(call.name, query.start, limit=query.limit)
 
 
@@ -86,6 +118,12 @@ async def sweep(call: Call, query: Empty, body: SweepBody) -> SweepReply:  # noq
     """Let time take effect now, in every tenant; keepers do it anyway."""
     call.credential.check_operator()
     return await call.broker.sweep(body.limit)
+
+
+def _is_arrow(format: str) -> bool:
+    if format not in {"json", "arrow"}:
+        raise BadInput("format is json or arrow.", field="format")
+    return format == "arrow"
 
 
 _CONSUME: Final = Need("consume", "queue")
@@ -100,7 +138,7 @@ ROUTES: Final = (
         need=_CONSUME,
         handler=peek,
         query=PeekQuery,
-        replies=((JSON, JsonPage),),
+        replies=((JSON, JsonPage), (ARROW_STREAM, None)),
         errors=(BadInput, UnknownQueue),
         tag="deliveries",
     ),
@@ -138,7 +176,7 @@ ROUTES: Final = (
         need=_CONSUME,
         handler=history,
         query=HistoryQuery,
-        replies=((JSON, HistoryPage),),
+        replies=((JSON, HistoryPage), (ARROW_STREAM, None)),
         errors=(BadInput, UnknownQueue),
         tag="deliveries",
     ),

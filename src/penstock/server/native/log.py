@@ -1,16 +1,14 @@
 """The log: what the pipeline reads, in pages of JSON or as a stream of Arrow batches.
 
-A page and a batch are bounded in bytes, not only in entries: a thousand entries may be a
-thousand small payloads or a gigabyte.
+A page is bounded in bytes, not only in entries: a thousand entries may be a thousand small
+payloads or a gigabyte. Streams have a room of their own, ``penstock.server.bulk``.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Final
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from penstock.errors import BadInput
 from penstock.model.delivery import LogPage
@@ -21,19 +19,14 @@ from penstock.server.call import Call
 from penstock.server.reading import Body
 from penstock.server.replies import Streamed
 from penstock.server.routing import Empty, Need, Route
-from penstock.wire.bodies import ArchivedBody, LogEnd
+from penstock.wire.bodies import ArchivedBody, LogEnd, LogSplits
 from penstock.wire.codecs import ARROW_STREAM, JSON
 from penstock.wire.payloads import JsonLogPage
 
 __all__ = ["ROUTES"]
 
-#: Payload bytes of one page or record batch.
+#: Payload bytes of one page.
 PAGE_BYTES: Final = 16 * 1024 * 1024
-#: Bytes of one Arrow stream. The HTTP server keeps whatever it is given, however slowly the
-#: caller reads it, so a stream of the whole log would be the whole log in memory.
-STREAM_BYTES: Final = 64 * 1024 * 1024
-#: Entries of one record batch: enough that its fixed cost does not show.
-_BATCH: Final = 10_000
 
 
 class LogQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,6 +40,27 @@ class LogQuery(Struct, frozen=True, forbid_unknown_fields=True):
     payloads: bool = False
     format: str = "json"
     """``json`` or ``arrow``."""
+    where: str | None = None
+    """Of an Arrow stream: only the entries that this filter is TRUE for."""
+    compression: str = "none"
+    """Of an Arrow stream: ``none``, ``lz4`` or ``zstd``."""
+
+
+class SplitsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which part of the log, and about how many entries a piece has."""
+
+    to: int
+    entries: int
+    start: int = field(default=0, name="from")
+
+
+class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which messages' transitions, as an Arrow stream."""
+
+    start: int = field(default=0, name="from")
+    to: int | None = None
+    format: str = "arrow"
+    compression: str = "none"
 
 
 class PreviewQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,31 +72,24 @@ class PreviewQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def read_log(call: Call, query: LogQuery, body: Empty) -> LogPage | Streamed:  # noqa: ARG001
     """Committed entries from an offset on."""
-    if query.to is not None and not query.start <= query.to <= MAX_OFFSET:
-        raise BadInput("to is not below from.", field="to", limit=MAX_OFFSET)
     if query.format == "arrow":
-        # The first page is read before the reply begins, so that bad input still gets a 400.
-        first = await _page(call, query, _BATCH)
-        return Streamed(ARROW_STREAM, _arrow(call, query, first))
+        from penstock.server.bulk import log_stream  # noqa: PLC0415  (an extra)
+
+        return await log_stream(
+            call,
+            query.start,
+            query.to,
+            payloads=query.payloads,
+            where=query.where,
+            compression=query.compression,
+        )
     if query.format != "json":
         raise BadInput("format is json or arrow.", field="format")
+    if query.where is not None:
+        raise BadInput("where is for format=arrow.", field="where")
+    if query.to is not None and not query.start <= query.to <= MAX_OFFSET:
+        raise BadInput("to is not below from.", field="to", limit=MAX_OFFSET)
     return await _page(call, query, query.limit)
-
-
-async def _arrow(call: Call, query: LogQuery, page: LogPage) -> AsyncIterator[bytes]:
-    from penstock.wire.arrow import LogWriter  # noqa: PLC0415  (an extra)
-
-    writer = LogWriter()
-    end = await call.broker.log_end() if query.to is None else query.to
-    room = STREAM_BYTES
-    while page.entries and not call.service.stopping.is_set():
-        part = writer.write(page.entries)
-        room -= len(part)
-        yield part
-        if page.next_offset >= end or room <= 0:
-            break
-        page = await _page(call, replace(query, start=page.next_offset, to=end), _BATCH)
-    yield writer.finish()
 
 
 async def _page(call: Call, query: LogQuery, limit: int) -> LogPage:
@@ -111,6 +118,32 @@ def _before(to: int | None, page: LogPage) -> LogPage:
 async def log_end(call: Call, query: Empty, body: Empty) -> LogEnd:  # noqa: ARG001
     """The offset after the last committed entry."""
     return LogEnd(await call.broker.log_end())
+
+
+async def log_trimmed(call: Call, query: Empty, body: Empty) -> LogEnd:  # noqa: ARG001
+    """The offset after the last entry that is no more."""
+    return LogEnd(await call.broker.log_trimmed())
+
+
+async def log_start(call: Call, query: Empty, body: Empty) -> LogEnd:  # noqa: ARG001
+    """The first offset that is still there."""
+    return LogEnd(await call.broker.log_start())
+
+
+async def log_splits(call: Call, query: SplitsQuery, body: Empty) -> LogSplits:  # noqa: ARG001
+    """Offsets that cut the log into pieces."""
+    return LogSplits(await call.broker.log_splits(query.start, query.to, query.entries))
+
+
+async def history(call: Call, query: HistoryQuery, body: Empty) -> Streamed:  # noqa: ARG001
+    """Every transition in every queue, by message."""
+    if query.format != "arrow":
+        raise BadInput("format is arrow.", field="format")
+    from penstock.server.bulk import history_stream  # noqa: PLC0415  (an extra)
+
+    return await history_stream(
+        call, query.start, query.to, queue=None, compression=query.compression
+    )
 
 
 async def archived(call: Call, query: Empty, body: ArchivedBody) -> None:  # noqa: ARG001
@@ -147,6 +180,52 @@ ROUTES: Final = (
         handler=log_end,
         query=Empty,
         replies=((JSON, LogEnd),),
+        tag="log",
+    ),
+    Route(
+        method="GET",
+        path="/v1/log/trimmed",
+        verb="log_trimmed",
+        summary="The offset after the last entry that retention has removed",
+        need=_EVERYTHING,
+        handler=log_trimmed,
+        query=Empty,
+        replies=((JSON, LogEnd),),
+        tag="log",
+    ),
+    Route(
+        method="GET",
+        path="/v1/log/start",
+        verb="log_start",
+        summary="The first offset of the log that is still there",
+        need=_EVERYTHING,
+        handler=log_start,
+        query=Empty,
+        replies=((JSON, LogEnd),),
+        tag="log",
+    ),
+    Route(
+        method="GET",
+        path="/v1/log/splits",
+        verb="log_splits",
+        summary="Offsets that cut a part of the log into pieces of about as many entries",
+        need=_EVERYTHING,
+        handler=log_splits,
+        query=SplitsQuery,
+        replies=((JSON, LogSplits),),
+        errors=(BadInput,),
+        tag="log",
+    ),
+    Route(
+        method="GET",
+        path="/v1/history",
+        verb="read_history",
+        summary="Every transition in every queue, by message, as Arrow",
+        need=_EVERYTHING,
+        handler=history,
+        query=HistoryQuery,
+        replies=((ARROW_STREAM, None),),
+        errors=(BadInput,),
         tag="log",
     ),
     Route(

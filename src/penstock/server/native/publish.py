@@ -74,6 +74,8 @@ class PublishQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """``fsync`` or ``os``; a batch or a header may say it too."""
     batch_id: str | None = None
     """Of an Arrow batch, which has no other place for it."""
+    batch_ms: int | None = None
+    """How long the batch id of an Arrow batch is remembered."""
 
 
 async def publish(call: Call, query: PublishQuery, body: bytes) -> PublishReply:
@@ -83,27 +85,34 @@ async def publish(call: Call, query: PublishQuery, body: bytes) -> PublishReply:
     if media == BATCH_MSGPACK:
         batch = _BATCH.from_msgpack(body)
         durability = query.durability or batch.durability
-        return await _publish_batch(call, batch.messages, durability, batch.batch_id)
+        named = (batch.batch_id, batch.batch_ms)
+        return await _publish_batch(call, batch.messages, durability, *named)
     if media == BATCH_JSON:
         given = _JSON_BATCH.from_json(body)
         messages = [to_new_message(message) for message in given.messages]
         durability = query.durability or given.durability
-        return await _publish_batch(call, messages, durability, given.batch_id)
+        named = (given.batch_id, given.batch_ms)
+        return await _publish_batch(call, messages, durability, *named)
     if media == ARROW_STREAM:
         from penstock.wire.arrow import read_messages  # noqa: PLC0415  (an extra)
 
-        return await _publish_batch(call, read_messages(body), durability, query.batch_id)
+        named = (query.batch_id, query.batch_ms)
+        return await _publish_batch(call, read_messages(body), durability, *named)
     return await _publish_one(call, body, durability)
 
 
 async def _publish_batch(
-    call: Call, messages: Sequence[NewMessage], durability: Durability, batch_id: str | None
+    call: Call,
+    messages: Sequence[NewMessage],
+    durability: Durability,
+    batch_id: str | None,
+    batch_ms: int | None,
 ) -> PublishReply:
     trace = _trace(call.headers)
     if trace:
         messages = [_traced(message, trace) for message in messages]
     reply = await call.broker.publish_batch(
-        call.name, messages, durability=durability, batch_id=batch_id
+        call.name, messages, durability=durability, batch_id=batch_id, batch_ms=batch_ms
     )
     call.service.metrics.published(len(messages))
     return reply

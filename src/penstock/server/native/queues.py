@@ -8,13 +8,13 @@ import msgspec
 from msgspec import Struct
 
 from penstock.broker.queues import new_policy, to_start
-from penstock.errors import BadInput, BadPolicy, Conflict, QueueNotEmpty, UnknownQueue
+from penstock.errors import BadInput, BadPolicy, Conflict, QueueNotEmpty, TooLarge, UnknownQueue
 from penstock.model.delivery import QueueStats, RouteReply
 from penstock.model.queue import Backoff, QueueInfo, QueuePolicy, Start
 from penstock.server.call import Call
 from penstock.server.reading import Body
 from penstock.server.routing import ANY_NAME, Empty, Need, Route
-from penstock.wire.bodies import DryRunReply, QueueList, RouteBody
+from penstock.wire.bodies import AssignBody, DryRunReply, QueueList, RouteBody
 from penstock.wire.codecs import JSON
 
 __all__ = ["ROUTES"]
@@ -113,6 +113,13 @@ async def resume(call: Call, query: Empty, body: Empty) -> QueueInfo:  # noqa: A
 async def route(call: Call, query: Empty, body: RouteBody) -> RouteReply:  # noqa: ARG001
     """Catch the queue up by some entries of the log."""
     return await call.broker.route(call.name, body.limit)
+
+
+async def assign(call: Call, query: Empty, body: AssignBody) -> RouteReply:  # noqa: ARG001
+    """Give the queue what a router outside found for it."""
+    return await call.broker.assign(
+        call.name, filter=body.filter, start=body.start, end=body.end, offsets=body.offsets
+    )
 
 
 def _named(fields: dict[str, Any]) -> dict[str, Any]:
@@ -236,5 +243,17 @@ ROUTES: Final = (
         body=Body(RouteBody, required=False),
         replies=((JSON, RouteReply),),
         errors=(BadInput, UnknownQueue, Conflict),
+    ),
+    Route(
+        method="POST",
+        path=_PATH + "/assignments",
+        verb="assign",
+        summary="Catch a queue up by a stretch of the log, as a router outside found it",
+        need=_ADMIN,
+        handler=assign,
+        query=Empty,
+        body=Body(AssignBody),
+        replies=((JSON, RouteReply),),
+        errors=(BadInput, UnknownQueue, Conflict, TooLarge),
     ),
 )

@@ -5,7 +5,7 @@ looking at all of them, each commit also writes its ids under the minute their w
 
 A batch id stands for a whole batch and what was answered to it. Its messages have consecutive
 ids and offsets, but for replacements and duplicates among them, so its record is a few runs,
-mostly one.
+mostly one. Its window is the topic's, or one of its own, which then stands behind the runs.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ __all__ = ["Dedup", "FirstPublish"]
 _VALUE = struct.Struct("<QQq")
 _U16 = struct.Struct("<H")
 _AT = struct.Struct("<q")
+_MS = struct.Struct("<q")
 #: The first message id and offset of messages that follow one another, how many they are, and
 #: what was said of them.
 _RUN = struct.Struct("<QQIB")
@@ -77,12 +78,12 @@ class Dedup:
     def find_batch(
         self, tenant: str, topic: str, batch_id: str, now: int, window_ms: int
     ) -> tuple[Published, ...] | None:
-        """What was answered the first time, if that was inside the window."""
+        """What was answered the first time, if its window, or else the topic's, is open."""
         value = self._stage.get(batch_key(tenant, topic, batch_id))
         if value is None:
             return None
-        record = unseal(value, "batch id")
-        if _AT.unpack_from(record)[0] + window_ms <= now:
+        at, own_ms, runs = _batch(value)
+        if at + (window_ms if own_ms is None else own_ms) <= now:
             return None
         return tuple(
             Published(
@@ -91,7 +92,7 @@ class Dedup:
                 bool(said & _DUPLICATE),
                 bool(said & _REPLACED),
             )
-            for message_id, offset, count, said in _RUN.iter_unpack(record[_AT.size :])
+            for message_id, offset, count, said in _RUN.iter_unpack(runs)
             for index in range(count)
         )
 
@@ -103,12 +104,14 @@ class Dedup:
         messages: Sequence[Published],
         now: int,
         window_ms: int,
+        own_ms: int | None,
     ) -> None:
-        """Remember what a batch became."""
+        """Remember what a batch became, for as long as it says or else the topic."""
         key = batch_key(tenant, topic, batch_id)
-        runs = _runs(messages)
-        self._stage.put(key, seal(_AT.pack(now) + b"".join(_RUN.pack(*run) for run in runs)))
-        self._schedule(key, now + window_ms)
+        runs = b"".join(_RUN.pack(*run) for run in _runs(messages))
+        own = b"" if own_ms is None else _MS.pack(own_ms)
+        self._stage.put(key, seal(_AT.pack(now) + runs + own))
+        self._schedule(key, now + (window_ms if own_ms is None else own_ms))
         self._serial = max(self._serial, messages[-1].offset)
 
     def write_to(self, stage: Stage) -> None:
@@ -146,9 +149,11 @@ class Dedup:
         value = self._stage.get(key)
         if value is None:
             return 0
-        at = _published_at(key, value)
-        tenant, _, topic = untangle(key, _KEY_PREFIX_BYTES)[0].decode().partition("/")
-        end = at + window_of(tenant, topic)
+        at, own_ms = _remembered(key, value)
+        if own_ms is None:
+            tenant, _, topic = untangle(key, _KEY_PREFIX_BYTES)[0].decode().partition("/")
+            own_ms = window_of(tenant, topic)
+        end = at + own_ms
         if end <= now:
             self._stage.delete(key)
             return 1
@@ -161,12 +166,22 @@ class Dedup:
         self._stage.mark(self)
 
 
-def _published_at(key: bytes, value: bytes) -> int:
+def _remembered(key: bytes, value: bytes) -> tuple[int, int | None]:
+    """Since when an id is remembered, and its own window, if it has one."""
     if is_batch_key(key):
-        at: int = _AT.unpack_from(unseal(value, "batch id"))[0]
-    else:
-        _, _, at = _VALUE.unpack(unseal(value, "idempotency id"))
-    return at
+        return _batch(value)[:2]
+    _, _, at = _VALUE.unpack(unseal(value, "idempotency id"))
+    return at, None
+
+
+def _batch(value: bytes) -> tuple[int, int | None, bytes]:
+    """When a batch was stored, its own window, if it has one, and its runs."""
+    record = unseal(value, "batch id")
+    at: int = _AT.unpack_from(record)[0]
+    runs = record[_AT.size :]
+    if len(runs) % _RUN.size == 0:
+        return at, None, runs
+    return at, _MS.unpack_from(runs, len(runs) - _MS.size)[0], runs[: -_MS.size]
 
 
 def _runs(messages: Sequence[Published]) -> list[tuple[int, int, int, int]]:

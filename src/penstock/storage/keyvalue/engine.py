@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.errors import BadName, Conflict, UnknownTopic
-from penstock.filters import Filter
+from penstock.filters import Filter, Selection
 from penstock.model.delivery import (
     Delivery,
     Ownership,
@@ -28,8 +28,10 @@ from penstock.model.limits import is_dead_letter
 from penstock.model.message import Durability, NewMessage, Offset, Published, PublishReply
 from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
+from penstock.storage.assignment import Assignment
 from penstock.storage.contract import Capabilities, Engine, EngineOptions, Listener, Outgoing
 from penstock.storage.keyvalue.adapters import Adapter
+from penstock.storage.keyvalue.assign import assign
 from penstock.storage.keyvalue.browse import peek
 from penstock.storage.keyvalue.claim import claim
 from penstock.storage.keyvalue.committer import Committer
@@ -195,11 +197,12 @@ class KeyValueEngine(ReadingVerbs, DocumentVerbs, Engine):
         messages: Sequence[NewMessage],
         durability: Durability = "fsync",
         batch_id: str | None = None,
+        batch_ms: int | None = None,
     ) -> PublishReply:
         now = self._begin()
         try:
             plan = Plan(self._core, self._core.tenant(tenant), now)
-            repeated = batch_id is not None and plan.is_repeated(topic, batch_id)
+            repeated = batch_id is not None and plan.is_repeated(topic, batch_id, batch_ms)
             if not repeated:
                 plan.add(Outgoing(topic, messages))
             plan.check_depth()
@@ -270,6 +273,24 @@ class KeyValueEngine(ReadingVerbs, DocumentVerbs, Engine):
         return reply
 
     @changing
+    async def assign(
+        self,
+        tenant: str,
+        queue: str,
+        *,
+        filter: str,
+        start: Offset,
+        end: Offset,
+        offsets: Sequence[Offset],
+    ) -> RouteReply:
+        now = self._begin()
+        owner = self._core.tenant(tenant)
+        asked = Assignment(filter, start, end, offsets)
+        reply = assign(owner, owner.queue(queue), self._core.log, asked, now)
+        await self._committer.commit()
+        return reply
+
+    @changing
     async def join(self, tenant: str, queue: str, consumer: str) -> Ownership:
         now = self._begin()
         state = self._core.tenant(tenant).queue(queue)
@@ -295,7 +316,7 @@ class KeyValueEngine(ReadingVerbs, DocumentVerbs, Engine):
         tenant: str,
         queue: str,
         source: ReplaySource,
-        where: Filter | None,
+        where: Selection | None,
         limit: int,
         *,
         rate: int | None = None,

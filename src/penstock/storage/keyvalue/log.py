@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -44,10 +44,14 @@ SEGMENT_ENTRIES: Final = 65_536
 SEGMENT_AGE_MS: Final = 3600 * 1000
 #: Array counts are 16 bits; a commit with more messages is several log entries.
 _MAX_ENTRY: Final = 65_535
+#: Records that are passed one by one on the way to the next that is wanted.
+_MAX_PASSED: Final = 64
 
 _PAIR = struct.Struct(">QQ")
 _META = struct.Struct(">Qq")
-_TENANT = struct.Struct("<Qq")
+_TENANT = struct.Struct("<QqQ")
+#: A store that has removed nothing since it was written by an older Penstock.
+_OLD_TENANT = struct.Struct("<Qq")
 _U64 = struct.Struct("<Q")
 
 
@@ -65,7 +69,7 @@ class Segment:
 class TenantLog:
     """One tenant's part of the log."""
 
-    __slots__ = ("archived", "committed_end", "end", "keys", "name", "staged", "tail")
+    __slots__ = ("archived", "committed_end", "end", "keys", "name", "staged", "tail", "trimmed")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -75,6 +79,8 @@ class TenantLog:
         self.committed_end = 0
         #: The highest offset with a verified archived copy.
         self.archived = -1
+        #: After the last entry that retention has removed.
+        self.trimmed = 0
         #: Messages with their metadata that the next commit writes as one entry.
         self.staged: list[Logged] = []
         #: Everything that is not committed yet, in batches, in order of offset.
@@ -116,7 +122,11 @@ class Log:
             self.segments.append(Segment(int.from_bytes(key[-4:], "big"), start, started_at))
         for key, state in self._stage.prefix(TENANT_PREFIX):
             tenant = self.tenant(key[len(TENANT_PREFIX) :].decode())
-            tenant.end, tenant.archived = _TENANT.unpack(unseal(state, "tenant"))
+            value = unseal(state, "tenant")
+            if len(value) == _OLD_TENANT.size:
+                tenant.end, tenant.archived = _OLD_TENANT.unpack(value)
+            else:
+                tenant.end, tenant.archived, tenant.trimmed = _TENANT.unpack(value)
             tenant.committed_end = tenant.end
 
     def tenant(self, name: str) -> TenantLog:
@@ -187,7 +197,7 @@ class Log:
             self._write_tenant(tenant)
 
     def _write_tenant(self, tenant: TenantLog) -> None:
-        value = _TENANT.pack(tenant.end, tenant.archived)
+        value = _TENANT.pack(tenant.end, tenant.archived, tenant.trimmed)
         self._stage.put(tenant_key(tenant.name), seal(value))
 
     def _flush_all(self) -> None:
@@ -218,6 +228,12 @@ class Log:
         if staged:
             yield from tenant.uncommitted(start)
 
+    def records(self, tenant: TenantLog, start: int) -> Iterator[tuple[int, bytes]]:
+        """(first offset, value) of a tenant's records that may hold entries from ``start`` on."""
+        for index in range(max(0, self._segment_index(start)), len(self.segments)):
+            for _, value, first in self._records(tenant, index, start):
+                yield first, value
+
     def count_from(self, name: str, start: int) -> int:
         """How many entries, staged ones included, are at or above ``start``."""
         tenant = self.tenants.get(name)
@@ -241,13 +257,28 @@ class Log:
 
     def find(self, name: str, message_id: int) -> Logged | None:
         """The newest entry of a message of this tenant, committed or not."""
-        value = self._stage.get(replaced_key(message_id))
-        offset = message_id
-        if value is not None:
-            (offset,) = _U64.unpack(unseal(value, "replaced"))
-        found = self.at(name, offset)
+        found = self.at(name, self.newest(message_id))
         # An offset that a replacement was appended at is no message's id.
         return found if found is not None and found[0].id == message_id else None
+
+    def newest(self, message_id: int) -> int:
+        """The offset of a message's newest entry."""
+        value = self._stage.get(replaced_key(message_id))
+        if value is None:
+            return message_id
+        (offset,) = _U64.unpack(unseal(value, "replaced"))
+        return int(offset)
+
+    def pick(self, name: str, offsets: Sequence[int]) -> Iterator[Logged]:
+        """The committed entries at these offsets, which rise; those not there are left out."""
+        tenant = self.tenants.get(name)
+        position = 0
+        while tenant is not None and position < len(offsets):
+            index = self._segment_index(offsets[position])
+            end = bisect_left(offsets, self.segment_end(index), position + 1)
+            if index >= 0:
+                yield from self._pick_in(tenant, index, offsets[position:end])
+            position = end
 
     def at(self, name: str, offset: int) -> Logged | None:
         """The entry at one offset of this tenant."""
@@ -270,7 +301,60 @@ class Log:
         self._stage.put(replaced_key(message_id), seal(_U64.pack(offset)))
         self._stage.put(replacement_key(offset), seal(_U64.pack(message_id)))
 
+    def _pick_in(self, tenant: TenantLog, index: int, offsets: Sequence[int]) -> Iterator[Logged]:
+        """Entries of one segment. Only the records that may hold one of them are decoded."""
+        position = 0
+        while position < len(offsets):
+            record: tuple[bytes, bytes, int] | None = None
+            passed = 0
+            for key, value, first in self._records(tenant, index, offsets[position]):
+                end = bisect_left(offsets, first, position)
+                if record is not None and end > position:
+                    yield from self._pick_of(*record, offsets[position:end])
+                    position, passed = end, 0
+                record = key, value, first
+                passed += 1
+                if passed > _MAX_PASSED or position == len(offsets):
+                    break  # The next one is far away: it is looked for by its key.
+            else:
+                if record is not None:
+                    yield from self._pick_of(*record, offsets[position:])
+                return
+
+    def _pick_of(
+        self, key: bytes, value: bytes, first: int, offsets: Sequence[int]
+    ) -> Iterator[Logged]:
+        """Entries of one record, which begins with the offset ``first``."""
+        pairs = self._pairs_of(key, value)
+        low, floor = 0, first
+        for offset in offsets:
+            # Offsets rise by one at least: it is there, unless some are left out.
+            high = min(len(pairs), low + max(0, offset - floor))
+            if high == len(pairs) or (message := decode_metadata(*pairs[high])).offset != offset:
+                high = bisect_left(pairs, offset, low, high, key=_offset_of)
+                if high == len(pairs):
+                    return
+                message = decode_metadata(*pairs[high])
+            low, floor = high, message.offset
+            if floor == offset:
+                yield message, pairs[high][1]
+
     def _read_segment(self, tenant: TenantLog, index: int, start: int) -> Iterator[Logged]:
+        for key, value, first in self._records(tenant, index, start):
+            pairs = self._pairs_of(key, value)
+            # One commit's entry may be thousands of messages; those below are not decoded.
+            skipped = bisect_left(pairs, start, key=_offset_of) if first < start else 0
+            for message_id, metadata in islice(pairs, skipped, None):
+                message = decode_metadata(message_id, metadata)
+                if message.offset < first:
+                    raise StoreCorrupt("A log entry holds an offset below its own.")
+                if message.offset >= start:
+                    yield message, metadata
+
+    def _records(
+        self, tenant: TenantLog, index: int, start: int
+    ) -> Iterator[tuple[bytes, bytes, int]]:
+        """A segment's records from the one that holds ``start`` on, with their first offsets."""
         segment = self.segments[index]
         prefix = tenant.keys.prefix(segment.number)
         begin = prefix
@@ -281,16 +365,7 @@ class Log:
                 begin = key
                 break
         for key, value in self._stage.scan(begin, prefix_end(prefix)):
-            first = segment.start + unpack_var_u64(key, len(prefix))[0]
-            pairs = self._pairs_of(key, value)
-            # One commit's entry may be thousands of messages; those below are not decoded.
-            skipped = bisect_left(pairs, start, key=_offset_of) if first < start else 0
-            for message_id, metadata in islice(pairs, skipped, None):
-                message = decode_metadata(message_id, metadata)
-                if message.offset < first:
-                    raise StoreCorrupt("A log entry holds an offset below its own.")
-                if message.offset >= start:
-                    yield message, metadata
+            yield key, value, segment.start + unpack_var_u64(key, len(prefix))[0]
 
     def _pairs_of(self, key: bytes, value: bytes) -> list[tuple[int, bytes]]:
         """What a record holds. It never changes, and who reads one message often reads the next."""
@@ -331,8 +406,13 @@ class Log:
         segment, end = self.segments[index], self.segment_end(index)
         removed = 0
         for tenant in self.tenants.values():
+            last: list[tuple[int, bytes]] = []
             for _, value in self._stage.prefix(tenant.keys.prefix(segment.number)):
-                removed += len(list(read_log_value(value)))
+                last = list(read_log_value(value))
+                removed += len(last)
+            if last:
+                tenant.trimmed = max(tenant.trimmed, _offset_of(last[-1]) + 1)
+                self._write_tenant(tenant)
         self._stage.remove_range(*segment_range(segment.number))
         self._stage.delete(segment_meta_key(segment.number))
         for key_of in (payload_key, replaced_key, replacement_key):

@@ -8,17 +8,26 @@ wherever it happened (X1). The message id stands beside them in every record.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, TypeAlias
 
 from penstock.errors import StoreCorrupt
 from penstock.model.checksum import checksum
 from penstock.model.message import NO_HEADERS, HeaderValue, Message, MessageId, Offset
 
-__all__ = ["decode_metadata", "encode_metadata", "expires_at_of"]
+__all__ = [
+    "HEAD_FORMAT",
+    "VERSION",
+    "Tail",
+    "decode_metadata",
+    "decode_tail",
+    "encode_metadata",
+    "expires_at_of",
+]
 
-_VERSION: Final = 1
-# version, offset, published_at, deliver_at, expires_at, priority, size, checksum, flags
-_HEAD = struct.Struct("<BQqqqBIIB")
+VERSION: Final = 1
+#: version, offset, published_at, deliver_at, expires_at, priority, size, checksum, flags
+HEAD_FORMAT: Final = "BQqqqBIIB"
+_HEAD = struct.Struct("<" + HEAD_FORMAT)
 _U16 = struct.Struct("<H")
 _SUM = struct.Struct("<I")
 _INT = struct.Struct("<Bq")
@@ -39,6 +48,9 @@ _TRUE = bytes((_BOOLEAN, 1))
 _FALSE = bytes((_BOOLEAN, 0))
 _NO_HEADERS = _U16.pack(0)
 
+#: Topic, partition key, key, content type, headers.
+Tail: TypeAlias = tuple[str, str | None, str | None, str | None, dict[str, HeaderValue]]
+
 #: What follows the head for a message with nothing but a topic, by topic.
 _PLAIN_TAILS: dict[str, bytes] = {}
 _MAX_PLAIN_TAILS: Final = 4_096
@@ -57,7 +69,7 @@ def encode_metadata(message: Message) -> bytes:
     expires_at = message.expires_at
     body = (
         _HEAD.pack(
-            _VERSION,
+            VERSION,
             message.offset,
             message.published_at,
             message.deliver_at,
@@ -104,7 +116,7 @@ def _encode_tail(message: Message) -> tuple[int, bytes]:
 
 def decode_metadata(message_id: int, encoded: bytes) -> Message:
     """Decode what ``encode_metadata`` wrote, checking its checksum."""
-    if len(encoded) < _HEAD.size + _SUM.size or encoded[0] != _VERSION:
+    if len(encoded) < _HEAD.size + _SUM.size or encoded[0] != VERSION:
         raise StoreCorrupt(f"The metadata of message {message_id} has an unknown shape.")
     found = checksum(encoded[:-4], message_id)
     if found != _SUM.unpack_from(encoded, len(encoded) - 4)[0]:
@@ -112,17 +124,7 @@ def decode_metadata(message_id: int, encoded: bytes) -> Message:
     _, offset, published_at, deliver_at, expires_at, priority, size, payload_sum, flags = (
         _HEAD.unpack_from(encoded)
     )
-    position = _HEAD.size
-    topic, position = _text(encoded, position)
-    partition_key = key = content_type = None
-    if flags & _HAS_PARTITION_KEY:
-        partition_key, position = _text(encoded, position)
-    if flags & _HAS_KEY:
-        key, position = _text(encoded, position)
-    if flags & _HAS_CONTENT_TYPE:
-        content_type, position = _text(encoded, position)
-    (count,) = _U16.unpack_from(encoded, position)
-    headers = _decode_headers(encoded, position + 2, count) if count else NO_HEADERS
+    topic, partition_key, key, content_type, headers = decode_tail(encoded, _HEAD.size, flags)
     return Message(
         MessageId(message_id),
         Offset(offset),
@@ -138,6 +140,21 @@ def decode_metadata(message_id: int, encoded: bytes) -> Message:
         content_type,
         headers,
     )
+
+
+def decode_tail(encoded: bytes, position: int, flags: int) -> Tail:
+    """What follows the head, which is ``position`` bytes long."""
+    topic, position = _text(encoded, position)
+    partition_key = key = content_type = None
+    if flags & _HAS_PARTITION_KEY:
+        partition_key, position = _text(encoded, position)
+    if flags & _HAS_KEY:
+        key, position = _text(encoded, position)
+    if flags & _HAS_CONTENT_TYPE:
+        content_type, position = _text(encoded, position)
+    (count,) = _U16.unpack_from(encoded, position)
+    headers = _decode_headers(encoded, position + 2, count) if count else NO_HEADERS
+    return topic, partition_key, key, content_type, headers
 
 
 def expires_at_of(encoded: bytes) -> int | None:

@@ -80,8 +80,8 @@ class Plan:
         #: Keys that this plan has decided about; None: its message is in no queue any more.
         self._keys: dict[tuple[str, str], _Item | None] = {}
         self._created: dict[str, Queue] = {}
-        #: The topic and id of the batch, where it has one and is new.
-        self._batch: tuple[str, str] | None = None
+        #: The topic, id and own window of the batch, where it has an id that is to be remembered.
+        self._batch: tuple[str, str, int | None] | None = None
 
     # -- planning ----------------------------------------------------------------------
 
@@ -137,17 +137,16 @@ class Plan:
             if new.id is not None and policy.dedup_window_ms:
                 self._ids[topic, new.id] = FirstPublish(message.id, message.offset, now)
 
-    def is_repeated(self, topic: str, batch_id: str) -> bool:
+    def is_repeated(self, topic: str, batch_id: str, batch_ms: int | None) -> bool:
         """Whether the batch was stored before; then its replies are those of before."""
         window_ms = self._tenant.topic(topic).dedup_window_ms
-        if not window_ms:
-            return False
         dedup = self._core.dedup
         before = dedup.find_batch(self._tenant.name, topic, batch_id, self._now, window_ms)
         if before is not None:
             self._replies += before
             return True
-        self._batch = (topic, batch_id)
+        if window_ms or batch_ms:
+            self._batch = (topic, batch_id, batch_ms)
         return False
 
     def check_depth(self, settled: Queue | None = None, leaving: int = 0) -> None:
@@ -289,10 +288,10 @@ class Plan:
             window_ms = self._tenant.topic(topic).dedup_window_ms
             self._core.dedup.remember(self._tenant.name, topic, idempotency_id, first, window_ms)
         if self._batch is not None:
-            topic, batch_id = self._batch
+            topic, batch_id, own_ms = self._batch
             window_ms = self._tenant.topic(topic).dedup_window_ms
             self._core.dedup.remember_batch(
-                self._tenant.name, topic, batch_id, self._replies, self._now, window_ms
+                self._tenant.name, topic, batch_id, self._replies, self._now, window_ms, own_ms
             )
         return tuple(self._replies)
 

@@ -6,7 +6,10 @@ back by a crash. Peek has a room of its own, ``browse``; the numbers come from `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.errors import UnknownMessage
+from penstock.model.columns import LogColumns
 from penstock.model.delivery import (
     Event,
     LogEntry,
@@ -15,14 +18,18 @@ from penstock.model.delivery import (
     QueueStats,
     Result,
 )
+from penstock.model.limits import DLQ_SUFFIX
 from penstock.model.message import MessageId, Offset
+from penstock.model.reports import HistoryEntry, HistoryPage
 from penstock.storage.keyvalue.browse import snapshots_of
 from penstock.storage.keyvalue.claim import read_payload
+from penstock.storage.keyvalue.columns import read_columns, read_payloads
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.guarded import Guarded, reading
+from penstock.storage.keyvalue.histories import Published, histories_in, history_in
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import Logged
-from penstock.storage.keyvalue.stats import history_in, queue_stats
+from penstock.storage.keyvalue.stats import queue_stats
 
 __all__ = ["ReadingVerbs", "next_due"]
 
@@ -76,9 +83,29 @@ class ReadingVerbs(Guarded):
         return LogPage(tuple(entries), next_offset)
 
     @reading
+    async def read_log_columns(self, tenant: str, start: Offset, limit: int) -> LogColumns:
+        self._begin()
+        return read_columns(self._core.log, tenant, start, limit)
+
+    @reading
+    async def read_payloads(
+        self, tenant: str, offsets: Sequence[int], sizes: Sequence[int], checksums: Sequence[int]
+    ) -> Sequence[bytes | memoryview] | None:
+        self._begin()
+        del sizes  # A payload is a value here.
+        return read_payloads(self._core.log, self._core.stage, tenant, offsets, checksums)
+
+    @reading
     async def log_end(self, tenant: str) -> Offset:
         self._begin()
         return Offset(self._core.log.tenant(tenant).committed_end)
+
+    @reading
+    async def log_trimmed(self, tenant: str) -> Offset:
+        self._begin()
+        trimmed = self._core.log.tenant(tenant).trimmed
+        await self._committer.settled()
+        return Offset(trimmed)
 
     @reading
     async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
@@ -117,6 +144,36 @@ class ReadingVerbs(Guarded):
         events.sort(key=lambda event: event.at)
         await self._committer.settled()
         return tuple(events)
+
+    @reading
+    async def read_history(
+        self, tenant: str, start: Offset, limit: int, queue: str | None = None
+    ) -> HistoryPage:
+        self._begin()
+        owner = self._core.tenant(tenant)
+        if queue is not None:
+            owner.queue(queue)
+        columns = read_columns(self._core.log, tenant, start, limit)
+        messages = Published(columns)
+        events: dict[int, list[Event]] = {message_id: [] for message_id in messages.ids}
+        home = None if queue is None else queue.removesuffix(DLQ_SUFFIX)
+        for name in sorted(owner.queues):
+            place = owner.queues.get(name)
+            if place is None or home not in (None, name):
+                continue
+            for message_id, life in histories_in(place, messages):
+                events[message_id] += life
+            await self._next_slice()
+        for life in events.values():
+            life.sort(key=lambda event: event.at)
+        await self._committer.settled()
+        found = (
+            HistoryEntry(MessageId(message_id), event)
+            for message_id, life in events.items()
+            for event in life
+            if queue in (None, event.queue)
+        )
+        return HistoryPage(tuple(found), columns.next_offset)
 
     @reading
     async def stats(self, tenant: str, queue: str) -> QueueStats:

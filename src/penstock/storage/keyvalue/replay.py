@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from penstock.errors import Conflict
-from penstock.filters import Filter
+from penstock.filters import Filter, Selection
 from penstock.model.delivery import ReplayReply, ReplaySource, Snapshot
 from penstock.model.message import Message
 from penstock.model.states import LIVE, State
@@ -37,7 +37,7 @@ class Replay:
         queue: Queue,
         log: Log,
         source: ReplaySource,
-        where: Filter | None,
+        where: Selection | None,
         limit: int,
         *,
         rate: int | None,

@@ -18,9 +18,10 @@ from penstock.storage.keyvalue.metadata import encode_metadata
 from penstock.storage.keyvalue.moves import assign
 from penstock.storage.keyvalue.open_keys import OpenKey
 from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.records import Logged
 from penstock.storage.keyvalue.tenant import Tenant
 
-__all__ = ["route", "start_cursor"]
+__all__ = ["join_open_key", "route", "start_cursor", "taken"]
 
 
 def start_cursor(log: Log, tenant: Tenant, start: Start) -> int | None:
@@ -45,12 +46,16 @@ def route(tenant: Tenant, queue: Queue, log: Log, limit: int, now: int) -> Route
     if queue.cursor is None:
         return RouteReply(0, 0, None)
     scanned = assigned = 0
-    for message, metadata in log.read(tenant.name, queue.cursor, staged=True):
+    for entry in log.read(tenant.name, queue.cursor, staged=True):
         if scanned == limit:
             break
+        found = taken(tenant, queue, log, entry)
+        if found is not None:
+            assign(queue, *found, now)
+            join_open_key(tenant, queue, found[0])
+            assigned += 1
         scanned += 1
-        queue.cursor = message.offset + 1
-        assigned += _route_one(tenant, queue, log, message, metadata, now)
+        queue.cursor = entry[0].offset + 1
     else:
         queue.cursor = None
         tenant.reindex(queue)
@@ -58,27 +63,25 @@ def route(tenant: Tenant, queue: Queue, log: Log, limit: int, now: int) -> Route
     return RouteReply(scanned, assigned, None if queue.cursor is None else Offset(queue.cursor))
 
 
-def _route_one(
-    tenant: Tenant, queue: Queue, log: Log, message: Message, metadata: bytes, now: int
-) -> bool:
+def taken(tenant: Tenant, queue: Queue, log: Log, entry: Logged) -> Logged | None:
+    """What the queue takes of an entry: the message as it is now; None if it is not for it."""
+    message = entry[0]
     if message.key is not None:
-        newest = log.find(tenant.name, message.id)
-        if newest is None:
-            return False
-        if newest[0].is_replacement and any(snapshots_of(queue, newest[0])):
-            return False
-        message, metadata = newest[0], encode_metadata(newest[0])
-    if not queue.filter.matches(message):
-        return False
-    assign(queue, message, metadata, now)
-    if message.key is not None:
-        _join_open_key(tenant, queue, message)
-    return True
+        if log.newest(message.id) != message.offset:
+            newest = log.find(tenant.name, message.id)
+            if newest is None:
+                return None
+            message = newest[0]
+            entry = message, encode_metadata(message)
+        if message.is_replacement and any(snapshots_of(queue, message)):
+            return None
+    return entry if queue.filter.matches(message) else None
 
 
-def _join_open_key(tenant: Tenant, queue: Queue, message: Message) -> None:
-    """The key's message waits in one more queue; replacing it has to reach that too."""
-    assert message.key is not None
+def join_open_key(tenant: Tenant, queue: Queue, message: Message) -> None:
+    """If it has a key: its message waits in one more queue, which replacing it has to reach."""
+    if message.key is None:
+        return
     key = open_key(tenant.name, message.topic, message.key)
     value = queue.stage.get(key)
     if value is None:

@@ -134,6 +134,10 @@ class Stage:
             return self._adapter.get_many(keys)
         return [self.get(key) for key in keys]
 
+    def values(self, start: bytes, end: bytes) -> list[bytes]:
+        """The values with start <= key < end, as the last commit left them."""
+        return self._adapter.values(start, end)
+
     def prefix(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Every pair whose key begins with ``prefix``, in order."""
         return self.scan(prefix, prefix_end(prefix))

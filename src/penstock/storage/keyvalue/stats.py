@@ -1,28 +1,18 @@
-"""Stats and history: a queue in numbers (Q2), and the life of a message."""
+"""Stats: a queue in numbers (Q2)."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final
 
-from penstock.model.delivery import Attempt, Event, PartitionStats, QueueStats
-from penstock.model.message import Message, Offset
-from penstock.model.states import State, Transition
-from penstock.storage.keyvalue.browse import snapshots_of
+from penstock.model.delivery import PartitionStats, QueueStats
+from penstock.model.message import Offset
 from penstock.storage.keyvalue.keys import EXPONENT_SHIFT, LANE_SPAN, LANES, message_id_of
 from penstock.storage.keyvalue.log import Log
 from penstock.storage.keyvalue.queue import Queue
-from penstock.storage.keyvalue.records import decode_attempts
 from penstock.storage.keyvalue.tenant import Tenant
-from penstock.storage.keyvalue.trail import Mark
 
-__all__ = ["history_in", "queue_stats"]
-
-#: What ends a grant and is kept in the trail.
-_ENDINGS: Final = frozenset(
-    {Transition.ACK, Transition.NACK, Transition.RELEASE, Transition.LAPSE, Transition.REJECT}
-)
+__all__ = ["queue_stats"]
 
 
 def queue_stats(queue: Queue, tenant: Tenant, log: Log, now: int) -> QueueStats:
@@ -105,57 +95,3 @@ def _partition_stats(queue: Queue) -> Iterator[PartitionStats]:
             len(partition.in_flight),
             Offset(partitions.first_unsettled(partition) - 1),
         )
-
-
-def history_in(queue: Queue, message: Message) -> Iterator[Event]:
-    """Every transition of one message in one queue that is still on record, in order."""
-    places = list(snapshots_of(queue, message))
-    if not places:
-        return
-    delayed = message.deliver_at > message.published_at
-    yield Event(
-        at=message.published_at,
-        queue=queue.name,
-        transition=Transition.PUBLISH,
-        state=State.DELAYED if delayed else State.AVAILABLE,
-    )
-    attempts = queue.stage.get(queue.keys.attempts + message.id.to_bytes(8, "big"))
-    yield from _interleave(queue.name, decode_attempts(attempts), queue.trail(message.id).marks)
-    if places[0].state is State.DONE and places[0].at is not None:
-        yield Event(
-            at=places[0].at, queue=places[0].queue, transition=Transition.ACK, state=State.DONE
-        )
-
-
-def _interleave(queue: str, attempts: list[Attempt], marks: tuple[Mark, ...]) -> Iterator[Event]:
-    """Grants and marks by time; what ended a grant comes between it and the next."""
-    position = 0
-    held = False
-    for attempt in attempts:
-        while position < len(marks) and marks[position].at <= attempt.claimed_at:
-            ends = marks[position].transition in _ENDINGS
-            if ends and not held:
-                break
-            held = held and not ends
-            yield _event(queue, marks[position])
-            position += 1
-        yield Event(
-            at=attempt.claimed_at,
-            queue=queue,
-            transition=Transition.CLAIM,
-            state=State.IN_FLIGHT,
-            consumer=attempt.consumer,
-        )
-        held = True
-    for mark in marks[position:]:
-        yield _event(queue, mark)
-
-
-def _event(queue: str, mark: Mark) -> Event:
-    return Event(
-        at=mark.at,
-        queue=queue,
-        transition=mark.transition,
-        state=mark.state,
-        error=mark.error,
-    )

@@ -192,7 +192,7 @@ def _queue(tenant: str, row: Row) -> Queue:
         filter_version=filter_version,
         created_at=created_at,
         cursor=None if cursor is None else Offset(cursor),
-        joining=joining is not None,
+        joining=cursor is not None and joining is not None,
         dead_paused=bool(dead_paused),
     )
 

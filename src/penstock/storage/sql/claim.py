@@ -4,24 +4,29 @@ Claims of one queue that come at the same time on this server are served by one 
 the order in which they came. It locks the first runs of the queue and passes by those that
 another server has locked; if it finds nothing but locked ones it waits for the first of them, so
 that nobody is told that a queue is empty which is not (C5).
+
+Where nobody else claims there is nothing to lock: the first runs are read as they are, and handed
+out by one statement that checks that they still are (``Core.at_once``). If they are not, another
+server claims from the queue too, and it is left to transactions for a while.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from penstock.model.delivery import Delivery
-from penstock.model.message import MessageId
 from penstock.model.states import Transition
 from penstock.storage.sql import moves, partitions
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.floors import raise_floor
+from penstock.storage.sql.database import Moved, NotAtOnce
+from penstock.storage.sql.floors import NO_FLOORS, floors_of, raise_floors
 from penstock.storage.sql.granting import Claim, Granted, deliver, lease_of, look_at_clock
 from penstock.storage.sql.lanes import Call
 from penstock.storage.sql.phases import Phase
-from penstock.storage.sql.runs import Run, in_order
+from penstock.storage.sql.runs import Run, in_order, segment_of
 from penstock.storage.sql.work import Work
 
 __all__ = ["claim"]
@@ -31,8 +36,13 @@ __all__ = ["claim"]
 _MAX_TIMERS: Final = 500
 #: The most runs that are locked to serve the claims of one transaction.
 _MAX_HEADS: Final = 4_000
+#: How long a queue is left to transactions after another server was met there.
+_SHARED_MS: Final = 5_000
 #: How often a claim that found only locked runs waits for the first of them.
 _WAITS: Final = 3
+
+#: A run, and members of it that follow each other in claim order.
+_Stretch: TypeAlias = tuple[Run, Sequence[int]]
 
 _OWN: Final = (Phase.FRESH, Phase.RETURNED)
 _DEAD: Final = (Phase.DEAD_RETURNED,)
@@ -47,7 +57,7 @@ async def claim(
     asked = [call.asked for call in calls]
     known = (await core.catalog.tenant(tenant)).queues.get(name)
     if known is not None and not known.ordered:
-        await raise_floor(core, known.number)
+        await raise_floors(core, known.number)
 
     async def act(work: Work) -> list[list[Delivery]]:
         queue, dead = work.tenant.find(name)
@@ -62,8 +72,27 @@ async def claim(
             return [[] for _ in asked]
         return await _claim_in_order(core, work, queue, asked, dead=dead)
 
-    for call, deliveries in zip(calls, await core.transact(tenant, act), strict=True):
+    if known is not None and not known.ordered and not _is_shared(core, known):
+        try:
+            granted = await core.at_once(tenant, act)
+        except Moved:
+            core.shared[known.number] = core.clock.now() + _SHARED_MS
+            granted = await core.transact(tenant, act)
+        except NotAtOnce:
+            granted = await core.transact(tenant, act)
+    else:
+        granted = await core.transact(tenant, act)
+    for call, deliveries in zip(calls, granted, strict=True):
         call.answer(deliveries)
+
+
+def _is_shared(core: Core, queue: Queue) -> bool:
+    """Whether other servers were seen to claim from it, not long ago."""
+    until = core.shared.get(queue.number)
+    if until is not None and until <= core.clock.now():
+        del core.shared[queue.number]
+        return False
+    return until is not None
 
 
 async def _let_time_pass(core: Core, work: Work, queue: Queue, *, dead: bool) -> None:
@@ -71,6 +100,8 @@ async def _let_time_pass(core: Core, work: Work, queue: Queue, *, dead: bool) ->
     side = (queue.number, dead)
     if not core.timers.is_due(side, work.now):
         return
+    if work.at_once:
+        raise NotAtOnce
     phases = [int(p) for p in (_DEAD_TIMED if dead else _TIMED)]
     rows = await work.session.fetch(
         "due_runs", queue=queue.number, phases=phases, now=work.now, most=_MAX_TIMERS
@@ -88,21 +119,17 @@ async def _claim_in_order(
 ) -> list[list[Delivery]]:
     taken = await _take(core, work, queue, sum(one.limit for one in asked), dead=dead)
     granted: list[list[Granted]] = []
-    start = 0
     for one in asked:
-        part = taken[start : start + one.limit]
-        start += len(part)
+        part, taken = _first(taken, one.limit)
         deadline = work.now + lease_of(queue.policy, one.lease_ms)
         granted.append(_grant(core, work, part, one.consumer, deadline))
     return await deliver(core, work, queue, granted, dead=dead)
 
 
-async def _take(
-    core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool
-) -> list[tuple[int, MessageId, Run, int]]:
+async def _take(core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool) -> list[_Stretch]:
     """Lock the first deliveries, in order; those past their time expire on the way."""
     phases = [int(p) for p in (_DEAD if dead else _OWN)]
-    floors = [0] if dead else [core.floors.get(queue.number, (0, 0))[0], 0]
+    floors = () if dead else floors_of(core, queue.number)
     side = (queue.number, dead)
     most = min(core.run_hints.get(side, 2), wanted + 1)
     waits = 0
@@ -111,26 +138,43 @@ async def _take(
         runs = work.hold_all(rows)
         look_at_clock(core, work)
         expired = [] if dead else [run for run in runs if moves.is_expired(run.life, work.now)]
+        if expired and work.at_once:
+            raise NotAtOnce
         if expired:
             for run in expired:
                 moves.expire(work, run, run.members, Transition.EXPIRE)
             await work.write()
             continue
         if not runs:
-            if waits == _WAITS or not await _wait_for_first(work, queue, phases):
+            if work.at_once or waits == _WAITS:
+                return []
+            if not await _wait_for_first(work, queue, phases, floors):
                 return []
             waits += 1
             continue
-        found = in_order(runs, wanted)
         bound = _bound(runs, phases, most)
-        if bound is not None:
-            found = [item for item in found if item[:2] <= bound]
-        if len(found) >= wanted or bound is None or most >= _MAX_HEADS:
-            used = {id(run) for _, _, run, _ in found[:wanted]}
-            core.run_hints[side] = len(used) + 1
-            return found[:wanted]
+        found, _ = _first(_before(in_order(runs, wanted), bound), wanted)
+        enough = sum(len(members) for _, members in found) == wanted
+        if enough or bound is None or most >= _MAX_HEADS:
+            core.run_hints[side] = len({id(run) for run, _ in found}) + 1
+            return found
         work.let_go(runs)
         most *= 4
+
+
+def _first(stretches: Sequence[_Stretch], limit: int) -> tuple[list[_Stretch], list[_Stretch]]:
+    """The first ``limit`` deliveries, and the rest."""
+    part: list[_Stretch] = []
+    for position, (run, members) in enumerate(stretches):
+        if len(members) >= limit:
+            rest = [(run, members[limit:])] if len(members) > limit else []
+            if limit:
+                part.append((run, members[:limit]))
+                return part, [*rest, *stretches[position + 1 :]]
+            return part, list(stretches[position:])
+        part.append((run, members))
+        limit -= len(members)
+    return part, []
 
 
 def _bound(runs: Sequence[Run], phases: Sequence[int], most: int) -> tuple[int, int] | None:
@@ -144,34 +188,45 @@ def _bound(runs: Sequence[Run], phases: Sequence[int], most: int) -> tuple[int, 
     return min(ends, default=None)
 
 
-async def _wait_for_first(work: Work, queue: Queue, phases: Sequence[int]) -> bool:
+def _before(stretches: list[_Stretch], bound: tuple[int, int] | None) -> list[_Stretch]:
+    """What is not behind the bound: a part of the stretch that it lies in, and all before that."""
+    if bound is None:
+        return stretches
+    rank, (segment, last) = bound[0], segment_of(bound[1])
+    kept: list[_Stretch] = []
+    for run, members in stretches:
+        if (run.rank, run.segment) < (rank, segment):
+            kept.append((run, members))
+        elif (run.rank, run.segment) == (rank, segment) and members[0] <= last:
+            kept.append((run, members[: bisect_right(members, last)]))
+    return kept
+
+
+async def _wait_for_first(
+    work: Work, queue: Queue, phases: Sequence[int], floors: Sequence[int]
+) -> bool:
     """Wait for whoever has locked what is there; whether there was anything."""
     for phase in phases:
-        if await work.session.fetch("first_run", queue=queue.number, phase=phase):
-            await work.session.fetch("wait_for_first_run", queue=queue.number, phase=phase)
+        begin = (floors if phase == Phase.FRESH else ()) or NO_FLOORS
+        if await work.session.fetch("first_run", queue=queue.number, phase=phase, floors=begin):
+            await work.session.fetch(
+                "wait_for_first_run", queue=queue.number, phase=phase, floors=begin
+            )
             return True
     return False
 
 
 def _grant(
-    core: Core,
-    work: Work,
-    taken: Sequence[tuple[int, MessageId, Run, int]],
-    consumer: str,
-    deadline: int,
+    core: Core, work: Work, taken: Sequence[_Stretch], consumer: str, deadline: int
 ) -> list[Granted]:
     """Hand out to one consumer: one claim a run that they come from."""
     by_run: dict[int, tuple[Run, list[int]]] = {}
-    for _, _, run, index in taken:
-        known = by_run.get(id(run))
-        if known is None:
-            by_run[id(run)] = (run, [index])
-        else:
-            known[1].append(index)
+    for run, members in taken:
+        by_run.setdefault(id(run), (run, []))[1].extend(members)
     lives = {
         key: moves.grant(
             work, run, members, consumer, deadline, core.leases.next(work.now, run.life.lease)
         )
         for key, (run, members) in by_run.items()
     }
-    return [Granted(message, rank, lives[id(run)]) for rank, message, run, _ in taken]
+    return [Granted(run.segment, members, run.rank, lives[id(run)]) for run, members in taken]

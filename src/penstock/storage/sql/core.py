@@ -1,8 +1,9 @@
 """Core: what every room of the engine stands on, and how a transaction is made.
 
-``transact`` is the one way to change anything: it runs a function in a transaction, over and
-over as long as the database asks for that (bounded, and counted) or the catalog turns out to be
-an older version, and tells the listener when it is committed.
+``transact`` is the way to change anything: it runs a function in a transaction, over and over as
+long as the database asks for that (bounded, and counted) or the catalog turns out to be an older
+version, and tells the listener when it is committed. ``at_once`` is a short cut that may turn out
+to lead nowhere.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.errors import (
     CommitFailed,
@@ -24,11 +25,24 @@ from penstock.errors import (
 from penstock.model.clock import Clock
 from penstock.storage.contract import EngineOptions, Listener
 from penstock.storage.sql.catalog import Catalog, Tenant
-from penstock.storage.sql.database import Again, Database, Lost, Session, Stable
+from penstock.storage.sql.database import (
+    Again,
+    Database,
+    Lost,
+    Moved,
+    NotAtOnce,
+    Session,
+    Stable,
+    Stale,
+)
 from penstock.storage.sql.leases import Leases
+from penstock.storage.sql.seats import Seats
 from penstock.storage.sql.segments import Segments
 from penstock.storage.sql.timers import Timers
 from penstock.storage.sql.work import Work
+
+if TYPE_CHECKING:
+    from penstock.storage.sql.sweep import Memory
 
 __all__ = ["Core"]
 
@@ -53,8 +67,12 @@ class Core:
         self.leases = Leases(0)
         #: By queue number and side, how many runs the last claim needed, and one more.
         self.run_hints: dict[tuple[int, bool], int] = {}
-        #: By queue number, its floor (see ``floors``), and when that was read.
-        self.floors: dict[int, tuple[int, int]] = {}
+        #: By queue number, its floors (see ``floors``), and when they were read.
+        self.floors: dict[int, tuple[tuple[int, ...], int]] = {}
+        #: Runs in flight, as this server wrote them.
+        self.seats = Seats()
+        #: By queue number, until when claims are left to transactions, since others claim too.
+        self.shared: dict[int, int] = {}
         self.listener = Listener()
         #: Called with the queues that a commit made ready, to tell other servers.
         self.spread: Callable[[set[int]], None] = _nobody
@@ -62,6 +80,8 @@ class Core:
         self.repeated: dict[str, int] = {"conflict": 0, "connection": 0, "catalog": 0}
         #: By tenant, for publishes to queues with a max_depth: one counts what another brought.
         self.bounded: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        #: What the sweep remembers from one time to the next; None: it was never made.
+        self.sweeping: Memory | None = None
         #: How many transactions were committed.
         self.commits = 0
         self.closed = False
@@ -76,6 +96,7 @@ class Core:
         self.segments.clear()
         self.timers.forget()
         self.floors.clear()
+        self.seats.clear()
         self._settled = 0
 
     def check_open(self) -> None:
@@ -89,11 +110,13 @@ class Core:
         act: Callable[[Work], Awaitable[T]],
         *,
         publishing: bool = False,
+        at_once: bool = False,
         session: Callable[[], AbstractAsyncContextManager[Session]] | None = None,
     ) -> T:
         """Run ``act`` in a transaction of the tenant, and write what it did.
 
-        ``act`` may run several times, so it keeps what it learns to itself until it returns.
+        ``act`` may run several times, so it keeps what it learns to itself until it returns. With
+        ``at_once`` it writes once, and if it reads nothing before, that is the transaction.
         """
         self.check_open()
         opened = self.database.transaction if session is None else session
@@ -103,7 +126,7 @@ class Core:
             began = time.perf_counter()
             try:
                 async with opened() as open_session:
-                    work = Work(open_session, known, self.clock.now())
+                    work = Work(open_session, known, self.clock.now(), at_once=at_once)
                     if publishing:
                         await open_session.publishing()
                     try:
@@ -114,8 +137,8 @@ class Core:
                         await self._check_version(open_session, known, work.raised)
                         raise
                     if version != known.version + work.raised:
-                        raise _StaleCatalog
-            except _StaleCatalog:
+                        raise Stale
+            except Stale:
                 self._count("catalog")
                 await self.catalog.reload(tenant)
                 continue
@@ -127,6 +150,32 @@ class Core:
                 continue
             await self._committed(work, time.perf_counter() - began)
             return result
+
+    async def at_once(self, tenant: str, act: Callable[[Work], Awaitable[T]]) -> T:
+        """Run ``act`` without a transaction: it reads, and one statement checks and writes.
+
+        Raises ``NotAtOnce`` if that cannot be, for whatever reason; nothing is done then, and
+        ``transact`` will say what is wrong, if anything is.
+        """
+        self.check_open()
+        known = await self.catalog.tenant(tenant)
+        began = time.perf_counter()
+        try:
+            async with self.database.at_once() as session:
+                work = Work(session, known, self.clock.now(), at_once=True)
+                result = await act(work)
+                await work.write()
+        except Moved:
+            self._count("conflict")
+            raise
+        except Lost as error:
+            if error.committing:
+                await self._recover(error, 1)
+            raise NotAtOnce from error
+        except (Again, Stale, PenstockError) as error:
+            raise NotAtOnce from error
+        await self._committed(work, time.perf_counter() - began)
+        return result
 
     async def read(self, tenant: str, look: Callable[[Session, Tenant], Awaitable[T]]) -> T:
         """Run ``look``, which changes nothing, with the tenant as it is now."""
@@ -180,7 +229,7 @@ class Core:
     async def _check_version(self, session: Session, known: Tenant, raised: int) -> None:
         rows = await session.fetch("find_tenant", name=known.name)
         if not rows or rows[0][1] != known.version + raised:
-            raise _StaleCatalog
+            raise Stale
 
     async def _recover(self, error: Again | Lost | StoreBusy, tries: int) -> None:
         """Wait a moment before the next try, or give up with an error that says what to do."""
@@ -213,6 +262,7 @@ class Core:
             # The call has succeeded, whatever becomes of the telling.
             with suppress(StoreError):
                 tenant = await self.catalog.reload(tenant.name)
+        self.seats.wrote(work.gone, work.put)
         for segment in work.appended:
             self.segments.remember(segment)
         if work.records:
@@ -240,10 +290,6 @@ class Core:
         found = tenant.numbered.get(queue)
         if found is not None:
             self.listener.ready(tenant.name, found.shown_as(dead=dead))
-
-
-class _StaleCatalog(Exception):
-    """The catalog that was acted on is not the present one."""
 
 
 def _nobody(queues: set[int]) -> None:

@@ -4,7 +4,7 @@ A statement is a file of its dialect's folder ``statements``, named for what it 
 parameters are written ``:name``. A list stands where the dialect takes one: an array in
 PostgreSQL, a list in parentheses in MySQL. Statements that write many rows at once take them
 by ``write``. Whatever the driver raises leaves here as an error of ``penstock.errors``, or as
-one of the two below, which the engine itself deals with.
+one of those below, which the engine itself deals with.
 """
 
 from __future__ import annotations
@@ -17,7 +17,19 @@ from typing import Any, NamedTuple, TypeAlias
 from penstock.storage.sql.runs import Place
 from penstock.storage.sql.runs import Row as RunRow
 
-__all__ = ["Again", "Count", "Database", "Lost", "NewSegment", "Row", "Session", "Stable"]
+__all__ = [
+    "Again",
+    "Count",
+    "Database",
+    "Lost",
+    "Moved",
+    "NewSegment",
+    "NotAtOnce",
+    "Row",
+    "Session",
+    "Stable",
+    "Stale",
+]
 
 #: What a statement gives: one value a column. Bytes are ``bytes``, text is ``str``.
 Row: TypeAlias = Sequence[Any]
@@ -40,6 +52,18 @@ class Lost(Exception):
     def __init__(self, detail: str, *, committing: bool) -> None:
         super().__init__(detail)
         self.committing = committing
+
+
+class Stale(Exception):
+    """The catalog that was acted on is not the present one, and nothing was done."""
+
+
+class NotAtOnce(Exception):
+    """What was to be done without a transaction needs one, and nothing was done."""
+
+
+class Moved(NotAtOnce):
+    """A run that was read is not what it was any more, or somebody else holds it."""
 
 
 class Stable(NamedTuple):
@@ -71,7 +95,7 @@ class Session(ABC):
 
     @abstractmethod
     async def publishing(self) -> None:
-        """Say that this transaction is about to append, before it does anything else.
+        """Say that this transaction is about to append, before anything else is done in it.
 
         From here until it ends, ``Database.stable`` stays below whatever it appends (L2).
         """
@@ -86,8 +110,9 @@ class Session(ABC):
     ) -> list[Row]:
         """The first ``most`` runs of each phase, in claim order, locked; ``runs.Row`` each.
 
-        Places below the floor of the phase are not looked at, and those that another
-        transaction has locked are passed by.
+        Fresh ones below the floor of their rank are not looked at (no floors: all are), and
+        those that another transaction has locked are passed by. Without a transaction nothing is
+        locked or passed by.
         """
 
     @abstractmethod
@@ -98,8 +123,15 @@ class Session(ABC):
         gone: Sequence[Place],
         runs: Sequence[RunRow],
         counts: Sequence[Count],
+        held: Sequence[Row] = (),
+        version: int | None = None,
     ) -> tuple[int, list[int]]:
         """Append segments, delete runs, put runs, count, all at once.
+
+        With ``version`` this is all that the transaction writes. Where nothing was done in it
+        yet, this may then be a transaction of its own: it checks that the catalog has this
+        version (``Stale``) and that the runs ``held`` are as they were read (``Moved``), and is
+        the last statement.
 
         Runs of the segments that are appended name the first of them -1 in ``segment``, the
         second -2, and so on, and the index of their first member in the last bits of ``place``.
@@ -126,6 +158,8 @@ class Database(ABC):
     renewed: Callable[[], None] = staticmethod(_nobody)
     """Called when a connection was opened: what is behind it may be another database, to which
     an older one has failed over, or have lost something in a crash."""
+    has_floors = False
+    """Whether a look at a rank that begins at a floor walks past less (see ``floors``)."""
 
     @abstractmethod
     def transaction(self) -> AbstractAsyncContextManager[Session]:
@@ -133,6 +167,15 @@ class Database(ABC):
 
         Raises ``Again`` and ``Lost``; waits for a connection if all are in use.
         """
+
+    def at_once(self) -> AbstractAsyncContextManager[Session]:
+        """A connection on which every statement is a transaction of its own, for one change.
+
+        What is read is not locked; ``change`` finds out whether it still holds. Raises
+        ``NotAtOnce`` for every statement that needs a transaction, and at once where the
+        database has no such thing.
+        """
+        raise NotAtOnce
 
     @abstractmethod
     def reading(self) -> AbstractAsyncContextManager[Session]:

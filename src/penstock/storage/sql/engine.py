@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import Final, TypeAlias
 
 from penstock.errors import StoreError, StoreUnavailable
-from penstock.filters import Filter
+from penstock.filters import Filter, Selection
+from penstock.model.columns import LogColumns
 from penstock.model.delivery import (
     Delivery,
     Event,
@@ -34,10 +35,14 @@ from penstock.model.message import (
     PublishReply,
 )
 from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
+from penstock.model.reports import HistoryPage
 from penstock.model.states import State
+from penstock.storage.assignment import Assignment
 from penstock.storage.contract import Capabilities, Engine, EngineOptions, Listener
 from penstock.storage.sql import (
+    assign,
     browse,
+    bulk,
     documents,
     outbox,
     partitions,
@@ -160,10 +165,11 @@ class SqlEngine(Engine):
         messages: Sequence[NewMessage],
         durability: Durability = "fsync",
         batch_id: str | None = None,
+        batch_ms: int | None = None,
     ) -> PublishReply:
         del durability  # The database's own is as good, and the reply says so.
         self._core.check_open()
-        asked = Publish(topic, messages, batch_id)
+        asked = Publish(topic, messages, batch_id, batch_ms)
         size = sum([len(message.payload) for message in messages])
         return await self._publishes.call(tenant, asked, len(messages) + size // 1024)
 
@@ -174,9 +180,10 @@ class SqlEngine(Engine):
         topic: str,
         messages: Sequence[NewMessage],
         batch_id: str | None = None,
+        batch_ms: int | None = None,
     ) -> PublishReply:
         self._core.check_open()
-        asked = Publish(topic, messages, batch_id)
+        asked = Publish(topic, messages, batch_id, batch_ms)
         return await outbox.publish(self._core, tenant, asked, connection)
 
     async def _publish(self, tenant: str, calls: Sequence[Call[Publish, PublishReply]]) -> None:
@@ -215,6 +222,19 @@ class SqlEngine(Engine):
     async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
         return await route.route(self._core, tenant, queue, limit)
 
+    async def assign(
+        self,
+        tenant: str,
+        queue: str,
+        *,
+        filter: str,
+        start: Offset,
+        end: Offset,
+        offsets: Sequence[Offset],
+    ) -> RouteReply:
+        asked = Assignment(filter, start, end, offsets)
+        return await assign.assign(self._core, tenant, queue, asked)
+
     async def join(self, tenant: str, queue: str, consumer: str) -> Ownership:
         return await partitions.join(self._core, tenant, queue, consumer)
 
@@ -228,7 +248,7 @@ class SqlEngine(Engine):
         tenant: str,
         queue: str,
         source: ReplaySource,
-        where: Filter | None,
+        where: Selection | None,
         limit: int,
         *,
         rate: int | None = None,
@@ -304,8 +324,30 @@ class SqlEngine(Engine):
     ) -> LogPage:
         return await reading.read_log(self._core, tenant, start, limit, payloads=payloads)
 
+    async def log_trimmed(self, tenant: str) -> Offset:
+        return await reading.log_trimmed(self._core, tenant)
+
     async def log_end(self, tenant: str) -> Offset:
         return await reading.log_end(self._core, tenant)
+
+    async def log_splits(
+        self, tenant: str, start: Offset, end: Offset, entries: int
+    ) -> tuple[Offset, ...]:
+        return await bulk.log_splits(self._core, tenant, start, end, entries)
+
+    async def read_log_columns(self, tenant: str, start: Offset, limit: int) -> LogColumns:
+        return await bulk.read_columns(self._core, tenant, start, limit)
+
+    async def read_payloads(
+        self, tenant: str, offsets: Sequence[int], sizes: Sequence[int], checksums: Sequence[int]
+    ) -> Sequence[bytes | memoryview] | None:
+        del sizes, checksums  # A segment says so itself.
+        return await bulk.read_payloads(self._core, tenant, offsets)
+
+    async def read_history(
+        self, tenant: str, start: Offset, limit: int, queue: str | None = None
+    ) -> HistoryPage:
+        return await bulk.read_history(self._core, tenant, start, limit, queue)
 
     async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
         return await reading.message(self._core, tenant, message_id)

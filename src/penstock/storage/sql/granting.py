@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Delivery, Receipt
-from penstock.model.message import MessageId
 from penstock.model.queue import QueuePolicy
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.leases import receipt_prefix
-from penstock.storage.sql.runs import Life, segment_of
+from penstock.storage.sql.runs import INDEX_BITS, Life, message_id, segment_of
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.work import Work
 
@@ -28,11 +28,21 @@ class Claim(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """One delivery that is handed out, before its message is read."""
+    """Deliveries of one life that are handed out, before their messages are read."""
 
-    message_id: MessageId
+    segment: int
+    members: Sequence[int]
     rank: int
     life: Life
+
+    @property
+    def entries(self) -> tuple[int, Sequence[int]]:
+        """The segment and the indices of what they are to be delivered as."""
+        if self.life.entry is None:
+            return self.segment, self.members
+        # Of a key, which has one message.
+        segment, index = segment_of(self.life.entry)
+        return segment, (index,)
 
 
 def lease_of(policy: QueuePolicy, lease_ms: int | None) -> int:
@@ -54,12 +64,10 @@ async def deliver(
     core: Core, work: Work, queue: Queue, granted: Sequence[Sequence[Granted]], *, dead: bool
 ) -> list[list[Delivery]]:
     """Read the messages of what was granted (P3)."""
-    offsets = {one.life.entry or one.message_id for part in granted for one in part}
-    if not offsets:
+    numbers = {one.entries[0] for part in granted for one in part}
+    if not numbers:
         return [[] for _ in granted]
-    segments = await core.segments.read(
-        work.session, work.tenant.number, {segment_of(o)[0] for o in offsets}, payloads=True
-    )
+    segments = await core.segments.read(work.session, work.tenant.number, numbers, payloads=True)
     name = queue.shown_as(dead=dead)
     return [_deliveries(name, queue.number, part, segments) for part in granted]
 
@@ -67,35 +75,32 @@ async def deliver(
 def _deliveries(
     name: str, queue: int, part: Sequence[Granted], segments: dict[int, Segment]
 ) -> list[Delivery]:
-    """What one caller gets. Most of it has one life and one segment, which are looked at once."""
+    """What one caller gets."""
     deliveries: list[Delivery] = []
-    append = deliveries.append
-    life: Life | None = None
-    segment: Segment | None = None
-    prefix = ""
-    attempts = claimed_at = deadline = 0
-    for message_id, rank, lived in part:
-        if lived is not life:
-            life = lived
-            prefix = receipt_prefix(queue, rank, life.lease)
-            assert life.claimed_at is not None
-            assert life.deadline is not None
-            attempts, claimed_at, deadline = life.attempts, life.claimed_at, life.deadline
-        number, index = segment_of(message_id if life.entry is None else life.entry)
-        if segment is None or segment.number != number:
-            segment = segments.get(number)
-        if segment is None or index >= len(segment.heads):
-            raise StoreCorrupt(f"The entry of message {message_id} is missing from the log.")
-        receipt = Receipt(f"{prefix}{message_id:x}")
-        append(
+    for granted in part:
+        number, indices = granted.entries
+        life, segment = granted.life, segments.get(number)
+        if segment is None or indices[-1] >= len(segment.heads):
+            there = 0 if segment is None else bisect_left(indices, len(segment.heads))
+            missing = message_id(granted.segment, granted.members[there])
+            raise StoreCorrupt(f"The entry of message {missing} is missing from the log.")
+        assert life.claimed_at is not None
+        assert life.deadline is not None
+        prefix = receipt_prefix(queue, granted.rank, life.lease)
+        attempts, claimed_at, deadline = life.attempts, life.claimed_at, life.deadline
+        base = granted.segment << INDEX_BITS
+        deliveries += [
             Delivery(
                 name,
-                receipt,
-                segment.message(index),
-                segment.payload(index),
+                Receipt(f"{prefix}{base | index:x}"),
+                message,
+                payload,
                 attempts,
                 claimed_at,
                 deadline,
             )
-        )
+            for index, (message, payload) in zip(
+                granted.members, segment.read_entries(indices), strict=True
+            )
+        ]
     return deliveries

@@ -2,11 +2,14 @@
 
 An id that is new is written down, with a mark of this transaction, before it is looked at: if
 two transactions bring the same id, the second waits for the first, and then sees it.
+
+The window of an id is its topic's. A batch id may have one of its own, which a row keeps where
+another names its message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -33,6 +36,21 @@ class _Seen(NamedTuple):
     entry: int
 
 
+class _SeenBatch(NamedTuple):
+    """A batch id that is on record."""
+
+    at: int
+    own_ms: int | None
+    reply: tuple[Published, ...]
+
+
+class _KeptBatch(NamedTuple):
+    """A batch id that this transaction keeps."""
+
+    plan: Sequence[Planned]
+    own_ms: int | None
+
+
 class _Kept(NamedTuple):
     """An id that this transaction keeps."""
 
@@ -51,8 +69,8 @@ class Ids:
         self.kept: dict[tuple[str, str], _Kept] = {}
         #: Those that were written down by this transaction.
         self._new: set[tuple[int, str, str]] = set()
-        self._batches: dict[tuple[str, str], tuple[int, tuple[Published, ...]]] = {}
-        self._kept_batches: dict[tuple[str, str], Sequence[Planned]] = {}
+        self._batches: dict[tuple[str, str], _SeenBatch] = {}
+        self._kept_batches: dict[tuple[str, str], _KeptBatch] = {}
 
     def layer(self) -> _Layer:
         """The ids as one batch sees them, to be accepted or forgotten with it."""
@@ -61,39 +79,46 @@ class Ids:
     async def read(self, outgoing: Sequence[Outgoing]) -> None:
         """Look up the ids of these messages, and lock them."""
         wanted = {
-            (one.topic, new.id)
+            (one.topic, new.id): window_ms
             for one in outgoing
-            if self._window(one.topic) > 0
+            if (window_ms := self._window(one.topic)) > 0
             for new in one.messages
             if new.id is not None
         }
         for topic, text, at, message, entry, _ in await self._claim(_MESSAGE, wanted):
             self.found[topic, text] = _Seen(at, message, entry)
 
-    async def read_batches(self, wanted: Sequence[tuple[str, str | None]]) -> None:
-        """Look up batch ids, and lock them."""
-        ids = {(topic, b) for topic, b in wanted if b is not None and self._window(topic) > 0}
-        for topic, text, at, _, _, reply in await self._claim(_BATCH, ids):
-            self._batches[topic, text] = (at, _decode_reply(reply))
+    async def read_batches(self, wanted: Sequence[tuple[str, str | None, int | None]]) -> None:
+        """Look up batch ids, and lock them; each may have a window of its own."""
+        windows: dict[tuple[str, str], int] = {}
+        for topic, text, own_ms in wanted:
+            if text is not None:
+                window_ms = self._window(topic, own_ms)
+                windows[topic, text] = max(window_ms, windows.get((topic, text), 0))
+        for topic, text, at, own_ms, _, reply in await self._claim(_BATCH, windows):
+            self._batches[topic, text] = _SeenBatch(at, own_ms, _decode_reply(reply))
 
-    def _window(self, topic: str) -> int:
-        return self.work.tenant.topic(topic).dedup_window_ms
+    def _window(self, topic: str, own_ms: int | None = None) -> int:
+        return self.work.tenant.topic(topic).dedup_window_ms if own_ms is None else own_ms
 
     async def _claim(
-        self, kind: int, wanted: set[tuple[str, str]]
+        self, kind: int, wanted: Mapping[tuple[str, str], int]
     ) -> list[tuple[str, str, int, int, int, bytes]]:
-        """Write the ids down, and give those that were there before."""
+        """Write the ids down for as long as their windows, and give those that were there before.
+
+        One without a window is only looked at: it may have had one when it was written down.
+        """
         if not wanted:
             return []
         self._token = self._token or self._leases.next(self.work.now)
         session, tenant, now = self.work.session, self.work.tenant.number, self.work.now
-        await session.write(
-            "claim_ids",
-            [
-                (tenant, kind, topic, text.encode(), now, now + self._window(topic), self._token)
-                for topic, text in sorted(wanted)
-            ],
-        )
+        new = [
+            (tenant, kind, topic, text.encode(), now, now + window_ms, self._token)
+            for (topic, text), window_ms in sorted(wanted.items())
+            if window_ms > 0
+        ]
+        if new:
+            await session.write("claim_ids", new)
         by_topic: dict[str, list[bytes]] = {}
         for topic, text in sorted(wanted):
             by_topic.setdefault(topic, []).append(text.encode())
@@ -110,24 +135,26 @@ class Ids:
     # -- batches -----------------------------------------------------------------------
 
     def is_repeated(self, topic: str, batch_id: str | None) -> bool:
-        """Whether the batch was published inside the window, or by this transaction."""
+        """Whether the batch was published inside its window, or by this transaction."""
         if batch_id is None:
             return False
         if (topic, batch_id) in self._kept_batches:
             return True
         seen = self._batches.get((topic, batch_id))
-        return seen is not None and seen[0] + self._window(topic) > self.work.now
+        return seen is not None and seen.at + self._window(topic, seen.own_ms) > self.work.now
 
     def first_reply(self, topic: str, batch_id: str | None) -> tuple[Published, ...]:
         """What was answered the first time."""
         assert batch_id is not None
         kept = self._kept_batches.get((topic, batch_id))
-        return self._batches[topic, batch_id][1] if kept is None else published(kept)
+        return self._batches[topic, batch_id].reply if kept is None else published(kept.plan)
 
-    def keep_batch(self, topic: str, batch_id: str | None, plan: Sequence[Planned]) -> None:
+    def keep_batch(
+        self, topic: str, batch_id: str | None, own_ms: int | None, plan: Sequence[Planned]
+    ) -> None:
         """The batch is accepted: from now on it is repeated."""
-        if batch_id is not None and self._window(topic) > 0:
-            self._kept_batches[topic, batch_id] = plan
+        if batch_id is not None and self._window(topic, own_ms) > 0:
+            self._kept_batches[topic, batch_id] = _KeptBatch(plan, own_ms)
 
     # -- the end -----------------------------------------------------------------------
 
@@ -150,11 +177,11 @@ class Ids:
             )
             for (topic, text), kept in self.kept.items()
         ]
-        for (topic, text), plan in self._kept_batches.items():
+        for (topic, text), (plan, own_ms) in self._kept_batches.items():
             reply = _encode_reply(published(plan))
-            until = now + self._window(topic)
+            until = now + self._window(topic, own_ms)
             rows.append(
-                (tenant, _BATCH, topic, text.encode(), now, until, token, None, None, reply)
+                (tenant, _BATCH, topic, text.encode(), now, until, token, own_ms, None, reply)
             )
         if rows:
             await work.session.write("put_ids", rows)

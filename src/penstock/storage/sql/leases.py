@@ -7,12 +7,13 @@ another too.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from penstock.model.message import MessageId
+from penstock.model.delivery import Receipt
 
-__all__ = ["Leases", "read_receipt", "receipt_prefix"]
+__all__ = ["Leases", "read_receipts", "receipt_prefix"]
 
 #: 2020-01-01, in epoch milliseconds: numbers have to fit 63 bits.
 _EPOCH_MS: Final = 1_577_836_800_000
@@ -46,12 +47,24 @@ def receipt_prefix(queue: int, rank: int, lease: int) -> str:
     return f"{queue:x}-{rank}-{lease:x}-"
 
 
-def read_receipt(receipt: str) -> tuple[int, int, int, MessageId] | None:
-    """Queue, rank, lease and message of a receipt; None: it is none of ours."""
-    claim, _, text = receipt.rpartition("-")
-    known = _claim(claim)
-    message = _number(text, 63)
-    return None if known is None or message is None else (*known, MessageId(message))
+def read_receipts(
+    receipts: Iterable[Receipt],
+) -> dict[tuple[int, int, int], list[tuple[Receipt, int]]]:
+    """By queue, rank and lease, receipts and their messages; those that are none of ours are not.
+
+    The receipts of one claim differ in their last part only.
+    """
+    found: dict[tuple[int, int, int], list[tuple[Receipt, int]]] = {}
+    by_claim: dict[str, list[tuple[Receipt, int]] | None] = {}
+    for receipt in receipts:
+        claim, _, text = receipt.rpartition("-")
+        if claim not in by_claim:
+            known = _claim(claim)
+            by_claim[claim] = None if known is None else found.setdefault(known, [])
+        messages, message = by_claim[claim], _number(text, 63)
+        if messages is not None and message is not None:
+            messages.append((receipt, message))
+    return {claim: messages for claim, messages in found.items() if messages}
 
 
 @lru_cache(maxsize=1024)

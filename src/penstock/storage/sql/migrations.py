@@ -1,7 +1,8 @@
 """The schema of a store: numbered migrations, which only go forward.
 
 A migration is a file ``NNNN_name.sql`` of its dialect's folder ``migrations``; a statement ends
-with ``;`` at the end of a line. The table ``penstock_migration`` says which ones a database has.
+with ``;`` at the end of a line that is not between ``$$`` and ``$$``. Dialects are numbered by
+themselves. The table ``penstock_migration`` says which ones a database has.
 ``penstock migrate`` applies what is missing, one process at a time; opening a store only looks,
 and refuses a schema that is missing, older, or newer than this Penstock knows.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from typing import Final
@@ -50,11 +52,20 @@ def known(dialect: str) -> tuple[Migration, ...]:
 
 def read(file: str, text: str) -> Migration:
     """The migration that a file holds."""
-    pieces = (piece.strip() for piece in _END.split(_COMMENT.sub("", text)))
-    statements = tuple(filter(None, pieces))
+    statements = tuple(filter(None, map(str.strip, _pieces(_COMMENT.sub("", text)))))
     spaced = "\n".join(" ".join(statement.split()) for statement in statements)
     checksum = hashlib.sha256(spaced.encode()).hexdigest()
     return Migration(int(file[:4]), file.removesuffix(".sql"), statements, checksum)
+
+
+def _pieces(text: str) -> Iterator[str]:
+    start = 0
+    for end in _END.finditer(text):
+        # The statements of a function end with semicolons too.
+        if text.count("$$", start, end.start()) % 2 == 0:
+            yield text[start : end.start()]
+            start = end.end()
+    yield text[start:]
 
 
 async def migrate(url: str) -> Migrated:

@@ -145,9 +145,13 @@ def give_back(
     *,
     delay_ms: int = 0,
     error: str | None = None,
+    life: Life | None = None,
 ) -> State:
-    """End a claim without settling it: back to the queue, or failed, or expired."""
-    life = run.life
+    """End a claim without settling it: back to the queue, or failed, or expired.
+
+    ``life`` is theirs, if not the run's.
+    """
+    life = life or run.life
     dead = is_dead(run.phase)
     if transition is Transition.LAPSE:
         work.lapsed[run.queue, dead] += len(members)

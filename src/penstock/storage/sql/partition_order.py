@@ -214,4 +214,8 @@ def _grant(
         )
         for place, taken in members.items()
     }
-    return [Granted(pick.message, pick.rank, lives[pick.run]) for pick in picks]
+    return [
+        Granted(segment, (index,), pick.rank, lives[pick.run])
+        for pick in picks
+        for segment, index in (segment_of(pick.message),)
+    ]

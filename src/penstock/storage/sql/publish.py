@@ -3,7 +3,7 @@
 Publishes of one tenant that come at the same time on this server share one transaction, each
 still all or nothing. Planning decides in memory, message by message and in order, so that an id
 or a key that occurs twice means what it would in two calls (P4); a batch that is refused leaves
-nothing behind in the plan. Then everything is written at once.
+nothing behind in the plan. Then everything is written at once (``appending``).
 """
 
 from __future__ import annotations
@@ -25,22 +25,16 @@ from penstock.model.message import (
     PublishReply,
 )
 from penstock.model.queue import QueuePolicy, TopicPolicy
+from penstock.storage.sql.appending import Appending
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import NewSegment
-from penstock.storage.sql.entries import Entry, Planned, published
+from penstock.storage.sql.entries import Block, Entry, Planned, blocks, published
 from penstock.storage.sql.ids import Ids
 from penstock.storage.sql.keys import Keys
 from penstock.storage.sql.lanes import Call
-from penstock.storage.sql.phases import LIVE, Phase
+from penstock.storage.sql.phases import LIVE
 from penstock.storage.sql.queues import make_queue
-from penstock.storage.sql.runs import Life
-from penstock.storage.sql.segments import (
-    MAX_SEGMENT_BYTES,
-    MAX_SEGMENT_ENTRIES,
-    Head,
-    Segment,
-)
+from penstock.storage.sql.segments import Head
 from penstock.storage.sql.work import Work
 
 __all__ = ["NeedsQueue", "Publish", "Publishing", "publish"]
@@ -55,6 +49,7 @@ class Publish(NamedTuple):
     topic: str
     messages: Sequence[NewMessage]
     batch_id: str | None
+    batch_ms: int | None
 
 
 async def publish(core: Core, tenant: str, calls: Sequence[Call[Publish, PublishReply]]) -> None:
@@ -73,7 +68,7 @@ async def _publish(core: Core, tenant: str, calls: Sequence[Call[Publish, Publis
         return await publishing.publish_calls([call.asked for call in calls])
 
     try:
-        replies = await core.transact(tenant, act, publishing=True)
+        replies = await core.transact(tenant, act, publishing=True, at_once=True)
     except _Alone:
         for call in calls:
             await _publish_alone(core, tenant, call)
@@ -126,7 +121,7 @@ class Publishing:
         self._alone = alone
         #: Whether it may make a queue in this transaction.
         self._creates = creates
-        self._entries: list[Entry] = []
+        self._appending = Appending(work)
         self._created: dict[str, Queue] = {}
         self._added: Counter[int] = Counter()
         self._depths: dict[int, int] = {}
@@ -136,7 +131,7 @@ class Publishing:
     async def publish_calls(self, asked: Sequence[Publish]) -> list[PublishReply | PenstockError]:
         """Plan each call by itself, then append what was accepted."""
         await self._prepare([Outgoing(one.topic, one.messages) for one in asked])
-        await self.ids.read_batches([(one.topic, one.batch_id) for one in asked])
+        await self.ids.read_batches([(one.topic, one.batch_id, one.batch_ms) for one in asked])
         planned: list[Sequence[Planned] | PenstockError | None] = []
         for one in asked:
             if self.ids.is_repeated(one.topic, one.batch_id):
@@ -147,7 +142,7 @@ class Publishing:
             except PenstockError as error:
                 planned.append(error)
                 continue
-            self.ids.keep_batch(one.topic, one.batch_id, plan)
+            self.ids.keep_batch(one.topic, one.batch_id, one.batch_ms, plan)
             planned.append(plan)
         await self._append()
         await self.ids.write()
@@ -187,13 +182,13 @@ class Publishing:
     async def _plan(self, outgoing: Sequence[Outgoing]) -> list[Planned]:
         """What becomes of one batch; raises without a trace if it is refused."""
         ids, keys, added = self.ids.layer(), self.keys.layer(), Counter[int]()
-        entries: list[Entry] = []
+        items: list[Block | Entry] = []
         replies: list[Planned] = []
         for one in outgoing:
             policy = self._tenant.topic(one.topic)
             plain = self._plain(one, policy)
             if plain is not None:
-                entries += plain
+                items += plain
                 replies += plain
                 continue
             for new in one.messages:
@@ -210,8 +205,8 @@ class Publishing:
                     if keys.is_pending(one.topic, new.key):
                         if not self._alone:
                             raise _Alone
-                        self._entries += entries
-                        entries = []
+                        self._appending.items += items
+                        items = []
                         keys.accept()
                         await self._append()
                         await self._work.write()
@@ -225,7 +220,7 @@ class Publishing:
                         added[queue.number] += 1
                     if new.key is not None:
                         keys.opened(entry)
-                entries.append(entry)
+                items.append(entry)
                 replies.append(entry)
                 if new.id is not None and policy.dedup_window_ms > 0:
                     ids.keep(one.topic, new.id, entry, policy.dedup_window_ms)
@@ -233,49 +228,55 @@ class Publishing:
         ids.accept()
         keys.accept()
         self._added.update(added)
-        self._entries += entries
+        self._appending.items += items
         return replies
 
-    def _plain(self, outgoing: Outgoing, policy: TopicPolicy) -> list[Entry] | None:
-        """The entries of messages of which nothing has to be asked; None: there are others.
+    def _plain(self, outgoing: Outgoing, policy: TopicPolicy) -> list[Block] | None:
+        """Messages of which nothing has to be asked, as blocks; None: there are others.
 
-        Most are like that: no id, no key, no time, no bounded queue, and a topic that alone decides
-        where they go.
+        Most are like that: no id, no key, no time, no bounded queue, a topic that alone decides
+        where they go, and one priority and partition key.
         """
-        tenant, topic = self._tenant, outgoing.topic
+        tenant, topic, messages = self._tenant, outgoing.topic, outgoing.messages
         targets = tenant.index.decided(topic)
         if (
             not targets
+            or not messages
             or tenant.bounded
             or not tenant.all_take_publishes
             or policy.default_ttl_ms is not None
         ):
             return None
-        entries: list[Entry] = []
-        append = entries.append
-        for new in outgoing.messages:
+        priority, partition_key = messages[0].priority, messages[0].partition_key
+        heads: list[Head] = []
+        payloads: list[bytes] = []
+        for new in messages:
             if (
                 new.id is not None
                 or new.key is not None
                 or new.deliver_at is not None
                 or new.expires_at is not None
+                or new.priority != priority
+                or new.partition_key != partition_key
             ):
                 return None
             payload, headers = new.payload, new.headers
-            head = Head(
-                topic,
-                new.priority,
-                len(payload),
-                checksum(payload),
-                None,
-                None,
-                new.partition_key,
-                None,
-                new.content_type,
-                dict(headers) if headers else None,
+            payloads.append(payload)
+            heads.append(
+                Head(
+                    topic,
+                    priority,
+                    len(payload),
+                    checksum(payload),
+                    None,
+                    None,
+                    partition_key,
+                    None,
+                    new.content_type,
+                    dict(headers) if headers else None,
+                )
             )
-            append(Entry(head, payload, targets))
-        return entries
+        return blocks(heads, payloads, targets)
 
     def _new_entry(self, topic: str, new: NewMessage, expires_at: int | None) -> Entry:
         payload, now = new.payload, self._now
@@ -343,102 +344,7 @@ class Publishing:
                     retry_after_ms=_RETRY_AFTER_MS,
                 )
 
-    # -- writing -----------------------------------------------------------------------
-
     async def _append(self) -> None:
-        """Append what was planned, and route it.
-
-        Only keys have to know where their messages are before those are written; everything
-        else goes to the database in one piece.
-        """
-        if self._entries:
-            segments = self._segments()
-            rows = [row for _, row in segments]
-            if self.keys.pending:
-                numbers = await self._work.append_now(rows)
-                self._place(segments, numbers)
-                self._route()
-            else:
-                self._place(segments, self._work.append(rows))
-                self._route()
-                await self._work.write()
-                numbers = self._work.numbers
-                self._place(segments, numbers)
-            for number, (part, row) in zip(numbers, segments, strict=True):
-                heads = [entry.head for entry in part]
-                self._work.appended.append(
-                    Segment(number, self._tenant.number, self._now, heads, row[4])
-                )
+        """Append what was planned; only keys have to know where before it is written."""
+        await self._appending.write(numbers_first=bool(self.keys.pending))
         await self.keys.write()
-        self._entries = []
-
-    @staticmethod
-    def _place(segments: Sequence[tuple[list[Entry], NewSegment]], numbers: Sequence[int]) -> None:
-        for number, (part, _) in zip(numbers, segments, strict=True):
-            for index, entry in enumerate(part):
-                entry.number = number
-                entry.index = index
-
-    def _segments(self) -> list[tuple[list[Entry], NewSegment]]:
-        part: list[Entry] = []
-        parts = [part]
-        size = 0
-        for entry in self._entries:
-            size += entry.head.size
-            if part and (size > MAX_SEGMENT_BYTES or len(part) >= MAX_SEGMENT_ENTRIES):
-                part = []
-                parts.append(part)
-                size = entry.head.size
-            part.append(entry)
-        return [
-            (
-                part,
-                (
-                    self._tenant.number,
-                    self._now,
-                    len(part),
-                    Segment.encode([entry.head for entry in part]),
-                    b"".join([entry.payload for entry in part]),
-                ),
-            )
-            for part in parts
-        ]
-
-    def _route(self) -> None:
-        """Give every new message to its queues; those that are alike are one run."""
-        alike: dict[tuple[object, ...], list[Entry]] = {}
-        for entry in self._entries:
-            if entry.targets and entry.replaces is None:
-                head = entry.head
-                key = (
-                    entry.number,
-                    id(entry.targets),
-                    head.priority,
-                    head.partition_key,
-                    head.expires_at,
-                    head.deliver_at,
-                    head.key is None,
-                )
-                known = alike.get(key)
-                if known is None:
-                    alike[key] = [entry]
-                else:
-                    known.append(entry)
-        for entries in alike.values():
-            first = entries[0]
-            indices = [entry.index for entry in entries]
-            for queue in first.targets:
-                partition = (first.head.partition_key or "") if queue.ordered else None
-                phase, life = self._life(first.head, partition)
-                rank = 9 - first.head.priority
-                self._work.add(queue.number, phase, rank, first.number, indices, life)
-
-    def _life(self, head: Head, partition: str | None) -> tuple[Phase, Life]:
-        life = Life(
-            joined_at=self._now,
-            expires_at=head.expires_at,
-            due_at=head.deliver_at,
-            keyed=head.key is not None,
-            partition=partition,
-        )
-        return Phase.FRESH if head.deliver_at is None else Phase.DELAYED, life

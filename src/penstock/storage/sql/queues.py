@@ -11,7 +11,8 @@ from penstock.errors import BadName, CommitFailed, QueueNotEmpty, StoreBusy, Unk
 from penstock.filters import parse
 from penstock.model.limits import is_dead_letter
 from penstock.model.message import Offset
-from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
+from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, Start, TopicPolicy
+from penstock.storage.sql import mending
 from penstock.storage.sql.catalog import Queue, encode_policy
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.phases import LIVE, Phase
@@ -49,15 +50,16 @@ async def put_queue(
     async def act(work: Work) -> tuple[Queue, bool]:
         queue = work.tenant.queues.get(name)
         if queue is not None:
-            return await _change(work, queue, policy), False
+            changed = await _change(work, queue, policy, settled)
+            return changed, policy.ordering != queue.policy.ordering
         cursor = await _cursor(core, work, start, settled)
         return await make_queue(work, name, policy, cursor), cursor is not None
 
-    queue, begins_behind = await core.transact(tenant, act)
+    queue, routes = await core.transact(tenant, act)
     # It is put, whatever becomes of what follows (E1).
     with suppress(StoreBusy, CommitFailed):
-        if begins_behind:
-            # Where there is nothing to catch up with, this says so.
+        if routes:
+            # Where there is nothing to catch up with or to mend, this says so.
             await route(core, tenant, name, 0)
         return await get_queue(core, tenant, name)
     return queue.info()
@@ -135,9 +137,11 @@ def _first(segment: Segment, index: int, since: int) -> Offset | None:
     return None
 
 
-async def _change(work: Work, queue: Queue, policy: QueuePolicy) -> Queue:
+async def _change(work: Work, queue: Queue, policy: QueuePolicy, settled: int) -> Queue:
     old = queue.policy
     if (old.bucket_size, old.ordering) != (policy.bucket_size, policy.ordering):
+        # First: whoever routes or replays has what it adds to the queue counted before.
+        routed = await mending.lock(work, queue)
         rows = await work.session.fetch(
             "depths", queues=[queue.number], kinds=[int(phase) for phase in _HELD]
         )
@@ -146,10 +150,11 @@ async def _change(work: Work, queue: Queue, policy: QueuePolicy) -> Queue:
                 "bucket_size and ordering change only while nothing waits or has failed.",
                 field="ordering" if old.ordering != policy.ordering else "bucket_size",
             )
-    if policy.ordering != old.ordering:
-        await work.session.fetch("lock_queue", queue=queue.number)
-        await work.session.run("clear_consumers", queue=queue.number)
-        await work.session.run("clear_owners", queue=queue.number)
+        if policy.ordering != old.ordering:
+            await work.session.run("clear_consumers", queue=queue.number)
+            await work.session.run("clear_owners", queue=queue.number)
+            ordered = policy.ordering is Ordering.PARTITION
+            await mending.begin(work, queue, routed, settled, ordered=ordered)
     version = queue.filter_version + (policy.filter != old.filter)
     await work.session.run(
         "change_queue",

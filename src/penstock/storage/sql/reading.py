@@ -21,7 +21,17 @@ from penstock.storage.sql.runs import Run, message_id, segment_of
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.snapshots import snapshot
 
-__all__ = ["behind", "end_of_log", "history", "log_end", "message", "read_log", "result", "tenants"]
+__all__ = [
+    "behind",
+    "end_of_log",
+    "history",
+    "life_of",
+    "log_end",
+    "message",
+    "read_log",
+    "result",
+    "tenants",
+]
 
 #: Segments that are read at once; with payloads each has an eighth of a megabyte, or one message.
 _MAX_SEGMENTS: Final = 500
@@ -79,6 +89,16 @@ async def log_end(core: Core, tenant: str) -> Offset:
     )
 
 
+async def log_trimmed(core: Core, tenant: str) -> Offset:
+    """The offset after the last entry that retention has removed."""
+
+    async def look(session: Session, known: Tenant) -> Offset:
+        ((trimmed, _, _),) = await session.fetch("log_end", tenant=known.number, last=0)
+        return Offset(trimmed or 0)
+
+    return await core.read(tenant, look)
+
+
 async def end_of_log(session: Session, tenant: int, settled: int) -> Offset:
     """The offset after the tenant's last entry up to a segment, or after the last removed one."""
     ((trimmed, segment, entries),) = await session.fetch("log_end", tenant=tenant, last=settled)
@@ -128,15 +148,15 @@ async def history(core: Core, tenant: str, id: MessageId) -> tuple[Event, ...]:
         events = [
             event
             for queue, run in await _deliveries(session, known, id)
-            for event in _events(queue, run, found)
+            for event in life_of(queue, run, delayed=found.deliver_at > run.life.joined_at)
         ]
         return tuple(sorted(events, key=lambda event: event.at))
 
     return await core.read(tenant, look)
 
 
-def _events(queue: Queue, run: Run, found: Message) -> list[Event]:
-    """The life of one delivery; one that a replay made begins with that, not with a publish."""
+def life_of(queue: Queue, run: Run, *, delayed: bool) -> list[Event]:
+    """The life of a delivery; one that a replay made begins with that, not with a publish."""
     life = run.life
     events = [
         Event(
@@ -151,7 +171,6 @@ def _events(queue: Queue, run: Run, found: Message) -> list[Event]:
     ]
     if events and (events[0].transition, events[0].at) == (Transition.REPLAY, life.joined_at):
         return events
-    delayed = found.deliver_at > life.joined_at
     joined = Event(
         at=life.joined_at,
         queue=queue.name,

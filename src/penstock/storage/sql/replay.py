@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from penstock.errors import Conflict, UnknownQueue
-from penstock.filters import Filter, parse
+from penstock.filters import Selection, parse
 from penstock.model.delivery import ReplayReply, ReplaySource, Snapshot
 from penstock.model.message import Message, Offset
 from penstock.model.states import State, Transition
@@ -52,7 +52,7 @@ async def replay(
     tenant: str,
     queue: str,
     source: ReplaySource,
-    where: Filter | None,
+    where: Selection | None,
     limit: int,
     *,
     rate: int | None,
@@ -109,7 +109,7 @@ class _Replay:
         core: Core,
         work: Work,
         queue: Queue,
-        where: Filter | None,
+        where: Selection | None,
         limit: int,
         *,
         dead: bool,

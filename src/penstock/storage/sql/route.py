@@ -7,6 +7,8 @@ goes on beside them, leaving alone what is there already. When no publish is ope
 may have begun before that commit, all that is left is in the log; when that is routed too, the
 queue is caught up. Nobody waits for anybody in this, however long a caller's own transaction
 takes.
+
+A queue that is caught up and has become ordered is mended here too (see ``mending``).
 """
 
 from __future__ import annotations
@@ -14,23 +16,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from penstock.errors import CommitFailed, StoreBusy, UnknownQueue
+from penstock.errors import CommitFailed, StoreBusy
 from penstock.filters import parse
 from penstock.model.delivery import RouteReply
 from penstock.model.message import Message, Offset
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.keys import hold_keys, newest_entries
+from penstock.storage.sql.mending import UNKNOWN, give_partitions, is_stray, lock, mend
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.retention import share
 from penstock.storage.sql.runs import Life, Run, message_id, segment_of
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.work import Work
 
-__all__ = ["route"]
+__all__ = ["add_entries", "read_entries", "route"]
 
-#: The state of a queue that joins, before it is known which publishes may not know that.
-_JUST_JOINED: Final = -1
 #: Segments that are read at once.
 _MAX_SEGMENTS: Final = 1_000
 
@@ -43,11 +44,15 @@ class _Step(NamedTuple):
     reply: RouteReply
     at_end: bool
     """Whether everything was routed that is settled."""
+    mends: bool = False
+    """Whether it is caught up, and to be mended."""
 
 
 async def route(core: Core, tenant: str, name: str, limit: int) -> RouteReply:
     """Route up to ``limit`` entries; at the end of the log, come as close as may be."""
     step = await _step(core, tenant, name, limit)
+    if step.mends:
+        await mend(core, tenant, name)
     scanned, assigned = step.reply.scanned, step.reply.assigned
     while step.reply.cursor is not None and step.at_end:
         try:
@@ -68,18 +73,19 @@ async def _step(core: Core, tenant: str, name: str, limit: int) -> _Step:
 
     async def act(work: Work) -> _Step:
         queue = work.tenant.find_own(name)
-        cursor, joining, closing = await _lock(work, queue)
+        routed = await lock(work, queue)
+        cursor, joining, closing = routed
         if cursor is None:
             nothing = RouteReply(scanned=0, assigned=0, cursor=None)
-            return _Step(queue.number, nothing, at_end=True)
-        entries, following = await _entries(work, cursor, settled, limit)
-        assigned = await _assign(core, work, queue, entries)
+            return _Step(queue.number, nothing, at_end=True, mends=routed.mends)
+        entries, following = await read_entries(work, cursor, settled, limit)
+        assigned = await add_entries(core, work, queue, entries)
         at_end = following is None
         caught_up = at_end and closing is not None and settled >= closing
         if at_end and (joining is None or caught_up):
             work.raised += await work.session.run("raise_version", tenant=work.tenant.number)
         if at_end and joining is None:
-            joining = _JUST_JOINED
+            joining = UNKNOWN
         position = max(following or message_id(settled + 1, 0), cursor)
         await work.session.run(
             "move_cursor",
@@ -101,14 +107,18 @@ async def _comes_closer(core: Core, tenant: str, name: str, number: int) -> bool
 
     The queue of that number has joined already.
     """
+    version = (await core.catalog.tenant(tenant)).version
     before, after, last = await core.stable(), await core.stable(), await core.stable()
 
     async def act(work: Work) -> bool:
         queue = work.tenant.find_own(name)
-        cursor, joining, closing = await _lock(work, queue)
+        cursor, joining, closing = await lock(work, queue)
         if queue.number != number or cursor is None or joining is None:
             return True
-        if joining == _JUST_JOINED:
+        if work.tenant.version != version:
+            # It may have begun to join anew since the log was asked: its ordering has changed.
+            return True
+        if joining == UNKNOWN:
             # Read after the queue had joined: whoever does not know began at or below it.
             joining = before.given
         if closing is None and (after.oldest is None or after.oldest > joining):
@@ -122,16 +132,7 @@ async def _comes_closer(core: Core, tenant: str, name: str, number: int) -> bool
     return await core.transact(tenant, act)
 
 
-async def _lock(work: Work, queue: Queue) -> tuple[int | None, int | None, int | None]:
-    """Be the only one who routes the queue; its cursor, and how far it has joined."""
-    rows = await work.session.fetch("lock_queue", queue=queue.number)
-    if not rows:
-        raise UnknownQueue(f"There is no queue {queue.name!r}.", field="queue")
-    cursor, joining, closing, _ = rows[0]
-    return cursor, joining, closing
-
-
-async def _entries(
+async def read_entries(
     work: Work, cursor: int, last: int, limit: int
 ) -> tuple[list[Message], Offset | None]:
     """The entries from the cursor on, and the offset of the one after them."""
@@ -158,7 +159,7 @@ async def _entries(
     return found, None
 
 
-async def _assign(core: Core, work: Work, queue: Queue, entries: list[Message]) -> int:
+async def add_entries(core: Core, work: Work, queue: Queue, entries: list[Message]) -> int:
     """Give the queue what its filter takes and what it does not have; how many that is."""
     if not entries:
         return 0
@@ -167,7 +168,7 @@ async def _assign(core: Core, work: Work, queue: Queue, entries: list[Message]) 
     current = await core.segments.messages(
         work.session, work.tenant.number, [newest[i] for i in changed]
     )
-    there = await _deliveries(work, queue, {segment_of(entry.id)[0] for entry in entries})
+    there = await _deliveries(core, work, queue, {segment_of(entry.id)[0] for entry in entries})
     messages = [
         current.get(newest[entry.id], entry) if entry.id in changed else entry for entry in entries
     ]
@@ -197,9 +198,15 @@ async def _assign(core: Core, work: Work, queue: Queue, entries: list[Message]) 
     return assigned
 
 
-async def _deliveries(work: Work, queue: Queue, segments: Iterable[int]) -> set[int]:
-    """The messages of these segments that the queue has, whatever became of them."""
+async def _deliveries(core: Core, work: Work, queue: Queue, segments: Iterable[int]) -> set[int]:
+    """The messages of these segments that the queue has, whatever became of them.
+
+    Those of a publish that did not know that the queue was ordered get their partitions.
+    """
     rows = await work.session.fetch(
         "segment_runs", queues=[queue.number], segments=sorted(segments)
     )
+    strays = {row[4] for row in rows if is_stray(row)} if queue.ordered else None
+    if strays:
+        await give_partitions(core, work, queue, strays)
     return {int(i) for row in rows for i in Run.read(row).ids()}

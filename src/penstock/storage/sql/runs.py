@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -261,17 +262,24 @@ def _unpack(data: bytes, size: int) -> Sequence[int]:
     return struct.unpack(f"<{size}H", data)
 
 
-def in_order(runs: Sequence[Run], most: int | None = None) -> list[tuple[int, MessageId, Run, int]]:
-    """Deliveries in claim order: rank, message id, its run, its index there (C4).
+def in_order(runs: Sequence[Run], most: int) -> list[tuple[Run, Sequence[int]]]:
+    """The deliveries of the runs in claim order, rank and then message id: stretches (C4).
 
-    With ``most`` no more than so many of each run, which is all that the first ``most`` can
-    come from.
+    A stretch is members of one run that follow each other. Runs of different segments or ranks do
+    not overlap, so a run is mostly one stretch. There are at least the first ``most``.
     """
-    found = [
-        (run.rank, MessageId(run.segment << INDEX_BITS | index), run, index)
-        for run in runs
-        for index in (run.members if most is None else run.members[:most])
-    ]
-    if len(runs) > 1:
-        found.sort(key=lambda item: item[:2])
+    if len(runs) == 1:
+        return [(runs[0], runs[0].members)]
+    found: list[tuple[Run, Sequence[int]]] = []
+    ordered = sorted(runs, key=lambda run: (run.rank, run.segment))
+    for _, group in groupby(ordered, key=lambda run: (run.rank, run.segment)):
+        alike = list(group)
+        if len(alike) == 1:
+            found.append((alike[0], alike[0].members))
+            continue
+        members = sorted(
+            (index, nth) for nth, run in enumerate(alike) for index in run.members[:most]
+        )
+        for nth, stretch in groupby(members, key=lambda member: member[1]):
+            found.append((alike[nth], [index for index, _ in stretch]))
     return found

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from penstock.errors import StoreCorrupt
 from penstock.model.checksum import checksum
-from penstock.model.message import NO_HEADERS, HeaderValue, Message, MessageId, Offset
+from penstock.model.message import NO_HEADERS, HeaderValue, Message, MessageId
 from penstock.storage.sql.database import Session
 from penstock.storage.sql.runs import INDEX_BITS, segment_of
 from penstock.storage.sql.sealing import seal, unseal
@@ -108,10 +108,11 @@ class Segment:
     def message(self, index: int) -> Message:
         """The metadata of an entry."""
         head = self.heads[index]
-        offset = Offset(self.number << INDEX_BITS | index)
+        # An id and an offset at once, of which there are very many.
+        offset: Any = self.number << INDEX_BITS | index
         published_at = self.published_at if head.published_at is None else head.published_at
         return Message(
-            MessageId(offset if head.id is None else head.id),
+            offset if head.id is None else MessageId(head.id),
             offset,
             head.topic,
             head.priority,
@@ -137,6 +138,10 @@ class Segment:
             offset = self.number << INDEX_BITS | index
             raise StoreCorrupt(f"The checksum of the payload at offset {offset} is wrong.")
         return payload
+
+    def read_entries(self, indices: Sequence[int]) -> list[tuple[Message, bytes]]:
+        """Entries with their payloads, checked (P3, X1)."""
+        return [(self.message(index), self.payload(index)) for index in indices]
 
 
 class Segments:

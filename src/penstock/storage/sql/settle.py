@@ -2,14 +2,15 @@
 
 Settles of one queue that come at the same time on this server share one transaction. A receipt
 says where its run is; a run of which some were extended and others not has moved, and is found
-by its segment.
+by its segment. Where this server remembers all the runs, as it wrote them, the transaction is one
+statement that checks that they are still that.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import NamedTuple, assert_never
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias, assert_never
 
 from msgspec.structs import replace
 
@@ -31,16 +32,20 @@ from penstock.storage.contract import Jitter, Outgoing
 from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
+from penstock.storage.sql.database import NotAtOnce
 from penstock.storage.sql.granting import lease_of
 from penstock.storage.sql.lanes import Call
-from penstock.storage.sql.leases import read_receipt
+from penstock.storage.sql.leases import read_receipts
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.publish import Publishing
-from penstock.storage.sql.runs import Run, segment_of
+from penstock.storage.sql.runs import INDEX_BITS, Run, segment_of
 from penstock.storage.sql.tally import Kind
 from penstock.storage.sql.work import Work
 
 __all__ = ["Settle", "settle", "settle_and_publish"]
+
+#: By rank and lease, receipts and the messages that they stand for.
+_Wanted: TypeAlias = dict[tuple[int, int], list[tuple[Receipt, int]]]
 
 
 class Settle(NamedTuple):
@@ -57,15 +62,17 @@ async def settle(
     async def act(work: Work) -> list[tuple[Outcome, ...]]:
         queue, dead = work.tenant.find(name)
         items = [item for call in calls for item in call.asked.settlements]
-        table = await _Table.read(work, queue, items, dead=dead)
-        outcomes = [
-            tuple(table.settle(item, core.options.jitter) for item in call.asked.settlements)
-            for call in calls
-        ]
+        table = await _Table.read(core, work, queue, items, dead=dead)
+        jitter = core.options.jitter
+        outcomes = [table.settle_all(call.asked.settlements, jitter) for call in calls]
         table.finish(core)
         return outcomes
 
-    for call, outcomes in zip(calls, await core.transact(tenant, act), strict=True):
+    try:
+        settled = await core.at_once(tenant, act)
+    except NotAtOnce:
+        settled = await core.transact(tenant, act)
+    for call, outcomes in zip(calls, settled, strict=True):
         call.answer(SettleReply(outcomes=outcomes, published=(), durability="fsync"))
 
 
@@ -80,8 +87,8 @@ async def settle_and_publish(
 
     async def act(work: Work) -> tuple[tuple[Outcome, ...], tuple[Published, ...]]:
         queue, dead = work.tenant.find(name)
-        table = await _Table.read(work, queue, settlements, dead=dead)
-        outcomes = tuple(table.settle(item, core.options.jitter) for item in settlements)
+        table = await _Table.read(core, work, queue, settlements, dead=dead)
+        outcomes = table.settle_all(settlements, core.options.jitter)
         if not all(outcome.ok for outcome in outcomes):
             work.undo()
             return tuple(_aborted(outcome) for outcome in outcomes), ()
@@ -98,6 +105,13 @@ def _aborted(outcome: Outcome) -> Outcome:
     if not outcome.ok:
         return outcome
     return Outcome(receipt=outcome.receipt, verdict=Verdict.ABORTED)
+
+
+def _of(run: Run, messages: Iterable[tuple[Receipt, int]]) -> list[tuple[Receipt, int]]:
+    """The receipts whose messages are in the run, and the indices there."""
+    base = run.segment << INDEX_BITS
+    members = run.members if isinstance(run.members, range) else set(run.members)
+    return [(receipt, message - base) for receipt, message in messages if message - base in members]
 
 
 class _Table:
@@ -117,17 +131,26 @@ class _Table:
 
     @classmethod
     async def read(
-        cls, work: Work, queue: Queue, settlements: Sequence[Settlement], *, dead: bool
+        cls,
+        core: Core,
+        work: Work,
+        queue: Queue,
+        settlements: Sequence[Settlement],
+        *,
+        dead: bool,
     ) -> _Table:
-        """Lock the runs that the receipts stand for."""
+        """Lock the runs that the receipts stand for, or remember them."""
         table = cls(work, queue, dead=dead)
-        wanted: dict[tuple[int, int], list[tuple[Receipt, int, int]]] = defaultdict(list)
-        for receipt in dict.fromkeys(item.receipt for item in settlements):
-            parsed = read_receipt(receipt)
-            if parsed is not None and parsed[0] == queue.number:
-                _, rank, lease, message = parsed
-                wanted[rank, lease].append((receipt, *segment_of(message)))
+        claims = read_receipts(dict.fromkeys([item.receipt for item in settlements]))
+        wanted: _Wanted = {
+            (rank, lease): messages
+            for (number, rank, lease), messages in claims.items()
+            if number == queue.number
+        }
         in_flight = int(Phase.DEAD_IN_FLIGHT if dead else Phase.IN_FLIGHT)
+        if work.at_once:
+            table._remember(core, in_flight, wanted)
+            return table
         leases: dict[int, list[int]] = defaultdict(list)
         for rank, lease in wanted:
             leases[rank].append(lease)
@@ -145,24 +168,31 @@ class _Table:
         await table._find_elsewhere(wanted)
         return table
 
-    def _find(
-        self, runs: Sequence[Run], wanted: dict[tuple[int, int], list[tuple[Receipt, int, int]]]
+    def _remember(
+        self,
+        core: Core,
+        phase: int,
+        wanted: _Wanted,
     ) -> None:
-        for run in runs:
-            members = set(run.members)
-            for receipt, segment, index in wanted.get((run.rank, run.life.lease), ()):
-                if segment == run.segment and index in members:
-                    self._current[receipt] = (run, index)
+        """Take the runs for what they were when this server wrote them."""
+        rows = [core.seats.find((self._queue.number, phase, *place)) for place in wanted]
+        known = [row for row in rows if row is not None]
+        self._find(self._work.hold_all(known), wanted)
+        if len(self._current) < sum(map(len, wanted.values())):
+            raise NotAtOnce
 
-    async def _find_elsewhere(
-        self, wanted: dict[tuple[int, int], list[tuple[Receipt, int, int]]]
-    ) -> None:
+    def _find(self, runs: Sequence[Run], wanted: _Wanted) -> None:
+        for run in runs:
+            messages = wanted.get((run.rank, run.life.lease), ())
+            self._current.update((receipt, (run, index)) for receipt, index in _of(run, messages))
+
+    async def _find_elsewhere(self, wanted: _Wanted) -> None:
         """Those that are not in their seats: extended apart from others, acked before, or stale."""
         missing = {
             (rank, lease): [item for item in items if item[0] not in self._current]
             for (rank, lease), items in wanted.items()
         }
-        segments = {segment for items in missing.values() for _, segment, _ in items}
+        segments = {segment_of(m)[0] for items in missing.values() for _, m in items}
         if not segments:
             return
         phases = (
@@ -179,20 +209,21 @@ class _Table:
         done = [run for run in runs if run.phase in (Phase.DONE, Phase.DEAD_DONE)]
         self._find([run for run in runs if run not in done], missing)
         for run in done:
-            members = set(run.members)
-            for receipt, segment, index in missing.get((run.rank, run.life.lease), ()):
-                if segment == run.segment and index in members:
-                    self._acked.add(receipt)
+            messages = missing.get((run.rank, run.life.lease), ())
+            self._acked.update(receipt for receipt, _ in _of(run, messages))
 
-    def settle(self, item: Settlement, jitter: Jitter) -> Outcome:
-        """Carry out one settlement, if its receipt is current."""
+    def settle_all(self, items: Sequence[Settlement], jitter: Jitter) -> tuple[Outcome, ...]:
+        """Carry the settlements out, each of them if its receipt is current."""
+        return tuple([self._settle(item, jitter) for item in items])
+
+    def _settle(self, item: Settlement, jitter: Jitter) -> Outcome:
         receipt = item.receipt
         found = self._current.get(receipt)
+        # Asking for the type is cheaper than for an instance, a hundred times a call.
         if found is None:
             if type(item) is Ack and receipt in self._acked:
                 return Outcome(receipt, Verdict.OK, State.DONE)
             return Outcome(receipt, Verdict.STALE)
-        # Asking for the type is cheaper than for an instance, a hundred times a call.
         if type(item) is Extend:
             return self._extend(item)
         del self._current[receipt]

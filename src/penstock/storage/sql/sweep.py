@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
-from weakref import WeakKeyDictionary
 
 from penstock.errors import StoreCorrupt
 from penstock.model.delivery import SweepReply
@@ -30,7 +29,7 @@ from penstock.storage.sql.tallying import Tallying
 from penstock.storage.sql.trimming import Trimming
 from penstock.storage.sql.work import Work
 
-__all__ = ["archived", "sweep"]
+__all__ = ["Memory", "archived", "sweep"]
 
 #: Runs that one transaction changes.
 _MAX_RUNS: Final = 250
@@ -119,7 +118,7 @@ class _Tidied(NamedTuple):
 _NOTHING: Final = _Tidied(0, 0, more=False)
 
 
-class _Memory:
+class Memory:
     """What a server remembers from one sweep to the next."""
 
     def __init__(self) -> None:
@@ -146,9 +145,6 @@ class _Memory:
         self._rested = (core.commits, core.clock.now() + _REST_MS)
 
 
-_MEMORIES: Final[WeakKeyDictionary[Core, _Memory]] = WeakKeyDictionary()
-
-
 async def sweep(core: Core, limit: int) -> SweepReply:
     """Let time act everywhere, then let retention remove what may go.
 
@@ -156,7 +152,7 @@ async def sweep(core: Core, limit: int) -> SweepReply:
     A queue or a segment that cannot be read does not keep the others waiting (X1).
     """
     core.check_open()
-    memory = _MEMORIES.setdefault(core, _Memory())
+    memory = core.sweeping = core.sweeping or Memory()
     memory.sweeps += 1
     tally = _Tally(limit)
     damage = await _sweep_queues(core, memory, tally)
@@ -180,7 +176,7 @@ async def sweep(core: Core, limit: int) -> SweepReply:
     )
 
 
-async def _tidy(core: Core, memory: _Memory, limit: int, freed: Collection[int]) -> _Tidied:
+async def _tidy(core: Core, memory: Memory, limit: int, freed: Collection[int]) -> _Tidied:
     """Remove what nobody waits for: ids, what deleted queues left, old log; add numbers up."""
     ids, more_ids = await forget_ids(core, limit)
     more_leftovers = await memory.leftovers.sweep(core)
@@ -201,7 +197,7 @@ async def archived(core: Core, tenant: str, through: Offset) -> None:
 # -- which queues ----------------------------------------------------------------------
 
 
-async def _sweep_queues(core: Core, memory: _Memory, tally: _Tally) -> list[StoreCorrupt]:
+async def _sweep_queues(core: Core, memory: Memory, tally: _Tally) -> list[StoreCorrupt]:
     """Sweep the queues that need it, beginning where the last sweep stopped."""
     now = core.clock.now()
     rows = await core.plainly(lambda session: session.fetch("horizons", now=now))
@@ -362,7 +358,7 @@ async def _in_steps(
 # nacked a dead letter with a delay. So they are looked through, a page a sweep and queue.
 
 
-def _choose_looks(memory: _Memory, queues: Sequence[_Overdue]) -> set[int]:
+def _choose_looks(memory: Memory, queues: Sequence[_Overdue]) -> set[int]:
     """Which queues to look at: those that were not looked at for longest."""
     wanted = [
         queue.number
@@ -373,7 +369,7 @@ def _choose_looks(memory: _Memory, queues: Sequence[_Overdue]) -> set[int]:
     return set(sorted(wanted, key=lambda number: memory.looks[number][0])[:_MAX_LOOKS])
 
 
-async def _look_at_delayed(core: Core, memory: _Memory, queue: _Overdue, tally: _Tally) -> None:
+async def _look_at_delayed(core: Core, memory: Memory, queue: _Overdue, tally: _Tally) -> None:
     """Remove those that failed too long ago."""
     _, (rank, place) = memory.looks[queue.number]
     rows = await core.plainly(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
-from penstock.filters import Filter
+from penstock.filters import Selection
 from penstock.model.message import Message, MessageId
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row, Session
@@ -194,7 +194,7 @@ def in_publish_order(session: Session, queue: int, phase: Phase) -> Walk:
 
 
 async def matching(
-    core: Core, session: Session, tenant: int, items: Sequence[Item], where: Filter | None
+    core: Core, session: Session, tenant: int, items: Sequence[Item], where: Selection | None
 ) -> list[tuple[Item, Message]]:
     """Those that the filter takes, with their messages.
 

@@ -1,8 +1,9 @@
 """Work: one transaction, from what it read to what it writes and whom to tell afterwards.
 
-Runs are read under lock, changed here, and written once, at the end (S3). Whatever came to be
-alike is put together again in passing: a settle that acks forty of a run makes one run of them.
-Nothing is told before the commit.
+Runs are read under lock, changed here, and written once, at the end (S3). A work that is done at
+once reads them without one, and the database checks that they are the same when it writes.
+Whatever came to be alike is put together again in passing: a settle that acks forty of a run makes
+one run of them. Nothing is told before the commit.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.database import Count, NewSegment, Row, Session
 from penstock.storage.sql.phases import DEAD, LIVE, Phase
 from penstock.storage.sql.runs import Life, Place, Run, message_id
+from penstock.storage.sql.runs import Row as RunRow
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.tally import Kind
 
@@ -32,10 +34,11 @@ _TIMED: Final = frozenset(
 class _Held:
     """A run under lock: how it was, and which members are left."""
 
-    __slots__ = ("key", "left", "run", "size")
+    __slots__ = ("key", "left", "row", "run", "size")
 
-    def __init__(self, run: Run, key: Place) -> None:
+    def __init__(self, run: Run, key: Place, row: Row) -> None:
         self.run = run
+        self.row = row
         self.key = key
         self.size = len(run.members)
         self.left = run.members
@@ -45,8 +48,12 @@ class _Held:
 class Work:
     """What one transaction does in one tenant."""
 
-    def __init__(self, session: Session, tenant: Tenant, now: int) -> None:
+    def __init__(
+        self, session: Session, tenant: Tenant, now: int, *, at_once: bool = False
+    ) -> None:
         self.session = session
+        #: Whether everything is to be written by one statement, if that is possible.
+        self.at_once = at_once
         self.tenant = tenant
         self.now = now
         self._held: dict[int, _Held] = {}
@@ -74,6 +81,9 @@ class Work:
         self.raised = 0
         #: How many rows were written.
         self.records = 0
+        #: Runs that were written, and places that were left.
+        self.put: list[RunRow] = []
+        self.gone: list[Place] = []
 
     # -- runs --------------------------------------------------------------------------
 
@@ -81,7 +91,7 @@ class Work:
         """A run that was read under lock."""
         run = Run.read(row)
         assert run.place is not None
-        self._held[id(run)] = _Held(run, (run.queue, int(run.phase), run.rank, run.place))
+        self._held[id(run)] = _Held(run, (run.queue, int(run.phase), run.rank, run.place), row)
         return run
 
     def hold_all(self, rows: Iterable[Row]) -> list[Run]:
@@ -177,11 +187,13 @@ class Work:
         act first writes what that did, and then reads what there is.
         """
         gone: list[Place] = []
+        changed: list[Row] = []
         runs: list[Run] = []
         for held in self._held.values():
             left = held.left
             if len(left) == held.size:
                 continue
+            changed.append(held.row)
             run = held.run
             self._count_phase(run, len(left) - held.size)
             if not left:
@@ -207,10 +219,19 @@ class Work:
         ):
             self._clear()
             return self._version
+        more = self._left_partitions or self._closed_keys
         version, self.numbers = await self.session.change(
-            self.tenant.number, self._segments, gone, rows, counts
+            self.tenant.number,
+            self._segments,
+            gone,
+            rows,
+            counts,
+            changed,
+            self.tenant.version if self.at_once and not more else None,
         )
         self._version = version
+        self.put += rows
+        self.gone += gone
         self.records += len(self._segments) + len(gone) + len(rows) + len(counts)
         self._segments = []
         for queue, partitions in self._left_partitions.items():

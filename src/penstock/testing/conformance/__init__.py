@@ -15,6 +15,8 @@ pytest.register_assert_rewrite(
     *(
         f"{__name__}.{name}"
         for name in (
+            "assign",
+            "bulk",
             "claim",
             "concurrency",
             "dead_letter",
@@ -38,6 +40,7 @@ pytest.register_assert_rewrite(
             "replay",
             "results",
             "route",
+            "routers",
             "settle",
             "settle_and_publish",
             "stats",
@@ -48,6 +51,12 @@ pytest.register_assert_rewrite(
     )
 )
 
+from penstock.testing.conformance.assign import (
+    TestAssign,
+    TestAssignConflicts,
+    TestAssignKeyed,
+)
+from penstock.testing.conformance.bulk import TestColumns, TestReadHistory, TestSplits
 from penstock.testing.conformance.claim import TestBacklog, TestClaim, TestClaimOrder
 from penstock.testing.conformance.concurrency import TestConcurrency
 from penstock.testing.conformance.dead_letter import TestDeadLetter, TestDeadLetterQueue
@@ -71,6 +80,7 @@ from penstock.testing.conformance.reopening import TestReopening
 from penstock.testing.conformance.replay import TestReplay, TestReplayFromLog, TestReplayIds
 from penstock.testing.conformance.results import TestResults
 from penstock.testing.conformance.route import TestCatchingUp, TestRouting, TestStart
+from penstock.testing.conformance.routers import TestManyRouters
 from penstock.testing.conformance.settle import TestAck, TestNack, TestRelease
 from penstock.testing.conformance.settle_and_publish import TestSettleAndPublish
 from penstock.testing.conformance.stats import TestStats
@@ -80,12 +90,16 @@ from penstock.testing.conformance.topics import TestTopics
 
 __all__ = [
     "TestAck",
+    "TestAssign",
+    "TestAssignConflicts",
+    "TestAssignKeyed",
     "TestAutoCreate",
     "TestBacklog",
     "TestCatchingUp",
     "TestClaim",
     "TestClaimOrder",
     "TestClosing",
+    "TestColumns",
     "TestConcurrency",
     "TestDeadLetter",
     "TestDeadLetterQueue",
@@ -100,6 +114,7 @@ __all__ = [
     "TestLeases",
     "TestLog",
     "TestLogRetention",
+    "TestManyRouters",
     "TestMessage",
     "TestNack",
     "TestNextDue",
@@ -111,6 +126,7 @@ __all__ = [
     "TestPublish",
     "TestPurge",
     "TestQueues",
+    "TestReadHistory",
     "TestReady",
     "TestReadyPartitions",
     "TestRelease",
@@ -121,6 +137,7 @@ __all__ = [
     "TestResults",
     "TestRouting",
     "TestSettleAndPublish",
+    "TestSplits",
     "TestStaleReceipts",
     "TestStart",
     "TestStats",

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 
 from penstock.model.delivery import Ack, Delivery
+from penstock.model.queue import TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import Outgoing
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, ids_of, msg
@@ -27,6 +28,19 @@ class TestConcurrency(Conformance):
         assert sum(not p.duplicate for p in published) == 1
         assert len(await store.log()) == 1
         assert len(await store.claim(limit=9)) == 1
+
+    async def test_p4_concurrent_publishers_of_one_batch_make_one_batch(self, store: Store) -> None:
+        """In a topic that remembers nothing by itself, by calls that do not agree for how long."""
+        await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=0))
+        replies = await asyncio.gather(
+            *(
+                store.engine.publish(TENANT, "t", [msg(), msg()], batch_id="b", batch_ms=1000 + n)
+                for n in range(30)
+            )
+        )
+        assert sum(not reply.repeated for reply in replies) == 1
+        assert len({reply.messages for reply in replies}) == 1
+        assert len(await store.log()) == 2
 
     async def test_c1_concurrent_claims_share_nothing(self, store: Store) -> None:
         await store.queue(bucket_size=1)

@@ -8,7 +8,8 @@ A test file for an engine is three lines::
     open_engine = engine_factory("rocksdb://{path}")
 
 Every test ends with ``Store.verify``: whatever the verbs did, the counts in stats equal a
-full scan (Q2) and a delivery is in exactly one state of one queue (S3).
+full scan (Q2), a delivery is in exactly one state of one queue (S3), and what is read in bulk
+is what is read one by one.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from penstock.model.message import HeaderValue, Message, MessageId, NewMessage, 
 from penstock.model.queue import Backoff, Ordering, QueueInfo, QueuePolicy, Start
 from penstock.model.states import LIVE, State
 from penstock.storage.contract import Engine, EngineOptions
+from penstock.testing.bulk import check_bulk
 from penstock.testing.clock import FakeClock
 from penstock.testing.opening import Opener, url_opener
 
@@ -281,6 +283,8 @@ class Store:
         for tenant in (TENANT, OTHER_TENANT):
             for info in await self.engine.list_queues(tenant):
                 await self._verify_queue(tenant, info.name)
+        page = await self.engine.read_log(TENANT, Offset(0), 50, payloads=True)
+        await check_bulk(self.engine, TENANT, page, histories=3)
 
     async def _verify_queue(self, tenant: str, name: str) -> None:
         dead = f"{name}.dlq"

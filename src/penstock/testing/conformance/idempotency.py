@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import QueueFull
+from penstock.model.message import PublishReply
 from penstock.model.queue import TopicPolicy
 from penstock.testing.conformance.harness import (
     OTHER_TENANT,
@@ -106,6 +107,75 @@ class TestIdempotency(Conformance):
         for _ in range(2):
             reply = await store.engine.publish(TENANT, "t", [msg()], batch_id="b")
             assert not reply.repeated
+
+    async def test_p4_a_batch_id_is_remembered_for_as_long_as_it_says(self, store: Store) -> None:
+        """Shorter than the topic's window or longer, from the first publish, swept or not."""
+        await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=60_000))
+
+        async def publish(batch_ms: int | None) -> PublishReply:
+            return await store.engine.publish(
+                TENANT, "t", [msg(), msg()], batch_id="b", batch_ms=batch_ms
+            )
+
+        # The same id again: what is left of its first life must not shorten the second.
+        for window_ms in (1_000, 24 * HOUR_MS):
+            first = await publish(window_ms)
+            assert not first.repeated
+            begin = store.clock.now()
+            # Told otherwise by a repetition, it is remembered as the first time.
+            for at, told in ((window_ms // 2, 1), (window_ms - 1, 48 * HOUR_MS)):
+                store.clock.advance(begin + at - store.clock.now())
+                await store.sweep_all()
+                again = await publish(told)
+                assert again.repeated
+                assert again.messages == first.messages
+            store.clock.advance(1)
+        assert not (await publish(1_000)).repeated
+        store.clock.advance(48 * HOUR_MS)
+        await store.sweep_all()
+        assert not (await publish(None)).repeated
+
+    async def test_p4_a_topic_without_a_window_remembers_a_batch_that_says_so(
+        self, store: Store
+    ) -> None:
+        await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=0))
+        first = await store.engine.publish(TENANT, "t", [msg()], batch_id="b", batch_ms=HOUR_MS)
+        store.clock.advance(HOUR_MS - 1)
+        await store.sweep_all()
+        for batch_ms in (None, HOUR_MS):
+            again = await store.engine.publish(
+                TENANT, "t", [msg(), msg()], batch_id="b", batch_ms=batch_ms
+            )
+            assert again.repeated
+            assert again.messages == first.messages
+        store.clock.advance(1)
+        for _ in range(2):
+            later = await store.engine.publish(TENANT, "t", [msg()], batch_id="b")
+            assert not later.repeated
+        assert len(await store.log()) == 3
+
+    async def test_p4_a_changed_topic_changes_no_window_of_a_batchs_own(self, store: Store) -> None:
+        await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=2 * HOUR_MS))
+        ids = {"own": HOUR_MS, "short": 1_000, "topic's": None}
+        for batch_id, batch_ms in ids.items():
+            await store.engine.publish(TENANT, "t", [msg()], batch_id=batch_id, batch_ms=batch_ms)
+        await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=10_000))
+        store.clock.advance(10_000)
+        await store.sweep_all()
+
+        async def repeated(batch_id: str) -> bool:
+            reply = await store.engine.publish(TENANT, "t", [msg()], batch_id=batch_id)
+            return reply.repeated
+
+        # What was stored anew has the topic's window.
+        assert [await repeated(batch_id) for batch_id in ids] == [True, False, False]
+        await store.engine.delete_topic(TENANT, "t")
+        store.clock.advance(HOUR_MS - 10_001)
+        await store.sweep_all()
+        assert [await repeated(batch_id) for batch_id in ids] == [True, True, True]
+        store.clock.advance(1)
+        await store.sweep_all()
+        assert [await repeated(batch_id) for batch_id in ids] == [False, True, True]
 
     async def test_p4_inside_one_batch_too(self, store: Store) -> None:
         await store.queue()

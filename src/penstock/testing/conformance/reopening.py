@@ -55,6 +55,22 @@ class TestReopening(Conformance):
         assert (await store.ack(b)).verdict is Verdict.STALE
         assert (await store.ack(d)).ok
 
+    async def test_p4_batch_ids_are_remembered_for_as_long_as_they_say(self, store: Store) -> None:
+        day_ms = 24 * 3600 * 1000
+        await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=0))
+        batch = [msg(b"a"), msg(b"b", key="k"), msg(b"c", key="k")]
+        first = await store.engine.publish(TENANT, "t", batch, batch_id="b", batch_ms=day_ms)
+        await store.reopen()
+        store.clock.advance(day_ms - 1)
+        await store.sweep_all()
+        await store.reopen()
+        again = await store.engine.publish(TENANT, "t", batch, batch_id="b", batch_ms=day_ms)
+        assert again.repeated
+        assert again.messages == first.messages
+        store.clock.advance(1)
+        later = await store.engine.publish(TENANT, "t", batch, batch_id="b", batch_ms=day_ms)
+        assert not later.repeated
+
     async def test_c4_the_order_is_the_same_before_anything_is_claimed(self, store: Store) -> None:
         """What an engine reads at once (times to keep) must not overtake what it reads later."""
         await store.queue(max_attempts=9)

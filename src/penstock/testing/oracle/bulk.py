@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock.errors import Conflict
-from penstock.filters import Filter, parse
+from penstock.filters import Filter, Selection, parse
 from penstock.model.delivery import PurgeReply, ReplayReply, ReplaySource, Snapshot, SweepReply
-from penstock.model.message import MessageId
+from penstock.model.message import MessageId, Offset
 from penstock.model.queue import Ordering, TopicPolicy
 from penstock.model.states import State, Transition
 from penstock.storage.contract import EngineOptions
@@ -22,7 +22,7 @@ def replay(
     store: Store,
     queue: Queue,
     source: ReplaySource,
-    where: Filter | None,
+    where: Selection | None,
     limit: int,
     now: int,
     *,
@@ -167,9 +167,8 @@ def _forget_ids(store: Store, now: int, tally: Tally) -> None:
 
 
 def _forget_batches(store: Store, now: int, tally: Tally) -> None:
-    for batch, (at, _) in list(store.batches.items()):
-        policy = store.topics.get(batch[:2], TopicPolicy())
-        if at + policy.dedup_window_ms <= now:
+    for batch, seen in list(store.batches.items()):
+        if seen.is_over(store.topics.get(batch[:2], TopicPolicy()), now):
             if not tally.may_go_on():
                 return
             del store.batches[batch]
@@ -189,6 +188,8 @@ def _may_leave_log(store: Store, options: EngineOptions, entry: Entry, now: int)
 
 def _remove_entry(store: Store, entry: Entry) -> None:
     store.log.remove(entry)
+    before = store.trimmed.get(entry.tenant, Offset(0))
+    store.trimmed[entry.tenant] = max(before, Offset(entry.message.offset + 1))
     left = any(e.message.id == entry.message.id for e in store.entries_of(entry.tenant))
     if not left:
         del store.messages[(entry.tenant, entry.message.id)]

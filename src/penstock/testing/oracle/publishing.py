@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from penstock.errors import QueueFull
+from penstock.errors import Conflict, QueueFull
 from penstock.filters import parse
 from penstock.model.checksum import checksum
 from penstock.model.delivery import RouteReply
@@ -20,9 +20,9 @@ from penstock.model.message import Message, MessageId, NewMessage, Offset, Publi
 from penstock.model.queue import QueuePolicy, TopicPolicy
 from penstock.storage.contract import EngineOptions, Outgoing
 from penstock.testing.oracle import transitions
-from penstock.testing.oracle.state import Entry, Queue, Store
+from penstock.testing.oracle.state import Batch, Entry, Queue, Store
 
-__all__ = ["OFFSET_STEP", "RETRY_AFTER_MS", "publish", "publish_batch", "route"]
+__all__ = ["OFFSET_STEP", "RETRY_AFTER_MS", "assign", "publish", "publish_batch", "route"]
 
 #: Offsets have gaps, so that a test that counts on their being dense fails on the oracle.
 OFFSET_STEP = 3
@@ -58,17 +58,19 @@ def publish_batch(
     tenant: str,
     batch: Outgoing,
     batch_id: str | None,
+    batch_ms: int | None,
 ) -> tuple[tuple[Published, ...], bool]:
-    """Publish, unless the batch id was seen inside the window: then what was said then (P4)."""
+    """Publish, unless the batch id was seen inside its window: then what was said then (P4)."""
     if batch_id is None:
         return publish(store, options, now, tenant, [batch]), False
-    window_ms = store.topics.get((tenant, batch.topic), TopicPolicy()).dedup_window_ms
+    policy = store.topics.get((tenant, batch.topic), TopicPolicy())
     seen = store.batches.get((tenant, batch.topic, batch_id))
-    if seen is not None and seen[0] + window_ms > now:
-        return seen[1], True
+    if seen is not None and not seen.is_over(policy, now):
+        return seen.published, True
     published = publish(store, options, now, tenant, [batch])
-    if window_ms > 0:
-        store.batches[tenant, batch.topic, batch_id] = (now, published)
+    new = Batch(now, batch_ms, published)
+    if not new.is_over(policy, now):
+        store.batches[tenant, batch.topic, batch_id] = new
     return published, False
 
 
@@ -77,15 +79,46 @@ def route(store: Store, queue: Queue, limit: int, now: int) -> RouteReply:
     if queue.cursor is None:
         return RouteReply(scanned=0, assigned=0, cursor=None)
     waiting = [e for e in store.entries_of(queue.tenant) if e.message.offset >= queue.cursor]
-    assigned = 0
-    for entry in waiting[:limit]:
-        message = store.newest(queue.tenant, entry.message.id).message
-        if message.id not in queue.deliveries and _takes(queue, message):
-            transitions.add(queue, message, now)
-            assigned += 1
+    assigned = sum(_route_one(store, queue, entry, now) for entry in waiting[:limit])
     scanned = len(waiting[:limit])
     queue.cursor = waiting[limit].message.offset if len(waiting) > limit else None
     return RouteReply(scanned=scanned, assigned=assigned, cursor=queue.cursor)
+
+
+def assign(
+    store: Store,
+    queue: Queue,
+    filter: str,
+    start: Offset,
+    end: Offset,
+    offsets: Sequence[Offset],
+    now: int,
+) -> RouteReply:
+    """Catch up by a range of the log, of which only these entries are looked at."""
+    if queue.policy.filter != filter:
+        raise Conflict("The queue has another filter.", field="filter")
+    if queue.cursor is None or queue.cursor >= end:
+        return RouteReply(scanned=0, assigned=0, cursor=queue.cursor)
+    if queue.cursor < start:
+        raise Conflict("There is a gap between the cursor and the range.", field="start")
+    if end > store.ends.get(queue.tenant, 0):
+        raise Conflict("The range reaches beyond the log.", field="end")
+    left = {offset for offset in offsets if offset >= queue.cursor}
+    entries = [e for e in store.entries_of(queue.tenant) if e.message.offset in left]
+    if len(entries) < len(left):
+        raise Conflict("There is no such entry.", field="offsets")
+    assigned = sum(_route_one(store, queue, entry, now) for entry in entries)
+    queue.cursor = end
+    return RouteReply(scanned=len(left), assigned=assigned, cursor=end)
+
+
+def _route_one(store: Store, queue: Queue, entry: Entry, now: int) -> bool:
+    """Add the message of an entry, as it is now, if the queue takes it and does not have it."""
+    message = store.newest(queue.tenant, entry.message.id).message
+    if message.id in queue.deliveries or not _takes(queue, message):
+        return False
+    transitions.add(queue, message, now)
+    return True
 
 
 @dataclass(slots=True)

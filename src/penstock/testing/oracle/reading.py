@@ -29,6 +29,7 @@ __all__ = [
     "history",
     "info",
     "log_end",
+    "log_splits",
     "message",
     "next_due",
     "read_log",
@@ -127,6 +128,22 @@ def history(store: Store, tenant: str, message_id: MessageId) -> tuple[Event, ..
 def log_end(store: Store, tenant: str) -> Offset:
     """The offset after the last entry there ever was."""
     return store.ends.get(tenant, Offset(0))
+
+
+def log_trimmed(store: Store, tenant: str) -> Offset:
+    """The offset after the last entry that was removed."""
+    return store.trimmed.get(tenant, Offset(0))
+
+
+def log_splits(
+    store: Store, tenant: str, start: Offset, end: Offset, entries: int
+) -> tuple[Offset, ...]:
+    """Every so many entries."""
+    last = min(end, log_end(store, tenant))
+    if last <= start:
+        return (start,)
+    offsets = [e.message.offset for e in store.entries_of(tenant)]
+    return (start, *[o for o in offsets if start <= o < last][entries::entries], last)
 
 
 def read_log(store: Store, tenant: str, start: Offset, limit: int, *, payloads: bool) -> LogPage:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from penstock.errors import UnknownMessage, UnknownQueue
 from penstock.model.delivery import Event, Receipt
@@ -17,7 +18,7 @@ from penstock.model.message import Message, MessageId, Offset, Published
 from penstock.model.queue import QueuePolicy, TopicPolicy
 from penstock.model.states import LIVE, State
 
-__all__ = ["Entry", "Held", "Id", "Owner", "Queue", "Store", "Tally"]
+__all__ = ["Batch", "Entry", "Held", "Id", "Owner", "Queue", "Store", "Tally"]
 
 
 @dataclass(slots=True)
@@ -123,6 +124,20 @@ class Queue:
 Id = tuple[str, str, str]
 
 
+class Batch(NamedTuple):
+    """A batch that has an id."""
+
+    at: int
+    own_ms: int | None
+    """How long it is remembered; None: as long as the topic says."""
+    published: tuple[Published, ...]
+
+    def is_over(self, policy: TopicPolicy, now: int) -> bool:
+        """Whether its window is over."""
+        window_ms = policy.dedup_window_ms if self.own_ms is None else self.own_ms
+        return self.at + window_ms <= now
+
+
 @dataclass(slots=True)
 class Store:
     """Everything."""
@@ -130,6 +145,7 @@ class Store:
     log: list[Entry] = field(default_factory=list)
     next_offset: int = 0
     ends: dict[str, Offset] = field(default_factory=dict)
+    trimmed: dict[str, Offset] = field(default_factory=dict)
     """Tenant to the offset after its last entry, which retention does not take back."""
     messages: dict[tuple[str, MessageId], Entry] = field(default_factory=dict)
     """Every message as it is now: its newest entry."""
@@ -137,8 +153,8 @@ class Store:
     topics: dict[tuple[str, str], TopicPolicy] = field(default_factory=dict)
     ids: dict[Id, tuple[int, MessageId, Offset]] = field(default_factory=dict)
     """Idempotency id to when, which message, which entry (P4)."""
-    batches: dict[Id, tuple[int, tuple[Published, ...]]] = field(default_factory=dict)
-    """Batch id to when, and what its messages became (P4)."""
+    batches: dict[Id, Batch] = field(default_factory=dict)
+    """Batch id to what became of the batch (P4)."""
     keys: dict[Id, MessageId] = field(default_factory=dict)
     """Open keys: nothing of the message was claimed, purged or expired yet."""
     archived: dict[str, Offset] = field(default_factory=dict)
@@ -151,6 +167,7 @@ class Store:
         twin = copy.copy(self)
         twin.log = list(self.log)
         twin.ends = dict(self.ends)
+        twin.trimmed = dict(self.trimmed)
         twin.messages = dict(self.messages)
         twin.queues = {n: q.copy() for n, q in self.queues.items()}
         twin.topics = dict(self.topics)

@@ -5,10 +5,16 @@ from collections.abc import Callable
 import pytest
 
 from penstock.errors import StoreCorrupt
+from penstock.model.message import MessageId, Offset, Published
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.dedup import Dedup, FirstPublish
 from penstock.storage.keyvalue.encoding import seal
-from penstock.storage.keyvalue.keys import DEDUP_SLOT_PREFIX, dedup_key, dedup_slot_key
+from penstock.storage.keyvalue.keys import (
+    DEDUP_SLOT_PREFIX,
+    batch_key,
+    dedup_key,
+    dedup_slot_key,
+)
 from penstock.storage.keyvalue.stage import Stage
 
 MINUTE = 60_000
@@ -42,6 +48,42 @@ def test_golden_records(stage: Stage) -> None:
         key: seal(value),
         slot_key: seal(bytes.fromhex("0100 0f000000") + key),
     }
+
+
+def test_golden_records_of_batches(stage: Stage) -> None:
+    """One that is remembered for as long as the topic says, and one with a window of its own."""
+    dedup = Dedup(stage)
+    first = [Published(MessageId(5), Offset(6)), Published(MessageId(6), Offset(7))]
+    dedup.remember_batch("t", "orders", "b1", first, 61_000, HOUR, None)
+    dedup.remember_batch("t", "orders", "b2", first, 61_000, HOUR, 2 * HOUR)
+    key = "010717 742f6f726465727300 62"
+    run = "0500000000000000 0600000000000000 02000000 00"
+    value = bytes.fromhex(f"48ee000000000000 {run}")
+    writes = stage.take().writes
+    assert writes[bytes.fromhex(key + "31")] == seal(value)
+    assert writes[bytes.fromhex(key + "32")] == seal(value + bytes.fromhex("00dd6d0000000000"))
+    slots = [key for key in writes if key.startswith(DEDUP_SLOT_PREFIX)]
+    assert slots == [dedup_slot_key(61, 7), dedup_slot_key(121, 7)]
+
+
+def test_a_batch_is_swept_when_its_own_window_is_over(
+    adapter: MemoryAdapter, stage: Stage, commit: Callable[[], int]
+) -> None:
+    """The topic's window has nothing to say, be it longer or shorter."""
+    dedup = Dedup(stage)
+    first = (Published(MessageId(5), Offset(6), duplicate=True), Published(MessageId(9), Offset(7)))
+    dedup.remember_batch("t", "orders", "b", first, 0, MINUTE, HOUR)
+    commit()
+    dedup = Dedup(Stage(adapter))
+    for now in (0, MINUTE, HOUR - 1):
+        assert dedup.find_batch("t", "orders", "b", now, 0) == first
+    assert dedup.find_batch("t", "orders", "b", HOUR, 2 * HOUR) is None
+    dedup = Dedup(stage)
+    assert dedup.sweep(HOUR + MINUTE - 1, 100, _window(0)) == 0
+    assert dedup.sweep(HOUR + MINUTE, 100, _window(2 * HOUR)) == 1
+    commit()
+    assert adapter.get(batch_key("t", "orders", "b")) is None
+    assert _slots(adapter) == []
 
 
 def test_an_id_is_known_at_once_and_after_a_restart(

@@ -278,6 +278,15 @@ class LogMachine(RuleBasedStateMachine):
             assert found[0].offset == offset
             assert found[1] == encode_metadata(found[0])
 
+    @rule(data=st.data(), tenant=st.sampled_from("ab"))
+    def pick(self, data: st.DataObject, tenant: str) -> None:
+        committed = self.all[tenant][: self.committed_count[tenant]]
+        offsets = sorted(data.draw(st.sets(self.starts(), max_size=8)))
+        offsets = [offset for offset in offsets if committed and offset <= committed[-1]]
+        found = list(self.log.pick(tenant, offsets))
+        assert [message.offset for message, _ in found] == [o for o in offsets if o in committed]
+        assert all(metadata == encode_metadata(message) for message, metadata in found)
+
     @precondition(lambda self: self.owner)
     @rule(data=st.data())
     def find(self, data: st.DataObject) -> None:
@@ -301,8 +310,25 @@ TestLog = LogMachine.TestCase
 TestLog.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
+def test_entries_far_apart_are_looked_for_and_near_ones_passed_by(
+    log: Log, commit_log: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(20):
+        _append(log, "a", 1)
+        _append(log, "b", 2)
+        commit_log()
+    everything = _offsets(log, "a")
+    for most in (1, 3, 64):
+        monkeypatch.setattr(log_module, "_MAX_PASSED", most)
+        for step in (1, 2, 5, 9, 19):
+            wanted = everything[::step]
+            found = [message.offset for message, _ in log.pick("a", [*wanted, wanted[-1] + 1])]
+            assert found == wanted
+
+
 def test_an_unknown_tenant_has_an_empty_log(log: Log) -> None:
     assert _offsets(log, "nobody") == []
+    assert list(log.pick("nobody", [0, 1])) == []
     assert log.count_from("nobody", 0) == 0
     assert log.at("nobody", 0) is None
     assert "nobody" not in log.tenants

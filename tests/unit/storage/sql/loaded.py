@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-__all__ = ["COLUMNS", "LOAD", "WAITING", "arguments"]
+__all__ = ["COLUMNS", "LOAD", "WAITING", "WRITE", "WRITE_UNHELD", "arguments"]
 
 WAITING: Final = 1_000_000
 DONE: Final = 200_000
@@ -40,8 +40,7 @@ _COMMON: Final[dict[str, Any]] = {
     "dead": False,
     "deadline": NOW,
     "first": SEGMENTS // 2,
-    "floor": 0,
-    "floors": [0, 0, 0, 0],
+    "floors": [0] * 10,
     "ids": [b"%08d" % n for n in range(_SOME)],
     "in_flight": 3,
     "index": 5,
@@ -86,6 +85,7 @@ _OWN: Final[dict[str, dict[str, Any]]] = {
     "remove_dropped_runs": {"queue": 4},
     "remove_dropped_tallies": {"queue": 4},
     "remove_tallies": {"kind": 3, "numbers": list(range(_SOME + 1, 2 * _SOME + 1))},
+    "stray_segments": {"queue": 2, "first": SEGMENTS - 10},
 }
 
 #: By statement, the columns of the rows that it writes.
@@ -112,10 +112,16 @@ COLUMNS: Final[dict[str, tuple[Any, ...]]] = {
     "put_owners": ([3] * 20, _COMMON["partitions"], ["c1"] * 20, [1] * 20),
     "put_replayed": ([3] * _SOME, [False] * _SOME, ["r"] * _SOME, _COMMON["messages"]),
     "put_runs": _RUNS,
-    # The tenant, the places of runs that go, runs, counts: PostgreSQL does all at once.
-    "change": (1, *_GONE, *_RUNS, *_COUNTS),
-    "append_and_change": (1, *_GONE, *_RUNS, *_COUNTS, *_SEGMENTS),
 }
+_HELD: Final = (*_GONE, [1] * _SOME, [b"\x03\x00"] * _SOME, [b"life"] * _SOME)
+#: What PostgreSQL writes at once: the tenant, that it publishes, the version that it expects;
+#: segments, runs that are held, places of runs that go, runs, counts.
+WRITE: Final = (1, True, 1, *_SEGMENTS[1][:1], *_SEGMENTS[2:], *_HELD, *_GONE, *_RUNS, *_COUNTS)
+#: The same for whoever has them locked already.
+WRITE_UNHELD: Final = (
+    *(1, False, None, *_SEGMENTS[1][:1], *_SEGMENTS[2:], *[None] * 7),
+    *(*_GONE, *_RUNS, *_COUNTS),
+)
 
 
 def arguments(statement: str, names: Sequence[str]) -> dict[str, Any]:

@@ -110,10 +110,18 @@ def test_p2_a_connection_that_is_gone(error: Exception, committing: bool) -> Non
     assert isinstance(error, FAILURES)
 
 
-def test_p2_what_was_not_sent_was_not_committed() -> None:
-    error = asyncpg.InterfaceError(
-        "cannot call Connection.execute(): connection has been released back to the pool"
-    )
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.InterfaceError(
+            "cannot call Connection.execute(): connection has been released back to the pool"
+        ),
+        asyncpg.InternalClientError(
+            "cannot switch to state 12; another operation (2) is in progress"
+        ),
+    ],
+)
+def test_p2_what_was_not_sent_was_not_committed(error: Exception) -> None:
     found = translate(error, committing=True)
     assert isinstance(found, Lost)
     assert not found.committing

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.storage.sql.leases import Leases, read_receipt, receipt_prefix
+from penstock.model.delivery import Receipt
+from penstock.storage.sql.leases import Leases, read_receipts, receipt_prefix
 
 NOW = 1_800_000_000_000
 
@@ -30,8 +31,9 @@ def test_c1_a_later_claim_of_another_server_has_a_larger_number() -> None:
 
 
 def test_a_receipt_reads_back() -> None:
-    receipt = receipt_prefix(17, 9, Leases(3).next(NOW)) + f"{2**40 + 5:x}"
-    assert read_receipt(receipt) == (17, 9, Leases(3).next(NOW), 2**40 + 5)
+    receipt = Receipt(receipt_prefix(17, 9, Leases(3).next(NOW)) + f"{2**40 + 5:x}")
+    place = (17, 9, Leases(3).next(NOW))
+    assert read_receipts([receipt]) == {place: [(receipt, 2**40 + 5)]}
 
 
 @pytest.mark.parametrize(
@@ -59,4 +61,4 @@ def test_a_receipt_reads_back() -> None:
     ],
 )
 def test_s1_what_is_not_written_just_so_is_no_receipt(text: str) -> None:
-    assert read_receipt(text) is None
+    assert read_receipts([Receipt(text)]) == {}

@@ -42,14 +42,14 @@ async def database() -> AsyncIterator[MySQL]:
 # -- statements ------------------------------------------------------------------------
 
 #: What PostgreSQL does in one statement, and what only one of the two needs.
-ONLY_POSTGRESQL: Final = {"append_and_change", "change", "oldest_publishing"}
+ONLY_POSTGRESQL: Final = {"append_and_change", "change", "first_places", "oldest_publishing"}
 ONLY_MYSQL: Final = {
     *("remove_runs", "put_runs", "count", "version"),  # change
     *("tickets", "clear_tickets"),
     *("due_places", "empty_partitions"),  # what others do under lock
 }
-#: Statements that the adapter itself calls, with what suits it.
-OTHER_PARAMETERS: Final = {"heads", "due_runs", "first_places"}
+#: Statements that the adapter itself calls, with what suits it, and those that have no floors.
+OTHER_PARAMETERS: Final = {"heads", "due_runs", "first_run", "wait_for_first_run"}
 
 
 def test_every_statement_has_its_twin() -> None:
@@ -227,4 +227,4 @@ def test_what_the_driver_says_itself() -> None:
 def test_nobody_answers_at_an_address() -> None:
     found = opening(asyncmy.OperationalError(2003, "Can't connect"), "mysql://host/db")
     assert isinstance(found, StoreUnavailable)
-    assert "mysql://host/db does not answer" in str(found)
+    assert "mysql://host/db cannot be reached" in str(found)

@@ -11,6 +11,7 @@ import penstock
 from penstock.broker import Broker, BrokerOptions
 from penstock.errors import BadInput, QueueFull
 from penstock.model.message import NewMessage, Offset
+from penstock.model.queue import TopicPolicy
 from penstock.model.states import State
 from tests.databases import server, store_url
 from tests.unit.storage.sql.callers import DIALECTS, Caller, caller
@@ -86,6 +87,22 @@ async def test_p2_a_rollback_leaves_nothing(q: Broker, own: Caller) -> None:
     assert not again.messages[0].replaced
     assert await payloads(q) == [b"now"]
     assert (await q.stats("orders")).depth == 2
+
+
+async def test_p4_a_batch_is_remembered_for_as_long_as_it_says(q: Broker, own: Caller) -> None:
+    await q.put_topic("orders", TopicPolicy(dedup_window_ms=0))
+    for repeated in (False, True):
+        await own.begin()
+        reply = await q.publish_batch(
+            "orders",
+            [NewMessage(b"once")],
+            batch_id="b",
+            batch_ms=3_600_000,
+            connection=own.connection,
+        )
+        await own.commit()
+        assert reply.repeated is repeated
+    assert await log(q) == [b"once"]
 
 
 async def test_nobody_waits_for_a_transaction_that_stays_open(q: Broker, own: Caller) -> None:

@@ -79,7 +79,7 @@ async def test_e1_no_such_database() -> None:
 async def test_e1_nobody_listens_there(dialect: str) -> None:
     for host in (f"127.0.0.1:{unused_port()}", "no-such-host.invalid"):
         url = f"{dialect}://{USER}:{quote(PASSWORD, safe='')}@{host}/store"
-        await refused(url, StoreUnavailable, "cannot be reached|does not answer")
+        await refused(url, StoreUnavailable, "cannot be reached")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -87,7 +87,7 @@ async def test_e1_somebody_listens_and_never_answers(dialect: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         url = f"{dialect}://{USER}:{quote(PASSWORD, safe='')}@127.0.0.1:{port}/store"
-        await refused(f"{url}?connect_timeout=1", StoreUnavailable, "does not answer|be reached")
+        await refused(f"{url}?connect_timeout=1", StoreUnavailable, "cannot be reached")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -101,7 +101,7 @@ async def test_e1_somebody_listens_who_is_no_database(dialect: str) -> None:
     port = web.sockets[0].getsockname()[1]
     async with web:
         url = f"{dialect}://{USER}:{quote(PASSWORD, safe='')}@127.0.0.1:{port}/store"
-        await refused(f"{url}?connect_timeout=2", StoreUnavailable, "does not answer|be reached")
+        await refused(f"{url}?connect_timeout=2", StoreUnavailable, "cannot be reached")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -6,7 +6,7 @@ Queues made, changed, deleted, paused; policies of topics; on both dialects, wit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -16,30 +16,16 @@ from penstock.model.message import NewMessage, Outgoing
 from penstock.model.queue import Ordering, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import Engine
-from tests.unit.storage.sql.callers import DIALECTS
 from tests.unit.storage.sql.pairs import (
     LATEST,
     ROUNDS,
     TENANT,
     Pair,
     claim,
-    opened_pair,
     payloads,
     publish,
     settled,
 )
-
-
-@pytest.fixture(params=DIALECTS)
-def dialect(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-async def pair(dialect: str) -> AsyncIterator[Pair]:
-    async with opened_pair(dialect) as found:
-        yield found
-
 
 # -- queues (R1) -------------------------------------------------------------------------
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-
-import pytest
 
 from penstock.model.delivery import Ack, Nack, Receipt, Reject, Release, ReplaySource
 from penstock.model.message import NewMessage, Offset
@@ -15,7 +12,7 @@ from penstock.storage.contract import Engine
 from penstock.storage.sql.runs import segment_of
 from penstock.testing.clock import FakeClock
 from tests.databases import server
-from tests.unit.storage.sql.callers import DIALECTS, caller
+from tests.unit.storage.sql.callers import caller
 from tests.unit.storage.sql.pairs import (
     NAME,
     ROUNDS,
@@ -24,23 +21,10 @@ from tests.unit.storage.sql.pairs import (
     claim,
     opened,
     opened_again,
-    opened_pair,
     payloads,
     publish,
     settled,
 )
-
-
-@pytest.fixture(params=DIALECTS)
-def dialect(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-async def pair(dialect: str) -> AsyncIterator[Pair]:
-    async with opened_pair(dialect) as found:
-        yield found
-
 
 # -- publishing (P4) ---------------------------------------------------------------------
 

@@ -47,6 +47,14 @@ class Adapter(Protocol):
         """Pairs with start <= key < end, in key order, or from the end backwards."""
         ...
 
+    def values(self, start: bytes, end: bytes) -> list[bytes]:
+        """The values with start <= key < end, in key order, for those who read many once.
+
+        Where damage ends it early, values are missing at the end: who knows how many there
+        are asks for those by ``get``.
+        """
+        ...
+
     def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
         """Apply atomically: first remove the ranges, then the writes; then sync if asked."""
         ...

@@ -49,6 +49,9 @@ class MemoryAdapter:
             else:
                 start, bounds = slice_[-1][0], (False, False)
 
+    def values(self, start: bytes, end: bytes) -> list[bytes]:
+        return [self._map[key] for key in self._map.irange(start, end, (True, False))]
+
     def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
         del sync  # Nothing here survives the process, and the durability says so.
         for low, high in removed:

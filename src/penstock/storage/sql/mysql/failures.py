@@ -1,32 +1,20 @@
 """What a failure of asyncmy, or of MySQL or MariaDB, means to the engine, by its number.
 
-- ``Again``: the server rolled back, and the same transaction may succeed.
-- ``Lost``: the connection is gone; only during a commit is the outcome unknown (P2).
-- an error of ``penstock.errors``: somebody has to do something about it, or try later.
-
-What is none of these is a mistake of the engine, and stays what it is.
+See ``failing`` for what it may mean.
 """
 
 from __future__ import annotations
 
 import ssl
-from typing import Final, NoReturn
+from typing import Final
 
 import asyncmy
 
-from penstock.errors import (
-    PenstockError,
-    StoreBusy,
-    StoreCorrupt,
-    StoreError,
-    StoreReadOnly,
-    StoreTooOld,
-    StoreUnavailable,
-    TooLarge,
-)
+from penstock.errors import StoreBusy, StoreReadOnly, StoreUnavailable, TooLarge
+from penstock.storage.sql import failing
 from penstock.storage.sql.database import Again, Lost
 
-__all__ = ["FAILURES", "number_of", "opening", "raise_as", "translate"]
+__all__ = ["FAILURES", "number_of", "opening", "translate"]
 
 #: What can go wrong between here and the server.
 FAILURES: Final = (asyncmy.MySQLError, OSError, EOFError)
@@ -55,37 +43,37 @@ _LOST: Final = frozenset(
         1243,  # it does not know its own statements any more
     }
 )
-_MEANT: Final[dict[int, tuple[type[PenstockError], str]]] = {
-    1040: (StoreBusy, "The database has no connection left"),
+_MEANT: Final[dict[int, failing.Meaning]] = {
+    1040: failing.NO_CONNECTION,
     1203: (StoreBusy, "The user has no connection left"),
     1226: (StoreBusy, "The user is at one of its bounds"),
-    1037: (StoreBusy, "The database has no memory left"),
-    1038: (StoreBusy, "The database has no memory left"),
-    1041: (StoreBusy, "The database has no memory left"),
-    1290: (StoreReadOnly, "The database takes no writes"),
+    1037: failing.NO_MEMORY,
+    1038: failing.NO_MEMORY,
+    1041: failing.NO_MEMORY,
+    1290: failing.NO_WRITES,
     1792: (StoreReadOnly, "The transaction takes no writes"),
-    1836: (StoreReadOnly, "The database takes no writes"),
+    1836: failing.NO_WRITES,
     1223: (StoreReadOnly, "The database is locked against writes"),
-    1045: (StoreUnavailable, "The password or the user is wrong"),
-    1698: (StoreUnavailable, "The password or the user is wrong"),
+    1045: failing.WRONG_PASSWORD,
+    1698: failing.WRONG_PASSWORD,
     1129: (StoreUnavailable, "The database does not let this host in"),
     1130: (StoreUnavailable, "The database does not let this host in"),
     1044: (StoreUnavailable, "The user may not use the database"),
-    1049: (StoreUnavailable, "There is no such database"),
-    1142: (StoreUnavailable, "The user lacks a privilege"),
-    1143: (StoreUnavailable, "The user lacks a privilege"),
-    1227: (StoreUnavailable, "The user lacks a privilege"),
-    1021: (StoreUnavailable, "The database's disk is full"),
-    1114: (StoreUnavailable, "The database's disk is full"),
+    1049: failing.NO_DATABASE,
+    1142: failing.NO_PRIVILEGE,
+    1143: failing.NO_PRIVILEGE,
+    1227: failing.NO_PRIVILEGE,
+    1021: failing.DISK_FULL,
+    1114: failing.DISK_FULL,
     1026: (StoreUnavailable, "The database cannot write"),
     1030: (StoreUnavailable, "The database cannot write"),
-    1146: (StoreTooOld, "The schema is missing or older than this Penstock's"),
-    1054: (StoreTooOld, "The schema is not the one that this Penstock knows"),
-    1034: (StoreCorrupt, "The database found a damaged index"),
-    1194: (StoreCorrupt, "The database found damage"),
-    1712: (StoreCorrupt, "The database found a damaged index"),
-    1877: (StoreCorrupt, "The database found damage"),
-    1118: (TooLarge, "The database cannot store as much at once"),
+    1146: failing.SCHEMA_MISSING,
+    1054: failing.OTHER_SCHEMA,
+    1034: failing.DAMAGED_INDEX,
+    1194: failing.DAMAGE,
+    1712: failing.DAMAGED_INDEX,
+    1877: failing.DAMAGE,
+    1118: failing.TOO_MUCH,
     1153: (TooLarge, "The database takes no more at once than max_allowed_packet says"),
     2020: (TooLarge, "The database takes no more at once than max_allowed_packet says"),
     1406: (TooLarge, "A name or a key is longer than its column"),
@@ -102,37 +90,14 @@ def number_of(error: BaseException) -> int:
 
 def translate(error: BaseException, *, committing: bool = False) -> Exception:
     """What to raise for ``error``; ``committing`` says whether COMMIT was on its way."""
-    match error:
-        case asyncmy.MySQLError():
-            return _by_number(error, committing=committing)
-        case ssl.SSLCertVerificationError():
-            return StoreUnavailable(f"The database's certificate is not trusted: {_words(error)}.")
-        case OSError() | EOFError():
-            return Lost(_words(error), committing=committing)
-        case Exception():
-            return error
-        case _:
-            # Not ours to answer: a cancelled task, an interrupt.
-            raise error
-
-
-def raise_as(meant: Exception, error: BaseException) -> NoReturn:
-    """Raise what the error means to the engine."""
-    if meant is error:
-        raise error
-    raise meant from error
+    if isinstance(error, asyncmy.MySQLError):
+        return _by_number(error, committing=committing)
+    return failing.translate_network(error, committing=committing)
 
 
 def opening(error: BaseException, place: str) -> Exception:
-    """What to raise for ``error`` when the first connection to ``place`` was asked for.
-
-    Where a running store would wait for a connection that was lost, nobody has had one yet: the
-    address is more likely wrong than the network.
-    """
-    found = translate(error)
-    if isinstance(found, Lost | Again):
-        return StoreUnavailable(f"{place} does not answer: {found}.", field="url")
-    return found
+    """What to raise for ``error`` when the first connection to ``place`` was asked for."""
+    return failing.unreachable(translate(error), place)
 
 
 def _by_number(error: asyncmy.MySQLError, *, committing: bool) -> Exception:
@@ -145,11 +110,10 @@ def _by_number(error: asyncmy.MySQLError, *, committing: bool) -> Exception:
     broken = not number and isinstance(error, asyncmy.InterfaceError | asyncmy.InternalError)
     if number in _LOST or broken or (committing and number not in _NOT_COMMITTED):
         return Lost(words, committing=committing)
-    kind, meaning = _MEANT.get(number, (StoreError, f"The database refused ({number})"))
-    return kind(f"{meaning}: {words}.")
+    return failing.refused(_MEANT.get(number), number, words)
 
 
-def _words(error: BaseException) -> str:
-    """What the error says, on one line, and its name where it says nothing."""
-    said = str(error.args[-1]) if isinstance(error, asyncmy.MySQLError) and error.args else ""
-    return " ".join((said or str(error)).split()).rstrip(".") or type(error).__name__
+def _words(error: asyncmy.MySQLError) -> str:
+    """What the error says, without its number."""
+    said = str(error.args[-1]) if error.args else ""
+    return failing.one_line(said or str(error), error)

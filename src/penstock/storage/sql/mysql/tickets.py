@@ -34,7 +34,8 @@ from typing import Final
 
 from penstock.errors import PenstockError
 from penstock.storage.sql.database import Again, Lost, Stable
-from penstock.storage.sql.mysql.failures import raise_as, translate
+from penstock.storage.sql.failing import raise_as
+from penstock.storage.sql.mysql.failures import translate
 from penstock.storage.sql.mysql.link import Connector, Link
 from penstock.storage.sql.mysql.pool import IDLE_S
 from penstock.storage.sql.mysql.shapes import Statement

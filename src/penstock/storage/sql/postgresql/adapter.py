@@ -9,13 +9,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final, NoReturn
 
 import asyncpg
 
 from penstock.errors import BadInput
-from penstock.storage.sql.database import Count, Database, NewSegment, Row, Session, Stable
+from penstock.storage.sql.database import (
+    Count,
+    Database,
+    Moved,
+    NewSegment,
+    NotAtOnce,
+    Row,
+    Session,
+    Stable,
+    Stale,
+)
+from penstock.storage.sql.failing import raise_as
 from penstock.storage.sql.postgresql.failures import FAILURES, opening, translate
 from penstock.storage.sql.postgresql.listening import NOTIFY, Listening, announcements
 from penstock.storage.sql.runs import Place
@@ -42,8 +53,14 @@ _SETTINGS: Final = {
 }
 #: Statements that a session remembers; there are fewer.
 _STATEMENTS: Final = 500
+#: What needs no transaction: it is read as it is, and what was remembered of it is checked later.
+_READS: Final = frozenset({"look_at_heads", "read_segments"})
 #: What a publish inside a caller's transaction goes back to if it is refused.
 _SAVEPOINT: Final = "penstock_publish"
+#: Connections that are kept at hand, and the seconds after which they go back to the pool, used or
+#: not. Whatever is asked for by one caller after the other need not wait for the pool then.
+_AT_HAND: Final = 2
+_AT_HAND_S: Final = 1.0
 #: Seconds that a connection may stay unused.
 _IDLE_S: Final = 300.0
 
@@ -55,7 +72,7 @@ def _positional(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 class _Session(Session):
-    """A connection, with a transaction from its first statement on."""
+    """A connection, with a transaction from its first statement on; or, loose, with none."""
 
     def __init__(
         self,
@@ -63,18 +80,32 @@ class _Session(Session):
         statements: dict[str, tuple[str, tuple[str, ...]]],
         *,
         begun: bool,
+        loose: bool = False,
     ) -> None:
         self._connection = connection
         self._statements = statements
+        self._loose = loose
+        self._publishes = False
         self.begun = begun
+        #: Whether a commit, or a change that is one, is on its way or was made.
+        self.committing = False
 
     async def _begin(self) -> None:
-        if not self.begun:
-            await self._connection.execute("BEGIN")
-            self.begun = True
+        if self.begun:
+            return
+        if self._loose:
+            raise NotAtOnce
+        assert not self.committing, "what is written at once is written last"
+        begin = "BEGIN"
+        if self._publishes:
+            # Both in one round trip.
+            begin = f"BEGIN; {self._statements['begin_publishing'][0]}"
+        await self._connection.execute(begin)
+        self.begun = True
 
     async def fetch(self, statement: str, **parameters: object) -> list[Row]:
-        await self._begin()
+        if not (self._loose and statement in _READS):
+            await self._begin()
         text, names = self._statements[statement]
         rows: list[Row] = await self._connection.fetch(text, *[parameters[n] for n in names])
         return rows
@@ -92,13 +123,13 @@ class _Session(Session):
             await self._connection.execute(text, *map(list, zip(*rows, strict=True)))
 
     async def notify(self, queues: Sequence[int]) -> None:
+        await self._begin()
         await self._connection.execute(NOTIFY, announcements(queues))
 
     async def publishing(self) -> None:
-        text, _ = self._statements["begin_publishing"]
-        # Both in one round trip where the transaction begins here.
-        await self._connection.execute(text if self.begun else f"BEGIN; {text}")
-        self.begun = True
+        self._publishes = True
+        if self.begun:
+            await self._connection.execute(self._statements["begin_publishing"][0])
 
     async def append(self, segments: Sequence[NewSegment]) -> list[int]:
         await self._begin()
@@ -109,7 +140,8 @@ class _Session(Session):
     async def heads(
         self, queue: int, phases: Sequence[int], floors: Sequence[int], most: int
     ) -> list[Row]:
-        return await self.fetch("heads", queue=queue, phases=phases, floors=floors, most=most)
+        statement = "look_at_heads" if self._loose else "heads"
+        return await self.fetch(statement, queue=queue, phases=phases, floors=floors, most=most)
 
     async def change(
         self,
@@ -118,32 +150,57 @@ class _Session(Session):
         gone: Sequence[Place],
         runs: Sequence[RunRow],
         counts: Sequence[Count],
+        held: Sequence[Row] = (),
+        version: int | None = None,
     ) -> tuple[int, list[int]]:
-        await self._begin()
-        changes = (*_columns(gone, 4), *_columns(runs, 11), *_columns(counts, 3))
-        if not segments:
-            text, _ = self._statements["change"]
-            return await self._connection.fetchval(text, tenant, *changes) or 0, []
-        text, _ = self._statements["append_and_change"]
-        row = await self._connection.fetchrow(text, tenant, *changes, *_columns(segments, 5))
+        at_once = version is not None and not self.begun
+        if at_once:
+            assert not self.committing, "what is written at once is written last"
+            self.committing = True
+        else:
+            await self._begin()
+        _, appended_at, entries, heads, payloads = _columns(segments, 5)
+        found, written, numbers = await self._connection.fetchrow(
+            self._statements["write"][0],
+            tenant,
+            at_once and self._publishes,
+            version if at_once else None,
+            appended_at[0] if appended_at else 0,
+            *(entries, heads, payloads),
+            *_columns([(*row[:4], row[5], *row[9:]) for row in held] if at_once else (), 7),
+            *_columns(gone, 4),
+            *_columns(runs, 11),
+            *_columns(counts, 3),
+        )
+        if not written:
+            raise Moved if found == version else Stale
         # A caller's transaction may be older than the tenant, and sees no version of it.
-        return row[0] or 0, row[1]
+        return found or 0, numbers
 
 
-def _columns(rows: Sequence[Sequence[object]], width: int) -> list[list[object]]:
-    """The rows, one list a column."""
-    return [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * width
+def _columns(rows: Sequence[Sequence[object]], width: int) -> Sequence[list[Any] | None]:
+    """The rows, one list a column; none at all is cheaper than empty lists."""
+    return [list(column) for column in zip(*rows, strict=True)] if rows else (None,) * width
 
 
 class PostgreSQL(Database):
     """A pool of connections to one database."""
 
     name = "postgresql"
+    has_floors = True
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._pool: Any = None
+        self._at_hand: list[Any] = []
+        #: How many wait for the pool.
+        self._waiting = 0
+        self._tidying: asyncio.TimerHandle | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
         self._statements = {name: _positional(text) for name, text in load("postgresql").items()}
+        # The same without locks.
+        text, names = self._statements["heads"]
+        self._statements["look_at_heads"] = text.replace("FOR UPDATE SKIP LOCKED", ""), names
         self._listening = Listening(self._connect)
 
     @classmethod
@@ -173,19 +230,24 @@ class PostgreSQL(Database):
         """A connection of its own, for whoever listens."""
         return await asyncpg.connect(**_arguments(self._address))
 
+    def transaction(self) -> AbstractAsyncContextManager[Session]:
+        return self._session(loose=False)
+
+    def at_once(self) -> AbstractAsyncContextManager[Session]:
+        return self._session(loose=True)
+
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Session]:
+    async def _session(self, *, loose: bool) -> AsyncIterator[Session]:
         async with self._connection() as connection:
-            session = _Session(connection, self._statements, begun=False)
-            committing = False
+            session = _Session(connection, self._statements, begun=False, loose=loose)
             try:
                 yield session
                 if session.begun:
-                    committing = True
+                    session.committing = True
                     await connection.execute("COMMIT")
             except BaseException as error:  # noqa: BLE001  (raised again)
                 await _roll_back(connection)
-                _raise(error, committing=committing)
+                _raise(error, committing=session.committing)
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Session]:
@@ -221,16 +283,51 @@ class PostgreSQL(Database):
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
         try:
-            connection = await self._pool.acquire()
+            connection = await self._take()
         except Exception as error:  # noqa: BLE001  (raised again)
             _raise(error)
+        at_hand = False
         try:
             yield connection
+            # What was interrupted is for the pool to wait for.
+            at_hand = not self._waiting and len(self._at_hand) < _AT_HAND and _is_open(connection)
         finally:
-            # What was done is done. The pool ends a connection that it cannot take back, and of
-            # one that is lost at this moment it has taken leave already.
-            with suppress(*FAILURES):
-                await self._pool.release(connection)
+            if at_hand:
+                self._keep(connection)
+            else:
+                await self._release(connection)
+
+    def _keep(self, connection: Any) -> None:
+        self._at_hand.append(connection)
+        if self._tidying is None:
+            loop = asyncio.get_running_loop()
+            self._tidying = loop.call_later(_AT_HAND_S, self._tidy)
+
+    async def _take(self) -> Any:
+        while self._at_hand:
+            connection = self._at_hand.pop()
+            if _is_open(connection):
+                return connection
+            await self._release(connection)
+        self._waiting += 1
+        try:
+            return await self._pool.acquire()
+        finally:
+            self._waiting -= 1
+
+    async def _release(self, connection: Any) -> None:
+        # What was done is done. The pool ends a connection that it cannot take back, and of one
+        # that is lost at this moment it has taken leave already.
+        with suppress(*FAILURES):
+            await self._pool.release(connection)
+
+    def _tidy(self) -> None:
+        """Let the pool have what is at hand: it knows how long a connection may stay unused."""
+        self._tidying = None
+        while self._at_hand:
+            task = asyncio.ensure_future(self._release(self._at_hand.pop()))
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
 
     async def stable(self) -> Stable:
         # In this order: a publish that is not seen as open has ended, so whoever reads the log
@@ -257,6 +354,9 @@ class PostgreSQL(Database):
 
     async def close(self) -> None:
         await self._listening.close()
+        if self._tidying is not None:
+            self._tidying.cancel()
+            self._tidy()
         try:
             await asyncio.wait_for(self._pool.close(), 10)
         except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
@@ -265,10 +365,15 @@ class PostgreSQL(Database):
 
 def _raise(error: BaseException, *, committing: bool = False) -> NoReturn:
     """Raise what the error means to the engine."""
-    meant = translate(error, committing=committing)
-    if meant is error:
-        raise error
-    raise meant from error
+    raise_as(translate(error, committing=committing), error)
+
+
+def _is_open(connection: Any) -> bool:
+    """Whether it may be used again; the pool takes one that is lost away from whoever has it."""
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:
+        return False
 
 
 async def _leave_as_it_is(connection: object) -> None:

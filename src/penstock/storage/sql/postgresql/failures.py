@@ -1,29 +1,16 @@
 """What a failure of asyncpg or of PostgreSQL means to the engine, by its SQLSTATE.
 
-- ``Again``: PostgreSQL rolled the transaction back, and the same one may succeed.
-- ``Lost``: the connection is gone; only during a commit is the outcome unknown (P2).
-- an error of ``penstock.errors``: somebody has to do something about it, or try later.
-
-What is none of these is a mistake of the engine, and stays what it is.
+See ``failing`` for what it may mean.
 """
 
 from __future__ import annotations
 
-import ssl
 from typing import Final
 
 import asyncpg
 
-from penstock.errors import (
-    PenstockError,
-    StoreBusy,
-    StoreCorrupt,
-    StoreError,
-    StoreReadOnly,
-    StoreTooOld,
-    StoreUnavailable,
-    TooLarge,
-)
+from penstock.errors import StoreUnavailable
+from penstock.storage.sql import failing
 from penstock.storage.sql.database import Again, Lost
 
 __all__ = ["FAILURES", "opening", "translate"]
@@ -43,21 +30,20 @@ _AGAIN: Final = frozenset({"40001", "40P01", "55P03", "57014", "23505"})
 _LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
 #: Severities that end the session.
 _FATAL: Final = frozenset({"FATAL", "PANIC"})
-#: How the error is raised, and what it says before PostgreSQL's own words.
-_MEANT: Final[dict[str, tuple[type[PenstockError], str]]] = {
-    "53300": (StoreBusy, "The database has no connection left"),
-    "53200": (StoreBusy, "The database has no memory left"),
-    "53100": (StoreUnavailable, "The database's disk is full"),
-    "25006": (StoreReadOnly, "The database takes no writes"),
+_MEANT: Final[dict[str, failing.Meaning]] = {
+    "53300": failing.NO_CONNECTION,
+    "53200": failing.NO_MEMORY,
+    "53100": failing.DISK_FULL,
+    "25006": failing.NO_WRITES,
     "28000": (StoreUnavailable, "The database does not let this user in"),
-    "28P01": (StoreUnavailable, "The password or the user is wrong"),
-    "3D000": (StoreUnavailable, "There is no such database"),
+    "28P01": failing.WRONG_PASSWORD,
+    "3D000": failing.NO_DATABASE,
     "57P04": (StoreUnavailable, "The database was dropped"),
-    "42501": (StoreUnavailable, "The user lacks a privilege"),
-    "42P01": (StoreTooOld, "The schema is missing or older than this Penstock's"),
-    "42703": (StoreTooOld, "The schema is not the one that this Penstock knows"),
-    "XX001": (StoreCorrupt, "The database found damage"),
-    "XX002": (StoreCorrupt, "The database found a damaged index"),
+    "42501": failing.NO_PRIVILEGE,
+    "42P01": failing.SCHEMA_MISSING,
+    "42703": failing.OTHER_SCHEMA,
+    "XX001": failing.DAMAGE,
+    "XX002": failing.DAMAGED_INDEX,
 }
 #: Classes of SQLSTATEs: connection exceptions, and limits of PostgreSQL itself.
 _CONNECTION: Final = "08"
@@ -71,9 +57,11 @@ def translate(error: BaseException, *, committing: bool) -> Exception:
             return _by_state(error, committing=committing)
         case asyncpg.OutdatedSchemaCacheError():
             return Again(_words(error))
-        case ssl.SSLCertVerificationError():
-            return StoreUnavailable(f"The database's certificate is not trusted: {_words(error)}.")
-        case asyncpg.InternalClientError() | OSError():
+        case asyncpg.InternalClientError() if "cannot switch to state" in str(error):
+            # The connection was ended while nobody used it: the statement, a COMMIT or a change
+            # that is one, was not sent.
+            return Lost(_words(error), committing=False)
+        case asyncpg.InternalClientError():
             return Lost(_words(error), committing=committing)
         case asyncpg.InterfaceError() if "released" in str(error):
             # The pool took a connection back that was lost between two statements: whatever
@@ -81,25 +69,15 @@ def translate(error: BaseException, *, committing: bool) -> Exception:
             return Lost(_words(error), committing=False)
         case asyncpg.InterfaceError() if "clos" in str(error) or "cancelling" in str(error):
             return Lost(_words(error), committing=committing)
-        case Exception():
-            return error
         case _:
-            # Not ours to answer: a cancelled task, an interrupt.
-            raise error
+            return failing.translate_network(error, committing=committing)
 
 
 def opening(error: BaseException, place: str) -> Exception:
-    """What to raise for ``error`` when the first connection to ``place`` was asked for.
-
-    Where a running store would wait for a connection that was lost, nobody has had one yet: the
-    address is more likely wrong than the network.
-    """
+    """What to raise for ``error`` when the first connection to ``place`` was asked for."""
     if isinstance(error, asyncpg.InterfaceError):
         return StoreUnavailable(f"{place} cannot be used: {_words(error)}.", field="url")
-    found = translate(error, committing=False)
-    if isinstance(found, Lost | Again):
-        return StoreUnavailable(f"{place} cannot be reached: {found}.", field="url")
-    return found
+    return failing.unreachable(translate(error, committing=False), place)
 
 
 def _by_state(error: asyncpg.PostgresError, *, committing: bool) -> Exception:
@@ -112,12 +90,11 @@ def _by_state(error: asyncpg.PostgresError, *, committing: bool) -> Exception:
     if committing and getattr(error, "severity_en", None) in _FATAL:
         return Lost(words, committing=True)
     if state.startswith(_LIMIT):
-        return TooLarge(f"The database cannot store as much at once: {words}.")
-    kind, meaning = _MEANT.get(state, (StoreError, f"The database refused ({state})"))
-    return kind(f"{meaning}: {words}.")
+        return failing.refused(failing.TOO_MUCH, state, words)
+    return failing.refused(_MEANT.get(state), state, words)
 
 
-def _words(error: BaseException) -> str:
-    """What the error says, on one line, and its name where it says nothing."""
+def _words(error: Exception) -> str:
+    """What the error says, without hints and details."""
     said = str(error.args[0]) if isinstance(error, asyncpg.PostgresError) else str(error)
-    return " ".join(said.split()).rstrip(".") or type(error).__name__
+    return failing.one_line(said, error)

@@ -1,10 +1,10 @@
--- The first place of a phase in every rank, not below a floor.
-SELECT run.place
-FROM generate_series(0, 9) AS wanted (rank)
+-- By rank the first place of a phase, not below the floor of the rank.
+SELECT ranks.nth - 1, run.place
+FROM unnest(:floors::bigint[]) WITH ORDINALITY AS ranks (floor, nth)
 CROSS JOIN LATERAL (
     SELECT place
     FROM penstock_run
-    WHERE queue = :queue AND phase = :phase AND rank = wanted.rank AND place >= :floor
+    WHERE queue = :queue AND phase = :phase AND rank = ranks.nth - 1 AND place >= ranks.floor
     ORDER BY place
     LIMIT 1
 ) AS run

@@ -1,30 +1,28 @@
--- The first runs of each phase, in claim order, passing by what is locked (C1, C4). Where there is a
--- floor every rank is begun at it; no more is read and locked than is given.
+-- The first runs of each phase, in claim order, passing by what is locked (C1, C4). Where there are
+-- floors every rank of what is fresh (0) is begun at its own; no more is read and locked than is given.
 SELECT first.*
-FROM unnest(:phases::smallint[], :floors::bigint[]) AS wanted (phase, floor)
-CROSS JOIN LATERAL (
+FROM (
     SELECT run.*
-    FROM generate_series(0, 9) AS ranks (rank)
+    FROM unnest(:floors::bigint[]) WITH ORDINALITY AS ranks (floor, nth)
     CROSS JOIN LATERAL (
         SELECT
             queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
         FROM penstock_run
-        WHERE queue = :queue AND phase = wanted.phase AND rank = ranks.rank
-            AND place >= wanted.floor
+        WHERE queue = :queue AND phase = 0 AND rank = ranks.nth - 1 AND place >= ranks.floor
         ORDER BY place
         LIMIT :most
         FOR UPDATE SKIP LOCKED
     ) AS run
-    WHERE wanted.floor > 0
     LIMIT :most
 ) AS first
 UNION ALL
 SELECT first.*
-FROM unnest(:phases::smallint[], :floors::bigint[]) AS wanted (phase, floor)
+FROM unnest(:phases::smallint[]) AS wanted (phase)
 CROSS JOIN LATERAL (
     SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
     FROM penstock_run
-    WHERE queue = :queue AND phase = wanted.phase AND wanted.floor = 0
+    WHERE queue = :queue AND phase = wanted.phase
+        AND (wanted.phase > 0 OR cardinality(:floors::bigint[]) = 0)
     ORDER BY rank, place
     LIMIT :most
     FOR UPDATE SKIP LOCKED

@@ -1,95 +1,23 @@
-"""Bulk transfer in Arrow record batches: publishing, and reading the log.
-
-Columns have the names and types of ``penstock.filters.to_arrow``; the others are those of the
-log. pyarrow comes with the extra ``arrow``, so this module is imported only when somebody
-sends or asks for Arrow.
-"""
+"""Messages to publish, from an Arrow IPC stream."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 
 from penstock.errors import BadInput, TooLarge
-from penstock.filters.to_arrow import METADATA_SCHEMA, batch_of
-from penstock.model.delivery import LogEntry
+from penstock.filters.to_arrow import METADATA_SCHEMA
 from penstock.model.limits import DEFAULT_PRIORITY, MAX_BATCH
 from penstock.model.message import NO_HEADERS, HeaderValue, NewMessage
 
-__all__ = ["LOG_SCHEMA", "LogWriter", "log_batch", "read_messages"]
-
-_LOG_FIELDS: Final = (
-    ("offset", pa.int64()),
-    ("id", pa.int64()),
-    ("deliver_at", pa.int64()),
-    ("expires_at", pa.int64()),
-    ("checksum", pa.int64()),
-)
-_PAYLOAD: Final = pa.field("payload", pa.binary())
-#: The log as a table; ``payload`` is null where it was not asked for.
-LOG_SCHEMA: Final = pa.schema([*_LOG_FIELDS, *METADATA_SCHEMA, _PAYLOAD])
+__all__ = ["read_messages"]
 
 _TEXT: Final = ("id", "key", "partition_key", "content_type")
 _NUMBERS: Final = ("priority", "deliver_at", "expires_at", "delay_ms", "ttl_ms")
 _COLUMNS: Final = frozenset({"payload", "headers", *_TEXT, *_NUMBERS})
 _json_headers: Final = msgspec.json.Decoder(dict[str, HeaderValue])
-
-
-def log_batch(entries: Sequence[LogEntry]) -> pa.RecordBatch:
-    """Log entries as one record batch of :data:`LOG_SCHEMA`."""
-    messages = [entry.message for entry in entries]
-    columns = [
-        pa.array([getattr(message, name) for message in messages], kind)
-        for name, kind in _LOG_FIELDS
-    ]
-    columns += batch_of(messages).columns
-    columns.append(pa.array([entry.payload for entry in entries], pa.binary()))
-    return pa.RecordBatch.from_arrays(columns, schema=LOG_SCHEMA)
-
-
-class LogWriter:
-    """Record batches to the bytes of an Arrow IPC stream, piece by piece."""
-
-    def __init__(self) -> None:
-        self._pieces = _Pieces()
-        self._sink = pa.PythonFile(self._pieces, mode="w")
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
-        self._writer = pa.ipc.new_stream(self._sink, LOG_SCHEMA, options=options)
-
-    def write(self, entries: Sequence[LogEntry]) -> bytes:
-        """The bytes that these entries add to the stream."""
-        self._writer.write_batch(log_batch(entries))
-        return self._pieces.take()
-
-    def finish(self) -> bytes:
-        """The bytes that end the stream."""
-        self._writer.close()
-        return self._pieces.take()
-
-
-class _Pieces(io.RawIOBase):
-    """A file that hands over what was written to it."""
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        piece = bytes(data)
-        self._pieces.append(piece)
-        return len(piece)
-
-    def take(self) -> bytes:
-        """Everything since the last time."""
-        taken = b"".join(self._pieces)
-        self._pieces.clear()
-        return taken
 
 
 def read_messages(body: bytes) -> list[NewMessage]:

@@ -1,0 +1,166 @@
+"""The lake: how small it is, and how fast messages get there, checked, against reading alone.
+
+Archiving reads the metadata of every entry, then everything, writes it, reads it back and hashes
+every payload again; reading alone goes to Spark's ``noop`` sink. Payloads are JSON documents of
+about a kilobyte, no two alike. ``python -m bench.pipeline_lake --messages 100000`` runs it alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from bench.measuring import PAYLOAD_BYTES, Figure, middle, per_second, scratch
+from bench.processes import penstock_server
+from penstock import NewMessage
+from penstock.pipeline.context import Context, JobOptions, Summary
+from penstock.pipeline.jobs.archive import archive
+from penstock.pipeline.jobs.job import run_job
+from penstock.pipeline.remote import Server
+from penstock.pipeline.session import spark_session
+from penstock.pipeline.tables import read_table
+
+__all__ = ["archiving"]
+
+MESSAGES: Final = 1_000_000
+_BATCH: Final = 5_000
+_CORES: Final = 2
+_TEXT: Final = (
+    "order customer invoice address street city country amount currency payment delivery item "
+    "quantity price discount note warehouse carrier tracking number returned accepted"
+)
+
+
+def archiving(messages: int, rounds: int) -> list[Figure]:
+    """Bytes of the lake against bytes of payload; entries a second against reading alone."""
+    with scratch() as folder, penstock_server(folder) as served:
+        _publish(served.url, messages)
+        spark = _session()
+        try:
+            return _measure(spark, Server(served.url), folder / "lake", messages, rounds)
+        finally:
+            spark.stop()
+
+
+def _measure(
+    spark: SparkSession, server: Server, lake: Path, messages: int, rounds: int
+) -> list[Figure]:
+    read: list[float] = []
+    archived: list[float] = []
+    summary: Summary = {}
+    _read(spark, server)  # Processes that read are started.
+    for number in range(rounds):
+        shutil.rmtree(lake, ignore_errors=True)
+        read.append(messages / _read(spark, server))
+        begin = time.perf_counter()
+        summary = _archive(spark, server, lake, f"run-{number}")
+        archived.append(messages / (time.perf_counter() - begin))
+        if summary["entries"] != messages:
+            raise AssertionError(f"{summary['entries']} entries were archived of {messages}")
+    files = sum(path.stat().st_size for path in lake.rglob("*") if path.is_file())
+    payload = int(summary["payload_bytes"])
+    return [
+        Figure(
+            "bytes of the lake, all told, against bytes of payload",
+            files / payload,
+            0.6,
+            f"{files / 1e6:.0f} MB",
+            f"{payload / 1e6:.0f} MB",
+            at_most=True,
+        ),
+        Figure(
+            f"{messages:,} messages of 1 KiB archived and verified, against reading alone",
+            middle(archived) / middle(read),
+            0.2,
+            per_second(middle(archived)),
+            per_second(middle(read)),
+        ),
+    ]
+
+
+def _read(spark: SparkSession, server: Server) -> float:
+    begin = time.perf_counter()
+    read_table(spark, server, "log").write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - begin
+
+
+def _archive(spark: SparkSession, server: Server, lake: Path, run: str) -> Summary:
+    options = JobOptions(server=server, lake=str(lake))
+    context = Context(options, run=run, job="archive", spark=spark)
+    try:
+        return run_job(lambda one: archive(one, history=False, tell=False), context)
+    finally:
+        context.close()
+
+
+def _session() -> SparkSession:
+    here = str(Path(__file__).parents[1])
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+    }
+    return spark_session("bench", master=f"local[{_CORES}]", settings=settings)
+
+
+def _publish(url: str, messages: int) -> None:
+    chance = random.Random(1)
+    with Server(url).open() as remote:
+        remote.ask(lambda q: q.create_queue("nothing", "FALSE"))
+        for done in range(0, messages, _BATCH):
+            part = [
+                NewMessage(_document(chance, number), {"country": chance.choice("ABCD")})
+                for number in range(done, min(done + _BATCH, messages))
+            ]
+            topic = f"orders-{done // _BATCH % 4}"
+            remote.ask(
+                lambda q, topic=topic, part=part: q.publish_batch(topic, part)  # type: ignore[misc]
+            )
+
+
+def _document(chance: random.Random, number: int) -> bytes:
+    """An order of about a kilobyte: names that repeat, numbers and words that do not."""
+    order: dict[str, object] = {
+        "id": f"{chance.getrandbits(64):016x}",
+        "number": number,
+        "customer": f"{chance.getrandbits(48):012x}",
+        "placed_at": 1_700_000_000_000 + number,
+        "items": [
+            {"sku": f"{chance.getrandbits(32):08x}", "price": chance.randrange(10**6) / 100}
+            for _ in range(6)
+        ],
+    }
+    left = PAYLOAD_BYTES - len(json.dumps(order)) - 12
+    words = " ".join(chance.choices(_TEXT.split(), k=left // 6))
+    return json.dumps({**order, "note": words[:left]}).encode()
+
+
+def main() -> int:
+    """Exit 1 if a target is missed."""
+    parser = argparse.ArgumentParser(prog="python -m bench.pipeline_lake", description=__doc__)
+    parser.add_argument("--messages", type=int, default=MESSAGES)
+    parser.add_argument("--rounds", type=int, default=3, help="the median of so many")
+    arguments = parser.parse_args()
+    figures = archiving(arguments.messages, arguments.rounds)
+    for figure in figures:
+        bound = "at most" if figure.at_most else "at least"
+        sys.stdout.write(
+            f"{figure.ratio:6.2f}  ({bound} {figure.target:.2f})  {figure.name}"
+            f"  [{figure.ours} : {figure.reference}]\n"
+        )
+    return 0 if all(figure.holds for figure in figures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""Runs of pipeline jobs, the broker's part: sound records, the newest of each tenant (E1, T1).
+
+A run is a document of the engine: its kind names the tenant and its name is the run's id, so that
+a run is found with one look, and no listing sees another tenant's. All runs of the tenant are read
+to list some of them, or to make room for a new one; an update of a run that is there reads and
+writes that one only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.broker.scope import BrokerOptions, Scope, check_count, check_text, utf8_bytes
+from penstock.consume.failure import bounded
+from penstock.errors import BadInput, StoreCorrupt, TooLarge
+from penstock.model.limits import MAX_HEADER_NAME_BYTES, MAX_TIME_MS, check_name, shown
+from penstock.model.runs import (
+    MAX_REPORT_BYTES,
+    MAX_RUN_VALUES,
+    MAX_RUN_VALUES_BYTES,
+    MAX_RUNS,
+    RUN_STATES,
+    Run,
+)
+from penstock.storage.contract import Engine
+
+__all__ = ["Runs", "check_listing", "check_run"]
+
+#: A tenant's name has no slash, so no two tenants share a kind, and no kind of others is one.
+_KIND: Final = "run/"
+_INT64: Final = range(-(2**63), 2**63)
+_NUMBER_BYTES: Final = 8
+
+_encode: Final = msgspec.json.Encoder().encode
+_decoder: Final = msgspec.json.Decoder(Run)
+
+
+class Runs(Scope):
+    """The verbs on runs of pipeline jobs."""
+
+    def __init__(self, engine: Engine, options: BrokerOptions, tenant: str) -> None:
+        super().__init__(engine, options, tenant)
+        #: New runs follow one another: each makes room for itself.
+        self._new_runs = asyncio.Lock()
+
+    async def put_run(self, run: Run) -> None:
+        """Keep a run, or what became of it since; the last 1,000 are kept.
+
+        Of more, those leave that were updated the longest ago: one that is still at work stays.
+        """
+        checked = check_run(run)
+        if await self._engine.get_document(self._run_kind, checked.id) is not None:
+            await self._put_run(checked)
+            return
+        async with self._new_runs:
+            others = [item for item in await self._all_runs() if item.id != checked.id]
+            await self._put_run(checked)
+            others.sort(key=lambda item: (item.updated_at, item.id))
+            for item in others[: max(0, len(others) - MAX_RUNS + 1)]:
+                await self._engine.delete_document(self._run_kind, item.id)
+
+    async def run(self, id: str) -> Run | None:
+        """The run, or None when it is not on record."""
+        value = await self._engine.get_document(self._run_kind, check_name(id, "id"))
+        return None if value is None else _decode(id, value)
+
+    async def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
+        """Runs of one job or of all, those that started last first."""
+        check_listing(job, limit)
+        found = [item for item in await self._all_runs() if job is None or item.job == job]
+        found.sort(key=lambda item: (item.started_at, item.id), reverse=True)
+        return tuple(found[:limit])
+
+    @property
+    def _run_kind(self) -> str:
+        return _KIND + self.tenant
+
+    async def _put_run(self, run: Run) -> None:
+        await self._engine.put_document(self._run_kind, run.id, _encode(run))
+
+    async def _all_runs(self) -> list[Run]:
+        documents = await self._engine.list_documents(self._run_kind)
+        return [_decode(name, value) for name, value in documents]
+
+
+def check_run(run: Run) -> Run:
+    """Return the run, with an error that is not too long, if every field is in its bounds."""
+    if not isinstance(run, Run):
+        raise BadInput("A run is a Run.", field="run")
+    check_name(run.id, "id")
+    check_name(run.job, "job")
+    if run.state not in RUN_STATES:
+        states = ", ".join(RUN_STATES)
+        raise BadInput(f"state is {shown(run.state)}; it is one of {states}.", field="state")
+    _check_time("started_at", run.started_at)
+    _check_time("updated_at", run.updated_at)
+    if (run.finished_at is None) != (run.state == "running"):
+        raise BadInput(
+            "A run has a time when it finished, unless it is running.", field="finished_at"
+        )
+    if run.finished_at is not None:
+        _check_time("finished_at", run.finished_at)
+    _check_values("progress", run.progress)
+    _check_values("summary", run.summary)
+    if run.report is not None:
+        check_text("report", run.report, most=MAX_REPORT_BYTES)
+    if run.error is None:
+        return run
+    if type(run.error) is not str:
+        raise BadInput(f"error is {type(run.error).__name__}; it is text.", field="error")
+    return replace(run, error=bounded(run.error))
+
+
+def check_listing(job: object, limit: object) -> None:
+    """Refuse what no listing of runs can be asked for."""
+    if job is not None:
+        check_name(job, "job")
+    check_count("limit", limit, MAX_RUNS)
+
+
+def _check_time(field: str, value: object) -> None:
+    if type(value) is not int or not 0 <= value <= MAX_TIME_MS:
+        raise BadInput(
+            f"{field} is {shown(value)}; it is a time in epoch milliseconds, from 0 to "
+            f"{MAX_TIME_MS}.",
+            field=field,
+            limit=MAX_TIME_MS,
+        )
+
+
+def _check_values(field: str, values: object) -> None:
+    if type(values) is not dict:
+        raise BadInput(f"{field} is {type(values).__name__}; it is a dict.", field=field)
+    if len(values) > MAX_RUN_VALUES:
+        raise TooLarge(
+            f"{field} has {len(values)} entries; the limit is {MAX_RUN_VALUES}.",
+            field=field,
+            limit=MAX_RUN_VALUES,
+        )
+    total = 0
+    for name, value in values.items():
+        check_text(field, name, least=1, most=MAX_HEADER_NAME_BYTES)
+        total += utf8_bytes(field, name) + _value_bytes(field, name, value)
+    if total > MAX_RUN_VALUES_BYTES:
+        raise TooLarge(
+            f"{field} has {total} bytes; the limit is {MAX_RUN_VALUES_BYTES}.",
+            field=field,
+            limit=MAX_RUN_VALUES_BYTES,
+        )
+
+
+def _value_bytes(field: str, name: str, value: object) -> int:
+    if type(value) is str:
+        return utf8_bytes(field, value)
+    if type(value) is int:
+        if value not in _INT64:
+            raise BadInput(f"{name!r} of {field} does not fit 64 bits.", field=field)
+    elif type(value) is not float:
+        kind = type(value).__name__
+        raise BadInput(f"{name!r} of {field} is {kind}; it is text or a number.", field=field)
+    elif not math.isfinite(value):
+        # JSON has no word for it.
+        raise BadInput(f"{name!r} of {field} is {value}; it is a number.", field=field)
+    return _NUMBER_BYTES
+
+
+def _decode(id: str, value: bytes) -> Run:
+    try:
+        return _decoder.decode(value)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StoreCorrupt(f"The run {id} cannot be read.") from error

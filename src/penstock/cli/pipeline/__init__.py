@@ -1,0 +1,1 @@
+"""``penstock pipeline``: jobs over everything that was published, on Spark."""

@@ -1,0 +1,259 @@
+"""The jobs as commands; what each does is in ``penstock.pipeline.jobs``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from penstock.cli.exits import Exit
+from penstock.cli.pipeline.running import job_options, run
+from penstock.errors import BadInput
+
+__all__ = ["archive", "ingest", "replay", "report", "retention", "route", "run_all", "verify"]
+
+
+@click.command
+@click.argument("queues", nargs=-1, metavar="[QUEUE]...")
+@job_options
+def route(queues: tuple[str, ...], **options: Any) -> None:
+    """Fill the queues that are behind, all or those named, from the log.
+
+    \b
+    Examples:
+      penstock queue create billing --filter "topic = 'orders'" --start earliest
+      penstock pipeline route billing
+    """
+    from penstock.pipeline.jobs.route import route as job  # noqa: PLC0415
+
+    run("route", lambda context: job(context, queues=queues), **options)
+
+
+@click.command
+@click.option("--no-history", is_flag=True, help="Leave out what happened to the messages.")
+@click.option("--no-compaction", is_flag=True, help="Leave small files as they are.")
+@click.option("--skip-missing", is_flag=True, help="Go on where retention was quicker.")
+@click.option(
+    "--table-format",
+    type=click.Choice(["parquet", "delta"]),
+    default="parquet",
+    show_default=True,
+    help="How the lake's tables are kept.",
+)
+@job_options
+def archive(
+    no_history: bool, no_compaction: bool, skip_missing: bool, table_format: str, **options: Any
+) -> None:
+    """Bring the log and the histories of its messages into the lake.
+
+    What is in the lake is read back and compared before the broker is told that it may go.
+
+    \b
+    Examples:
+      penstock pipeline archive --lake ./lake
+      penstock pipeline archive --lake s3a://bucket/lake --continuous
+    """
+    from penstock.pipeline.jobs.archive import archive as job  # noqa: PLC0415
+
+    run(
+        "archive",
+        lambda context: job(
+            context,
+            history=not no_history,
+            compaction=not no_compaction,
+            skip_missing=skip_missing,
+            table_format=table_format,
+        ),
+        **options,
+    )
+
+
+@click.command
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@job_options
+def retention(dry_run: bool, **options: Any) -> None:
+    """Remove from the store what nothing refers to and the lake verifiably has.
+
+    \b
+    Examples:
+      penstock pipeline retention --lake ./lake --dry-run
+    """
+    from penstock.pipeline.jobs.retention import retention as job  # noqa: PLC0415
+
+    run("retention", lambda context: job(context, dry_run=dry_run), **options)
+
+
+@click.command
+@click.option("--output", metavar="DIR", help="Where it goes; by default the lake's `reports`.")
+@job_options
+def report(output: str | None, **options: Any) -> None:
+    """Say what happened: throughput, depth, latencies, failures, as a page and as tables.
+
+    \b
+    Examples:
+      penstock pipeline report --output ./report
+    """
+    from penstock.pipeline.jobs.report import report as job  # noqa: PLC0415
+
+    run("report", lambda context: job(context, output=output), **options)
+
+
+@click.command
+@click.argument("queue", required=False)
+@click.option(
+    "--source",
+    type=click.Choice(["failed", "done", "log", "lake"]),
+    default="failed",
+    show_default=True,
+    help="Where deliveries are taken from; of the lake, messages are published again.",
+)
+@click.option("--where", metavar="FILTER", help="Only what this filter takes.")
+@click.option(
+    "--fingerprint",
+    "fingerprints",
+    multiple=True,
+    metavar="NAME",
+    help="Only failures with this fingerprint (see the report); may be repeated.",
+)
+@click.option("--topic", metavar="NAME", help="Publish to this topic instead, from the lake.")
+@click.option("--replay-id", metavar="ID", help="The same again moves nothing twice.")
+@click.option("--rate", type=click.IntRange(min=1), metavar="N", help="Deliveries a second.")
+@click.option("--dry-run", is_flag=True, help="Only count.")
+@job_options
+def replay(
+    queue: str | None,
+    source: str,
+    where: str | None,
+    fingerprints: tuple[str, ...],
+    topic: str | None,
+    replay_id: str | None,
+    rate: int | None,
+    dry_run: bool,
+    **options: Any,
+) -> None:
+    """Deliver again what failed, was done or is in the log; or publish again from the lake.
+
+    \b
+    Examples:
+      penstock pipeline replay billing --where "country = 'DE'" --dry-run
+      penstock pipeline replay billing --fingerprint 3f2a9c01d4e7
+      penstock pipeline replay --source lake --lake ./lake --where "topic = 'orders'"
+    """
+    from penstock.pipeline.jobs.replay import replay as job  # noqa: PLC0415
+
+    run(
+        "replay",
+        lambda context: job(
+            context,
+            queue=queue,
+            source=source,
+            where=where,
+            fingerprints=fingerprints,
+            topic=topic,
+            replay_id=replay_id,
+            rate=rate,
+            dry_run=dry_run,
+        ),
+        **options,
+    )
+
+
+@click.command
+@click.argument("path")
+@click.argument("topic")
+@click.option(
+    "--format",
+    type=click.Choice(["parquet", "json", "csv", "text", "orc"]),
+    default="parquet",
+    show_default=True,
+    help="Of the files.",
+)
+@click.option("--value", metavar="COLUMN", help="The payload; without it the row as JSON is.")
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="NAME=COLUMN",
+    help="key, partition_key, priority or headers, and the column that it is taken from.",
+)
+@click.option("--ingest-id", metavar="ID", help="Instead of one made of the files' names.")
+@job_options
+def ingest(
+    path: str,
+    topic: str,
+    format: str,
+    value: str | None,
+    columns: tuple[str, ...],
+    ingest_id: str | None,
+    **options: Any,
+) -> None:
+    """Publish every row of Parquet, JSON, CSV, text or ORC files, once.
+
+    \b
+    Examples:
+      penstock pipeline ingest orders.parquet orders
+      penstock pipeline ingest 'in/*.csv' orders --format csv --column partition_key=customer
+    """
+    pairs: dict[str, str] = {}
+    for item in columns:
+        name, equals, column = item.partition("=")
+        if not equals:
+            raise BadInput(f"{item!r} is not NAME=COLUMN.", field="column")
+        pairs[name] = column
+    from penstock.pipeline.jobs.ingest import ingest as job  # noqa: PLC0415
+
+    run(
+        "ingest",
+        lambda context: job(
+            context,
+            path=path,
+            topic=topic,
+            format=format,
+            value=value,
+            columns=pairs,
+            ingest_id=ingest_id,
+        ),
+        **options,
+    )
+
+
+@click.command
+@job_options
+def verify(**options: Any) -> None:
+    """Check the laws over the whole store and the lake; exits with 9 if one is broken.
+
+    \b
+    Examples:
+      penstock pipeline verify --lake ./lake
+    """
+    from penstock.pipeline.jobs.verify import verify as job  # noqa: PLC0415
+
+    if run("verify", job, **options).get("violations"):
+        raise click.exceptions.Exit(Exit.VIOLATIONS)
+
+
+@click.command("run")
+@click.option("--output", metavar="DIR", help="Where reports go; by default below the lake.")
+@click.option(
+    "--report-every",
+    type=click.FloatRange(min=1),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two reports.",
+)
+@job_options
+def run_all(output: str | None, report_every: float, **options: Any) -> None:
+    """Route, archive and report, under one Spark session; for ever with --continuous.
+
+    \b
+    Examples:
+      penstock pipeline run --lake ./lake --continuous
+    """
+    from penstock.pipeline.jobs.run import run as job  # noqa: PLC0415
+
+    run(
+        "run",
+        lambda context: job(context, output=output, report_every_s=report_every),
+        **options,
+    )

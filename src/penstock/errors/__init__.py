@@ -1,0 +1,151 @@
+"""Every error Penstock raises, in one tree.
+
+::
+
+    PenstockError
+    ├── BadInput                 400  the call itself is wrong: change it
+    │   ├── BadName              400
+    │   ├── BadFilter            400  points at the position in the text
+    │   ├── BadPolicy            400  a queue or topic policy field
+    │   │   └── BadSchema        400  a topic's schema cannot be used
+    │   ├── BadUrl               400  a store's or a server's URL
+    │   ├── BadSetting           400  a flag, environment variable or line of the settings file
+    │   ├── MethodNotAllowed     405
+    │   ├── NotAcceptable        406
+    │   ├── SlowRequest          408  the request's body took too long to arrive
+    │   ├── UnsupportedMedia     415
+    │   ├── SchemaViolation      422  a payload is not what its topic's schema says
+    │   └── TooLarge             413  payload, headers, batch over its limit
+    ├── AccessError              403  the caller may not do this
+    │   ├── Unauthenticated      401  no credential, or not a valid one
+    │   └── Forbidden            403  the credential's grants do not cover it
+    ├── NotFound                 404
+    │   ├── UnknownRoute         404  no such path
+    │   ├── UnknownQueue         404
+    │   ├── UnknownTopic         404
+    │   ├── UnknownMessage       404
+    │   └── UnknownRun           404  of a pipeline job
+    ├── Conflict                 409  the state of the store forbids it now
+    │   ├── StaleReceipt         409  the claim is no longer current (S1)
+    │   └── QueueNotEmpty        409
+    ├── QueueFull                429  a matching queue is at max_depth: try later
+    ├── ServiceError             503  the service between caller and store
+    │   ├── Busy                 503  at one of its bounds, or stopping: try later
+    │   ├── Unreachable          503  no answer after all retries: outcome unknown
+    │   └── BadReply             502  what answered is not Penstock, or failed
+    ├── PipelineError            500  a job of the data pipeline
+    │   ├── NoSpark              500  Spark or Java is not there, or does not start
+    │   ├── OffsetsGone          410  retention has removed what is to be read
+    │   └── LakeCorrupt          500  the lake is not what its manifest says
+    └── StoreError               503  the store, not the call
+        ├── StoreUnavailable     503  cannot be opened: path, permissions, disk, database
+        ├── StoreLocked          503  another process has it open
+        ├── StoreBusy            503  the database let nobody in, or kept rolling back: try later
+        ├── StoreReadOnly        503  a replica, or a database that takes no writes
+        ├── StoreTooOld          503  its schema is missing or older: migrate it
+        ├── StoreTooNew          503  written by a newer Penstock
+        ├── StoreCorrupt         503  bytes on disk are not what was written (X1)
+        ├── StoreClosed          503
+        └── CommitFailed         503  the disk refused: outcome unknown, reopen
+
+A class carries a static title and what the caller should do; an instance carries the
+detail and, where one field is to blame, its name and limit. ``status`` is what an HTTP
+door answers, ``retryable`` whether the same call may succeed later, and ``law`` the law
+of docs/semantics.md that the refusal protects. An error of this tree means that nothing
+was changed (E1), except ``CommitFailed``, ``Unreachable`` and ``BadReply``, whose outcome is
+unknown.
+"""
+
+from __future__ import annotations
+
+from penstock.errors.calls import (
+    AccessError,
+    BadFilter,
+    BadInput,
+    BadName,
+    BadPolicy,
+    BadSchema,
+    BadSetting,
+    BadUrl,
+    Conflict,
+    Forbidden,
+    MethodNotAllowed,
+    NotAcceptable,
+    NotFound,
+    QueueFull,
+    QueueNotEmpty,
+    SchemaViolation,
+    SlowRequest,
+    StaleReceipt,
+    TooLarge,
+    Unauthenticated,
+    UnknownMessage,
+    UnknownQueue,
+    UnknownRoute,
+    UnknownRun,
+    UnknownTopic,
+    UnsupportedMedia,
+)
+from penstock.errors.pipelines import LakeCorrupt, NoSpark, OffsetsGone, PipelineError
+from penstock.errors.root import PenstockError
+from penstock.errors.services import BadReply, Busy, ServiceError, Unreachable
+from penstock.errors.stores import (
+    CommitFailed,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreLocked,
+    StoreReadOnly,
+    StoreTooNew,
+    StoreTooOld,
+    StoreUnavailable,
+)
+
+__all__ = [
+    "AccessError",
+    "BadFilter",
+    "BadInput",
+    "BadName",
+    "BadPolicy",
+    "BadReply",
+    "BadSchema",
+    "BadSetting",
+    "BadUrl",
+    "Busy",
+    "CommitFailed",
+    "Conflict",
+    "Forbidden",
+    "LakeCorrupt",
+    "MethodNotAllowed",
+    "NoSpark",
+    "NotAcceptable",
+    "NotFound",
+    "OffsetsGone",
+    "PenstockError",
+    "PipelineError",
+    "QueueFull",
+    "QueueNotEmpty",
+    "SchemaViolation",
+    "ServiceError",
+    "SlowRequest",
+    "StaleReceipt",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreLocked",
+    "StoreReadOnly",
+    "StoreTooNew",
+    "StoreTooOld",
+    "StoreUnavailable",
+    "TooLarge",
+    "Unauthenticated",
+    "UnknownMessage",
+    "UnknownQueue",
+    "UnknownRoute",
+    "UnknownRun",
+    "UnknownTopic",
+    "Unreachable",
+    "UnsupportedMedia",
+]

@@ -1,0 +1,274 @@
+"""Errors of calls: what is asked for is wrong, not allowed, not there, or not possible now (E1)."""
+
+from __future__ import annotations
+
+from penstock.errors.root import PenstockError
+
+__all__ = [
+    "AccessError",
+    "BadFilter",
+    "BadInput",
+    "BadName",
+    "BadPolicy",
+    "BadSchema",
+    "BadSetting",
+    "BadUrl",
+    "Conflict",
+    "Forbidden",
+    "MethodNotAllowed",
+    "NotAcceptable",
+    "NotFound",
+    "QueueFull",
+    "QueueNotEmpty",
+    "SchemaViolation",
+    "SlowRequest",
+    "StaleReceipt",
+    "TooLarge",
+    "Unauthenticated",
+    "UnknownMessage",
+    "UnknownQueue",
+    "UnknownRoute",
+    "UnknownRun",
+    "UnknownTopic",
+    "UnsupportedMedia",
+]
+
+
+class BadInput(PenstockError):
+    """The call itself is wrong."""
+
+    title = "Bad input"
+    advice = "Correct the call; repeating it as it is will fail again."
+    status = 400
+
+
+class BadName(BadInput):
+    """A tenant, topic, queue or consumer name breaks the naming rule."""
+
+    title = "Bad name"
+    advice = "Names match [A-Za-z0-9][A-Za-z0-9._-]{0,127}; the suffix .dlq is reserved."
+
+
+class BadFilter(BadInput):
+    """A filter expression does not parse, or uses what the language does not have."""
+
+    title = "Bad filter"
+    advice = "Correct the filter at the position shown."
+    law = "R1"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        position: int | None = None,
+        field: str | None = "filter",
+        limit: int | str | None = None,
+    ) -> None:
+        super().__init__(detail, field=field, limit=limit)
+        self.position = position
+
+
+class BadPolicy(BadInput):
+    """A field of a queue or topic policy is outside its bounds."""
+
+    title = "Bad policy"
+    advice = "Correct the named field."
+
+
+class BadSchema(BadPolicy):
+    """A topic's schema does not compile, or needs what is not installed."""
+
+    title = "Bad schema"
+    advice = "Correct the topic's schema as the detail says."
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        field: str | None = "schema",
+        limit: int | str | None = None,
+    ) -> None:
+        super().__init__(detail, field=field, limit=limit)
+
+
+class SchemaViolation(BadInput):
+    """A payload does not match the schema of its topic; ``index`` is its place in the batch."""
+
+    title = "Schema violation"
+    advice = "Publish a payload that matches the topic's schema; nothing of the call was stored."
+    status = 422
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        index: int | None = None,
+        field: str | None = "payload",
+        limit: int | str | None = None,
+    ) -> None:
+        super().__init__(detail, field=field, limit=limit)
+        self.index = index
+
+
+class BadUrl(BadInput):
+    """A URL that no engine and no server answers to."""
+
+    title = "Bad URL"
+    advice = (
+        "Use a URL such as rocksdb:///path/to/store, postgresql://user:password@host/database, "
+        "mysql://user:password@host/database, memory:// or http://host:port."
+    )
+
+
+class BadSetting(BadInput):
+    """A setting is unknown, of the wrong type, or contradicts another."""
+
+    title = "Bad setting"
+    advice = "Correct the setting; `penstock config` prints the effective ones."
+
+
+class MethodNotAllowed(BadInput):
+    """The path exists, but not with this method."""
+
+    title = "Method not allowed"
+    advice = "See /openapi.json for what each path takes."
+    status = 405
+
+
+class NotAcceptable(BadInput):
+    """None of the formats that the caller accepts is one that this answer has."""
+
+    title = "Not acceptable"
+    advice = "Accept application/json or application/msgpack."
+    status = 406
+
+
+class SlowRequest(BadInput):
+    """The body of the request took longer to arrive than a request may."""
+
+    title = "Slow request"
+    advice = "Send the request in one piece; split a large batch."
+    status = 408
+    retryable = True
+
+
+class UnsupportedMedia(BadInput):
+    """The body is of a type that this path does not read."""
+
+    title = "Unsupported media type"
+    advice = "Send application/json or application/msgpack."
+    status = 415
+
+
+class TooLarge(BadInput):
+    """A payload, the headers or a batch is over its limit."""
+
+    title = "Too large"
+    advice = "Send less, or raise the limit where it can be configured."
+    status = 413
+
+
+class AccessError(PenstockError):
+    """The caller may not do this."""
+
+    title = "No access"
+    advice = "Ask an administrator for a credential with the right grants."
+    status = 403
+    law = "T1"
+
+
+class Unauthenticated(AccessError):
+    """There is no credential, or it is unknown, expired or revoked."""
+
+    title = "Not authenticated"
+    advice = "Send Authorization: Bearer with an API key or a JWT that is valid here."
+    status = 401
+
+
+class Forbidden(AccessError):
+    """The credential is valid, but its grants do not cover the call."""
+
+    title = "Forbidden"
+    advice = "Ask an administrator for a grant of this verb on this name."
+
+
+class NotFound(PenstockError):
+    """What the call names does not exist in this tenant."""
+
+    title = "Not found"
+    advice = "Check the name and the tenant."
+    status = 404
+    law = "T1"
+
+
+class UnknownRoute(NotFound):
+    """No such path."""
+
+    title = "Unknown path"
+    advice = "See /openapi.json for the paths there are."
+    law = "E1"
+
+
+class UnknownQueue(NotFound):
+    """No queue of that name."""
+
+    title = "Unknown queue"
+    advice = "Create the queue first, or check its name."
+
+
+class UnknownTopic(NotFound):
+    """No topic of that name, and topics have to be registered here."""
+
+    title = "Unknown topic"
+    advice = "Register the topic first, or check its name."
+
+
+class UnknownMessage(NotFound):
+    """No message of that id: never published here, or removed by retention."""
+
+    title = "Unknown message"
+    advice = "Check the id; retention may have removed the message."
+
+
+class UnknownRun(NotFound):
+    """No run of that id: never recorded here, or newer ones took its place."""
+
+    title = "Unknown run"
+    advice = "Check the id; the last 1,000 runs of a tenant are kept."
+
+
+class Conflict(PenstockError):
+    """The call is well formed, but the present state forbids it."""
+
+    title = "Conflict"
+    advice = "Look at the present state and decide again."
+    status = 409
+
+
+class StaleReceipt(Conflict):
+    """The receipt is not the current claim's: it was settled, lapsed or fenced."""
+
+    title = "Stale receipt"
+    advice = "Drop the work: somebody else has the delivery, or it is settled."
+    law = "S1"
+
+
+class QueueNotEmpty(Conflict):
+    """The change needs a queue without live or failed deliveries."""
+
+    title = "Queue not empty"
+    advice = "Drain or purge the queue first."
+
+
+class QueueFull(PenstockError):
+    """A queue that the message belongs to is at its max_depth; nothing was stored."""
+
+    title = "Queue full"
+    advice = "Retry later; consumers have to catch up first."
+    status = 429
+    retryable = True
+
+    def __init__(self, detail: str, *, queue: str, limit: int, retry_after_ms: int) -> None:
+        super().__init__(detail, field="max_depth", limit=limit)
+        self.queue = queue
+        self.retry_after_ms = retry_after_ms

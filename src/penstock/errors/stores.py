@@ -1,0 +1,104 @@
+"""Errors of stores: the engine, its files or its database."""
+
+from __future__ import annotations
+
+from penstock.errors.root import PenstockError
+
+__all__ = [
+    "CommitFailed",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreLocked",
+    "StoreReadOnly",
+    "StoreTooNew",
+    "StoreTooOld",
+    "StoreUnavailable",
+]
+
+
+class StoreError(PenstockError):
+    """The store cannot do its work; the call may be fine."""
+
+    title = "Store error"
+    advice = "Look at the store."
+    status = 503
+    law = "P1"
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be opened."""
+
+    title = "Store unavailable"
+    advice = (
+        "Check that the path exists, is writable and has space, or that the database runs, can "
+        "be reached, and knows the user, the password and the name."
+    )
+
+
+class StoreLocked(StoreError):
+    """Another process has the store open."""
+
+    title = "Store locked"
+    advice = "One process opens an embedded store; connect to the server that has it instead."
+    retryable = True
+
+
+class StoreBusy(StoreError):
+    """The database let nobody in, or rolled the call back each time; nothing was done."""
+
+    title = "Store busy"
+    advice = (
+        "Nothing was done: try again. If it lasts, compare the servers' pools with the "
+        "connections that the database allows."
+    )
+    retryable = True
+
+
+class StoreReadOnly(StoreError):
+    """The database takes no writes: a replica, or one that was made read-only."""
+
+    title = "Store read-only"
+    advice = "Connect to the primary, or let the database and its user write."
+
+
+class StoreTooOld(StoreError):
+    """The schema of the store is missing, or older than this Penstock needs."""
+
+    title = "Store too old"
+    advice = "Run `penstock migrate --store URL` once, then start again."
+
+
+class StoreTooNew(StoreError):
+    """A newer Penstock wrote the store."""
+
+    title = "Store too new"
+    advice = "Upgrade Penstock to at least the version that wrote the store."
+
+
+class StoreCorrupt(StoreError):
+    """Bytes read back are not the bytes that were written."""
+
+    title = "Store corrupt"
+    advice = "Stop writing, keep a copy, and restore the damaged file from a backup."
+    law = "X1"
+
+
+class StoreClosed(StoreError):
+    """The store was closed."""
+
+    title = "Store closed"
+    advice = "Open it again."
+
+
+class CommitFailed(StoreError):
+    """The disk refused a commit. What was in it may or may not survive a reopen."""
+
+    title = "Commit failed"
+    advice = (
+        "Free space or replace the disk, reopen the store, and repeat the call with the same "
+        "idempotency ids."
+    )
+    retryable = True
+    law = "P2"

@@ -1,0 +1,255 @@
+"""Many filters over one record batch: the router's evaluator (R1).
+
+``ManyFilters`` is compiled once and says for each batch which filters are TRUE for which rows,
+as :class:`~penstock.filters.index.FilterIndex` does for one message. Its cost hardly depends on
+the number of filters: every branch of a filter is a bit, every source gives each row a line of
+bits (``gates``), and what is left after AND of the lines of all sources is the answer. Filters
+are gathered by the equality they require (``access``), so that the value of its source leaves
+but a few words of bits to look at. Only conditions on several sources at once, such as
+``a + b > 5``, are evaluated one by one, and in the rows where all else holds.
+
+numpy comes with pandas in the extra ``spark``; this module and those below it are the only ones
+to need it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.filters.access import Key, Source, choose_access
+from penstock.filters.filter import Filter
+from penstock.filters.to_arrow.batch import Columns
+from penstock.filters.to_arrow.branches import Branch, GateKey, branches
+from penstock.filters.to_arrow.gates import WORD, Gate, PlainGate
+from penstock.filters.to_arrow.reading import Numbers, Rows
+from penstock.filters.to_arrow.verdict import to_arrow
+from penstock.filters.tree import And, Condition, Field, Header, walk
+
+__all__ = ["ManyFilters", "Matches"]
+
+_SETS_KEPT: Final = 4
+
+
+class Matches(NamedTuple):
+    """Pairs of a row and a filter that is TRUE for it, by row and then by filter."""
+
+    rows: pa.Int64Array
+    filters: pa.Int64Array
+    """Numbers of filters, as in :attr:`ManyFilters.names`."""
+
+
+class _Bit(NamedTuple):
+    """One branch of a filter; ``branch`` is ``None`` in the bits that fill up a word."""
+
+    filter: int
+    branch: Branch | None
+
+
+class _Group(NamedTuple):
+    """Neighbouring words of bits that are reached by the same source, or by none."""
+
+    words: Numbers
+    """All words of the group."""
+    bits: Numbers
+    """The bits in them that are of a branch."""
+    reached_by: PlainGate | None
+    reached: tuple[Numbers, Numbers, Numbers] | None
+    """What each class of ``reached_by`` leaves of the words."""
+    gates: list[Gate]
+    """The others."""
+
+
+class ManyFilters:
+    """Named filters, compiled for batches. Picklable; not safe for threads."""
+
+    names: tuple[str, ...]
+    """The names of the filters by their number, in order."""
+
+    def __init__(self, filters: Mapping[str, Filter]) -> None:
+        self._filters = {name: filters[name] for name in sorted(filters)}
+        self.names = tuple(self._filters)
+        self._bits: list[_Bit] = []
+        reached = self._place_bits()
+        self._gates = self._build_gates()
+        self._groups = [self._group(source, *span) for source, span in reached.items()]
+        self._owner = np.array([bit.filter for bit in self._bits], np.int64)
+        self._rests: list[Condition] = []
+        self._rest_of = self._number_rests()
+        owners = Counter(bit.filter for bit in self._bits if bit.branch)
+        self._twice = any(count > 1 for count in owners.values())
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __reduce__(self) -> tuple[object, tuple[tuple[tuple[str, Filter], ...]]]:
+        return _compiled, (tuple(self._filters.items()),)
+
+    def match(self, batch: pa.RecordBatch) -> Matches:
+        """Return which filters are TRUE for which rows of ``batch``.
+
+        The batch has the columns of ``METADATA_SCHEMA``, or of the pipeline's ``log`` table.
+        """
+        rows = Rows(batch)
+        if not len(rows) or not self.names:
+            return _matches(np.empty(0, np.int64), np.empty(0, np.int64))
+        classes = {
+            id(gate): gate.classes(rows.entries(gate.source), len(rows)) for gate in self._gates
+        }
+        found = [_standing(group, classes, len(rows)) for group in self._groups]
+        row = np.concatenate([where for where, _ in found])
+        bit = np.concatenate([which for _, which in found])
+        if self._rests:
+            row, bit = self._check_rests(rows, row, bit)
+        pairs = row * len(self) + self._owner[bit]
+        pairs = np.unique(pairs) if self._twice else np.sort(pairs)
+        return _matches(*np.divmod(pairs, len(self)))
+
+    # -- compiling -----------------------------------------------------------------------
+
+    def _place_bits(self) -> dict[Source | None, tuple[int, int]]:
+        """Give branches their bits; return the words of those that each source reaches."""
+        crowd: Counter[Key] = Counter()
+        placed: dict[Source | None, list[tuple[str, int, Branch]]] = {}
+        for number, filter_ in enumerate(self._filters.values()):
+            for branch in branches(filter_.tree):
+                key = _reach(branch, crowd)
+                source, value = key or (None, None)
+                placed.setdefault(source, []).append((repr(value), number, branch))
+        spans: dict[Source | None, tuple[int, int]] = {}
+        for source, entries in placed.items():
+            first = len(self._bits) // WORD
+            # Filters under one value are neighbours, so that few words have any of them.
+            entries.sort(key=lambda entry: entry[:2])
+            self._bits += [_Bit(number, branch) for _, number, branch in entries]
+            self._bits += [_Bit(0, None)] * (-len(self._bits) % WORD)
+            spans[source] = (first, len(self._bits) // WORD)
+        return spans
+
+    def _build_gates(self) -> list[Gate]:
+        found: dict[GateKey, dict[Condition, int]] = {}
+        wanted: dict[GateKey, dict[int, int]] = {}
+        for place, bit in enumerate(self._bits):
+            for key, condition in bit.branch.gates if bit.branch else ():
+                conditions = found.setdefault(key, {})
+                number = conditions.setdefault(condition, len(conditions))
+                wanted.setdefault(key, {})[place] = number
+        gates: list[Gate] = []
+        for (source, plain), conditions in found.items():
+            of_bit = np.array([len(conditions) + (bit.branch is None) for bit in self._bits])
+            places = wanted[source, plain]
+            of_bit[list(places)] = list(places.values())
+            gates.append((PlainGate if plain else Gate)(source, list(conditions), of_bit))
+        return gates
+
+    def _group(self, source: Source | None, first: int, last: int) -> _Group:
+        mine = {
+            key
+            for bit in self._bits[first * WORD : last * WORD]
+            for key, _ in (bit.branch.gates if bit.branch else ())
+        }
+        gates = [g for g in self._gates if (g.source, isinstance(g, PlainGate)) in mine]
+        plain = (g for g in gates if isinstance(g, PlainGate) and g.source == source)
+        reached_by = next(plain, None)
+        real = np.array([bit.branch is not None for bit in self._bits[first * WORD : last * WORD]])
+        return _Group(
+            words=np.arange(first, last),
+            bits=np.packbits(real, bitorder="little").view("<u8"),
+            reached_by=reached_by,
+            reached=None if reached_by is None else reached_by.words(first, last),
+            gates=[gate for gate in gates if gate is not reached_by],
+        )
+
+    def _number_rests(self) -> Numbers:
+        """What is left to evaluate of each bit's branch, the same condition once."""
+        numbers: dict[Condition, int] = {}
+        places = [
+            numbers.setdefault(bit.branch.rest, len(numbers))
+            if bit.branch and bit.branch.rest
+            else -1
+            for bit in self._bits
+        ]
+        self._rests = list(numbers)
+        return np.array(places, np.int64)
+
+    # -- matching ------------------------------------------------------------------------
+
+    def _check_rests(self, rows: Rows, row: Numbers, bit: Numbers) -> tuple[Numbers, Numbers]:
+        """Drop the pairs whose branch has a rest that is not TRUE for the row."""
+        rest = self._rest_of[bit]
+        keep = rest < 0
+        order = np.argsort(rest, kind="stable")
+        order = order[np.count_nonzero(keep) :]
+        edges = np.searchsorted(rest[order], np.arange(len(self._rests) + 1))
+        for number, condition in enumerate(self._rests):
+            mine = order[edges[number] : edges[number + 1]]
+            if len(mine):
+                where, which = np.unique(row[mine], return_inverse=True)
+                keep[mine] = _true(condition, rows, where)[which]
+        return row[keep], bit[keep]
+
+
+@lru_cache(maxsize=_SETS_KEPT)
+def _compiled(filters: tuple[tuple[str, Filter], ...]) -> ManyFilters:
+    """What a worker process gets with every task, and compiles once."""
+    return ManyFilters(dict(filters))
+
+
+def _reach(branch: Branch, crowd: Counter[Key]) -> Key | None:
+    """The equality that reaches the branch, of several the least crowded."""
+    parts: Iterable[Condition] = [condition for (_, plain), condition in branch.gates if plain]
+    flat = [c for part in parts for c in (part.operands if isinstance(part, And) else (part,))]
+    access = choose_access(And(tuple(flat)), lambda key: crowd[key])
+    if access is None or not access.keys:
+        return None
+    crowd.update(access.keys)
+    return access.keys[0]
+
+
+def _standing(group: _Group, classes: Mapping[int, Numbers], rows: int) -> tuple[Numbers, Numbers]:
+    """The rows and bits of the group for which every gate leaves the bit standing."""
+    if group.reached_by is None or group.reached is None:
+        row = np.repeat(np.arange(rows), len(group.words))
+        word, bits = np.tile(group.words, rows), np.tile(group.bits, rows)
+    else:
+        row, word, bits = _reached(group.reached, classes[id(group.reached_by)])
+    for gate in group.gates:
+        lines = gate.lines
+        bits = bits & lines.ravel()[classes[id(gate)][row] * lines.shape[1] + word]
+        left = np.flatnonzero(bits)
+        row, word, bits = row[left], word[left], bits[left]
+    flags = np.unpackbits(bits.view(np.uint8), bitorder="little")
+    places = np.flatnonzero(flags)
+    which = places // WORD
+    return row[which], word[which] * WORD + places % WORD
+
+
+def _reached(
+    reached: tuple[Numbers, Numbers, Numbers], classes: Numbers
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Rows, words and bits: what the class of each row leaves, where it leaves any."""
+    starts, words, bits = reached
+    first = starts[classes]
+    counts = starts[classes + 1] - first
+    row = np.repeat(np.arange(len(classes)), counts)
+    place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    return row, words[place], bits[place]
+
+
+def _true(condition: Condition, rows: Rows, where: Numbers) -> Numbers:
+    """Whether ``condition`` is TRUE in each of the rows ``where``."""
+    sources = {node for node, _ in walk(condition) if isinstance(node, Field | Header)}
+    columns = Columns.holding({source: rows.at(source, where) for source in sources}, len(where))
+    verdict = pc.fill_null(to_arrow(condition, columns), False)
+    found: Numbers = verdict.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _matches(rows: Numbers, filters: Numbers) -> Matches:
+    return Matches(pa.array(rows), pa.array(filters))

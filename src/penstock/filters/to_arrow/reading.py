@@ -1,0 +1,114 @@
+"""A record batch as ``many`` reads it: the values of one source, and the rows they are in.
+
+The names of all headers are numbered once a batch, so that one header costs a comparison of
+small integers and a copy of its own values, whatever else the messages carry.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.filters.access import Source
+from penstock.filters.to_arrow.batch import Columns, Typed, typed
+from penstock.filters.tree import Field
+
+__all__ = ["Entries", "Numbers", "Rows"]
+
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+class Entries(NamedTuple):
+    """The values of a source, ``length`` in number; rows that are not listed have none."""
+
+    rows: Numbers | None
+    """The row of each value, or ``None``: one value a row, in order."""
+    value: Typed
+    length: int
+
+
+class _Headers(NamedTuple):
+    numbers: dict[str, int]
+    """Header name to its number in this batch."""
+    name: Numbers
+    """The number of the name of each header, -1 for what is not there."""
+    row: Numbers
+    """The row of each header."""
+    parts: list[pa.Array]
+
+
+class Rows:
+    """One batch; what was read of it is kept until it goes."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+        self._columns = Columns(batch)
+        self._entries: dict[Source, Entries] = {}
+
+    def __len__(self) -> int:
+        return int(self._batch.num_rows)
+
+    def entries(self, source: Source) -> Entries:
+        """The values of ``source``."""
+        found = self._entries.get(source)
+        if found is None:
+            found = self._entries[source] = self._read(source)
+        return found
+
+    def at(self, source: Source, rows: Numbers) -> Typed:
+        """The values of ``source`` in ``rows``, one each."""
+        indices = pa.array(rows)
+        if isinstance(source, Field):
+            return self.entries(source).value.map(lambda part: part.take(indices))
+        headers = self._headers
+        places = np.full(len(self), -1)
+        mine = self._places(source.name)
+        places[headers.row[mine]] = mine
+        wanted = places[rows]
+        where = pa.array(wanted, mask=wanted < 0)
+        return typed(*(part.take(where) for part in headers.parts))
+
+    def _read(self, source: Source) -> Entries:
+        if isinstance(source, Field):
+            return Entries(None, self._columns.field(source.name), len(self))
+        headers = self._headers
+        mine = self._places(source.name)
+        indices = pa.array(mine)
+        rows = headers.row[mine]
+        value = typed(*(part.take(indices) for part in headers.parts))
+        return Entries(None if len(mine) == len(self) else rows, value, len(mine))
+
+    def _places(self, name: str) -> Numbers:
+        """Where the values of the header are, in the order of rows, one a row."""
+        headers = self._headers
+        number = headers.numbers.get(name)
+        if number is None:
+            return np.empty(0, np.int64)
+        places = np.flatnonzero(headers.name == number)
+        rows = headers.row[places]
+        # A map that names a header twice is read as everywhere else: the first counts.
+        first = np.ones(len(rows), bool)
+        np.not_equal(rows[1:], rows[:-1], out=first[1:])
+        return places[first]
+
+    @cached_property
+    def _headers(self) -> _Headers:
+        column = self._batch.column("headers")
+        offsets = column.offsets.to_numpy()
+        start, length = int(offsets[0]), int(offsets[-1] - offsets[0])
+        row = np.repeat(np.arange(len(self)), np.diff(offsets))
+        names = column.keys.slice(start, length).dictionary_encode()
+        name = names.indices.to_numpy()
+        if column.null_count:
+            name = np.where(column.is_valid().to_numpy(zero_copy_only=False)[row], name, -1)
+        items = column.items.slice(start, length)
+        return _Headers(
+            {text: number for number, text in enumerate(names.dictionary.to_pylist())},
+            name,
+            row,
+            [pc.struct_field(items, part) for part in "sidb"],
+        )

@@ -1,0 +1,178 @@
+"""Compiles a filter tree to a Spark column (R1).
+
+An operator reads its operands several times, once a type. An operand that is computed itself
+is therefore bound to a name first (:func:`_let`), or the expression would grow with the power
+of the tree's depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import TypeAlias, assert_never
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+
+from penstock.filters.filter import Filter
+from penstock.filters.like import parse_pattern
+from penstock.filters.to_spark import operators
+from penstock.filters.to_spark.operators import MIRROR, Typed, or_null
+from penstock.filters.tree import (
+    TEXT_FIELDS,
+    And,
+    Arithmetic,
+    Between,
+    Boolean,
+    Call,
+    Compare,
+    CompareOperator,
+    Condition,
+    Constant,
+    Field,
+    FieldName,
+    Float,
+    Header,
+    In,
+    Integer,
+    IsNull,
+    Like,
+    Negate,
+    Not,
+    Null,
+    Or,
+    Text,
+    Truth,
+    Value,
+)
+
+__all__ = ["matches", "to_spark"]
+
+_Computed: TypeAlias = Arithmetic | Negate | Call
+
+
+def matches(filter: Filter) -> Column:
+    """Whether a row belongs to a queue with ``filter``; never NULL."""
+    return f.coalesce(to_spark(filter.tree), f.lit(False))
+
+
+def to_spark(condition: Condition) -> Column:
+    """The verdict of ``condition`` for a row: true, false or null."""
+    match condition:
+        case Compare(operator, Text() | Integer() | Float() | Boolean() | Null() as left, right):
+            return _value(right, lambda value: _against(MIRROR[operator], value, left))
+        case Compare(operator, left, right):
+            return _value(left, lambda value: _against(operator, value, right))
+        case In(operand, items):
+            return _value(operand, lambda value: operators.is_in(value, items))
+        case Between(operand, low, high):
+            return _value(
+                operand, lambda value: _against(">=", value, low) & _against("<=", value, high)
+            )
+        case Like(operand, pattern, escape):
+            parsed = parse_pattern(pattern, escape)
+            return _value(operand, lambda value: operators.like(value.text, parsed))
+        case IsNull(operand):
+            return _value(operand, lambda value: ~operators.present(value))
+        case Truth(operand):
+            return _value(operand, lambda value: or_null(value.truth, "boolean"))
+        case Not(operand):
+            return ~to_spark(operand)
+        case And(operands):
+            return reduce(Column.__and__, map(to_spark, operands))
+        case Or(operands):
+            return reduce(Column.__or__, map(to_spark, operands))
+        case _:
+            assert_never(condition)
+
+
+def _against(sign: CompareOperator, value: Typed, other: Value) -> Column:
+    if isinstance(other, Integer | Float):
+        return operators.compare_number(sign, value, other.value)
+    return _value(other, lambda with_it: operators.compare(sign, value, with_it))
+
+
+def _value(node: Value, then: Callable[[Typed], Column]) -> Column:
+    """Hand the value of ``node`` to ``then``, which may read it a few times."""
+    match node:
+        case Arithmetic(operator, left, right):
+            return _operands((left, right), lambda a, b: then(operators.arithmetic(operator, a, b)))
+        case Negate(operand):
+            return _operands((operand,), lambda a: then(operators.negate(a)))
+        case Call(function, arguments):
+            return _operands(arguments, lambda *values: then(operators.call(function, *values)))
+        case _:
+            return then(_leaf(node))
+
+
+def _operands(nodes: tuple[Value, ...], then: Callable[..., Column]) -> Column:
+    """Hand the values of ``nodes`` to ``then``, the computed ones by a name."""
+    leaves = [None if isinstance(node, _Computed) else _leaf(node) for node in nodes]
+    computed = [
+        _value(node, _packed).alias(f"v{place}")
+        for place, node in enumerate(nodes)
+        if isinstance(node, _Computed)
+    ]
+
+    def go_on(names: Column) -> Column:
+        return then(
+            *(
+                _unpacked(names.getField(f"v{place}")) if leaf is None else leaf
+                for place, leaf in enumerate(leaves)
+            )
+        )
+
+    return _let(f.struct(*computed), go_on) if computed else then(*leaves)
+
+
+def _let(value: Column, body: Callable[[Column], Column]) -> Column:
+    """``body`` of a name for ``value``: the way to say a large expression once."""
+    return f.get(f.transform(f.array(value), body), f.lit(0))
+
+
+def _packed(value: Typed) -> Column:
+    text, integer, real, truth = value
+    return f.struct(
+        or_null(text, "string").alias("s"),
+        or_null(integer, "bigint").alias("i"),
+        or_null(real, "double").alias("d"),
+        or_null(truth, "boolean").alias("b"),
+    )
+
+
+def _unpacked(packed: Column) -> Typed:
+    return Typed(*(packed.getField(part) for part in "sidb"))
+
+
+def _leaf(node: Field | Header | Constant) -> Typed:
+    match node:
+        case Field(name):
+            return _field(name)
+        case Header(name):
+            return _header(name)
+        case Text(value):
+            return Typed(text=f.lit(value))
+        case Integer(value):
+            return Typed(integer=operators.whole(value))
+        case Float(value):
+            return Typed(real=f.lit(value))
+        case Boolean(value):
+            return Typed(truth=f.lit(value))
+        case Null():
+            return Typed()
+        case _:
+            assert_never(node)
+
+
+def _field(name: FieldName) -> Typed:
+    if name in TEXT_FIELDS:
+        return Typed(text=f.col(name))
+    if name == "published_at":
+        return Typed(integer=f.unix_millis(f.col("timestamp")))
+    return Typed(integer=f.col(name).cast("bigint"))
+
+
+def _header(name: str) -> Typed:
+    text, integer, real, truth = _unpacked(f.try_element_at(f.col("headers"), f.lit(name)))
+    assert real is not None
+    return Typed(text, integer, f.nanvl(real, or_null(None, "double")), truth)

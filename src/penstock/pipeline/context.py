@@ -1,0 +1,151 @@
+"""The surroundings of a job: a server, a Spark session, a lake, somebody who watches, a record."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from penstock.errors import BadInput
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.runs import Run, RunState
+from penstock.pipeline.remote import Remote, Server
+from penstock.pipeline.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Context", "JobOptions", "Number", "Silent", "Summary", "Watcher"]
+
+Number: TypeAlias = int | float | str
+#: What a job says at its end, and in its record.
+Summary: TypeAlias = dict[str, Number]
+
+#: How often the record of a running job is brought up to date.
+_RECORD_EVERY_MS: Final = 2_000
+
+
+class Watcher(Protocol):
+    """Told how far a job is; a progress bar, a line, or nobody."""
+
+    def reach(self, what: str, done: int, total: int | None = None) -> None:
+        """``done`` are done, of ``total`` where that is known."""
+        ...
+
+
+class Silent:
+    """Nobody watches."""
+
+    def reach(self, what: str, done: int, total: int | None = None) -> None:
+        """Say nothing."""
+
+
+class JobOptions(Struct, frozen=True, kw_only=True):
+    """What all jobs are told."""
+
+    server: Server
+    lake: str | None = None
+    master: str | None = None
+    """Where Spark runs; None: on this machine, or where ``spark-submit`` says."""
+    settings: Mapping[str, str] = {}
+    """More of Spark's settings."""
+    continuous: bool = False
+    interval_s: float = 10.0
+    """Seconds between two passes of a continuous job."""
+
+
+class Context:
+    """The surroundings of one job."""
+
+    def __init__(
+        self,
+        options: JobOptions,
+        *,
+        run: str,
+        job: str,
+        watcher: Watcher | None = None,
+        clock: Clock | None = None,
+        stopping: threading.Event | None = None,
+        spark: SparkSession | None = None,
+    ) -> None:
+        self.options = options
+        self.server = options.server
+        self.run = run
+        """The id of this run; what it does may carry it."""
+        self.job = job
+        self.clock = clock or SystemClock()
+        self.stopping = stopping or threading.Event()
+        """Set when the job is asked to end; it ends where nothing is half done."""
+        self.remote: Remote = options.server.open()
+        self.report: str | None = None
+        """Where the job has put what a person may want to look at."""
+        self._watcher = watcher or Silent()
+        self._spark = spark
+        #: A session that somebody else has made is theirs to stop.
+        self._stops_spark = spark is None
+        self._started_at = self.clock.now()
+        self._recorded_at = 0
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, made when a job first needs it."""
+        if self._spark is None:
+            self._spark = spark_session(
+                f"penstock {self.job}",
+                master=self.options.master,
+                settings=self.options.settings,
+            )
+        return self._spark
+
+    @property
+    def lake(self) -> str:
+        """The lake's path; refuses where none was given."""
+        if self.options.lake is None:
+            raise BadInput(f"The job {self.job} needs a lake: give --lake.", field="lake")
+        return self.options.lake
+
+    def reach(self, what: str, done: int, total: int | None = None) -> None:
+        """Say how far the job is: to whoever watches, and now and then to the broker."""
+        self._watcher.reach(what, done, total)
+        now = self.clock.now()
+        if now - self._recorded_at >= _RECORD_EVERY_MS:
+            progress: Summary = {"what": what, "done": done}
+            if total is not None:
+                progress["total"] = total
+            self.record("running", progress=progress)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the next pass; whether the job is asked to end instead."""
+        return self.stopping.wait(self.options.interval_s if seconds is None else seconds)
+
+    def record(
+        self,
+        state: RunState,
+        *,
+        progress: Summary | None = None,
+        summary: Summary | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Write the record of this run."""
+        self._recorded_at = now = self.clock.now()
+        run = Run(
+            id=self.run,
+            job=self.job,
+            state=state,
+            started_at=self._started_at,
+            updated_at=now,
+            finished_at=None if state == "running" else now,
+            progress=progress or {},
+            summary=summary or {},
+            error=error,
+            report=self.report,
+        )
+        self.remote.ask(lambda q: q.put_run(run))
+
+    def close(self) -> None:
+        """Let go of the server, and of Spark if this job began it."""
+        self.remote.close()
+        if self._spark is not None and self._stops_spark:
+            self._spark.stop()

@@ -1,0 +1,206 @@
+"""One attempt at a partition: its rows go out in chunks while more of them come in.
+
+Requests run in a thread, so that the next chunk is made ready while the last is on its way. A
+lane never has two chunks under way: whoever sends the next before it knows the last could
+publish a row twice (see ``chunks``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from msgspec import Struct
+
+from penstock.client import Client, ClientOptions, connect
+from penstock.errors import PipelineError
+from penstock.model.message import NewMessage, PublishReply
+from penstock.pipeline.format.chunks import CHUNK_BYTES, CHUNK_ROWS, Kind, Lane, Stored, stored_of
+from penstock.pipeline.format.read_back import entries_at
+from penstock.pipeline.format.rows import Group
+from penstock.pipeline.remote import Server
+
+__all__ = ["BATCH_MS", "Attempt", "Counts"]
+
+T = TypeVar("T")
+
+#: For how long the server remembers a chunk: a query may be restarted after a long weekend.
+BATCH_MS: Final = 7 * 24 * 3600 * 1000
+#: Payload bytes that wait in all lanes before the fullest are sent, full or not.
+WAITING_BYTES: Final = 8 * CHUNK_BYTES
+#: A full queue or a server that is restarted is waited for; then the task fails, and Spark
+#: decides. A few connections: lanes of many topics share them.
+_OPTIONS: Final = ClientOptions(retry_ms=120_000, retry_when_full=True, max_connections=4)
+
+
+class Counts(Struct):
+    """What came of an attempt."""
+
+    published: int = 0
+    """Rows that it has published."""
+    found: int = 0
+    """Rows that another attempt had published before."""
+    strays: int = 0
+    """Rows that another attempt has published and this one does not have: the input of the
+    partition was not the same."""
+
+
+class Attempt:
+    """Publishes the rows of a partition; ``with Attempt(…) as attempt``."""
+
+    def __init__(
+        self, server: Server, write_id: str, partition: int, chunk_rows: int = CHUNK_ROWS
+    ) -> None:
+        self._prefix = f"{write_id}/{partition}"
+        self._chunk_rows = chunk_rows
+        self._senders: dict[Group, _Sender] = {}
+        self._loop = _Loop(server)
+
+    def add(self, groups: Mapping[Group, Sequence[NewMessage]]) -> None:
+        """Take rows; full chunks of them leave."""
+        for group, rows in groups.items():
+            sender = self._senders.get(group)
+            if sender is None:
+                sender = self._senders[group] = self._sender(*group)
+            sender.add(rows)
+        self._relieve()
+
+    def finish(self) -> Counts:
+        """Send the rest; returns when all of it is published."""
+        senders = self._senders.values()
+        while not all(sender.is_done for sender in senders):
+            for sender in senders:
+                sender.send()
+        lanes = [sender.lane for sender in senders]
+        return Counts(
+            sum(lane.published for lane in lanes),
+            sum(lane.found for lane in lanes),
+            sum(lane.strays for lane in lanes),
+        )
+
+    def _sender(self, topic: str, kind: Kind | None) -> _Sender:
+        if kind is None:
+            # An idempotency id alone says whether its row is published.
+            return _Sender(self._loop, topic, Lane(Kind(), self._chunk_rows), None)
+        lane = Lane(kind, self._chunk_rows)
+        return _Sender(self._loop, topic, lane, f"{self._prefix}/{topic}/{kind.name}")
+
+    def _relieve(self) -> None:
+        """Many topics with few rows each have to fit the memory too."""
+        senders = self._senders.values()
+        if sum(sender.lane.waiting_bytes for sender in senders) > WAITING_BYTES:
+            for sender in senders:
+                sender.send()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._loop.close()
+
+
+class _Sender:
+    """A lane, and the one request that it may have under way."""
+
+    def __init__(self, loop: _Loop, topic: str, lane: Lane, prefix: str | None) -> None:
+        self.lane = lane
+        self._loop = loop
+        self._topic = topic
+        self._prefix = prefix
+        self._under_way: Future[PublishReply] | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every row that came is published."""
+        return self._under_way is None and self.lane.is_empty
+
+    def add(self, rows: Sequence[NewMessage]) -> None:
+        """Take rows; whole chunks of them leave, the last of them still under way."""
+        self.lane.add(rows)
+        while self.lane.is_full:
+            self.send()
+
+    def send(self) -> None:
+        """Have the answer to the last chunk, then send the next, if there is one."""
+        self._settle()
+        if self.lane.is_empty:
+            return
+        chunk = self.lane.chunk()
+        batch_id = None if self._prefix is None else f"{self._prefix}{self.lane.number}"
+        batch_ms = None if self._prefix is None else BATCH_MS
+        self._under_way = self._loop.start(
+            lambda q: q.publish_batch(self._topic, chunk, batch_id=batch_id, batch_ms=batch_ms)
+        )
+
+    def _settle(self) -> None:
+        if self._under_way is None:
+            return
+        reply = self._under_way.result()
+        self._under_way = None
+        if reply.repeated and self._prefix is not None:
+            kind = self.lane.kind
+            self.lane.lost(self._loop.start(lambda q: _read_back(q, kind, reply)).result())
+        else:
+            self.lane.won()
+
+
+async def _read_back(q: Client, kind: Kind, reply: PublishReply) -> list[Stored]:
+    """The rows of a chunk that is published, from the log."""
+    entries = await entries_at(q, (published.offset for published in reply.messages))
+    if len(entries) != len(reply.messages):
+        raise PipelineError(
+            f"An earlier attempt has published {len(reply.messages)} rows of which the log has "
+            f"only {len(entries)} any more, so nobody can tell which are left. Keep the log for "
+            "longer than a query may stand still (log_retention).",
+        )
+    return [stored_of(kind, entry.message, entry.payload or b"") for entry in entries.values()]
+
+
+class _Loop:
+    """A client in a thread of its own."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._client: Client | None = None
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="penstock.sink", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+
+    def start(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Begin the call; its answer comes in the future."""
+
+        async def ask() -> T:
+            return await call(await self._connected())
+
+        return asyncio.run_coroutine_threadsafe(ask(), self._loop)
+
+    async def _connected(self) -> Client:
+        if self._client is None:
+            server = self._server
+            self._client = await connect(
+                server.url, credential=server.credential, ca=server.ca, options=_OPTIONS
+            )
+        return self._client
+
+    def _serve(self) -> None:
+        with asyncio.Runner() as runner:
+            self._loop = runner.get_loop()
+            self._loop.call_soon(self._ready.set)
+            self._loop.run_forever()
+            if self._client is not None:
+                runner.run(self._client.close())
+
+    def close(self) -> None:
+        """End it; what is still under way is given up."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()

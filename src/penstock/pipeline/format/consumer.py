@@ -1,0 +1,311 @@
+"""A queue as a stream: every micro-batch is claimed, and acked when the sink has it.
+
+At least once, never lost. A micro-batch is what was claimed for it: Spark's offset names its
+deliveries (``claims``), so the same batch is read again after a restart, from the log. Acking is
+the last step: in ``commit``, and before the next claim of a query that was restarted between its
+sink's commit and that. A claim whose lease was lost is left alone; its message comes again.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Final, NoReturn
+
+import pyarrow as pa
+from msgspec import Struct
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from penstock.errors import OffsetsGone, PenstockError
+from penstock.model.delivery import Delivery, Receipt
+from penstock.model.limits import MAX_CLAIM, MAX_LEASE_MS, MIN_LEASE_MS, check_name
+from penstock.model.limits import check_queue_name as check_queue
+from penstock.model.queue import Ordering
+from penstock.pipeline.format.claims import (
+    Batch,
+    Claim,
+    SparkOffset,
+    claim_of,
+    claimed_rows,
+    consumer_schema,
+    cut,
+)
+from penstock.pipeline.format.leases import Leases, acks, releases, settle
+from penstock.pipeline.format.options import SERVER_OPTIONS, Given
+from penstock.pipeline.format.read_back import read_back
+from penstock.pipeline.remote import Remote, Server
+
+__all__ = ["ConsumerOptions", "QueueStream", "queue_stream"]
+
+_log: Final = logging.getLogger(__name__)
+
+_OPTIONS: Final = (
+    "queue",
+    "consumer",
+    "leaseMs",
+    "maxOffsetsPerTrigger",
+    "entriesPerPartition",
+    "payload",
+    "failOnDataLoss",
+)
+_MAX_TRIGGER: Final = 1_000_000
+#: How long a claim waits for a message if there is none. Spark asks again at once, so it costs
+#: no time; and a query that is stopped waits for it at the most.
+_WAIT_MS: Final = 500
+#: Payload bytes that a micro-batch is claimed up to.
+_BATCH_BYTES: Final = 64 * 1024 * 1024
+#: Payload bytes of a partition.
+_SLICE_BYTES: Final = 16 * 1024 * 1024
+#: Payload bytes that travel with a partition: Spark warns of tasks above a million.
+_INLINE_BYTES: Final = 700_000
+
+
+class ConsumerOptions(Struct, frozen=True, kw_only=True):
+    """A queue to consume, and how."""
+
+    server: Server
+    queue: str
+    consumer: str = "spark"
+    lease_ms: int = 60_000
+    per_trigger: int = 10_000
+    """Deliveries of a micro-batch at the most."""
+    per_partition: int = 2_000
+    payload: bool = True
+    fail_on_data_loss: bool = True
+
+
+class Slice(InputPartition):
+    """The claims of one partition, with their rows where those are small and at hand."""
+
+    def __init__(self, claims: list[Claim], rows: bytes | None) -> None:
+        self.claims = claims
+        self.rows = rows
+
+
+def queue_stream(options: Mapping[str, str]) -> QueueStream:
+    """The reader of ``readStream.format("penstock").option("queue", …)``, options checked."""
+    given = Given(options)
+    given.refuse_others((*SERVER_OPTIONS, *_OPTIONS), "Consuming a queue")
+    usual = ConsumerOptions(server=given.server(), queue=check_queue(given.needed("queue")))
+    lease_ms = given.number("leaseMs", MIN_LEASE_MS, MAX_LEASE_MS)
+    per_trigger = given.number("maxOffsetsPerTrigger", 1, _MAX_TRIGGER)
+    per_partition = given.number("entriesPerPartition", 1, _MAX_TRIGGER)
+    return QueueStream(
+        ConsumerOptions(
+            server=usual.server,
+            queue=usual.queue,
+            consumer=check_name(given.text("consumer") or usual.consumer, "consumer"),
+            lease_ms=lease_ms or usual.lease_ms,
+            per_trigger=per_trigger or usual.per_trigger,
+            per_partition=per_partition or usual.per_partition,
+            payload=given.truth("payload", True),
+            fail_on_data_loss=given.truth("failOnDataLoss", True),
+        )
+    )
+
+
+class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Claims in a process beside the driver that lives as long as the query; reads in workers."""
+
+    def __init__(self, options: ConsumerOptions) -> None:
+        self._options = options
+        self._remote: Remote | None = None
+        self._leases: Leases | None = None
+        #: The last batch that was claimed here, with its rows; gone with the next.
+        self._claimed: tuple[int, list[Delivery]] | None = None
+        self._unplanned: list[Receipt] = []
+        #: The number of the last batch that is acked.
+        self._acked = 0
+        #: What a query that takes what is there now may still claim.
+        self._left: int | None = None
+
+    # -- planning ----------------------------------------------------------------------
+
+    def initialOffset(self) -> SparkOffset:  # noqa: N802
+        """Before the first batch."""
+        return Batch(0, [], []).to_offset()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What ``maxOffsetsPerTrigger`` says."""
+        return ReadMaxRows(self._options.per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The query ends when the queue is empty, or has given as many as it has now."""
+        stats = self._open().ask(lambda q: q.stats(self._options.queue))
+        self._left = stats.available + stats.delayed + stats.in_flight
+
+    def latestOffset(self, start: SparkOffset, limit: ReadLimit) -> SparkOffset:  # noqa: N802
+        """Claim the next batch; ``start`` again if there is nothing to claim."""
+        last = Batch.from_offset(start)
+        if last.number > self._acked:
+            # Spark asks for the next batch when this one is committed, and does not tell a
+            # reader that was not there.
+            self.commit(start)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.per_trigger
+        deliveries = self._claim(most if self._left is None else min(most, self._left))
+        if not deliveries:
+            return start
+        if self._left is not None:
+            self._left -= len(deliveries)
+        sizes = [delivery.message.size for delivery in deliveries]
+        slices = cut(sizes, self._options.per_partition, _SLICE_BYTES)
+        batch = Batch(last.number + 1, [claim_of(one) for one in deliveries], slices)
+        self._claimed = (batch.number, deliveries)
+        self._unplanned = [claim.receipt for claim in batch.claims]
+        return batch.to_offset()
+
+    def _claim(self, most: int) -> list[Delivery]:
+        """Up to ``most``, waiting a moment for the first."""
+        options, remote = self._options, self._open()
+        found: list[Delivery] = []
+        room = _BATCH_BYTES
+        # A query that ends with the queue does not wait for more.
+        wait_ms = _WAIT_MS if self._left is None else 0
+        while len(found) < most and room > 0:
+            count = min(MAX_CLAIM, most - len(found))
+            try:
+                some = remote.ask(
+                    lambda q, count=count, wait_ms=wait_ms: q.claim(  # type: ignore[misc]
+                        options.queue,
+                        limit=count,
+                        consumer=options.consumer,
+                        lease_ms=options.lease_ms,
+                        wait_ms=wait_ms,
+                    )
+                )
+            except PenstockError:
+                if found:
+                    break  # What there is, is a batch.
+                raise
+            if not some:
+                break
+            lease_ms = some[0].lease_deadline - some[0].claimed_at
+            self._hold([delivery.receipt for delivery in some], lease_ms)
+            found += some
+            room -= sum(delivery.message.size for delivery in some)
+            wait_ms = 0
+            if len(some) < count:
+                break
+        return found
+
+    def partitions(self, start: SparkOffset, end: SparkOffset) -> Sequence[InputPartition]:
+        """The slices of a batch; one that was claimed before a restart is read from the log."""
+        if start == end:
+            return []
+        batch = Batch.from_offset(end)
+        self._unplanned = []
+        if self._claimed is not None and self._claimed[0] == batch.number:
+            return list(self._slices(batch, self._claimed[1]))
+        # Those that have not lapsed are ours.
+        self._hold([claim.receipt for claim in batch.claims], self._options.lease_ms)
+        return [Slice(part, None) for part in batch.parts()]
+
+    def _slices(self, batch: Batch, deliveries: list[Delivery]) -> Iterator[Slice]:
+        begin = 0
+        for part in batch.parts():
+            own = deliveries[begin : begin + len(part)]
+            begin += len(part)
+            small = sum(delivery.message.size for delivery in own) <= _INLINE_BYTES
+            yield Slice(part, _packed(part, own) if small else None)
+
+    def commit(self, end: SparkOffset) -> None:
+        """The sink has the batch: ack it."""
+        batch = Batch.from_offset(end)
+        if batch.number <= self._acked:
+            return
+        receipts = [claim.receipt for claim in batch.claims]
+        queue = self._options.queue
+        stale = self._open().ask(lambda q: settle(q, queue, acks(receipts)))
+        self._acked = max(self._acked, batch.number)
+        if self._leases is not None:
+            self._leases.drop(receipts)
+        if stale:
+            _log.warning(
+                "Batch %d: %d of %d claims in %r were lost before the ack; they come again.",
+                *(batch.number, len(stale), len(receipts), queue),
+            )
+
+    def stop(self) -> None:
+        """The query is over: what was claimed and never planned is anybody's at once."""
+        if self._leases is not None:
+            self._leases.close()
+            self._leases = None
+        if self._remote is None:
+            return
+        remote, self._remote = self._remote, None
+        receipts, queue = self._unplanned, self._options.queue
+        try:
+            if receipts:
+                remote.ask(lambda q: settle(q, queue, releases(receipts)))
+        except PenstockError as error:
+            _log.warning("%d claims come back when they lapse: %s", len(receipts), error)
+        finally:
+            remote.close()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _hold(self, receipts: Sequence[Receipt], lease_ms: int) -> None:
+        options = self._options
+        if self._leases is None:
+            info = self._open().ask(lambda q: q.queue(options.queue))
+            ordered = info.policy.ordering is Ordering.PARTITION
+            self._leases = Leases(options.server, options.queue, options.consumer, ordered=ordered)
+        self._leases.hold(receipts, lease_ms)
+
+    def _open(self) -> Remote:
+        """The connection of the planner. Copies for the workers are made before there is one."""
+        if self._remote is None:
+            self._remote = self._options.server.open()
+            # Spark ends this process by a signal, and calls ``stop`` only if that is an exception.
+            signal.signal(signal.SIGTERM, _end)
+        return self._remote
+
+    # -- reading -----------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one slice, in the order of their claims."""
+        assert isinstance(partition, Slice)
+        names = consumer_schema(payload=self._options.payload).names
+        if partition.rows is not None:
+            with pa.ipc.open_stream(partition.rows) as reader:
+                for rows in reader:
+                    yield rows.select(names)
+            return
+        with self._options.server.open() as remote:
+            for claims, entries in read_back(remote, partition.claims):
+                self._check(claims, len(entries))
+                kept = [claim for claim in claims if claim.offset in entries]
+                if kept:
+                    messages = [entries[claim.offset].message for claim in kept]
+                    payloads = [entries[claim.offset].payload for claim in kept]
+                    yield claimed_rows(kept, messages, payloads).select(names)
+
+    def _check(self, claims: Sequence[Claim], found: int) -> None:
+        missing = len({claim.offset for claim in claims}) - found
+        if not missing:
+            return
+        gone = OffsetsGone(
+            f"{missing} messages of a batch that is run again are not in the log any more.",
+            field="failOnDataLoss",
+        )
+        if self._options.fail_on_data_loss:
+            raise gone
+        _log.warning("%s They are left out.", gone.detail)
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
+    raise SystemExit
+
+
+def _packed(claims: Sequence[Claim], deliveries: Sequence[Delivery]) -> bytes:
+    rows = claimed_rows(
+        claims,
+        [delivery.message for delivery in deliveries],
+        [delivery.payload for delivery in deliveries],
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    return bytes(sink.getvalue())

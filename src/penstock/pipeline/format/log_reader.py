@@ -1,0 +1,95 @@
+"""The table ``log`` in batch: ranges of offsets, each read by a task of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from penstock.pipeline.format.options import SourceOptions
+from penstock.pipeline.format.pushdown import NOTHING, Pushed, Pushing, push
+from penstock.pipeline.format.ranges import (
+    PLANNING,
+    Range,
+    check_kept,
+    cut,
+    locate,
+    usual_entries,
+)
+from penstock.pipeline.format.schemas import to_table
+from penstock.pipeline.format.streams import ahead, from_offset
+from penstock.pipeline.remote import Remote
+
+__all__ = ["LogReader", "plan_ranges", "read_range"]
+
+
+class LogReader(DataSourceReader):
+    """Plans in the driver; reads in a worker, which gets a copy."""
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        options.refuse("maxOffsetsPerTrigger", why="is for readStream")
+        self._options = options
+        self._schema = schema
+        self._pushed = Pushed(where=None if options.where is None else f"({options.where})")
+
+    @property
+    def pushFilters(self) -> Any:  # noqa: N802
+        """What Spark hands its filters to; see ``Pushing``."""
+        return Pushing(self._push)
+
+    def _push(self, filters: Iterable[Filter]) -> list[Filter]:
+        self._pushed, left = push(filters, self._pushed)
+        return left
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Where tasks begin and end. The end of the log is where it is now (L2)."""
+        with self._options.server.open(PLANNING) as remote:
+            return plan_ranges(remote, self._options, self._pushed)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The entries of one range, in order."""
+        # Spark makes up a partition where there is none.
+        if not isinstance(partition, Range):
+            return iter(())
+        return read_range(partition, self._options, self._schema, self._pushed.where)
+
+
+def plan_ranges(remote: Remote, options: SourceOptions, pushed: Pushed = NOTHING) -> list[Range]:
+    """The ranges of what the options and the filters ask for."""
+    end = min(locate(remote, options.end), pushed.high)
+    start = max(locate(remote, options.start), pushed.low)
+    if start >= end:
+        return []
+    start = check_kept(remote, start, fail=options.fail_on_data_loss)
+    entries = options.per_partition
+    if entries is None:
+        entries = usual_entries(remote, start, end, payload=options.payload)
+    return cut(remote, start, end, entries)
+
+
+def read_range(
+    part: Range, options: SourceOptions, schema: pa.Schema, where: str | None
+) -> Iterator[pa.RecordBatch]:
+    """The entries of a range that ``where`` is TRUE for, as batches of the table, read ahead."""
+    query = (
+        ("payloads", options.payload),
+        ("where", where),
+        ("compression", options.compression),
+    )
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with options.server.open() as remote:
+
+            def still_there(start: int) -> None:
+                # Retention that ran while the stream was made may have taken some of it.
+                if options.fail_on_data_loss:
+                    check_kept(remote, start, fail=True)
+
+            for batch in from_offset(
+                remote, "/v1/log", query, part.start, part.end, after=still_there
+            ):
+                yield to_table(batch, schema)
+
+    return ahead(batches)

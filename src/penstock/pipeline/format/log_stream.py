@@ -1,0 +1,136 @@
+"""The table ``log`` as a stream: micro-batches of ranges of offsets, each entry once.
+
+A micro-batch ends where the log ended when it was planned, and Spark keeps that in its
+checkpoint: what is read again after a failure is the same (L1, L2). Nothing is told to the
+server, so ``commit`` has nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from penstock.broker.bulk import READ_BATCH
+from penstock.model.message import Offset
+from penstock.pipeline.format.log_reader import read_range
+from penstock.pipeline.format.options import LATEST, SourceOptions
+from penstock.pipeline.format.ranges import Range, check_kept, cut, locate, usual_entries
+from penstock.pipeline.remote import Remote
+
+__all__ = ["LogStream", "limited"]
+
+_OFFSET: Final = "offset"
+#: How many micro-batches ahead the log is cut for the end of the next one: no more than the server
+#: cuts pieces at the most, which would be larger then.
+_PIECES: Final = 10_000
+
+
+class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans in a process beside the driver that lives as long as the query; reads in workers."""
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        options.refuse("endingOffsets", why="is for read; a stream ends with its query")
+        self._options = options
+        self._schema = schema
+        self._remote: Remote | None = None
+        #: Where a query that reads what is there now comes to its end.
+        self._target: int | None = None
+
+    # -- planning ----------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        """Where a query begins that has no checkpoint."""
+        return {_OFFSET: locate(self._open(), self._options.start)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What ``maxOffsetsPerTrigger`` says."""
+        most = self._options.per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The query ends where the log ends now."""
+        self._target = locate(self._open(), LATEST)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """Where the next micro-batch ends."""
+        remote = self._open()
+        begin = start[_OFFSET]
+        end = locate(remote, LATEST)
+        if self._target is not None:
+            end = min(end, self._target)
+        if end <= begin:
+            return {_OFFSET: begin}
+        begin = check_kept(remote, begin, fail=self._options.fail_on_data_loss)
+        # A target below what is left is passed, not fallen behind.
+        return {_OFFSET: max(begin, limited(remote, begin, end, limit))}
+
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
+        """Where the log ends, for those who watch the query."""
+        return {_OFFSET: locate(self._open(), LATEST)}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The ranges of one micro-batch."""
+        options, remote = self._options, self._open()
+        begin, stop = start[_OFFSET], end[_OFFSET]
+        if begin >= stop:
+            return []
+        begin = check_kept(remote, begin, fail=options.fail_on_data_loss)
+        entries = options.per_partition
+        if entries is None:
+            entries = usual_entries(remote, begin, stop, payload=options.payload)
+        return cut(remote, begin, stop, entries)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The sink has everything up to there; the log does not have to know."""
+
+    def stop(self) -> None:
+        """The query is over."""
+        if self._remote is not None:
+            self._remote.close()
+            self._remote = None
+
+    def _open(self) -> Remote:
+        """The connection of the planner. Copies for the workers are made before there is one."""
+        if self._remote is None:
+            self._remote = self._options.server.open()
+        return self._remote
+
+    # -- reading -----------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The entries of one range, in order."""
+        assert isinstance(partition, Range)
+        return read_range(partition, self._options, self._schema, self._options.where)
+
+
+def limited(remote: Remote, start: int, end: int, limit: ReadLimit) -> int:
+    """The end that a limit of entries leaves of the log between two offsets."""
+    match limit:
+        case ReadMaxRows(max_rows=most):
+            return _after(remote, start, end, most)
+        case ReadMinRows(min_rows=least):
+            pieces = remote.ask(lambda q: q.log_splits(Offset(start), Offset(end), least))
+            return end if len(pieces) > 2 else start
+        case _:
+            return end
+
+
+def _after(remote: Remote, start: int, end: int, entries: int) -> int:
+    """The offset after so many entries, or ``end``."""
+    near = min(end, start + entries * _PIECES)
+    bound: int = remote.ask(lambda q: q.log_splits(Offset(start), Offset(near), entries))[1]
+    if bound - start <= entries or entries > READ_BATCH:
+        return bound
+    # A piece is as large as what one commit wrote, where a store keeps that in one row.
+    page = remote.ask(lambda q: q.read_log(start, limit=entries))
+    return min(near, page.next_offset) if page.entries else bound

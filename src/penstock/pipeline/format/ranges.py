@@ -1,0 +1,96 @@
+"""Ranges of offsets: which part of the log is read, and in how many pieces.
+
+The end of a read is fixed when it is planned, and nothing appears below it afterwards (L2).
+Where retention has removed what is asked for, the reader is told before a job starts, or goes
+on without it, as ``failOnDataLoss`` says.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import pairwise
+from typing import Final
+
+from pyspark.sql.datasource import InputPartition
+
+from penstock.client import ClientOptions
+from penstock.errors import OffsetsGone
+from penstock.model.message import Offset
+from penstock.pipeline.format.options import EARLIEST, LATEST, Position
+from penstock.pipeline.remote import Remote
+
+__all__ = ["PLANNING", "Range", "check_kept", "cut", "locate", "usual_entries"]
+
+_log: Final = logging.getLogger(__name__)
+
+#: Whoever plans a query waits for its answer: a server that is restarted is waited for, one
+#: that is not there is told of soon.
+PLANNING: Final = ClientOptions(retry_ms=5_000)
+#: What a partition reads, in bytes: enough that starting its task does not show, little enough
+#: that the last one to end does not keep the others waiting.
+_PARTITION_BYTES: Final = 32 * 1024 * 1024
+#: What an entry takes without its payload, roughly.
+_ENTRY_BYTES: Final = 128
+#: Entries that are looked at to know how large others may be.
+_SAMPLE: Final = 100
+_LEAST_ENTRIES: Final = 1_000
+
+
+class Range(InputPartition):
+    """The entries from an offset to below another."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+
+
+def locate(remote: Remote, position: Position) -> int:
+    """The offset that a position means now."""
+    match position:
+        case int():
+            return position
+        case str() if position == EARLIEST:
+            return remote.ask(lambda q: q.log_start())
+        case str():
+            assert position == LATEST
+            return remote.ask(lambda q: q.log_end())
+
+
+def check_kept(remote: Remote, start: int, *, fail: bool) -> int:
+    """Where reading from ``start`` on can begin; ``OffsetsGone`` if that is not there."""
+    # Offsets may be left out: that the log begins above does not say that anything was removed.
+    trimmed: int = remote.ask(lambda q: q.log_trimmed())
+    first: int = remote.ask(lambda q: q.log_start())
+    if start >= min(trimmed, first):
+        return start
+    gone = OffsetsGone(
+        f"The log is asked for from offset {start} on, and retention has removed entries up to "
+        f"{trimmed - 1}; it begins at {first}.",
+        field="startingOffsets",
+    )
+    if fail:
+        raise gone
+    _log.warning("%s Reading goes on from there.", gone.detail)
+    return first
+
+
+def cut(remote: Remote, start: int, end: int, entries: int) -> list[Range]:
+    """The ranges that one task each reads; none if there is nothing between."""
+    if start >= end:
+        return []
+    bounds = remote.ask(lambda q: q.log_splits(Offset(start), Offset(end), entries))
+    return [Range(low, high) for low, high in pairwise(bounds)]
+
+
+def usual_entries(remote: Remote, start: int, end: int, *, payload: bool) -> int:
+    """How many entries make a partition, going by the size of some."""
+    if start >= end or not payload:
+        return _PARTITION_BYTES // _ENTRY_BYTES
+    sizes = _sizes(remote, start) + _sizes(remote, (start + end) // 2)
+    mean = sum(sizes) // max(1, len(sizes)) + _ENTRY_BYTES
+    return max(_LEAST_ENTRIES, _PARTITION_BYTES // mean)
+
+
+def _sizes(remote: Remote, start: int) -> list[int]:
+    page = remote.ask(lambda q: q.read_log(start, limit=_SAMPLE))
+    return [entry.message.size for entry in page.entries]

@@ -1,0 +1,86 @@
+"""Entries of the log by their offsets: few or many, close together or far apart.
+
+Offsets that are near each other are read in one go, those in between thrown away; what lies far
+apart is asked for by itself, several at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from penstock.client import Client
+from penstock.errors import PipelineError
+from penstock.model.delivery import LogEntry
+from penstock.model.limits import MAX_PAGE
+from penstock.pipeline.format.claims import Claim
+from penstock.pipeline.remote import Remote
+
+__all__ = ["entries_at", "read_back", "runs"]
+
+#: Claims whose payloads are in memory at a time.
+_AT_A_TIME: Final = 500
+#: Entries that are read for nothing rather than asking once more.
+_GAP: Final = 16
+_UNDER_WAY: Final = 4
+#: What an entry may take to become readable: a publish that hangs holds the log back, and the
+#: database ends it.
+_VISIBLE_S: Final = 120.0
+_LOOK_S: Final = 0.05
+
+
+def read_back(
+    remote: Remote, claims: Sequence[Claim]
+) -> Iterator[tuple[Sequence[Claim], dict[int, LogEntry]]]:
+    """The claims, some at a time, each time with their entries as far as the log has them."""
+    for start in range(0, len(claims), _AT_A_TIME):
+        some = claims[start : start + _AT_A_TIME]
+        offsets = [claim.offset for claim in some]
+        yield some, remote.ask(lambda q, offsets=offsets: entries_at(q, offsets))  # type: ignore[misc]
+
+
+def runs(offsets: Sequence[int], gap: int = _GAP) -> list[tuple[int, int]]:
+    """The first and the last of offsets that are near each other; ``offsets`` rise."""
+    found: list[tuple[int, int]] = []
+    for offset in offsets:
+        if found and offset - found[-1][1] <= gap:
+            found[-1] = (found[-1][0], offset)
+        else:
+            found.append((offset, offset))
+    return found
+
+
+async def entries_at(q: Client, offsets: Iterable[int]) -> dict[int, LogEntry]:
+    """The entries at these offsets with their payloads; what retention has removed is missing.
+
+    They are committed, but an open publish may hold the log back for a moment (L2): then it is
+    waited for.
+    """
+    wanted = frozenset(offsets)
+    room = asyncio.Semaphore(_UNDER_WAY)
+    found: dict[int, LogEntry] = {}
+
+    async def read(first: int, last: int) -> None:
+        async with room:
+            position = first
+            while position <= last:
+                limit = min(MAX_PAGE, last - position + 1)
+                page = await q.read_log(position, limit=limit, payloads=True)
+                found.update(
+                    (int(entry.message.offset), entry)
+                    for entry in page.entries
+                    if entry.message.offset in wanted
+                )
+                if page.next_offset <= position:
+                    await asyncio.sleep(_LOOK_S)
+                position = page.next_offset
+
+    try:
+        async with asyncio.timeout(_VISIBLE_S):
+            await asyncio.gather(*(read(first, last) for first, last in runs(sorted(wanted))))
+    except TimeoutError as error:
+        raise PipelineError(
+            f"The log did not become readable up to offset {max(wanted)} in {_VISIBLE_S:.0f} s."
+        ) from error
+    return found

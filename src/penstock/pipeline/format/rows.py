@@ -1,0 +1,219 @@
+"""Rows of a DataFrame as messages: which columns there may be, and what they become.
+
+The columns are checked on the driver, before anything runs; the record batches of a task are
+then turned into messages column by column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise, product, repeat
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+from pyspark.sql.types import StructType
+
+from penstock.errors import BadInput
+from penstock.model.limits import DEFAULT_PRIORITY
+from penstock.model.message import NO_HEADERS, HeaderValue, NewMessage
+from penstock.pipeline.format.chunks import Kind
+
+__all__ = ["Columns", "Group", "check_columns", "groups_of"]
+
+_Headers: TypeAlias = dict[str, HeaderValue]
+#: Rows that go the same way: a topic and a kind; None: rows with an idempotency id.
+Group: TypeAlias = tuple[str, Kind | None]
+
+_INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
+_TIMES: Final = frozenset({"timestamp", "bigint"})
+_TEXT: Final = frozenset({"string"})
+_BYTES: Final = frozenset({"string", "binary"})
+_TYPED_HEADERS: Final = "map<string,struct<s:string,i:bigint,d:double,b:boolean>>"
+#: By column, the types that it may have.
+_TYPES: Final[dict[str, frozenset[str]]] = {
+    "value": _BYTES,
+    "payload": _BYTES,
+    "topic": _TEXT,
+    "key": _TEXT,
+    "partition_key": _TEXT,
+    "headers": frozenset({"map<string,string>", _TYPED_HEADERS, "string"}),
+    "priority": _INTEGERS,
+    "content_type": _TEXT,
+    "deliver_at": _TIMES,
+    "expires_at": _TIMES,
+    "id": _TEXT,
+}
+#: The columns by which rows go different ways.
+_SORTING: Final = frozenset({"topic", "id", "key", "deliver_at", "expires_at"})
+_KINDS: Final = {flags: Kind(*flags) for flags in product((False, True), repeat=3)}
+_PLAIN: Final = Kind()
+_decode_headers: Final = msgspec.json.Decoder(dict[str, HeaderValue]).decode
+
+
+class Columns(Struct, frozen=True):
+    """The columns of a write, checked."""
+
+    names: frozenset[str]
+    payload: str
+    topic: str | None
+    """The topic of rows that name none."""
+
+
+def check_columns(schema: StructType, topic: str | None) -> Columns:
+    """The columns, if messages can be made of them."""
+    names = [field.name for field in schema.fields]
+    for field in schema.fields:
+        allowed = _TYPES.get(field.name)
+        if allowed is None:
+            raise BadInput(
+                f"A message has no {field.name!r}: leave the column out, or make it a header. "
+                f"Columns are {', '.join(_TYPES)}.",
+                field=field.name,
+            )
+        # A collation does not change the text.
+        kind = field.dataType.simpleString().partition(" collate")[0]
+        if kind not in allowed:
+            raise BadInput(
+                f"The column {field.name} is {kind}; it has to be {' or '.join(sorted(allowed))}.",
+                field=field.name,
+            )
+        if names.count(field.name) > 1:
+            raise BadInput(f"The column {field.name} is there twice.", field=field.name)
+    payload = [name for name in ("value", "payload") if name in names]
+    if len(payload) != 1:
+        raise BadInput("There has to be one column called value or payload.", field="value")
+    if topic is None and "topic" not in names:
+        raise BadInput("There is no column topic: give the option topic.", field="topic")
+    return Columns(frozenset(names), payload[0], topic)
+
+
+def groups_of(batch: pa.RecordBatch, columns: Columns) -> dict[Group, list[NewMessage]]:
+    """The rows as messages, by the way that they go."""
+    messages = _messages(batch, columns)
+    names = columns.names
+    if names.isdisjoint(_SORTING):
+        assert columns.topic is not None  # Checked with the columns.
+        return {(columns.topic, _PLAIN): messages}
+    groups: dict[Group, list[NewMessage]] = {}
+    for topic, message in zip(_topics(batch, columns), messages, strict=True):
+        kind = None
+        if message.id is None:
+            kind = _KINDS[
+                message.key is not None,
+                message.deliver_at is not None,
+                message.expires_at is not None,
+            ]
+        groups.setdefault((topic, kind), []).append(message)
+    return groups
+
+
+def _messages(batch: pa.RecordBatch, columns: Columns) -> list[NewMessage]:
+    names, rows = columns.names, batch.num_rows
+    payloads = batch.column(columns.payload).cast(pa.binary()).to_pylist()
+    if None in payloads:
+        raise BadInput("A row has no payload; where that is meant, make it empty.", field="value")
+    if names <= {columns.payload, "topic"}:
+        return list(map(NewMessage, payloads))
+
+    def given(name: str) -> Iterable[Any]:
+        return batch.column(name).to_pylist() if name in names else repeat(None, rows)
+
+    return list(
+        map(
+            NewMessage,
+            payloads,
+            _headers(batch.column("headers")) if "headers" in names else repeat(NO_HEADERS),
+            given("id"),
+            given("key"),
+            given("partition_key"),
+            _priorities(given("priority")),
+            given("content_type"),
+            _times(batch, "deliver_at", names),
+            _times(batch, "expires_at", names),
+        )
+    )
+
+
+def _topics(batch: pa.RecordBatch, columns: Columns) -> Sequence[str]:
+    usual = columns.topic
+    if "topic" not in columns.names:
+        assert usual is not None  # Checked with the columns.
+        return [usual] * batch.num_rows
+    column = batch.column("topic")
+    if column.null_count:
+        if usual is None:
+            raise BadInput("A row has no topic: fill it in, or give the option.", field="topic")
+        column = column.fill_null(usual)
+    topics: list[str] = column.to_pylist()
+    return topics
+
+
+def _priorities(given: Iterable[int | None]) -> Iterable[int]:
+    return (DEFAULT_PRIORITY if priority is None else priority for priority in given)
+
+
+def _times(batch: pa.RecordBatch, name: str, names: frozenset[str]) -> Iterable[int | None]:
+    """Epoch milliseconds."""
+    if name not in names:
+        return repeat(None, batch.num_rows)
+    column = batch.column(name)
+    if pa.types.is_timestamp(column.type):
+        # Cut, not rounded: a message is not delivered later for a fraction of a millisecond.
+        column = pc.cast(column, pa.timestamp("ms", tz=column.type.tz), safe=False).cast(pa.int64())
+    times: list[int | None] = column.to_pylist()
+    return times
+
+
+def _headers(column: pa.Array) -> Sequence[_Headers]:
+    """Headers as a map of text, as a map of typed values, or as a JSON object in text.
+
+    A name without a value is no header.
+    """
+    if not pa.types.is_map(column.type):
+        try:
+            return [
+                NO_HEADERS if text is None else _decode_headers(text) for text in column.to_pylist()
+            ]
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise BadInput(f"headers cannot be read: {error}.", field="headers") from error
+    items = column.items
+    values = _typed(items) if pa.types.is_struct(items.type) else items.to_pylist()
+    names = column.keys.to_pylist()
+    offsets = column.offsets.to_pylist()
+    rows = [
+        {
+            name: value
+            for name, value in zip(names[start:end], values[start:end], strict=True)
+            if value is not None
+        }
+        for start, end in pairwise(offsets)
+    ]
+    if column.null_count:
+        return [
+            row if there else NO_HEADERS
+            for row, there in zip(rows, column.is_valid().to_pylist(), strict=True)
+        ]
+    return rows
+
+
+def _typed(items: pa.StructArray) -> list[HeaderValue | None]:
+    """The one value of each; None where there is none."""
+    # Flattened, the fields know of the structs that are null.
+    parts = [part for part in items.flatten() if part.null_count < len(part)]
+    if not parts:
+        return [None] * len(items)
+    if len(parts) == 1:
+        only: list[HeaderValue | None] = parts[0].to_pylist()
+        return only
+    counts = pc.cast(parts[0].is_valid(), pa.int8())
+    for part in parts[1:]:
+        counts = pc.add(counts, pc.cast(part.is_valid(), pa.int8()))
+    if pc.max(counts).as_py() > 1:
+        raise BadInput("A header has more than one value.", field="headers")
+    return [
+        next((value for value in row if value is not None), None)
+        for row in zip(*(part.to_pylist() for part in parts), strict=True)
+    ]

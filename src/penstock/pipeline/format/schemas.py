@@ -1,0 +1,115 @@
+"""The tables of ``format("penstock")``: their columns, and record batches of the wire as theirs.
+
+Spark takes a batch only if its schema is the table's to the letter, so there is one schema of
+each table, in Arrow, and Spark's is made of it. Batches are cast column by column: no value
+goes through Python, and what has the right type already is not copied.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from penstock.errors import BadInput
+from penstock.filters.to_arrow import HEADERS_TYPE
+from penstock.pipeline.format.options import SourceOptions
+
+__all__ = ["HISTORY_SCHEMA", "check_schema", "spark_schema", "table_schema", "to_table"]
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+#: What times are on the wire.
+_WIRE_TIME: Final = pa.timestamp("ms", tz="UTC")
+
+_VALUE: Final = ("value", pa.binary())
+_METADATA: Final = (
+    ("headers", HEADERS_TYPE),
+    ("timestamp", _TIME),
+    ("partition_key", pa.string()),
+    ("priority", pa.int32()),
+    ("content_type", pa.string()),
+    ("deliver_at", _TIME),
+    ("expires_at", _TIME),
+    ("size", pa.int64()),
+    ("checksum", pa.int64()),
+)
+_NAMES: Final = (
+    ("offset", pa.int64()),
+    ("id", pa.int64()),
+    ("topic", pa.string()),
+    ("key", pa.string()),
+)
+_STATE: Final = (
+    ("state", pa.string()),
+    ("attempts", pa.int32()),
+    ("released", pa.int32()),
+    ("at", _TIME),
+    ("claimed_at", _TIME),
+    ("lease_deadline", _TIME),
+    ("consumer", pa.string()),
+    ("error", pa.string()),
+)
+HISTORY_SCHEMA: Final = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("queue", pa.string()),
+        ("seq", pa.int32()),
+        ("at", _TIME),
+        ("transition", pa.string()),
+        ("state", pa.string()),
+        ("consumer", pa.string()),
+        ("error", pa.string()),
+    ]
+)
+#: By column of a table, the column of the wire that it is made of, where it has another name.
+_WIRE_NAMES: Final = {"timestamp": "published_at", "value": "payload"}
+_HISTORY_NAMES: Final = {"id": "message_id"}
+
+
+def table_schema(table: str, *, payload: bool) -> pa.Schema:
+    """The columns of a table."""
+    value = (_VALUE,) if payload else ()
+    match table:
+        case "log":
+            return pa.schema([*_NAMES, *value, *_METADATA])
+        case "history":
+            return HISTORY_SCHEMA
+        case _:
+            return pa.schema([("queue", pa.string()), *_NAMES, *_METADATA, *_STATE, *value])
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """The same for Spark."""
+    return from_arrow_schema(schema)
+
+
+def check_schema(wanted: StructType, options: SourceOptions) -> pa.Schema:
+    """The table's schema, if it is what Spark was told to expect."""
+    schema = table_schema(options.table, payload=options.payload)
+    ours = [(field.name, field.dataType) for field in spark_schema(schema).fields]
+    if [(field.name, field.dataType) for field in wanted.fields] != ours:
+        raise BadInput(
+            f"The table {options.table} has columns of its own; leave schema() out.",
+            field="schema",
+        )
+    return schema
+
+
+def to_table(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of the wire with exactly the columns of a table."""
+    names = _HISTORY_NAMES if "transition" in schema.names else _WIRE_NAMES
+    columns = [
+        _cast(batch.column(names.get(field.name, field.name)), field.type) for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    if column.type.equals(type_):
+        return column
+    if type_ == _TIME:
+        # Milliseconds are what the number means; only that to microseconds counts anything.
+        return column.cast(_WIRE_TIME).cast(_TIME)
+    return column.cast(type_)

@@ -1,0 +1,179 @@
+"""The sink: rows of a DataFrame or of a stream, published once each.
+
+What makes it once is in ``chunks``: attempts at the same partition of the same write append to
+the same log of chunks. A write is known by its id. A batch write has one of its own, or the one
+in the option ``writeId``, under which a job that is run again publishes nothing twice; a
+micro-batch is known by its query and its number, which a checkpoint keeps.
+
+A row can be read as soon as it is published: a write that fails half way leaves what it has
+published, and the next attempt goes on from there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from penstock.broker.scope import check_text
+from penstock.client.options import random_prefix
+from penstock.errors import BadInput, PipelineError
+from penstock.model.limits import check_name
+from penstock.pipeline.format.attempt import Attempt, Counts
+from penstock.pipeline.format.options import SERVER_OPTIONS, Given
+from penstock.pipeline.format.rows import Columns, check_columns, groups_of
+from penstock.pipeline.remote import Server
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["BatchWriter", "StreamWriter", "Written", "batch_writer", "stream_writer"]
+
+_log: Final = logging.getLogger(__name__)
+
+#: What a task is told of the stream that it works for (``StreamExecution.QUERY_ID_KEY`` and
+#: ``MicroBatchExecution.BATCH_ID_KEY`` in Spark). The query's id is in its checkpoint.
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
+#: A batch id holds a topic, a partition and a number beside it.
+_MAX_WRITE_ID: Final = 200
+#: Options that belong to Spark and are handed on to the sink of a stream.
+_SPARKS: Final = ("checkpointLocation", "path", "queryName")
+
+
+class Written(WriterCommitMessage):
+    """What a task says to the driver."""
+
+    def __init__(self, partition: int, counts: Counts) -> None:
+        self.partition = partition
+        self.counts = counts
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Publishes a DataFrame."""
+
+    def __init__(self, server: Server, columns: Columns, write_id: str) -> None:
+        self._server = server
+        self._columns = columns
+        self._write_id = write_id
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Publish the rows of a partition; in a task."""
+        return _write(self._server, self._columns, f"w/{self._write_id}", iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Say what was published; it can be read already."""
+        _say("Write", self._write_id, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Say that some rows are published and others are not."""
+        _say_half("Write", self._write_id, messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Publishes micro-batches."""
+
+    def __init__(self, server: Server, columns: Columns) -> None:
+        self._server = server
+        self._columns = columns
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Publish the rows of a partition of a micro-batch; in a task."""
+        context = _task()
+        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+        if not query or not batch:
+            raise PipelineError("Spark does not say which micro-batch of which query this is.")
+        return _write(self._server, self._columns, f"s/{query}/{batch}", iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Say what was published; it can be read already."""
+        _say("Micro-batch", batchId, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Say that some rows are published and others are not."""
+        _say_half("Micro-batch", batchId, messages)
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+    """The writer of ``df.write.format("penstock")``; refuses what cannot be published (E1)."""
+    given = Given(options)
+    given.refuse_others((*SERVER_OPTIONS, "topic", "writeId", "path"), "Writing")
+    server, columns = _target(given, schema, overwrite)
+    write_id = given.text("writeId")
+    if write_id is None:
+        write_id = random_prefix()
+    check_text("writeId", write_id, least=1, most=_MAX_WRITE_ID)
+    return BatchWriter(server, columns, write_id)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
+    """The writer of ``df.writeStream.format("penstock")``."""
+    given = Given(options)
+    given.refuse_others((*SERVER_OPTIONS, *_SPARKS, "topic"), "Writing a stream")
+    return StreamWriter(*_target(given, schema, overwrite))
+
+
+def _target(given: Given, schema: StructType, overwrite: bool) -> tuple[Server, Columns]:
+    if overwrite:
+        raise BadInput("The log only grows: write in append mode.", field="mode")
+    topic = given.text("topic")
+    if topic is not None:
+        check_name(topic, "topic")
+    return given.server(), check_columns(schema, topic)
+
+
+def _write(
+    server: Server, columns: Columns, write_id: str, batches: Iterable[pa.RecordBatch]
+) -> Written:
+    partition = _task().partitionId()
+    with Attempt(server, write_id, partition) as attempt:
+        for batch in batches:
+            attempt.add(groups_of(batch, columns))
+        return Written(partition, attempt.finish())
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise PipelineError("A writer publishes in a task of Spark only.")
+    return context
+
+
+def _say(what: str, name: object, messages: Sequence[WriterCommitMessage | None]) -> None:
+    counts = _sum(messages)
+    _log.info(
+        "%s %s: %d rows published, %d had been before.",
+        *(what, name, counts.published, counts.found),
+    )
+    if counts.strays:
+        _log.warning(
+            "%s %s: earlier attempts published %d rows that the last ones did not have. A "
+            "partition has to have the same rows whenever it is computed.",
+            *(what, name, counts.strays),
+        )
+
+
+def _say_half(what: str, name: object, messages: Sequence[WriterCommitMessage | None]) -> None:
+    done = sum(isinstance(message, Written) for message in messages)
+    _log.warning(
+        "%s %s failed. %d of %d partitions are published as a whole, others may be in part. Write "
+        "it again under the same id, and each row is published once.",
+        *(what, name, done, len(messages)),
+    )
+
+
+def _sum(messages: Sequence[WriterCommitMessage | None]) -> Counts:
+    every = [message.counts for message in messages if isinstance(message, Written)]
+    return Counts(
+        sum(counts.published for counts in every),
+        sum(counts.found for counts in every),
+        sum(counts.strays for counts in every),
+    )

@@ -1,0 +1,162 @@
+"""Arrow streams of a server, one after the other, read ahead while Spark takes what there is.
+
+The server bounds each stream and says with every batch where its reader goes on. A thread asks
+for the next stream while Spark works on the batches of the last; it stays ahead by a bounded
+number of bytes, so a partition of any size is read in the same memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+
+from penstock.errors import BadReply, PipelineError
+from penstock.pipeline.remote import Remote
+
+__all__ = ["AHEAD_BYTES", "Query", "ahead", "batches_of", "from_offset", "walk_cursor"]
+
+#: Names and values of a query; None: the name is left out.
+Query: TypeAlias = Sequence[tuple[str, object]]
+
+#: Bytes of batches that wait for Spark.
+AHEAD_BYTES: Final = 32 * 1024 * 1024
+#: What one stream should have. Larger ones are given back to the system when they are done with,
+#: and their pages are made anew for the next: that takes five times as long as filling them.
+_STREAM_BYTES: Final = 16 * 1024 * 1024
+#: Offsets that are asked for at the least: a stream each would be worth it for no fewer.
+_LEAST_STEP: Final = 1_000
+_NEXT_OFFSET: Final = b"next_offset"
+_CURSOR: Final = b"cursor"
+
+
+def batches_of(stream: bytes, mark: bytes) -> Iterator[tuple[pa.RecordBatch, str]]:
+    """The batches of a stream, each with where to go on after it."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+            while True:
+                try:
+                    batch, metadata = reader.read_next_batch_with_custom_metadata()
+                except StopIteration:
+                    return
+                if metadata is None or mark not in metadata:
+                    raise BadReply(f"A batch does not say its {mark.decode()}.")
+                yield batch, metadata[mark].decode()
+    except (pa.ArrowException, OSError) as error:
+        raise BadReply(f"The Arrow stream cannot be read: {error}.") from error
+
+
+def from_offset(
+    remote: Remote,
+    path: str,
+    query: Query,
+    start: int,
+    end: int,
+    after: Callable[[int], None] = lambda _: None,
+) -> Iterator[pa.RecordBatch]:
+    """What is between two offsets; ``after`` is told where each stream began, once it is there."""
+    position = start
+    step = max(_LEAST_STEP, (end - start + 1) // 2)
+    while position < end:
+        begun, bound = position, min(end, position + step)
+        stream = _stream(remote, path, (*query, ("from", begun), ("to", bound)))
+        after(begun)
+        for batch, mark in batches_of(stream, _NEXT_OFFSET):
+            position = int(mark)
+            if batch.num_rows:
+                yield batch
+        if position <= begun:
+            raise PipelineError(f"The server does not get beyond offset {begun} of {path}.")
+        step = max(_LEAST_STEP, (position - begun) * _STREAM_BYTES // len(stream))
+
+
+def walk_cursor(remote: Remote, path: str, query: Query) -> Iterator[pa.RecordBatch]:
+    """Everything behind a cursor, to its end."""
+    cursor = None
+    while cursor != "":
+        begun = cursor
+        stream = _stream(remote, path, (*query, ("cursor", begun)))
+        for batch, mark in batches_of(stream, _CURSOR):
+            cursor = mark
+            if batch.num_rows:
+                yield batch
+        if cursor == begun:
+            raise PipelineError(f"The server does not get beyond the cursor {begun} of {path}.")
+
+
+def _stream(remote: Remote, path: str, query: Query) -> bytes:
+    return remote.ask(lambda q: q.arrow(path, query))
+
+
+def ahead(
+    source: Callable[[], Iterator[pa.RecordBatch]], room: int = AHEAD_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """The batches of ``source``, which runs in a thread of its own and ahead by ``room`` bytes."""
+    waiting = _Waiting(room)
+    threading.Thread(target=waiting.fill, args=(source,), daemon=True).start()
+    try:
+        yield from waiting.taken()
+    finally:
+        # Spark may have enough before the end. The thread ends with the stream that is under way.
+        waiting.give_up()
+
+
+class _Waiting:
+    """Batches between the thread that reads them and the one that takes them."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._batches: deque[pa.RecordBatch] = deque()
+        self._bytes = 0
+        self._changed = threading.Condition()
+        self._ended = False
+        self._unwanted = False
+        self._error: BaseException | None = None
+
+    def fill(self, source: Callable[[], Iterator[pa.RecordBatch]]) -> None:
+        """Read to the end, or for as long as somebody takes."""
+        error: BaseException | None = None
+        try:
+            for batch in source():
+                if not self._put(batch):
+                    break
+        except BaseException as raised:  # noqa: BLE001  (it is raised where the batches are taken)
+            error = raised
+        with self._changed:
+            self._ended, self._error = True, error
+            self._changed.notify_all()
+
+    def _put(self, batch: pa.RecordBatch) -> bool:
+        """Whether more is wanted. A batch that is larger than the room goes in alone."""
+        size = batch.nbytes
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._unwanted or not self._batches or self._bytes + size <= self._room
+            )
+            self._batches.append(batch)
+            self._bytes += size
+            self._changed.notify_all()
+            return not self._unwanted
+
+    def taken(self) -> Iterator[pa.RecordBatch]:
+        """The batches in order; then the error that reading ended with, if there is one."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._batches or self._ended)
+                if not self._batches:
+                    break
+                batch = self._batches.popleft()
+                self._bytes -= batch.nbytes
+                self._changed.notify_all()
+            yield batch
+        if self._error is not None:
+            raise self._error
+
+    def give_up(self) -> None:
+        """Nothing more is wanted."""
+        with self._changed:
+            self._unwanted = True
+            self._changed.notify_all()

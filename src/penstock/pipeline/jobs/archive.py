@@ -1,0 +1,103 @@
+"""``archive``: the log and the histories of its messages into the lake, for good (A1)."""
+
+from __future__ import annotations
+
+from penstock.errors import BadInput
+from penstock.pipeline.context import Context, Summary
+from penstock.pipeline.lake.archive import Archived, Archiver
+from penstock.pipeline.lake.compaction import compact
+from penstock.pipeline.lake.histories import archive_histories
+from penstock.pipeline.lake.layout import TABLES
+
+__all__ = ["Archiving", "archive"]
+
+
+def archive(
+    context: Context,
+    *,
+    history: bool = True,
+    compaction: bool = True,
+    skip_missing: bool = False,
+    table_format: str = "parquet",
+    tell: bool = True,
+    log_retention_ms: int | None = None,
+) -> Summary:
+    """Archive what there is; continuously, again and again until it is asked to end.
+
+    With ``tell=False`` the broker is not told what may go: the job ``retention`` does that,
+    after it has read the lake once more. ``log_retention_ms`` is the server's, where that is
+    not the usual.
+    """
+    archiving = Archiving(
+        context,
+        history=history,
+        compaction=compaction,
+        skip_missing=skip_missing,
+        table_format=table_format,
+        tell=tell,
+        log_retention_ms=log_retention_ms,
+    )
+    archiving.begin()
+    while True:
+        archiving.once()
+        if not context.options.continuous or context.wait():
+            break
+    return archiving.summary()
+
+
+class Archiving:
+    """One run of the archiver."""
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        history: bool = True,
+        compaction: bool = True,
+        skip_missing: bool = False,
+        table_format: str = "parquet",
+        tell: bool = True,
+        log_retention_ms: int | None = None,
+    ) -> None:
+        if table_format not in ("parquet", "delta"):
+            raise BadInput("table_format is parquet or delta.", field="table_format")
+        self._archiver = Archiver(
+            context,
+            skip_missing=skip_missing,
+            tell=tell,
+            log_retention_ms=log_retention_ms,
+        )
+        if table_format == "delta":
+            from penstock.pipeline.lake.delta import sync  # noqa: PLC0415  (an extra)
+
+            self._archiver.on_commit = sync
+        self._history = history
+        self._compaction = compaction
+        self._done = Archived()
+        self._fewer = 0
+
+    def begin(self) -> None:
+        """Take the lake over."""
+        self._archiver.begin()
+
+    def once(self) -> None:
+        """Bring in what is new."""
+        self._done += self._archiver.archive()
+        if self._history:
+            self._done += archive_histories(self._archiver)
+        if self._compaction:
+            self._fewer += sum(compact(self._archiver, table) for table in TABLES)
+
+    def summary(self) -> Summary:
+        """What was done so far."""
+        done = self._done
+        return {
+            "entries": done.entries,
+            "payload_bytes": done.payload_bytes,
+            "file_bytes": done.file_bytes,
+            "files": done.files,
+            "transitions": done.histories,
+            "files_compacted": self._fewer,
+            "through": self._archiver.manifest.lake.through,
+            "lake": self._archiver.context.lake,
+        }

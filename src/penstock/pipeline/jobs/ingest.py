@@ -1,0 +1,95 @@
+"""``ingest``: Parquet, CSV or JSON files become messages of a topic, each row once (P4).
+
+A row is a message. One column may be its payload; otherwise all of it is, as JSON. The files are
+cut the same way every time, and what is published carries an id made of the files and of where
+they go, so that a run that was killed may be repeated as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
+
+from penstock.errors import BadInput
+from penstock.model.limits import check_name
+from penstock.pipeline.context import Context, Summary
+from penstock.pipeline.tables import server_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["FORMATS", "ingest"]
+
+FORMATS: Final = ("parquet", "json", "csv", "text", "orc")
+#: How files are cut into partitions: by bytes alone, whatever the machine.
+_CUTS: Final = {
+    "spark.sql.files.maxPartitionBytes": "134217728",
+    "spark.sql.files.openCostInBytes": "4194304",
+    "spark.sql.files.minPartitionNum": "1",
+}
+_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"csv": {"header": "true"}}
+_MESSAGE_COLUMNS: Final = ("key", "partition_key", "priority", "headers")
+
+
+def ingest(
+    context: Context,
+    *,
+    path: str,
+    topic: str,
+    format: str = "parquet",
+    value: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    ingest_id: str | None = None,
+) -> Summary:
+    """Publish every row; ``columns`` says which column is the message's key, say."""
+    check_name(topic, "topic")
+    if format not in FORMATS:
+        raise BadInput(f"format is one of {', '.join(FORMATS)}.", field="format")
+    for name in columns or {}:
+        if name not in _MESSAGE_COLUMNS:
+            raise BadInput(f"A message has no column {name!r} to be given.", field="columns")
+    for key, cut in _CUTS.items():
+        context.spark.conf.set(key, cut)
+    try:
+        rows = context.spark.read.format(format).options(**_OPTIONS.get(format, {})).load(path)
+    except AnalysisException as error:
+        raise BadInput(f"{path} cannot be read: {error.getMessage()}", field="path") from error
+    missing = sorted({value, *(columns or {}).values()} - {None, *rows.columns}, key=str)
+    if missing:
+        raise BadInput(
+            f"{path} has no column {missing[0]!r}; it has {', '.join(rows.columns)}.",
+            field="columns",
+        )
+    write_id = ingest_id or _write_id(rows, topic, value, columns or {})
+    messages = _messages(rows, value, columns or {})
+    context.reach("ingesting", 0)
+    messages.write.format("penstock").options(
+        **server_options(context.server), topic=topic, writeId=f"ingest-{write_id}"
+    ).mode("append").save()
+    return {"rows": rows.count(), "topic": topic, "ingest_id": write_id, "path": path}
+
+
+def _messages(rows: DataFrame, value: str | None, columns: Mapping[str, str]) -> DataFrame:
+    if value is None:
+        payload, kind = F.to_json(F.struct("*")).cast("binary"), "application/json"
+    else:
+        payload, kind = F.col(value).cast("binary"), None
+    return rows.select(
+        payload.alias("value"),
+        F.lit(kind).cast("string").alias("content_type"),
+        *[F.col(column).alias(name) for name, column in columns.items()],
+    )
+
+
+def _write_id(rows: DataFrame, topic: str, value: str | None, columns: Mapping[str, str]) -> str:
+    """The same for the same files, as they are now, to the same place."""
+    found = rows.select(
+        "_metadata.file_path", "_metadata.file_size", "_metadata.file_modification_time"
+    ).distinct()
+    files = sorted(map(str, found.collect()))
+    text = "\n".join([topic, str(value), str(sorted(columns.items())), *files])
+    return hashlib.sha256(text.encode()).hexdigest()[:24]

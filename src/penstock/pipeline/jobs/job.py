@@ -1,0 +1,40 @@
+"""Running a job: recorded with the broker while it runs and when it is over.
+
+A job is a function of a :class:`Context` that returns a summary, a flat dict of names and
+numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeAlias
+
+from penstock.errors import PenstockError
+from penstock.model.runs import RunState
+from penstock.pipeline.context import Context, Summary
+
+__all__ = ["Job", "run_job"]
+
+Job: TypeAlias = Callable[[Context], Summary]
+
+
+def run_job(job: Job, context: Context) -> Summary:
+    """Run the job to its end, recorded. The server is asked before Spark is started."""
+    context.record("running")
+    try:
+        summary = job(context)
+    except BaseException as error:
+        detail = error.detail if isinstance(error, PenstockError) else str(error)
+        # The server may be what has failed.
+        with suppress(PenstockError):
+            context.record("failed", error=f"{type(error).__name__}: {detail}"[:2_000])
+        raise
+    if summary.get("violations"):
+        # It did what it was asked for, and what it found is nobody's success.
+        found = f"{summary['violations']} violations of the laws; see the summary."
+        context.record("failed", summary=summary, error=found)
+    else:
+        state: RunState = "stopped" if context.stopping.is_set() else "succeeded"
+        context.record(state, summary=summary)
+    return summary

@@ -1,0 +1,136 @@
+"""``replay``: deliveries, or messages of the lake, once more; each once a replay id (P4).
+
+Deliveries that a queue still has (failed, done, or in the log) are made available again by the
+broker, at their old place. Messages that only the lake has are published anew, through the sink,
+with a header that says of which replay they are. Killed and run again with the same replay id,
+either goes on where it was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
+
+from penstock.errors import BadInput
+from penstock.filters import parse
+from penstock.filters.to_spark import matches
+from penstock.pipeline.context import Context, Summary
+from penstock.pipeline.lake.files import open_files
+from penstock.pipeline.lake.layout import MESSAGES
+from penstock.pipeline.lake.reading import read_lake
+from penstock.pipeline.report.fingerprints import fingerprint
+from penstock.pipeline.tables import read_table, server_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["SOURCES", "replay"]
+
+SOURCES: Final = ("failed", "done", "log", "lake")
+#: The header of a message that was published again: the replay's id.
+HEADER: Final = "penstock-replay"
+#: Messages that one call to the broker names.
+_AT_ONCE: Final = 50_000
+
+
+def replay(
+    context: Context,
+    *,
+    queue: str | None = None,
+    source: str = "failed",
+    where: str | None = None,
+    fingerprints: tuple[str, ...] = (),
+    topic: str | None = None,
+    replay_id: str | None = None,
+    rate: int | None = None,
+    dry_run: bool = False,
+) -> Summary:
+    """Replay what is selected, or only say how much that is."""
+    if source not in SOURCES:
+        raise BadInput(f"source is one of {', '.join(SOURCES)}.", field="source")
+    if where is not None:
+        parse(where)
+    run = replay_id or context.run
+    if source == "lake":
+        return _from_lake(context, where, topic, run, dry_run=dry_run)
+    if queue is None:
+        raise BadInput(f"A replay of {source} deliveries is of a queue.", field="queue")
+    if fingerprints and source != "failed":
+        raise BadInput("Only failed deliveries have a fingerprint.", field="fingerprint")
+    context.remote.ask(lambda q: q.queue(queue))
+    ids = _fingerprinted(context, queue, fingerprints) if fingerprints else None
+    count = skipped = 0
+    pieces = (
+        [None] if ids is None else [ids[i : i + _AT_ONCE] for i in range(0, len(ids), _AT_ONCE)]
+    )
+    for number, piece in enumerate(pieces):
+        reply = context.remote.ask(
+            lambda q, piece=piece: q.replay(  # type: ignore[misc]
+                queue,
+                source,
+                where=where,
+                ids=piece,
+                rate=rate,
+                dry_run=dry_run,
+                replay_id=None if dry_run else run,
+            )
+        )
+        count += reply.count
+        skipped += reply.skipped
+        context.reach("replayed", number + 1, len(pieces))
+    return {
+        "replayed": count,
+        "skipped": skipped,
+        "replay_id": run,
+        "dry_run": str(dry_run).lower(),
+    }
+
+
+def _fingerprinted(context: Context, queue: str, wanted: tuple[str, ...]) -> list[int]:
+    """The failed messages of a queue whose errors have one of these fingerprints."""
+    failed = read_table(context.spark, context.server, "failed", queue=queue)
+    chosen = failed.where(fingerprint(F.col("error")).isin(*wanted)).select("id")
+    return sorted(row["id"] for row in chosen.collect())
+
+
+def _from_lake(
+    context: Context, where: str | None, topic: str | None, run: str, *, dry_run: bool
+) -> Summary:
+    files = open_files(context.lake, lambda: context.spark)
+    rows = read_lake(context.spark, files, MESSAGES)
+    if where is not None:
+        rows = rows.where(matches(parse(where)))
+    if topic is not None:
+        rows = rows.withColumn("topic", F.lit(topic))
+    summary: Summary = {"replay_id": run, "dry_run": str(dry_run).lower()}
+    if dry_run:
+        return {"replayed": rows.count(), **summary}
+    _publish(context, rows, run)
+    return {"replayed": rows.count(), **summary}
+
+
+def _publish(context: Context, rows: DataFrame, run: str) -> None:
+    """Publish rows of the lake again, under one write id."""
+    mark = F.create_map(
+        F.lit(HEADER),
+        F.struct(
+            F.lit(run).alias("s"),
+            F.lit(None).cast("bigint").alias("i"),
+            F.lit(None).cast("double").alias("d"),
+            F.lit(None).cast("boolean").alias("b"),
+        ),
+    )
+    kept = F.map_filter(F.coalesce("headers", F.create_map()), lambda name, _: name != HEADER)
+    columns = rows.select(
+        "topic",
+        "value",
+        F.map_concat(kept, mark).alias("headers"),
+        "key",
+        "partition_key",
+        "priority",
+        "content_type",
+    )
+    columns.write.format("penstock").options(
+        **server_options(context.server), writeId=f"replay-{run}"
+    ).mode("append").save()

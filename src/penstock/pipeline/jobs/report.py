@@ -1,0 +1,124 @@
+"""``report``: what happened, as a page with charts and as the tables behind it.
+
+It is about what the store still knows and, where there is a lake, about all that the lake has
+too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
+
+from penstock.errors import BadInput
+from penstock.pipeline.context import Context, Summary
+from penstock.pipeline.lake.files import open_files
+from penstock.pipeline.lake.layout import HISTORY, MESSAGES
+from penstock.pipeline.lake.reading import read_lake
+from penstock.pipeline.report.page import Figures, make_page
+from penstock.pipeline.report.tables import Span, make_tables, span_of
+from penstock.pipeline.tables import read_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["report"]
+
+_PAGE: Final = "index.html"
+#: Where a report goes if only a lake is named.
+_FOLDER: Final = "reports"
+_LOG_COLUMNS: Final = ("offset", "topic", "timestamp", "size")
+_HISTORY_COLUMNS: Final = ("id", "queue", "seq", "at", "transition", "state", "consumer", "error")
+
+
+def report(context: Context, *, output: str | None = None) -> Summary:
+    """Write the page and its tables; continuously, again and again."""
+    if output is None and context.options.lake is None:
+        raise BadInput("Say where the report goes: give --output or --lake.", field="output")
+    folder = output or f"{context.lake.rstrip('/')}/{_FOLDER}"
+    while True:
+        summary = _report(context, folder)
+        if context.job != "report" or not context.options.continuous or context.wait():
+            return summary
+
+
+def _report(context: Context, folder: str) -> Summary:
+    spark = context.spark
+    log, history = _log(context), _history(context).cache()
+    try:
+        span = span_of(log, history)
+        files = open_files(folder, lambda: spark)
+        rows: dict[str, list[dict[str, object]]] = {}
+        if span is not None:
+            tables = make_tables(log, history, span).named()
+            for number, (name, table) in enumerate(tables.items()):
+                context.reach("tables", number, len(tables))
+                uri = files.uri(f"tables/{name}")
+                table.coalesce(1).write.mode("overwrite").parquet(uri)
+                shown = spark.read.schema(table.schema).parquet(uri).drop("sketch")
+                rows[name] = [row.asDict() for row in shown.collect()]
+        page = make_page(
+            Figures(
+                url=context.server.url,
+                made_at=context.clock.now(),
+                span=span,
+                rows=rows,
+                depths=_depths(context),
+            )
+        )
+    finally:
+        history.unpersist()
+    files.remove([_PAGE])
+    files.create(_PAGE, page.encode())
+    context.report = files.uri(_PAGE)
+    return {"report": context.report, **_counts(rows, span)}
+
+
+def _counts(rows: dict[str, list[dict[str, object]]], span: Span | None) -> Summary:
+    if span is None:
+        return {"messages": 0}
+
+    def total(table: str, column: str) -> int:
+        return sum(int(str(row[column])) for row in rows[table])
+
+    return {
+        "messages": total("published", "messages"),
+        "transitions": total("events", "count"),
+        "failures": total("rates", "failures"),
+        "fingerprints": len(rows["failures"]),
+    }
+
+
+def _log(context: Context) -> DataFrame:
+    hot = read_table(context.spark, context.server, "log", payload=False, failOnDataLoss=False)
+    hot = hot.select(*_LOG_COLUMNS)
+    if context.options.lake is None:
+        return hot
+    files = open_files(context.lake, lambda: context.spark)
+    cold = read_lake(context.spark, files, MESSAGES).select(*_LOG_COLUMNS)
+    # The lake has all below where it ends, the store what is above.
+    through = _through(cold)
+    return cold.unionByName(hot.where(F.col("offset") > through))
+
+
+def _history(context: Context) -> DataFrame:
+    hot = read_table(context.spark, context.server, "history").select(*_HISTORY_COLUMNS)
+    if context.options.lake is None:
+        return hot
+    files = open_files(context.lake, lambda: context.spark)
+    cold = read_lake(context.spark, files, HISTORY).select(*_HISTORY_COLUMNS)
+    return cold.unionByName(hot).distinct()
+
+
+def _through(cold: DataFrame) -> int:
+    (found,) = cold.agg(F.coalesce(F.max("offset"), F.lit(-1)).alias("last")).collect()
+    return int(found["last"])
+
+
+def _depths(context: Context) -> dict[str, int]:
+    """What is waiting in every queue now, by the broker."""
+    names = [info.name for info in context.remote.ask(lambda q: q.queues())]
+    return {
+        name: context.remote.ask(lambda q, name=name: q.stats(name)).depth  # type: ignore[misc]
+        for name in names
+    }

@@ -1,0 +1,156 @@
+"""``route``: fills the queues that are behind, from the log, by their filters (R1).
+
+The broker's own router works on the same cursors at the same time, and neither minds the other:
+what is assigned twice is assigned once. The last stretch, up to what is being published at this
+moment, is always the broker's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from penstock.client import Client
+from penstock.errors import Conflict, UnknownQueue
+from penstock.filters import parse
+from penstock.model.queue import QueueInfo
+from penstock.pipeline.context import Context, Summary
+from penstock.pipeline.router import routed
+from penstock.pipeline.tables import read_table
+
+__all__ = ["Routing", "route"]
+
+#: Entries of the log that are routed at a time.
+STEP_ENTRIES: Final = 250_000
+#: Offsets that one commit of the broker assigns.
+_ASSIGNED_AT_ONCE: Final = 10_000
+#: Queues that are assigned to at the same time.
+_QUEUES_AT_ONCE: Final = 8
+
+
+def route(context: Context, *, queues: Sequence[str] = (), step: int = STEP_ENTRIES) -> Summary:
+    """Route until the queues are where the log ended when the job began; or go on for ever."""
+    routing = Routing(context, queues, step)
+    while True:
+        routing.catch_up()
+        if not context.options.continuous or context.wait():
+            break
+    return routing.summary()
+
+
+class Routing:
+    """One run of the router. A queue that is not there is refused before Spark is started."""
+
+    def __init__(
+        self, context: Context, queues: Sequence[str] = (), step: int = STEP_ENTRIES
+    ) -> None:
+        self._context = context
+        self._names = frozenset(queues)
+        self._step = step
+        self._routed: set[str] = set()
+        self._scanned = 0
+        self._assigned = 0
+        self._conflicts = 0
+        known = {info.name for info in context.remote.ask(lambda q: q.queues())}
+        for name in sorted(self._names - known):
+            raise UnknownQueue(f"There is no queue {name!r}.", field="queue")
+
+    def summary(self) -> Summary:
+        """What was done so far."""
+        return {
+            "queues": len(self._routed),
+            "scanned": self._scanned,
+            "assigned": self._assigned,
+            "conflicts": self._conflicts,
+        }
+
+    def catch_up(self) -> None:
+        """Route everything that was in the log when this began."""
+        ask = self._context.remote.ask
+        end = int(ask(lambda q: q.log_end()))
+        begin: int | None = None
+        while not self._context.stopping.is_set():
+            behind = self._behind(end)
+            if not behind:
+                break
+            start = min(cursor for _, cursor in behind)
+            begin = start if begin is None else begin
+            bounds = ask(lambda q, start=start: q.log_splits(start, end, self._step))  # type: ignore[misc]
+            first, last = next(pairwise(map(int, bounds)), (start, end))
+            self._route_range(first, last, [info for info, cursor in behind if cursor < last])
+            self._context.reach("routed", last - begin, end - begin)
+
+    def _behind(self, end: int) -> list[tuple[QueueInfo, int]]:
+        """The queues that have something below ``end`` to be routed, and from where."""
+        return [
+            (info, int(info.cursor))
+            for info in self._context.remote.ask(lambda q: q.queues())
+            if info.cursor is not None
+            and info.cursor < end
+            and (not self._names or info.name in self._names)
+        ]
+
+    def _route_range(self, start: int, end: int, queues: Sequence[QueueInfo]) -> None:
+        context = self._context
+        log = read_table(
+            context.spark,
+            context.server,
+            "log",
+            startingOffsets=start,
+            endingOffsets=end,
+            payload=False,
+            failOnDataLoss=False,
+        )
+        filters = {info.name: parse(info.policy.filter) for info in queues}
+        left = {info.name: info for info in queues}
+        turn: list[tuple[QueueInfo, Sequence[int]]] = []
+        for row in routed(log, filters).toLocalIterator(prefetchPartitions=True):
+            turn.append((left.pop(row["queue"]), row["offsets"]))
+            if len(turn) == _QUEUES_AT_ONCE:
+                self._assign(start, end, turn)
+                turn = []
+        # Those that take nothing of the range are past it all the same.
+        self._assign(start, end, [*turn, *((info, ()) for info in left.values())])
+
+    def _assign(self, start: int, end: int, turn: list[tuple[QueueInfo, Sequence[int]]]) -> None:
+        async def assign(q: Client) -> list[tuple[str, int, int] | None]:
+            limit = asyncio.Semaphore(_QUEUES_AT_ONCE)
+
+            async def one(info: QueueInfo, offsets: Sequence[int]) -> tuple[str, int, int] | None:
+                async with limit:
+                    return await _assign(q, info, start, end, offsets)
+
+            return await asyncio.gather(*(one(*item) for item in turn))
+
+        for reply in self._context.remote.ask(assign):
+            if reply is None:
+                # Its filter was changed, or it was deleted: the next look at the queues tells.
+                self._conflicts += 1
+            else:
+                name, scanned, assigned = reply
+                self._routed.add(name)
+                self._scanned += scanned
+                self._assigned += assigned
+
+
+async def _assign(
+    q: Client, info: QueueInfo, start: int, end: int, offsets: Sequence[int]
+) -> tuple[str, int, int] | None:
+    """Assign in commits of a bounded size, in order; None: the queue is another now."""
+    scanned = assigned = 0
+    cuts = range(0, max(len(offsets), 1), _ASSIGNED_AT_ONCE)
+    for cut in cuts:
+        part = offsets[cut : cut + _ASSIGNED_AT_ONCE]
+        last = end if cut == cuts[-1] else part[-1] + 1
+        try:
+            reply = await q.assign(
+                info.name, filter=info.policy.filter, start=start, end=last, offsets=part
+            )
+        except (Conflict, UnknownQueue):
+            return None
+        scanned += reply.scanned
+        assigned += reply.assigned
+        start = last
+    return info.name, scanned, assigned

@@ -1,0 +1,233 @@
+"""``verify``: the laws over the whole store and the lake, where one process would take too long.
+
+Each check says how much it looked at and what it found, as ``penstock verify`` does. The store
+may be in use meanwhile: the log is read before what refers to it, so that nothing is missed for
+having gone; and a delivery that looks wrong is looked at again, message by message, before it
+counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
+
+from penstock.errors import UnknownMessage
+from penstock.model.delivery import Event, Snapshot
+from penstock.pipeline.context import Context, Summary
+from penstock.pipeline.lake.audit import (
+    check_copies,
+    check_files,
+    check_histories,
+    check_offsets,
+    found_by,
+)
+from penstock.pipeline.lake.checks import LENIENT, row_hash, wrong_payloads
+from penstock.pipeline.lake.files import open_files
+from penstock.pipeline.lake.layout import HISTORY, MESSAGES
+from penstock.pipeline.lake.manifest import Manifest
+from penstock.pipeline.lake.reading import read_files
+from penstock.pipeline.tables import read_table
+from penstock.verify.browse import home_of
+from penstock.verify.histories import history_defects, is_whole
+from penstock.verify.report import MAX_KEPT, Check, Report, Violation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["verify", "verify_all"]
+
+#: Deliveries that look wrong and are looked at again; the others stay unresolved.
+_SUSPECTS: Final = 1_000
+#: States that some event of the history leads to; others come about by time as well.
+_EXPLAINED: Final = ("done", "in_flight", "expired", "failed")
+#: Violations that the summary has in words.
+_SHOWN: Final = 10
+
+
+def verify(context: Context) -> Summary:
+    """Check everything; the summary says how many violations there are, and the first of them."""
+    report = verify_all(context)
+    summary: Summary = {
+        "violations": report.violation_count,
+        "unresolved": sum(check.unresolved for check in report.checks),
+        "log_entries": report.log_entries,
+        "deliveries": report.deliveries,
+        "queues": report.queues,
+    }
+    for check in report.checks:
+        summary[f"{check.name}_examined"] = check.examined
+        summary[f"{check.name}_violations"] = check.violation_count
+    for number, violation in enumerate(report.violations[:_SHOWN]):
+        summary[f"violation_{number + 1}"] = str(violation)[:300]
+    return summary
+
+
+def verify_all(context: Context) -> Report:
+    """Every check, with what it found. Without a lake, those of the store."""
+    started_at = context.clock.now()
+    ask = context.remote.ask
+    queues = ask(lambda q: q.queues())
+    first, end = int(ask(lambda q: q.log_start())), int(ask(lambda q: q.log_end()))
+    log = _read_log(context, first, end, payload=False).cache()
+    deliveries = read_table(context.spark, context.server, "deliveries", payload=False).cache()
+    try:
+        # The log first: whatever refers to an entry came after it, and goes before it.
+        entries = log.count()
+        count = deliveries.count()
+        checks = [
+            *_store_checks(context, log, deliveries, first, end),
+            *(() if context.options.lake is None else _lake_checks(context, log)),
+        ]
+    finally:
+        log.unpersist()
+        deliveries.unpersist()
+    return Report(
+        checks=tuple(checks),
+        started_at=started_at,
+        finished_at=context.clock.now(),
+        deep=True,
+        quiescent=int(ask(lambda q: q.log_end())) == end,
+        queues=len(queues),
+        log_entries=entries,
+        deliveries=count,
+    )
+
+
+def _read_log(context: Context, first: int, end: int, *, payload: bool) -> DataFrame:
+    return read_table(
+        context.spark,
+        context.server,
+        "log",
+        startingOffsets=first,
+        endingOffsets=end,
+        payload=payload,
+        failOnDataLoss=False,
+    )
+
+
+# -- the lake --------------------------------------------------------------------------
+
+
+def _lake_checks(context: Context, log: DataFrame) -> list[Check]:
+    spark = context.spark
+    files = open_files(context.lake, lambda: spark)
+    lake = Manifest(files).refresh()
+    checks = [check_files(spark, files, lake)]
+    context.reach("checks", 4, 7)
+    there = {**files.walk(MESSAGES), **files.walk(HISTORY)}
+    chosen = [file for file in lake.of(MESSAGES) if file.path in there]
+    messages = read_files(spark, files, chosen, MESSAGES, **LENIENT)
+    rows = messages.select("offset", "id", row_hash(MESSAGES).alias("hash")).cache()
+    try:
+        checks += [check_copies(log, rows, lake), check_offsets(rows, lake)]
+        context.reach("checks", 6, 7)
+        known = [file for file in lake.of(HISTORY) if file.path in there]
+        checks.append(
+            check_histories(read_files(spark, files, known, HISTORY, **LENIENT), log, rows)
+        )
+        context.reach("checks", 7, 7)
+    finally:
+        rows.unpersist()
+    return checks
+
+
+# -- the store -------------------------------------------------------------------------
+
+
+def _store_checks(
+    context: Context, log: DataFrame, deliveries: DataFrame, first: int, end: int
+) -> list[Check]:
+    payloads = found_by(
+        "P3",
+        "payloads",
+        "Every payload of the log has the size and the checksum of its entry.",
+        log.count(),
+        wrong_payloads(_read_log(context, first, end, payload=True)),
+        lambda row: f"the payload at offset {row['offset']} is not what was published",
+    )
+    context.reach("checks", 1, 7)
+    older = deliveries.where(F.col("id") < end)
+    orphans = older.select("id", "queue", "state").join(log.select("id"), "id", "left_anti")
+    references = found_by(
+        "G1",
+        "references",
+        "The message of every delivery is in the log.",
+        older.count(),
+        orphans,
+        lambda row: f"queue {row['queue']!r} has it {row['state']}, and the log has not",
+    )
+    context.reach("checks", 2, 7)
+    states = _check_states(context, deliveries, first, end)
+    context.reach("checks", 3, 7)
+    return [payloads, references, states]
+
+
+def _check_states(context: Context, deliveries: DataFrame, first: int, end: int) -> Check:
+    """One state a delivery, and a history that leads there (S3)."""
+    histories = read_table(
+        context.spark,
+        context.server,
+        "history",
+        startingOffsets=first,
+        endingOffsets=end,
+        failOnDataLoss=False,
+    )
+    places = deliveries.select("id", "queue", "state")
+    twice = places.groupBy("id", "queue").count().where("count > 1").select("id", "queue")
+    home = F.regexp_replace("queue", r"\.dlq$", "").alias("queue")
+    led_to = histories.select("id", home, "state").distinct()
+    replayed = histories.where("transition = 'replay'").select("id", home).distinct()
+    unexplained = (
+        places.where(F.col("state").isin(*_EXPLAINED) & (F.col("id") < end))
+        .join(led_to, ["id", "queue", "state"], "left_anti")
+        .join(replayed, ["id", "queue"], "left_anti")
+        .select("id", "queue")
+    )
+    suspects = twice.union(unexplained).distinct().limit(_SUSPECTS + 1).collect()
+    found: list[Violation] = []
+    unresolved = 0
+    for row in suspects[:_SUSPECTS]:
+        detail = _look_again(context, row["id"], row["queue"])
+        if detail is None:
+            unresolved += 1
+        else:
+            found.append(
+                Violation(law="S3", queue=row["queue"], message_id=row["id"], detail=detail)
+            )
+    return Check(
+        law="S3",
+        name="states",
+        what="Every delivery is in one state, and its history leads there.",
+        examined=deliveries.count(),
+        violations=tuple(found[:MAX_KEPT]),
+        violation_count=len(found),
+        unresolved=unresolved + max(0, len(suspects) - _SUSPECTS),
+    )
+
+
+def _look_again(context: Context, message_id: int, queue: str) -> str | None:
+    """What is wrong with a delivery at a moment at which it does not move; None: nothing is."""
+
+    def events() -> Sequence[Event]:
+        found = context.remote.ask(lambda q: q.history(message_id))
+        return [event for event in found if home_of(event.queue) == queue]
+
+    try:
+        before = events()
+        shown = _places(context, message_id, queue)
+        if before != events():
+            return None
+    except UnknownMessage:
+        return None
+    if len(shown) > 1:
+        return f"it is {' and '.join(place.state.value for place in shown)}"
+    if not shown or not is_whole(before):
+        return None
+    return next((defect.detail for defect in history_defects(shown[0], before)), None)
+
+
+def _places(context: Context, message_id: int, queue: str) -> list[Snapshot]:
+    found = context.remote.ask(lambda q: q.message(message_id))
+    return [place for place in found.deliveries if home_of(place.queue) == queue]

@@ -1,0 +1,273 @@
+"""Whether files hold what they should: counts, and digests over rows in any order (A1, P3, X1).
+
+The digest of some rows is the XOR of a hash of each, over every column but the payload, whose
+own checksum is among them. It is the same for the log as the server tells it and for the files
+that were made of it, in whatever order and number of files. The payloads are read back from the
+files and hashed again, so that what is in the lake is what its publishers handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from operator import xor
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
+
+from penstock.errors import LakeCorrupt
+from penstock.model.checksum import checksum
+from penstock.pipeline.lake.commits import File, Table
+from penstock.pipeline.lake.files import Files
+from penstock.pipeline.lake.layout import MESSAGES, TABLES
+from penstock.pipeline.lake.reading import read_files
+from penstock.pipeline.lake.sessions import reading_payloads
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = [
+    "LENIENT",
+    "Digest",
+    "combined",
+    "corrupt",
+    "damaged",
+    "digest_of",
+    "examine",
+    "lost",
+    "row_hash",
+    "wrong_payloads",
+]
+
+#: Columns that are hashed; headers are a map, which Spark hashes as a list only.
+_COLUMNS: Final = {
+    "messages": (
+        "offset",
+        "id",
+        "topic",
+        "key",
+        "timestamp",
+        "partition_key",
+        "priority",
+        "content_type",
+        "deliver_at",
+        "expires_at",
+        "size",
+        "checksum",
+    ),
+    "history": ("id", "queue", "seq", "at", "transition", "state", "consumer", "error"),
+}
+#: Files that an error names.
+_NAMED: Final = 10
+_LOW: Final = 2**64 - 1
+#: A file that Spark cannot read gives fewer rows, and is found by that.
+LENIENT: Final = {"ignoreCorruptFiles": "true", "ignoreMissingFiles": "true"}
+
+#: What the check gives for some rows of one file.
+_EXAMINED: Final = (
+    "file string, rows bigint, digest bigint, first bigint, last bigint, "
+    "wrong bigint, payload_bytes bigint, largest bigint"
+)
+_EXAMINED_SCHEMA: Final = pa.schema(
+    [
+        ("file", pa.string()),
+        *(
+            (name, pa.int64())
+            for name in ("rows", "digest", "first", "last", "wrong", "payload_bytes", "largest")
+        ),
+    ]
+)
+
+
+class Digest(Struct, frozen=True):
+    """Some rows in short."""
+
+    rows: int = 0
+    digest: str = "0"
+    first: int = -1
+    last: int = -1
+    payload_bytes: int = 0
+    largest: int = 0
+    wrong: int = 0
+    """Payloads that are not of the size and the checksum that they should be."""
+
+    def __add__(self, other: Digest) -> Digest:
+        if not self.rows:
+            return other
+        if not other.rows:
+            return self
+        return Digest(
+            self.rows + other.rows,
+            f"{int(self.digest, 16) ^ int(other.digest, 16):X}",
+            min(self.first, other.first),
+            max(self.last, other.last),
+            self.payload_bytes + other.payload_bytes,
+            max(self.largest, other.largest),
+            self.wrong + other.wrong,
+        )
+
+    def same(self, other: Digest) -> bool:
+        """Whether both are of the same rows, and no payload is wrong."""
+        alike = (self.rows, self.digest) == (other.rows, other.digest)
+        return alike and not self.wrong and not other.wrong
+
+
+def combined(files: Iterable[File]) -> Digest:
+    """The rows of several files in short, as the manifest has them."""
+    return sum((_of_file(file) for file in files), Digest())
+
+
+def _of_file(file: File) -> Digest:
+    return Digest(file.rows, file.digest, file.first, file.last, file.payload_bytes, file.largest)
+
+
+def _number(table: Table) -> Column:
+    return F.col("offset" if table == MESSAGES else "id")
+
+
+def row_hash(table: Table) -> Column:
+    """One row of a table as a number; the payload is in it by its checksum."""
+    names = _COLUMNS[table]
+    # Spark passes absent values by, and one row could pass for another.
+    there = F.concat(*[F.when(F.col(name).isNull(), "n").otherwise("v") for name in names])
+    more = [F.map_entries("headers")] if table == MESSAGES else []
+    return F.xxhash64(there, *[F.col(name) for name in names], *more)
+
+
+def digest_of(rows: DataFrame, table: Table) -> Digest:
+    """Rows in short that are not of files: payloads are not looked at."""
+    number = _number(table)
+    size = F.col("size") if table == MESSAGES else F.lit(0)
+    (found,) = rows.agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.hex(F.coalesce(F.bit_xor(row_hash(table)), F.lit(0))).alias("digest"),
+        F.coalesce(F.min(number), F.lit(-1)).alias("first"),
+        F.coalesce(F.max(number), F.lit(-1)).alias("last"),
+        F.coalesce(F.sum(size), F.lit(0)).alias("payload_bytes"),
+        F.coalesce(F.max(size), F.lit(0)).alias("largest"),
+    ).collect()
+    return Digest(**found.asDict())
+
+
+def examine(rows: DataFrame, table: Table) -> dict[str, Digest]:
+    """By URI, what the files that ``rows`` is read from hold; every payload is hashed again."""
+    columns = [
+        F.col("_metadata.file_path").alias("file"),
+        row_hash(table).alias("hash"),
+        _number(table).alias("number"),
+    ]
+    if table == MESSAGES:
+        columns += [F.col(name) for name in ("size", "checksum", "value")]
+    found: dict[str, Digest] = {}
+    for row in rows.select(*columns).mapInArrow(examine_batches, _EXAMINED).collect():
+        values = row.asDict()
+        file = values.pop("file")
+        digest = Digest(**{**values, "digest": f"{values['digest'] & _LOW:X}"})
+        found[file] = found.get(file, Digest()) + digest
+    return found
+
+
+def examine_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Each batch in short, file by file."""
+    for batch in batches:
+        places = batch.column("file").dictionary_encode()
+        names = places.dictionary.to_pylist()
+        # Mostly a batch is of one file.
+        parts = [batch] if len(names) == 1 else _parts(batch, places.indices, len(names))
+        rows = [{"file": name, **_in_short(part)} for name, part in zip(names, parts, strict=True)]
+        yield pa.RecordBatch.from_pylist(rows, schema=_EXAMINED_SCHEMA)
+
+
+def _parts(batch: pa.RecordBatch, indices: pa.Array, count: int) -> Iterator[pa.RecordBatch]:
+    for index in range(count):
+        yield batch.filter(pc.equal(indices, index))
+
+
+def _in_short(part: pa.RecordBatch) -> dict[str, int]:
+    """Rows of one file, at least one."""
+    sizes, right = _payloads(part)
+    numbers = part.column("number")
+    return {
+        "rows": part.num_rows,
+        "digest": reduce(xor, part.column("hash").to_pylist()),
+        "first": pc.min(numbers).as_py(),
+        "last": pc.max(numbers).as_py(),
+        "wrong": len(right) - sum(right),
+        "payload_bytes": sum(sizes),
+        "largest": max(sizes),
+    }
+
+
+def _payloads(batch: pa.RecordBatch) -> tuple[Sequence[int], Sequence[bool]]:
+    """Of each row, the size of the payload, and whether that is what it should be."""
+    if "value" not in batch.schema.names:
+        return [0] * batch.num_rows, [True] * batch.num_rows
+    values = batch.column("value").to_pylist()
+    wanted = zip(
+        values, batch.column("size").to_pylist(), batch.column("checksum").to_pylist(), strict=True
+    )
+    right = [
+        value is not None and len(value) == size and checksum(value) == sum_
+        for value, size, sum_ in wanted
+    ]
+    return [0 if value is None else len(value) for value in values], right
+
+
+def wrong_payloads(rows: DataFrame) -> DataFrame:
+    """Offset and id of the rows whose payload is not of their size and checksum."""
+    chosen = rows.select("offset", "id", "size", "checksum", "value")
+    return chosen.mapInArrow(_wrong_rows, "offset bigint, id bigint")
+
+
+def _wrong_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        _, right = _payloads(batch)
+        wrong = pa.array([not one for one in right], pa.bool_())
+        yield batch.select(["offset", "id"]).filter(wrong)
+
+
+# -- files that are in the lake --------------------------------------------------------
+
+
+def lost(there: dict[str, int], wanted: Iterable[File]) -> list[str]:
+    """Files that are not among those ``there``, or of another size."""
+    return [file.path for file in wanted if there.get(file.path) != file.bytes]
+
+
+def damaged(spark: SparkSession, files: Files, chosen: Sequence[File]) -> list[File]:
+    """Those of some files that are not what the manifest says; all are read through."""
+    there = {path: size for table in TABLES for path, size in files.walk(table).items()}
+    bad = set(lost(there, chosen))
+    for table in TABLES:
+        whole = [file for file in chosen if file.table == table and file.path not in bad]
+        if whole:
+            bad |= _unlike(spark, files, whole, table)
+    return [file for file in chosen if file.path in bad]
+
+
+def _unlike(spark: SparkSession, files: Files, chosen: Sequence[File], table: Table) -> set[str]:
+    with reading_payloads(spark, max(file.largest for file in chosen)):
+        found = examine(read_files(spark, files, chosen, table, **LENIENT), table)
+    by_path = {relative(uri, table): digest for uri, digest in found.items()}
+    return {
+        file.path
+        for file in chosen
+        if not by_path.get(file.path, Digest()).same(_of_file(file))
+        or by_path[file.path].payload_bytes != file.payload_bytes
+    }
+
+
+def relative(uri: str, folder: str) -> str:
+    """A file's path below the lake by its URI; ``folder`` is the one below the lake it is in."""
+    # Nothing in our own paths is escaped, so the URI ends with one as it is.
+    return f"{folder}/{uri.rpartition(f'/{folder}/')[2]}"
+
+
+def corrupt(paths: Sequence[str], what: str) -> LakeCorrupt:
+    """An error that names files."""
+    named = ", ".join(paths[:_NAMED])
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return LakeCorrupt(f"{what}: {named}{more}.", field="lake")

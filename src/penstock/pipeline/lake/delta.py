@@ -1,0 +1,105 @@
+"""The lake as Delta tables: the same files, and beside them the log of a Delta table.
+
+Spark writes the Parquet; a transaction of the ``deltalake`` library names the files. Each table
+of the lake is a Delta table by itself. The manifest stays what is right: after every commit, and
+when a run begins, the Delta table is made to have the files that the manifest has, in one
+transaction that carries the commit's number. Killed in between, the next run makes up for it, and
+nothing is added twice.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from penstock.errors import BadInput, PipelineError
+from penstock.pipeline.lake.commits import File, Table
+from penstock.pipeline.lake.files import LocalFiles
+from penstock.pipeline.lake.layout import HISTORY, MESSAGES
+from penstock.pipeline.lake.reading import ARROW_SCHEMAS, PARTITIONS
+
+try:
+    from deltalake import CommitProperties, DeltaTable, Transaction
+    from deltalake.exceptions import DeltaError
+    from deltalake.transaction import AddAction, RemoveAction
+except ImportError as error:
+    raise PipelineError("deltalake is not installed: pip install 'penstock[delta]'.") from error
+
+if TYPE_CHECKING:
+    from penstock.pipeline.lake.archive import Archiver
+
+__all__ = ["APP", "sync"]
+
+#: Whose transactions they are; their version is the number of the manifest's commit.
+APP: Final = "penstock"
+_TABLES: Final[tuple[Table, ...]] = (MESSAGES, HISTORY)
+
+
+def sync(archiver: Archiver) -> None:
+    """Make the Delta tables have what the manifest has."""
+    if not isinstance(archiver.files, LocalFiles):
+        raise BadInput(
+            "Delta tables are kept in lakes of a local path; leave --table-format out.",
+            field="table_format",
+        )
+    lake = archiver.manifest.lake
+    for table in _TABLES:
+        files = {_below(file): file for file in lake.of(table)}
+        try:
+            _sync_table(
+                archiver.files.uri(table), table, files, lake.number, archiver.context.clock.now()
+            )
+        except DeltaError as error:
+            raise PipelineError(f"The Delta table {table} cannot be written: {error}.") from error
+
+
+def _sync_table(uri: str, table: Table, files: dict[str, File], number: int, now: int) -> None:
+    schema, partitions = ARROW_SCHEMAS[table], list(PARTITIONS[table])
+    if DeltaTable.is_deltatable(uri):
+        delta = DeltaTable(uri)
+    else:
+        delta = DeltaTable.create(uri, schema, partition_by=partitions, name=table)
+    known = set(pa.table(delta.get_add_actions()).column("path").to_pylist())
+    actions: list[Any] = [
+        AddAction(path, file.bytes, _folders(path), now, True, _stats(file))
+        for path, file in files.items()
+        if path not in known
+    ]
+    actions += [
+        RemoveAction(path, True, now, partition_values=_folders(path))
+        for path in sorted(known - files.keys())
+    ]
+    if actions:
+        delta.create_write_transaction(
+            actions,
+            "append",
+            schema,
+            partitions,
+            commit_properties=CommitProperties(app_transactions=[Transaction(APP, number)]),
+        )
+
+
+def _below(file: File) -> str:
+    """A file's path below its table."""
+    return file.path.removeprefix(f"{file.table}/")
+
+
+def _folders(path: str) -> dict[str, str | None]:
+    """The values that are in the path."""
+    pairs = (part.partition("=") for part in path.split("/")[:-1])
+    return {name: value for name, _, value in pairs}
+
+
+def _stats(file: File) -> str:
+    """What lets a reader pass the file by."""
+    number = "offset" if file.table == MESSAGES else "id"
+    return json.dumps(
+        {
+            "numRecords": file.rows,
+            "minValues": {number: file.first},
+            "maxValues": {number: file.last},
+            "nullCount": {number: 0},
+        }
+    )

@@ -1,0 +1,109 @@
+"""Staging: files that are written, read back and checked before they are put into place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
+
+from penstock.pipeline.lake.checks import Digest, combined, corrupt, examine, relative
+from penstock.pipeline.lake.commits import File, Table
+from penstock.pipeline.lake.files import Files
+from penstock.pipeline.lake.layout import MESSAGES, data_name, staging_folder
+from penstock.pipeline.lake.reading import PARTITIONS, SCHEMAS
+from penstock.pipeline.lake.sessions import reading_payloads, writing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Staged", "stage"]
+
+#: Inside a file, after the columns that are in its path.
+_ORDER: Final[dict[Table, tuple[str, ...]]] = {
+    "messages": ("offset",),
+    "history": ("id", "queue", "seq"),
+}
+#: What the date is taken from.
+_TIME: Final[dict[Table, str]] = {"messages": "timestamp", "history": "at"}
+
+
+def stage(
+    spark: SparkSession,
+    files: Files,
+    rows: DataFrame,
+    table: Table,
+    *,
+    begun: int,
+    most: int,
+    largest: int = 0,
+) -> Staged:
+    """Write rows of the table, at most so many a file, and read them back.
+
+    What the run had staged before is gone; ``largest`` is the size of the largest payload.
+    """
+    folder = f"{staging_folder(begun)}/{table}"
+    files.remove_tree(folder)
+    with writing(spark):
+        dated = rows.withColumn("date", F.to_date(_TIME[table])).select(*SCHEMAS[table].names)
+        ordered = dated.sortWithinPartitions(*PARTITIONS[table], *_ORDER[table])
+        ordered.write.partitionBy(*PARTITIONS[table]).options(
+            compression="zstd", maxRecordsPerFile=str(max(most, 1))
+        ).parquet(files.uri(folder))
+    with reading_payloads(spark, largest):
+        # By the schema that was written: a topic of digits is no number.
+        again = spark.read.schema(SCHEMAS[table]).parquet(files.uri(folder))
+        found = {relative(uri, folder): digest for uri, digest in examine(again, table).items()}
+    staged: list[File] = []
+    for path, size in files.walk(folder).items():
+        if path not in found:
+            continue  # Spark's own: a mark that it has finished, checksums.
+        of = found[path]
+        staged.append(
+            File(
+                path,
+                table,
+                of.rows,
+                size,
+                of.first,
+                of.last,
+                of.digest,
+                of.payload_bytes if table == MESSAGES else 0,
+                of.largest,
+            )
+        )
+    wrong = [path for path, digest in found.items() if digest.wrong]
+    if wrong:
+        raise corrupt(wrong, "Payloads are not what was published in")
+    return Staged(files, folder, table, staged)
+
+
+class Staged:
+    """Files that were read back."""
+
+    def __init__(self, files: Files, folder: str, table: Table, staged: Sequence[File]) -> None:
+        self._files = files
+        self._folder = folder
+        self._table = table
+        self._staged = staged
+
+    @property
+    def digest(self) -> Digest:
+        """All rows in short."""
+        return combined(self._staged)
+
+    def put_into_place(self, start: int, end: int, commit: int) -> list[File]:
+        """Move the files to where readers look, named by what they hold and who brings them."""
+        moved = [
+            replace(file, path=self._place(file, data_name(start, end, commit, number)))
+            for number, file in enumerate(self._staged)
+        ]
+        for before, after in zip(self._staged, moved, strict=True):
+            self._files.move(before.path, after.path)
+        self._files.remove_tree(self._folder)
+        return moved
+
+    def _place(self, file: File, name: str) -> str:
+        partition = file.path.removeprefix(f"{self._folder}/").rpartition("/")[0]
+        return f"{self._table}/{partition}/{name}"

@@ -1,0 +1,242 @@
+"""Arrow streams: the log, histories and deliveries in bulk, bounded and resumable.
+
+A stream ends after so many bytes, whatever is asked for: the HTTP server keeps what it is given,
+however slowly the caller reads it, and the caller keeps it too. Every record batch says in its
+custom metadata where to go on; the last one may be empty and say only that. Batches are made in
+steps of a few milliseconds, with a turn for everybody else after each; filters and compression,
+which do not need the interpreter, have a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from penstock.broker.scope import to_where
+from penstock.errors import BadInput
+from penstock.filters import Filter
+from penstock.model.delivery import Page
+from penstock.model.limits import MAX_OFFSET, MAX_PAGE
+from penstock.model.message import Offset
+from penstock.model.states import State
+from penstock.server.call import Call
+from penstock.server.replies import Streamed
+from penstock.wire.arrow import (
+    DELIVERY_SCHEMA,
+    HISTORY_SCHEMA,
+    LOG_SCHEMA,
+    StreamWriter,
+    delivery_batch,
+    history_batch,
+    log_batch,
+    with_payloads,
+)
+from penstock.wire.codecs import ARROW_STREAM
+
+__all__ = ["delivery_stream", "history_stream", "log_stream"]
+
+#: Bytes of one stream, before compression. The caller holds them in one piece: from 32 MiB on,
+#: fresh memory for that costs nine times as much as copying into it (0.72 against 0.08 µs a KiB).
+STREAM_BYTES: Final = 16 * 1024 * 1024
+#: Payload bytes of one record batch; one payload alone may be larger.
+BATCH_BYTES: Final = 4 * 1024 * 1024
+#: Entries of the log that are read at once.
+_BATCH: Final = 4_096
+#: Entries or deliveries that one stream looks at, however few of them it gives.
+_SCAN: Final = 1_000_000
+#: Messages whose histories are read at once.
+_HISTORIES: Final = 250
+
+
+class _Part(NamedTuple):
+    batch: Any
+    mark: dict[str, str]
+    """Where to go on after this batch."""
+    looked: int
+    """How many entries were looked at for it."""
+
+
+async def log_stream(
+    call: Call, start: int, to: int | None, *, payloads: bool, where: str | None, compression: str
+) -> Streamed:
+    """The log from an offset on, as far as one stream goes."""
+    wanted = to_where(where)
+    end = await _end(call, start, to)
+    parts = _log(call, Offset(start), end, wanted, payloads=payloads)
+    return await _streamed(call, StreamWriter(LOG_SCHEMA, compression), parts)
+
+
+async def history_stream(
+    call: Call, start: int, to: int | None, *, queue: str | None, compression: str
+) -> Streamed:
+    """Every transition, in one queue or in all, of the messages from an offset on."""
+    if queue is not None:
+        await call.broker.queue(queue)
+    end = await _end(call, start, to)
+    parts = _history(call, Offset(start), end, queue)
+    return await _streamed(call, StreamWriter(HISTORY_SCHEMA, compression), parts)
+
+
+async def delivery_stream(
+    call: Call,
+    queue: str,
+    state: State,
+    cursor: str | None,
+    *,
+    where: str | None,
+    payloads: bool,
+    compression: str,
+) -> Streamed:
+    """Deliveries in one state, from a cursor on."""
+    parts = _deliveries(call, queue, state, cursor, where, payloads=payloads)
+    return await _streamed(call, StreamWriter(DELIVERY_SCHEMA, compression), parts)
+
+
+async def _end(call: Call, start: int, to: int | None) -> Offset:
+    if to is not None and not start <= to <= MAX_OFFSET:
+        raise BadInput("to is not below from.", field="to", limit=MAX_OFFSET)
+    end = await call.broker.log_end()
+    return Offset(max(start, end if to is None else min(end, to)))
+
+
+async def _streamed(call: Call, writer: StreamWriter, parts: AsyncIterator[_Part]) -> Streamed:
+    # The first part is read before the reply begins, so that bad input still gets a 400.
+    first = await anext(parts)
+    return Streamed(ARROW_STREAM, _written(call, writer, first, parts))
+
+
+async def _written(
+    call: Call, writer: StreamWriter, first: _Part, parts: AsyncIterator[_Part]
+) -> AsyncIterator[bytes]:
+    part: _Part | None = first
+    unwritten: _Part | None = None
+    room, patience = STREAM_BYTES, _SCAN
+    while part is not None:
+        unwritten = part
+        patience -= part.looked
+        if part.batch.num_rows:
+            room -= part.batch.nbytes
+            yield await _write(writer, part)
+            unwritten = None
+        if room <= 0 or patience <= 0 or call.service.stopping.is_set():
+            break
+        part = await anext(parts, None)
+    if unwritten is not None:
+        yield writer.write(unwritten.batch, unwritten.mark)
+    yield writer.finish()
+
+
+async def _write(writer: StreamWriter, part: _Part) -> bytes:
+    if writer.compresses:
+        return await asyncio.to_thread(writer.write, part.batch, part.mark)
+    await asyncio.sleep(0)
+    return writer.write(part.batch, part.mark)
+
+
+# -- the log ---------------------------------------------------------------------------
+
+
+async def _log(
+    call: Call, start: Offset, end: Offset, where: Filter | None, *, payloads: bool
+) -> AsyncIterator[_Part]:
+    position = start
+    while True:
+        columns = await call.broker.read_log_columns(position, limit=_BATCH)
+        columns = columns.before(end)
+        # What is below the end was there before it was asked for: nothing more comes (L2).
+        following = columns.next_offset if len(columns) else end
+        await asyncio.sleep(0)
+        if where is None:
+            batch = log_batch(columns)
+        else:
+            batch = await asyncio.to_thread(log_batch, columns, where)
+        if payloads and batch.num_rows:
+            offsets = columns.offset if where is None else batch.column("offset").to_pylist()
+            sizes = columns.size if where is None else batch.column("size").to_pylist()
+            sums = columns.checksum if where is None else batch.column("checksum").to_pylist()
+            for begin, stop in _pieces(sizes):
+                cut = slice(begin, stop)
+                found = await call.broker.read_payloads(offsets[cut], sizes[cut], sums[cut])
+                if found is None:
+                    # Retention was quicker: what is still there is read again.
+                    following = Offset(offsets[begin])
+                    break
+                await asyncio.sleep(0)
+                part = with_payloads(batch.slice(begin, stop - begin), found, sizes[cut])
+                beyond = offsets[stop] if stop < len(offsets) else following
+                yield _Part(part, _at(beyond), 0 if begin else len(columns))
+        else:
+            yield _Part(batch, _at(following), len(columns))
+        position = following
+        if position >= end:
+            return
+
+
+def _at(offset: int) -> dict[str, str]:
+    return {"next_offset": str(offset)}
+
+
+def _pieces(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Runs of payloads that are one batch each."""
+    begin = 0
+    room = BATCH_BYTES
+    for index, size in enumerate(sizes):
+        if size > room and index > begin:
+            yield begin, index
+            begin, room = index, BATCH_BYTES
+        room -= size
+    yield begin, len(sizes)
+
+
+# -- histories -------------------------------------------------------------------------
+
+
+async def _history(
+    call: Call, start: Offset, end: Offset, queue: str | None
+) -> AsyncIterator[_Part]:
+    position = start
+    while True:
+        page = await call.broker.read_history(position, limit=_HISTORIES, queue=queue)
+        # A page without transitions says nothing of how many messages it is about.
+        is_last = page.next_offset >= end or page.next_offset == position
+        following = end if is_last else page.next_offset
+        entries = [entry for entry in page.entries if entry.message_id < end]
+        await asyncio.sleep(0)
+        batch = history_batch(entries)
+        yield _Part(batch, _at(following), _HISTORIES)
+        position = following
+        if position >= end:
+            return
+
+
+# -- deliveries ------------------------------------------------------------------------
+
+
+async def _deliveries(
+    call: Call, queue: str, state: State, cursor: str | None, where: str | None, *, payloads: bool
+) -> AsyncIterator[_Part]:
+    more = True
+    while more:
+        page = await _page(call, queue, state, cursor, where, payloads=payloads)
+        cursor, more = page.cursor, page.cursor is not None
+        await asyncio.sleep(0)
+        batch = delivery_batch(page.items)
+        yield _Part(batch, {"cursor": cursor or ""}, max(len(page.items), 1))
+
+
+async def _page(
+    call: Call, queue: str, state: State, cursor: str | None, where: str | None, *, payloads: bool
+) -> Page:
+    """Deliveries in bounds; with payloads, as many as fit one batch."""
+
+    async def peek(limit: int, *, payloads: bool) -> Page:
+        return await call.broker.peek(
+            queue, state, where=where, limit=limit, cursor=cursor, payloads=payloads
+        )
+
+    page = await peek(MAX_PAGE, payloads=False)
+    if not payloads or not page.items:
+        return page
+    _, fitting = next(_pieces([item.message.size for item in page.items]))
+    return await peek(fitting, payloads=True)

@@ -1,0 +1,91 @@
+"""Runs of pipeline jobs: what jobs say of themselves, kept for whoever looks (T1).
+
+A run tells of the whole tenant: keeping one needs ``admin:*``, reading them ``consume:*``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.errors import BadInput, TooLarge, UnknownRun
+from penstock.model.limits import shown
+from penstock.model.runs import Run
+from penstock.server.call import Call
+from penstock.server.reading import Body
+from penstock.server.routing import Empty, Need, Route
+from penstock.wire.bodies import RunBody, RunList
+from penstock.wire.codecs import JSON
+
+__all__ = ["ROUTES"]
+
+
+class RunQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Of which job, and how many."""
+
+    job: str | None = None
+    limit: int = 100
+
+
+async def put_run(call: Call, query: Empty, body: RunBody) -> None:  # noqa: ARG001
+    """Keep a run, or what became of it since."""
+    fields = {name: getattr(body, name) for name in RunBody.__struct_fields__}
+    await call.broker.put_run(Run(id=call.name, **fields))
+
+
+async def get_run(call: Call, query: Empty, body: Empty) -> Run:  # noqa: ARG001
+    """The run as it was last told."""
+    found = await call.broker.run(call.name)
+    if found is None:
+        raise UnknownRun(f"There is no run {shown(call.name)}.", field="id")
+    return found
+
+
+async def list_runs(call: Call, query: RunQuery, body: Empty) -> RunList:  # noqa: ARG001
+    """Runs, those that started last first."""
+    return RunList(await call.broker.runs(query.job, query.limit))
+
+
+_PATH: Final = "/v1/pipeline/runs/{id}"
+_EVERYTHING: Final = Need("consume")
+
+ROUTES: Final = (
+    Route(
+        method="GET",
+        path="/v1/pipeline/runs",
+        verb="list_runs",
+        summary="Runs of pipeline jobs, those that started last first",
+        need=_EVERYTHING,
+        handler=list_runs,
+        query=RunQuery,
+        replies=((JSON, RunList),),
+        errors=(BadInput,),
+        tag="pipeline",
+    ),
+    Route(
+        method="PUT",
+        path=_PATH,
+        verb="put_run",
+        summary="Keep a run of a pipeline job, or what became of it since",
+        need=Need("admin"),
+        handler=put_run,
+        query=Empty,
+        body=Body(RunBody),
+        status=204,
+        errors=(BadInput, TooLarge),
+        tag="pipeline",
+    ),
+    Route(
+        method="GET",
+        path=_PATH,
+        verb="get_run",
+        summary="One run of a pipeline job",
+        need=_EVERYTHING,
+        handler=get_run,
+        query=Empty,
+        replies=((JSON, Run),),
+        errors=(BadInput, UnknownRun),
+        tag="pipeline",
+    ),
+)

@@ -1,0 +1,121 @@
+"""Assign: give a queue what a router outside the broker found for it in the log (R1).
+
+It is ``route`` for entries that are named, one transaction a call, and the row of the queue is
+locked as there: of two that route a queue, each goes on from where the other has come to. The
+cursor never passes what is settled (L2), and joining the publishes is left to ``route``.
+
+Where a queue has joined already, publishes put their messages there themselves, and an ordered
+queue may hold some that are in no partition (see ``mending``). The router outside knows nothing
+of those, so there every entry is looked at, as ``route`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from penstock.model.delivery import RouteReply
+from penstock.model.message import Message, Offset
+from penstock.storage.assignment import Assignment
+from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.core import Core
+from penstock.storage.sql.mending import lock
+from penstock.storage.sql.reading import end_of_log
+from penstock.storage.sql.route import add_entries, read_entries
+from penstock.storage.sql.runs import segment_of
+from penstock.storage.sql.segments import Segment
+from penstock.storage.sql.work import Work
+
+__all__ = ["assign"]
+
+#: What is read, added and written at once; all of it is one transaction.
+_MAX_SEGMENTS: Final = 1_000
+_MAX_ENTRIES: Final = 10_000
+
+
+async def assign(core: Core, tenant: str, name: str, asked: Assignment) -> RouteReply:
+    """Assign what is named, and advance the cursor to the end of the range."""
+    settled = (await core.stable()).settled
+
+    async def act(work: Work) -> RouteReply:
+        queue = work.tenant.find_own(name)
+        cursor, joining, closing = await lock(work, queue)
+        if not asked.is_due(name, queue.policy.filter, cursor) or cursor is None:
+            return RouteReply(0, 0, None if cursor is None else Offset(cursor))
+        asked.check_end(await end_of_log(work.session, work.tenant.number, settled))
+        left = asked.left(cursor)
+        if joining is not None and queue.ordered:
+            assigned = await _add_all(core, work, queue, cursor, asked.end)
+        else:
+            assigned = await _add_named(core, work, queue, asked, left)
+        await work.session.run(
+            "move_cursor", queue=queue.number, cursor=asked.end, joining=joining, closing=closing
+        )
+        work.tell(queue)
+        return RouteReply(len(left), assigned, Offset(asked.end))
+
+    return await core.transact(tenant, act)
+
+
+async def _add_named(
+    core: Core, work: Work, queue: Queue, asked: Assignment, left: Sequence[int]
+) -> int:
+    """Add what is named; how many that is."""
+    assigned = 0
+    for lot in _lots(left):
+        entries = await _read(work, lot)
+        asked.check_found(lot, entries)
+        assigned += await add_entries(core, work, queue, list(entries.values()))
+        # A message that was replaced is met at each of its entries: the next lot has to see it.
+        await work.write()
+    return assigned
+
+
+async def _add_all(core: Core, work: Work, queue: Queue, cursor: int, end: int) -> int:
+    """Add whatever the queue takes of a stretch of the log; how many that is."""
+    assigned = 0
+    following: int | None = cursor
+    while following is not None and following < end:
+        last, _ = segment_of(end - 1)
+        entries, following = await read_entries(work, following, last, _MAX_ENTRIES)
+        inside = [entry for entry in entries if entry.offset < end]
+        assigned += await add_entries(core, work, queue, inside)
+        await work.write()
+    return assigned
+
+
+def _lots(offsets: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The offsets in parts, none of which is of too many segments."""
+    begin = count = last = 0
+    for position, offset in enumerate(offsets):
+        number, _ = segment_of(offset)
+        if count == _MAX_SEGMENTS or position - begin == _MAX_ENTRIES:
+            yield offsets[begin:position]
+            begin, count = position, 0
+        if not count or number != last:
+            count, last = count + 1, number
+    if begin < len(offsets):
+        yield offsets[begin:]
+
+
+async def _read(work: Work, offsets: Sequence[int]) -> dict[int, Message]:
+    """The entries at these offsets, in order; those that are not there are left out.
+
+    They are not remembered: history is read once, and what is claimed now would be forgotten.
+    """
+    rows = await work.session.fetch(
+        "read_heads",
+        tenant=work.tenant.number,
+        numbers=sorted({segment_of(offset)[0] for offset in offsets}),
+    )
+    segments = {
+        number: Segment.read(number, work.tenant.number, published_at, heads, None)
+        for number, published_at, heads in rows
+    }
+    found: dict[int, Message] = {}
+    for offset in offsets:
+        number, index = segment_of(offset)
+        segment = segments.get(number)
+        if segment is not None and index < len(segment.heads):
+            found[offset] = segment.message(index)
+    return found

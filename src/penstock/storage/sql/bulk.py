@@ -1,0 +1,267 @@
+"""Reading in bulk: the log as columns, payloads by the segment, histories by the run.
+
+A segment has the heads of its entries in one value, which one call decodes, and their payloads
+in another, which is handed on as it is: only their checksums are looked at (P3, X1). Deliveries
+that lived the same life are one row, so that their histories are made once. The log is read up
+to where it is settled and never beyond (L2).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby, pairwise, repeat
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from penstock.errors import StoreCorrupt
+from penstock.model.checksum import checksums
+from penstock.model.columns import LogColumns
+from penstock.model.delivery import Event
+from penstock.model.message import NO_HEADERS, MessageId, Offset
+from penstock.model.reports import HistoryEntry, HistoryPage
+from penstock.storage.bulk import MAX_SPLITS
+from penstock.storage.sql.catalog import Queue, Tenant
+from penstock.storage.sql.core import Core
+from penstock.storage.sql.database import Session
+from penstock.storage.sql.reading import end_of_log, life_of
+from penstock.storage.sql.runs import INDEX_BITS, Run, message_id, segment_of
+from penstock.storage.sql.sealing import unseal
+from penstock.storage.sql.segments import Head, Segment
+
+__all__ = ["log_splits", "read_columns", "read_history", "read_payloads"]
+
+#: Segments whose heads are read at once, and segments whose payloads are.
+_MAX_SEGMENTS: Final = 500
+_MAX_WHOLE_SEGMENTS: Final = 64
+
+
+class _Entries(NamedTuple):
+    """Entries of one segment, one after the other."""
+
+    number: int
+    published_at: int
+    begin: int
+    """The index of the first."""
+    heads: Sequence[Head]
+
+
+# -- the log ---------------------------------------------------------------------------
+
+
+async def read_columns(core: Core, tenant: str, start: Offset, limit: int) -> LogColumns:
+    """Entries at or above ``start``, as far as the log is settled."""
+    settled = (await core.stable()).settled
+
+    async def look(session: Session, known: Tenant) -> LogColumns:
+        return _columns(await _entries(session, known, start, limit, settled), start)
+
+    return await core.read(tenant, look)
+
+
+async def _entries(
+    session: Session, known: Tenant, start: Offset, limit: int, settled: int
+) -> list[_Entries]:
+    first, index = segment_of(max(start, 0))
+    found: list[_Entries] = []
+    missing = limit
+    while first <= settled and missing:
+        rows = await session.fetch(
+            "scan_heads",
+            tenant=known.number,
+            first=first,
+            last=settled,
+            # Every segment but the first has an entry for the page.
+            most=min(missing + 1, _MAX_SEGMENTS),
+        )
+        for number, published_at, heads in rows:
+            segment = Segment.read(number, known.number, published_at, heads, None)
+            begin = index if number == first else 0
+            kept = segment.heads[begin : begin + missing]
+            missing -= len(kept)
+            found.append(_Entries(number, published_at, begin, kept))
+        if not rows:
+            break
+        first, index = rows[-1][0] + 1, 0
+    return found
+
+
+def _columns(found: Sequence[_Entries], start: Offset) -> LogColumns:
+    heads: list[Head] = []
+    offsets: list[int] = []
+    published: list[int] = []
+    for number, published_at, begin, some in found:
+        base = (number << INDEX_BITS) + begin
+        heads += some
+        offsets += range(base, base + len(some))
+        published += repeat(published_at, len(some))
+    if any(head.id is not None for head in heads):
+        ids = [
+            offset if head.id is None else head.id
+            for offset, head in zip(offsets, heads, strict=True)
+        ]
+        published = [
+            at if head.published_at is None else head.published_at
+            for at, head in zip(published, heads, strict=True)
+        ]
+    else:
+        ids = offsets
+    return LogColumns(
+        next_offset=Offset(offsets[-1] + 1) if offsets else start,
+        offset=offsets,
+        id=ids,
+        topic=[head.topic for head in heads],
+        priority=[head.priority for head in heads],
+        published_at=published,
+        deliver_at=[
+            at if head.deliver_at is None else head.deliver_at
+            for at, head in zip(published, heads, strict=True)
+        ],
+        size=[head.size for head in heads],
+        checksum=[head.checksum for head in heads],
+        expires_at=[head.expires_at for head in heads],
+        partition_key=[head.partition_key for head in heads],
+        key=[head.key for head in heads],
+        content_type=[head.content_type for head in heads],
+        headers=[head.headers or NO_HEADERS for head in heads]
+        if any(head.headers for head in heads)
+        else None,
+    )
+
+
+async def log_splits(
+    core: Core, tenant: str, start: Offset, end: Offset, entries: int
+) -> tuple[Offset, ...]:
+    """Where segments begin, about every so many entries."""
+    settled = (await core.stable()).settled
+
+    async def look(session: Session, known: Tenant) -> tuple[Offset, ...]:
+        last = min(end, await end_of_log(session, known.number, settled))
+        if last <= start:
+            return (start,)
+        rows = await session.fetch(
+            "log_pieces",
+            tenant=known.number,
+            first=segment_of(start)[0],
+            last=segment_of(last - 1)[0],
+            entries=entries,
+            most=MAX_SPLITS,
+        )
+        between = [Offset(message_id(number, 0)) for (number,) in rows[1:]]
+        return (start, *between, last)
+
+    return await core.read(tenant, look)
+
+
+# -- payloads --------------------------------------------------------------------------
+
+
+class _Sized(Struct, frozen=True, array_like=True, gc=False):
+    """As much of a head as says where its payload is."""
+
+    topic: msgspec.Raw
+    priority: msgspec.Raw
+    size: int
+    checksum: int
+
+
+_decode_sized: Final = msgspec.msgpack.Decoder(list[_Sized]).decode
+
+
+async def read_payloads(
+    core: Core, tenant: str, offsets: Sequence[int]
+) -> Sequence[bytes | memoryview] | None:
+    """The payloads, as they stand one after the other in their segments."""
+    wanted = {
+        number: [segment_of(offset)[1] for offset in some]
+        for number, some in groupby(offsets, key=lambda offset: offset >> INDEX_BITS)
+    }
+
+    async def look(session: Session, known: Tenant) -> Sequence[memoryview] | None:
+        numbers = list(wanted)
+        pieces: list[memoryview] = []
+        for begin in range(0, len(numbers), _MAX_WHOLE_SEGMENTS):
+            some = numbers[begin : begin + _MAX_WHOLE_SEGMENTS]
+            rows = await session.fetch("read_segments", tenant=known.number, numbers=some)
+            if len(rows) < len(some):
+                return None
+            for number, _, heads, payloads in sorted(rows, key=lambda row: row[0]):
+                pieces += _payloads_in(number, heads, payloads, wanted[number])
+        return pieces
+
+    return await core.read(tenant, look)
+
+
+def _payloads_in(
+    number: int, heads: bytes, payloads: bytes, indices: Sequence[int]
+) -> Iterator[memoryview]:
+    what = f"segment {number} of the log"
+    try:
+        sized = _decode_sized(unseal(heads, what))
+    except msgspec.MsgspecError as error:
+        raise StoreCorrupt(f"The heads of {what} cannot be read.") from error
+    starts = [0, *accumulate(head.size for head in sized)]
+    view = memoryview(payloads)
+    # Indices in a row differ from where they stand among the wanted by as much.
+    runs = groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])
+    for run in ([index for _, index in some] for _, some in runs):
+        first, last = run[0], run[-1] + 1
+        each = [view[start:end] for start, end in pairwise(starts[first : last + 1])]
+        if checksums(each, repeat(0)) != [head.checksum for head in sized[first:last]]:
+            raise StoreCorrupt(f"The checksum of a payload of {what} is wrong.")
+        yield view[starts[first] : starts[last]]
+
+
+# -- histories -------------------------------------------------------------------------
+
+
+async def read_history(
+    core: Core, tenant: str, start: Offset, limit: int, queue: str | None
+) -> HistoryPage:
+    """Every transition of the messages among ``limit`` entries, by message."""
+    settled = (await core.stable()).settled
+
+    async def look(session: Session, known: Tenant) -> HistoryPage:
+        numbers = sorted(known.numbered) if queue is None else [known.find(queue)[0].number]
+        found = await _entries(session, known, start, limit, settled)
+        columns = _columns(found, start)
+        if not found or not numbers:
+            return HistoryPage((), columns.next_offset)
+        rows = await session.fetch(
+            "segment_runs", segments=[item.number for item in found], queues=numbers
+        )
+        lives: defaultdict[int, list[tuple[Queue, Run]]] = defaultdict(list)
+        for run in map(Run.read, rows):
+            place = known.numbered[run.queue]
+            for member in run.ids():
+                lives[member].append((place, run))
+        made: dict[tuple[int, bool], list[Event]] = {}
+        entries: list[HistoryEntry] = []
+        for offset, number, due in zip(columns.offset, columns.id, columns.deliver_at, strict=True):
+            # The history of a replacement is with the entry that it replaced.
+            if offset == number and offset in lives:
+                entries += _history(MessageId(number), due, lives[offset], made, queue)
+        return HistoryPage(tuple(entries), columns.next_offset)
+
+    return await core.read(tenant, look)
+
+
+def _history(
+    number: MessageId,
+    deliver_at: int,
+    lives: list[tuple[Queue, Run]],
+    made: dict[tuple[int, bool], list[Event]],
+    queue: str | None,
+) -> list[HistoryEntry]:
+    """The transitions of one message; ``made`` has those of whole runs, which it shares."""
+    events: list[Event] = []
+    for place, run in sorted(lives, key=lambda life: life[0].name):
+        delayed = deliver_at > run.life.joined_at
+        life = made.get((id(run), delayed))
+        if life is None:
+            life = made[id(run), delayed] = life_of(place, run, delayed=delayed)
+        events += life
+    events.sort(key=lambda event: event.at)
+    return [HistoryEntry(number, event) for event in events if queue in (None, event.queue)]

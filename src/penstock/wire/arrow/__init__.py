@@ -1,0 +1,33 @@
+"""Bulk transfer in Arrow record batches: publishing, and reading the log, histories, deliveries.
+
+Columns have the names and types of ``penstock.filters.to_arrow``; the others are those of the
+log. pyarrow comes with the extra ``arrow``, so this package is imported only when somebody
+sends or asks for Arrow.
+"""
+
+from __future__ import annotations
+
+from penstock.wire.arrow.messages import read_messages
+from penstock.wire.arrow.stream import COMPRESSIONS, StreamWriter
+from penstock.wire.arrow.tables import (
+    DELIVERY_SCHEMA,
+    HISTORY_SCHEMA,
+    LOG_SCHEMA,
+    delivery_batch,
+    history_batch,
+    log_batch,
+    with_payloads,
+)
+
+__all__ = [
+    "COMPRESSIONS",
+    "DELIVERY_SCHEMA",
+    "HISTORY_SCHEMA",
+    "LOG_SCHEMA",
+    "StreamWriter",
+    "delivery_batch",
+    "history_batch",
+    "log_batch",
+    "read_messages",
+    "with_payloads",
+]

@@ -1,0 +1,131 @@
+"""The tables that are read in bulk: the log, the transitions of messages, deliveries.
+
+A batch is made of columns, never of rows: at a million entries a second there is no time for
+an object each. Payloads become a column without being looked at, from the bytes of all of
+them and the size of each.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.filters import Filter
+from penstock.filters.to_arrow import METADATA_SCHEMA, Columns, headers_of, no_headers, to_arrow
+from penstock.model.columns import LogColumns
+from penstock.model.delivery import Snapshot
+from penstock.model.message import MessageId, Offset
+from penstock.model.reports import HistoryEntry
+
+__all__ = [
+    "DELIVERY_SCHEMA",
+    "HISTORY_SCHEMA",
+    "LOG_SCHEMA",
+    "delivery_batch",
+    "history_batch",
+    "log_batch",
+    "with_payloads",
+]
+
+_PAYLOAD: Final = pa.field("payload", pa.binary())
+_METADATA: Final = (
+    pa.field("offset", pa.int64()),
+    pa.field("id", pa.int64()),
+    pa.field("deliver_at", pa.int64()),
+    pa.field("expires_at", pa.int64()),
+    pa.field("checksum", pa.int64()),
+    *METADATA_SCHEMA,
+)
+#: The log as a table; ``payload`` is null where it was not asked for.
+LOG_SCHEMA: Final = pa.schema([*_METADATA, _PAYLOAD])
+#: Every transition as a row; ``seq`` counts those of one message in one queue.
+HISTORY_SCHEMA: Final = pa.schema(
+    [
+        ("message_id", pa.int64()),
+        ("queue", pa.string()),
+        ("seq", pa.int32()),
+        ("at", pa.int64()),
+        ("transition", pa.string()),
+        ("state", pa.string()),
+        ("consumer", pa.string()),
+        ("error", pa.string()),
+    ]
+)
+_DELIVERY: Final = (
+    pa.field("state", pa.string()),
+    pa.field("attempts", pa.int32()),
+    pa.field("released", pa.int32()),
+    pa.field("at", pa.int64()),
+    pa.field("claimed_at", pa.int64()),
+    pa.field("lease_deadline", pa.int64()),
+    pa.field("consumer", pa.string()),
+    pa.field("error", pa.string()),
+)
+#: Deliveries of a queue as a table: the metadata of the message, then where it stands.
+DELIVERY_SCHEMA: Final = pa.schema([*_METADATA, *_DELIVERY, _PAYLOAD])
+
+
+def log_batch(columns: LogColumns, where: Filter | None = None) -> pa.RecordBatch:
+    """Entries that ``where`` is TRUE for, as :data:`LOG_SCHEMA` without payloads."""
+    arrays = [*_metadata(columns), pa.nulls(len(columns), pa.binary())]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=LOG_SCHEMA)
+    return batch if where is None else batch.filter(to_arrow(where.tree, Columns(batch)))
+
+
+def with_payloads(
+    batch: pa.RecordBatch, pieces: Iterable[bytes | memoryview], sizes: Sequence[int]
+) -> pa.RecordBatch:
+    """The batch with the payloads that the pieces are, one after the other."""
+    ends = pa.array([0, *accumulate(sizes)], pa.int32())
+    data = pa.py_buffer(b"".join(pieces))
+    payloads = pa.Array.from_buffers(pa.binary(), len(sizes), [None, ends.buffers()[1], data])
+    return batch.set_column(batch.num_columns - 1, _PAYLOAD, payloads)
+
+
+def history_batch(entries: Sequence[HistoryEntry]) -> pa.RecordBatch:
+    """Transitions as :data:`HISTORY_SCHEMA`."""
+    events = [entry.event for entry in entries]
+    seen: defaultdict[tuple[MessageId, str], int] = defaultdict(int)
+    numbers = []
+    for entry in entries:
+        place = (entry.message_id, entry.event.queue)
+        numbers.append(seen[place])
+        seen[place] += 1
+    values = {
+        "message_id": [entry.message_id for entry in entries],
+        "seq": numbers,
+        **{
+            name: [getattr(event, name) for event in events]
+            for name in ("queue", "at", "transition", "state", "consumer", "error")
+        },
+    }
+    return pa.RecordBatch.from_pydict(values, schema=HISTORY_SCHEMA)
+
+
+def delivery_batch(items: Sequence[Snapshot]) -> pa.RecordBatch:
+    """Deliveries as :data:`DELIVERY_SCHEMA`; their payloads, if they have them."""
+    columns = LogColumns.of((item.message for item in items), Offset(0))
+    arrays = _metadata(columns)
+    arrays += [
+        pa.array([getattr(item, field.name) for item in items], field.type)
+        for field in (*_DELIVERY, _PAYLOAD)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=DELIVERY_SCHEMA)
+
+
+def _metadata(columns: LogColumns) -> list[pa.Array]:
+    count = len(columns)
+    arrays = []
+    for field in _METADATA:
+        values: Sequence[Any] | None = getattr(columns, field.name)
+        if field.name == "headers":
+            arrays.append(no_headers(count) if values is None else headers_of(values))
+        elif values is None:
+            arrays.append(pa.nulls(count, field.type))
+        else:
+            arrays.append(pa.array(values, field.type))
+    return arrays

@@ -1,0 +1,45 @@
+"""What is in a lake, as tests look at it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from penstock.pipeline.lake.commits import Lake
+from penstock.pipeline.lake.files import LocalFiles
+from penstock.pipeline.lake.manifest import Manifest
+from penstock.pipeline.lake.reading import read_lake
+from tests.pipeline.hosted import Hosted
+
+
+def lake_of(folder: Path) -> Lake:
+    """What the manifest says."""
+    return Manifest(LocalFiles(folder)).refresh()
+
+
+def messages(spark: SparkSession, folder: Path) -> list[dict[str, Any]]:
+    """Every message of the lake, by its manifest, in order of offset."""
+    rows = read_lake(spark, LocalFiles(folder)).orderBy("offset").collect()
+    return [row.asDict(recursive=True) for row in rows]
+
+
+def log(server: Hosted) -> list[tuple[int, int, str, bytes | None]]:
+    """What the broker itself says the log has: offset, id, topic, payload."""
+    entries = server.ask(lambda q: q.read_log(0, payloads=True)).entries
+    return [(one.message.offset, one.message.id, one.message.topic, one.payload) for one in entries]
+
+
+def archived(spark: SparkSession, folder: Path) -> list[tuple[int, int, str, bytes | None]]:
+    """The same of the lake."""
+    return [
+        (row["offset"], row["id"], row["topic"], bytes(row["value"]))
+        for row in messages(spark, folder)
+    ]
+
+
+def data_files(folder: Path) -> list[str]:
+    """The files of the tables, below the lake, whether a commit names them or not."""
+    found = [path for table in ("messages", "history") for path in (folder / table).rglob("*")]
+    return sorted(path.relative_to(folder).as_posix() for path in found if path.is_file())

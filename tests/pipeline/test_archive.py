@@ -1,0 +1,308 @@
+"""Archiving: what was published is what the lake has, for whoever reads it (A1, P3)."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock import NewMessage
+from penstock.broker import Broker
+from penstock.errors import BadInput, OffsetsGone
+from penstock.pipeline.jobs.archive import archive
+from penstock.pipeline.lake import archive as archiving
+from penstock.pipeline.lake import compaction
+from penstock.pipeline.lake.archive import Archiver
+from penstock.pipeline.lake.files import LocalFiles
+from penstock.pipeline.lake.reading import read_lake
+from tests.databases import store_url
+from tests.pipeline.hosted import HOUR_MS, Hosted
+from tests.pipeline.jobs import run
+from tests.pipeline.lakes import archived, data_files, lake_of, log, messages
+
+DAY_MS = 24 * HOUR_MS
+
+
+def settled_through(server: Hosted) -> int:
+    """What the engine was told to be archived."""
+    engine: object = server.broker.engine
+    return int(engine._core.log.tenants["default"].archived)  # type: ignore[attr-defined]
+
+
+def ack_all(server: Hosted, queue: str) -> None:
+    receipts = server.claim(queue, 100)
+
+    async def ack(broker: Broker) -> None:
+        for delivery in receipts:
+            await broker.ack(delivery)
+
+    server.ask(ack)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "a lake"
+
+
+def test_every_value_is_archived_as_it_was_published(
+    server: Hosted, spark: SparkSession, lake: Path
+) -> None:
+    now = server.clock.now()
+    headers = {"n": 2**53 + 1, "x": -0.5, "text": "naïve ☃ 😀", "yes": True, "empty": ""}
+    server.publish(
+        "007",
+        NewMessage(
+            "☃ 😀".encode(),
+            headers,  # type: ignore[arg-type]
+            key="schlüssel",
+            partition_key="p",
+            priority=9,
+            content_type="text/plain",
+            deliver_at=now + 12_345,
+            expires_at=now + DAY_MS,
+        ),
+        NewMessage(b""),
+    )
+    server.publish("1e3", NewMessage(bytes(range(256)) * 10, key="k"), b"x")
+    server.publish("1e3", NewMessage(b"replaced", key="k"))
+    server.advance(DAY_MS)
+    server.publish("007", b"tomorrow")
+    summary = run(server, spark, archive, lake=lake)
+
+    assert archived(spark, lake) == log(server)
+    assert (summary["entries"], summary["through"], summary["payload_bytes"]) == (6, 6, 2585)
+    assert summary["file_bytes"] == sum(file.bytes for file in lake_of(lake).of("messages"))
+    assert settled_through(server) == 5
+    rows = messages(spark, lake)
+    first = rows[0]
+    assert (first["key"], first["partition_key"], first["priority"]) == ("schlüssel", "p", 9)
+    assert first["headers"]["n"] == {"s": None, "i": 2**53 + 1, "d": None, "b": None}
+    assert first["headers"]["text"]["s"] == "naïve ☃ 😀"
+    assert {name: value for name, value in first["headers"].items() if value["b"]} == {
+        "yes": {"s": None, "i": None, "d": None, "b": True}
+    }
+    assert first["deliver_at"] == datetime.fromtimestamp((now + 12_345) / 1000, UTC).replace(
+        tzinfo=None
+    )
+    assert (rows[1]["headers"], rows[1]["key"], bytes(rows[1]["value"])) == ({}, None, b"")
+    # A replacement is an entry of its own, of the same message.
+    assert (rows[4]["offset"], rows[4]["id"]) == (4, rows[2]["id"])
+    today = datetime.fromtimestamp(now / 1000, UTC).date()
+    assert {(row["date"], row["topic"]) for row in rows} == {
+        (today, "007"),
+        (today, "1e3"),
+        (date.fromordinal(today.toordinal() + 1), "007"),
+    }
+    assert data_files(lake) == sorted(lake_of(lake).files)
+
+    again = run(server, spark, archive, lake=lake, run="run-2")
+    assert (again["entries"], again["files"], again["transitions"]) == (0, 0, 0)
+    assert archived(spark, lake) == log(server)
+
+
+def test_anybody_reads_it_without_penstock(server: Hosted, spark: SparkSession, lake: Path) -> None:
+    for topic in ("007", "billing"):
+        server.publish(topic, *(NewMessage(b"%d" % n, {"n": n}) for n in range(20)))
+    server.advance(DAY_MS)
+    server.publish("007", b"x")
+    run(server, spark, archive, lake=lake)
+    expected = sorted((offset, topic, payload) for offset, _, topic, payload in log(server))
+
+    plain = spark.read.option("spark.sql.sources.partitionColumnTypeInference.enabled", False)
+    rows = plain.schema("offset bigint, value binary, date date, topic string").parquet(
+        str(lake / "messages")
+    )
+    assert sorted((row.offset, row.topic, bytes(row.value)) for row in rows.collect()) == expected
+
+    found = duckdb.execute(
+        'SELECT "offset", topic, value, headers FROM '
+        f"read_parquet('{lake}/messages/**/*.parquet', hive_partitioning = true, "
+        "hive_types = {'topic': VARCHAR, 'date': DATE}) ORDER BY 1"
+    ).fetchall()
+    assert [(offset, topic, bytes(value)) for offset, topic, value, _ in found] == expected
+    counted = duckdb.execute(
+        f"SELECT transition, count(*) FROM '{lake}/history/**/*.parquet' GROUP BY 1"
+    ).fetchall()
+    assert counted == [("publish", 41)]
+
+    topics = pa.schema([("date", pa.date32()), ("topic", pa.string())])
+    frame = pd.read_parquet(
+        lake / "messages", partitioning=ds.partitioning(topics, flavor="hive")
+    ).sort_values("offset")
+    rows_read = zip(frame["offset"], frame["topic"], frame["value"], strict=True)
+    assert list(rows_read) == expected
+    assert str(frame["timestamp"].dtype) == "datetime64[us, UTC]"
+
+
+def test_history_follows_what_happens(server: Hosted, spark: SparkSession, lake: Path) -> None:
+    server.ask(lambda q: q.create_queue("q", "TRUE", done_retention_s=3600))
+    server.publish("t", *[b"%d" % n for n in range(6)])
+    run(server, spark, archive, lake=lake)
+    first = server.claim("q", 2)
+    server.ask(lambda q: q.ack(first[0]))
+    server.ask(lambda q: q.reject(first[1], "boom"))
+    assert run(server, spark, archive, lake=lake, run="run-2")["transitions"] == 4
+
+    def transitions(message: int) -> list[tuple[int, str, str | None]]:
+        rows = read_lake(spark, LocalFiles(lake), "history").where(f"id = {message}")
+        return [(row.seq, row.transition, row.state) for row in rows.orderBy("seq").collect()]
+
+    assert transitions(0) == [
+        (0, "publish", "available"),
+        (1, "claim", "in_flight"),
+        (2, "ack", "done"),
+    ]
+    assert transitions(1)[-1] == (2, "reject", "failed")
+    ack_all(server, "q")
+    # The store forgets what is done; the lake has it, and keeps it.
+    server.advance(2 * HOUR_MS)
+    assert server.ask(lambda q: q.sweep()).removed == 5
+    run(server, spark, archive, lake=lake, run="run-3")
+    assert transitions(0)[-1] == (2, "ack", "done")
+    server.ask(lambda q: q.replay("q", "failed"))
+    run(server, spark, archive, lake=lake, run="run-4")
+    assert transitions(1)[-1] == (3, "replay", "available")
+    assert [block.settled for block in lake_of(lake).blocks] == [False]
+    # Nothing of it is in the store any more.
+    ack_all(server, "q")
+    run(server, spark, archive, lake=lake, run="run-5")
+    server.forget()
+    run(server, spark, archive, lake=lake, run="run-6")
+    assert lake_of(lake).blocks[0].settled
+    assert transitions(1)[-1] == (5, "ack", "done")
+
+
+def test_files_are_bounded_and_compaction_keeps_what_is_in_them(
+    server: Hosted, spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "FILE_BYTES", 10_000)
+    monkeypatch.setattr(archiving, "STEP_BYTES", 60_000)
+    server.publish("t", *[bytes([n % 256]) * 1_000 for n in range(100)])
+    run(server, spark, archive, lake=lake, history=False, compaction=False)
+    files = lake_of(lake).of("messages")
+    assert sum(file.payload_bytes for file in files) == 100_000
+    assert max(file.payload_bytes for file in files) <= 10_000
+    assert len(lake_of(lake).blocks) >= 2
+    before = archived(spark, lake)
+    assert before == log(server)
+
+    fewer = run(server, spark, archive, lake=lake, run="run-2", history=False)["files_compacted"]
+    assert fewer == len(files) - 1 >= 7
+    assert archived(spark, lake) == before
+    assert data_files(lake) == sorted(lake_of(lake).files)
+
+
+def test_a_store_whose_offsets_have_gaps(spark: SparkSession, lake: Path) -> None:
+    server = Hosted(store_url("postgresql")).start()
+    try:
+        for size in (1, 30, 2):
+            server.publish("t", *[b"%d" % n for n in range(size)])
+        run(server, spark, archive, lake=lake, history=False)
+        assert archived(spark, lake) == log(server)
+        # The gap after what was archived is none.
+        server.forget()
+        server.publish("t", b"later")
+        summary = run(server, spark, archive, lake=lake, run="run-2", history=False)
+        assert [row[3] for row in archived(spark, lake)][-1] == b"later"
+        assert summary["entries"] == lake_of(lake).blocks[-1].entries
+    finally:
+        server.stop()
+
+
+def test_what_retention_took_first_is_said_or_left_out(
+    server: Hosted, spark: SparkSession, lake: Path
+) -> None:
+    server.publish("t", b"archived")
+    run(server, spark, archive, lake=lake, history=False)
+    server.ask(lambda q: q.delete_queue("t"))
+    server.advance(2 * HOUR_MS)
+    server.publish("other", b"lost")
+    server.ask(lambda q: q.delete_queue("other"))
+    server.advance(2 * HOUR_MS)
+    server.forget()
+    with pytest.raises(OffsetsGone, match="skip-missing"):
+        run(server, spark, archive, lake=lake, run="run-2", history=False)
+    run(server, spark, archive, lake=lake, run="run-3", history=False, skip_missing=True)
+    assert list(lake_of(lake).gaps()) == [(1, 2)]
+    assert archived(spark, lake)[1:] == log(server)
+
+
+def test_an_empty_log_makes_an_empty_lake(server: Hosted, spark: SparkSession, lake: Path) -> None:
+    assert run(server, spark, archive, lake=lake)["through"] == 0
+    assert messages(spark, lake) == []
+    assert data_files(lake) == []
+
+
+def test_e1_bad_options(server: Hosted, spark: SparkSession, lake: Path) -> None:
+    with pytest.raises(BadInput):
+        run(server, spark, archive)
+    with pytest.raises(BadInput):
+        run(server, spark, archive, lake=lake, table_format="csv")
+    assert not lake.exists()
+
+
+def test_the_files_are_delta_tables_too(server: Hosted, spark: SparkSession, lake: Path) -> None:
+    from deltalake import DeltaTable
+
+    server.publish("007", *(NewMessage(b"%d" % n, {"n": n}) for n in range(10)))
+    run(server, spark, archive, lake=lake)
+    # What was archived before is taken up; what comes after is one transaction a commit.
+    run(server, spark, archive, lake=lake, run="run-2", table_format="delta")
+    server.publish("1e3", b"more")
+    run(server, spark, archive, lake=lake, run="run-3", table_format="delta")
+    table = DeltaTable(lake / "messages")
+    rows = table.to_pyarrow_table().sort_by("offset").to_pylist()
+    assert [(row["offset"], row["id"], row["topic"], row["value"]) for row in rows] == log(server)
+    assert rows[3]["headers"] == [("n", {"s": None, "i": 3, "d": None, "b": None})]
+    version = table.version()
+    number = table.transaction_version("penstock")
+    assert number is not None
+    assert number <= lake_of(lake).number
+    # A run that adds nothing makes no transaction, and removes no log of the table.
+    run(server, spark, archive, lake=lake, run="run-4", table_format="delta")
+    assert DeltaTable(lake / "messages").version() == version
+    scanned = duckdb.from_arrow(table.to_pyarrow_dataset()).aggregate("count(*)").fetchall()
+    assert scanned == [(11,)]
+    assert len(DeltaTable(lake / "history").to_pyarrow_table()) == 11
+
+
+def test_two_passes_of_a_continuous_run(
+    server: Hosted, spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Histories of one block are replaced by the same run more than once."""
+    from penstock.pipeline.context import Context, JobOptions
+    from penstock.pipeline.lake.histories import archive_histories
+    from penstock.pipeline.remote import Server
+
+    server.publish("t", b"x", b"y")
+    context = Context(
+        JobOptions(server=Server(server.url), lake=str(lake), continuous=True),
+        run="r",
+        job="archive",
+        spark=spark,
+        clock=server.clock,
+    )
+    try:
+        archiver = Archiver(context)
+        archiver.begin()
+        archiver.archive()
+        server.publish("t", b"z")
+        archiver.archive()
+        assert archive_histories(archiver).histories == 3
+        for _ in range(2):
+            server.claim("t")
+            server.advance(HOUR_MS)
+            assert archive_histories(archiver).histories >= 1
+        assert archive_histories(archiver).histories == 0
+        monkeypatch.setattr(compaction, "FEWEST", 2)
+        assert compaction.compact(archiver, "messages") == 1
+    finally:
+        context.close()
+    assert archived(spark, lake) == log(server)
+    assert data_files(lake) == sorted(lake_of(lake).files)

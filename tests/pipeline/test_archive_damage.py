@@ -1,0 +1,253 @@
+"""Archiving with something in the way: damage, a second run, a death at any moment (A1)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import col, lit, when
+
+from penstock import NewMessage
+from penstock.errors import Conflict, LakeCorrupt
+from penstock.pipeline.context import Context, JobOptions
+from penstock.pipeline.jobs.archive import archive
+from penstock.pipeline.lake import archive as archiving
+from penstock.pipeline.lake import checks, staging
+from penstock.pipeline.lake.archive import Archiver
+from penstock.pipeline.lake.files import LocalFiles
+from penstock.pipeline.remote import Server
+from tests.pipeline.hosted import Hosted
+from tests.pipeline.jobs import run
+from tests.pipeline.lakes import archived, data_files, lake_of, log
+
+CHANGES = ("create", "move", "remove", "remove_tree")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Hosted]:
+    hosted = Hosted(f"rocksdb://{tmp_path}/store", archive=True).start()
+    for topic in ("a", "b"):
+        hosted.publish(topic, *(NewMessage(b"%d" % n, {"n": n}) for n in range(10)))
+    yield hosted
+    hosted.stop()
+
+
+def told(server: Hosted) -> int:
+    """Up to where the broker was told that there are copies; -1: nothing."""
+    engine: Any = server.broker.engine
+    return int(engine._core.log.tenants["default"].archived)
+
+
+class Killed(BaseException):
+    """Nothing of ours handles it: what comes after it does not happen."""
+
+
+class Dying(LocalFiles):
+    """Files of a process that dies before its nth change of them, or right after."""
+
+    left: int = 0
+    after: bool = False
+
+    @classmethod
+    def at(cls, number: int, *, after: bool) -> type[Dying]:
+        return type("Dying", (cls,), {"left": number, "after": after})
+
+    def _change(self, change: Callable[[], Any]) -> Any:
+        type(self).left -= 1
+        if self.left == 0 and not self.after:
+            raise Killed
+        done = change()
+        if self.left == 0:
+            raise Killed
+        return done
+
+    def create(self, path: str, data: bytes) -> bool:
+        return bool(self._change(lambda: LocalFiles.create(self, path, data)))
+
+    def move(self, source: str, target: str) -> None:
+        self._change(lambda: LocalFiles.move(self, source, target))
+
+    def remove(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._change(partial(LocalFiles.remove, self, [path]))
+
+    def remove_tree(self, path: str) -> None:
+        self._change(lambda: LocalFiles.remove_tree(self, path))
+
+
+def test_a1_ten_deaths_in_a_row_end_in_the_same_lake(
+    server: Hosted, spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "STEP_ENTRIES", 3)
+    expected = log(server)
+    deaths = 0
+    for number in range(1, 13):
+        files = Dying.at(number, after=number % 2 == 0)
+        monkeypatch.setattr(archiving, "open_files", lambda path, _, files=files: files(Path(path)))
+        try:
+            run(server, spark, archive, lake=lake, run=f"run-{number}", history=False)
+        except Killed:
+            deaths += 1
+        known = lake_of(lake)
+        assert told(server) < max(known.through, 1)
+        # Whatever the manifest has is there.
+        assert set(known.files) <= set(data_files(lake))
+    assert deaths >= 10
+    monkeypatch.undo()
+    run(server, spark, archive, lake=lake, run="last", history=False, compaction=False)
+    assert archived(spark, lake) == expected
+    assert data_files(lake) == sorted(lake_of(lake).files)
+    assert LocalFiles(lake).walk("_penstock/staging") == {}
+    assert not list(lake.rglob("*.partial"))
+    assert told(server) == expected[-1][0]
+
+
+def test_a1_deaths_while_histories_and_files_are_replaced(
+    server: Hosted, spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        server.publish("a", b"more %d" % number)
+        run(server, spark, archive, lake=lake, run=f"before-{number}", compaction=False)
+    expected = log(server)
+    server.claim("a", 3)
+    monkeypatch.setattr("penstock.pipeline.lake.compaction.FEWEST", 2)
+    for number in range(2, 9, 2):
+        files = Dying.at(number, after=True)
+        monkeypatch.setattr(archiving, "open_files", lambda path, _, files=files: files(Path(path)))
+        try:
+            run(server, spark, archive, lake=lake, run=f"run-{number}")
+        except Killed:
+            assert archived(spark, lake) == expected
+    monkeypatch.setattr(archiving, "open_files", lambda path, _: LocalFiles(Path(path)))
+    run(server, spark, archive, lake=lake, run="last")
+    assert archived(spark, lake) == expected
+    assert data_files(lake) == sorted(lake_of(lake).files)
+    history = spark.read.parquet(*[str(lake / f.path) for f in lake_of(lake).of("history")])
+    assert history.count() == history.select("id", "queue", "seq").distinct().count() == 26
+
+
+PROGRAM = """
+import os, sys, threading
+from penstock.pipeline.context import Context, JobOptions
+from penstock.pipeline.jobs.archive import archive
+from penstock.pipeline.jobs.job import run_job
+from penstock.pipeline.lake import checks, staging
+from penstock.pipeline.remote import Server
+
+url, lake, run, dies = sys.argv[1:]
+settings = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1"}
+options = JobOptions(server=Server(url), lake=lake, master="local[1]", settings=settings)
+context = Context(options, run=run, job="archive")
+if dies:
+    examine = staging.examine
+    def killed(*given):
+        # Spark has written, and is at work on what comes next.
+        threading.Timer(0.2, os.kill, (os.getpid(), 9)).start()
+        while True:
+            examine(*given)
+    staging.examine = killed
+print(run_job(archive, context)["entries"], flush=True)
+context.close()
+"""
+
+
+def test_a1_a_process_that_is_killed_and_run_again(
+    server: Hosted, spark: SparkSession, lake: Path
+) -> None:
+    found = []
+    for number, dies in enumerate(("dies", "")):
+        command = [sys.executable, "-c", PROGRAM, server.url, str(lake), f"run-{number}", dies]
+        found.append(subprocess.run(command, capture_output=True, text=True, env=os.environ))
+    assert found[0].returncode == -signal.SIGKILL
+    assert found[1].stdout.strip() == "20", found[1].stderr
+    assert archived(spark, lake) == log(server)
+    assert data_files(lake) == sorted(lake_of(lake).files)
+    assert told(server) == 19
+
+
+def test_a1_of_two_runs_the_one_that_began_last_goes_on(
+    server: Hosted, spark: SparkSession, lake: Path
+) -> None:
+    contexts = [
+        Context(
+            JobOptions(server=Server(server.url), lake=str(lake)),
+            run=name,
+            job="archive",
+            spark=spark,
+            clock=server.clock,
+        )
+        for name in ("first", "second")
+    ]
+    first, second = (Archiver(context) for context in contexts)
+    try:
+        first.begin()
+        second.begin()
+        with pytest.raises(Conflict):
+            first.archive()
+        assert data_files(lake) == []
+        assert told(server) == -1
+        assert second.archive().entries == 20
+        # One that comes to itself late removes nothing of the other's.
+        with pytest.raises(Conflict):
+            first.archive()
+        with pytest.raises(Conflict):
+            first.commit("archive", None, 20, 20)
+    finally:
+        for context in contexts:
+            context.close()
+    assert archived(spark, lake) == log(server)
+    assert data_files(lake) == sorted(lake_of(lake).files)
+
+
+def test_a1_what_is_read_back_otherwise_is_not_committed(
+    server: Hosted, spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(rows: Any, table: Any) -> Any:
+        return checks.examine(rows.where("offset <> 3"), table)
+
+    monkeypatch.setattr(staging, "examine", short)
+    with pytest.raises(LakeCorrupt, match="20 rows were to be written and 19 were read back"):
+        run(server, spark, archive, lake=lake)
+
+    def changed(rows: Any, table: Any) -> Any:
+        value = when(col("offset") == 3, lit(b"?")).otherwise(col("value"))
+        names = [name for name in rows.columns if name != "value"]
+        kept = rows.select("_metadata", *names, value.alias("value"))
+        return checks.examine(kept, table)
+
+    monkeypatch.setattr(staging, "examine", changed)
+    with pytest.raises(LakeCorrupt, match=r"Payloads are not what was published in: .*topic=a"):
+        run(server, spark, archive, lake=lake, run="run-2")
+    assert lake_of(lake).through == 0
+    assert data_files(lake) == []
+    assert told(server) == -1
+
+
+def test_x1_files_that_are_missing_or_cut_are_named(
+    server: Hosted, spark: SparkSession, lake: Path
+) -> None:
+    run(server, spark, archive, lake=lake)
+    one, other = (file.path for file in lake_of(lake).of("messages"))
+    (lake / one).rename(lake / "kept")
+    (lake / other).write_bytes((lake / other).read_bytes()[:-1])
+    server.publish("a", b"more")
+    with pytest.raises(LakeCorrupt) as caught:
+        run(server, spark, archive, lake=lake, run="run-2")
+    assert one in caught.value.detail
+    assert other in caught.value.detail
+    assert lake_of(lake).through == 20
+    assert told(server) == 19

@@ -1,0 +1,202 @@
+"""The report: its tables say what happened, and its page shows them with nothing from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.errors import BadInput
+from penstock.model.delivery import Ack, Nack, Reject
+from penstock.pipeline.jobs.archive import archive
+from penstock.pipeline.jobs.report import report
+from penstock.pipeline.report.charts import Bar, bar_chart, line_chart, shown_ms, shown_number
+from penstock.pipeline.report.fingerprints import fingerprint, pattern
+from tests.pipeline.hosted import Hosted
+from tests.pipeline.jobs import run
+
+
+@pytest.fixture
+def busy(server: Hosted) -> Hosted:
+    """Twenty messages: half are acked after 40 ms, some fail, some wait."""
+    server.ask(lambda q: q.create_queue("billing", "topic = 'orders'", max_attempts=2))
+    server.ask(lambda q: q.create_queue("audit"))
+    server.publish("orders", *[b"x" * 100] * 20)
+    server.advance(2_000)
+    good = server.claim("billing", 10, "fast")
+    server.advance(40)
+    server.ask(lambda q: q.settle("billing", [Ack(d.receipt) for d in good]))
+    bad = server.claim("billing", 4, "slow")
+    server.advance(9_000)
+    server.ask(
+        lambda q: q.settle(
+            "billing",
+            [
+                Reject(bad[0].receipt, "order 1 is <broken>"),
+                Reject(bad[1].receipt, "order 22 is <broken>"),
+                Nack(bad[2].receipt, "timeout after 30 s", delay_ms=0),
+                Nack(bad[3].receipt, None, delay_ms=0),
+            ],
+        )
+    )
+    return server
+
+
+def table(folder: Path, name: str) -> Any:
+    return pd.read_parquet(folder / "tables" / name)
+
+
+class Page(HTMLParser):
+    """What the page has, and whether it is well formed enough to close what it opens."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.sources: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.sources += [str(v) for name, v in attrs if name in ("src", "href", "xlink:href")]
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_tables_say_what_happened(busy: Hosted, spark: SparkSession, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    summary = run(busy, spark, report, output=str(out))
+    assert (summary["messages"], summary["failures"]) == (20, 2)
+
+    published = table(out, "published")
+    assert (published["messages"].sum(), published["bytes"].sum()) == (20, 2_000)
+
+    rates = table(out, "rates").set_index("queue").loc["billing"]
+    assert rates[["messages", "claims", "acks", "nacks", "failures"]].tolist() == [20, 14, 10, 2, 2]
+
+    latency = table(out, "latency").set_index(["queue", "kind"])
+    assert latency.loc[("billing", "wait"), "p50"] == 2_000
+    assert latency.loc[("billing", "work"), "p50"] == 40
+    assert latency.loc[("billing", "work"), "max"] == 9_000
+
+    depth = table(out, "depth").sort_values("time").groupby("queue")["depth"].last()
+    assert depth.to_dict() == {"audit": 20, "billing": 8}
+
+    failures = table(out, "failures").set_index("pattern")
+    assert failures.loc["order <n> is <broken>", ["count", "failed"]].tolist() == [2, 2]
+    assert failures.loc["timeout after <n> s", "failed"] == 0
+
+    consumers = table(out, "consumers")
+    assert consumers["consumer"].tolist() == ["slow", "fast"]
+    assert consumers.set_index("consumer").loc["slow", "not_acked"] == 4
+
+    forecast = table(out, "forecast").set_index("queue")
+    assert forecast.loc["billing", "depth"] == 8
+
+
+def test_sketches_of_two_reports_are_put_together(
+    busy: Hosted, spark: SparkSession, tmp_path: Path
+) -> None:
+    run(busy, spark, report, output=str(tmp_path / "one"))
+    paths = [str(tmp_path / "one/tables/latency")] * 2
+    merged = spark.read.parquet(*paths).where("queue = 'billing' AND kind = 'work'")
+    (row,) = merged.selectExpr(
+        "kll_sketch_get_n_bigint(kll_merge_agg_bigint(sketch)) AS n",
+        "kll_sketch_get_quantile_bigint(kll_merge_agg_bigint(sketch), 0.5D) AS middle",
+    ).collect()
+    assert (row["n"], row["middle"]) == (28, 40)
+
+
+def test_the_page_stands_alone(busy: Hosted, spark: SparkSession, tmp_path: Path) -> None:
+    run(busy, spark, report, output=str(tmp_path))
+    text = (tmp_path / "index.html").read_text()
+    page = Page(text)
+    assert page.open == []
+    assert page.sources == []
+    assert not re.search(r"https?://(?!127\.0\.0\.1)|<script|@import|url\(", text)
+    for heading in ("Throughput", "Depth", "Latency", "Retries and failures", "Errors", "Slowest"):
+        assert heading in page.text
+    # What others wrote is text, never markup.
+    assert "<broken>" not in text
+    assert "order 22 is <broken>" in page.text
+    (record,) = busy.ask(lambda q: q.runs("report"))
+    assert record.report == str(tmp_path / "index.html")
+
+
+def test_a_report_of_nothing(server: Hosted, spark: SparkSession, tmp_path: Path) -> None:
+    assert run(server, spark, report, output=str(tmp_path))["messages"] == 0
+    assert "Nothing was published yet" in (tmp_path / "index.html").read_text()
+
+
+def test_what_only_the_lake_has_is_in_it(busy: Hosted, spark: SparkSession, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    run(busy, spark, archive, lake=lake)
+    busy.ask(lambda q: q.delete_queue("audit"))
+    busy.ask(lambda q: q.delete_queue("billing"))
+    busy.forget()
+    assert busy.ask(lambda q: q.log_start()) > 0
+    summary = run(busy, spark, report, run="run-2", lake=lake)
+    assert summary["failures"] == 2
+    assert summary["messages"] == 21
+    assert (lake / "reports" / "index.html").exists()
+
+
+def test_e1_nowhere_to_go(server: Hosted) -> None:
+    with pytest.raises(BadInput, match="--output"):
+        run(server, None, report)
+
+
+def test_errors_that_differ_in_names_and_numbers_are_one(spark: SparkSession) -> None:
+    errors = [
+        "KeyError: 'customer-17'",
+        "KeyError: 'customer-18'",
+        "timeout after 30.5 s at 2026-11-15T10:00:00Z",
+        "timeout after 2 s at 2026-11-16T11:30:00Z",
+        "job 123e4567-e89b-12d3-a456-426614174000 failed\nTraceback 1",
+        "job 00000000-e89b-12d3-a456-426614174999 failed\nTraceback 2",
+        None,
+        "",
+    ]
+    frame = spark.createDataFrame([(n, e) for n, e in enumerate(errors)], "n int, error string")
+    shown = frame.select(pattern(frame.error).alias("p"), fingerprint(frame.error).alias("f"))
+    found = [(row["p"], row["f"]) for row in shown.collect()]
+    assert found[0::2] == found[1::2]
+    assert len({name for _, name in found}) == 4
+    assert found[0][0] == "KeyError: '…'"
+
+
+def test_charts_of_nothing_and_of_one() -> None:
+    assert "<svg" in line_chart([], {}, label="empty")
+    assert "<circle" in line_chart([0], {"one": [3.0]}, label="one")
+    assert "<svg" in bar_chart([], ("a",), label="empty")
+    drawn = bar_chart([Bar("<b>", [1.0, 2.0])], ("a", "b"), label="two")
+    assert "&lt;b&gt;" in drawn
+    assert drawn.count("<rect") == 2
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(0, "0"), (999, "999"), (12_345, "12.3 k"), (2.5e6, "2.5 M"), (0.25, "0.25")],
+)
+def test_numbers_are_short(value: float, text: str) -> None:
+    assert shown_number(value) == text
+
+
+@pytest.mark.parametrize(
+    "ms, text", [(3, "3 ms"), (1500, "1.5 s"), (300_000, "5 min"), (7_200_000, "2 h")]
+)
+def test_times_are_short(ms: float, text: str) -> None:
+    assert shown_ms(ms) == text

@@ -1,0 +1,181 @@
+"""The router on Spark: the deliveries that the broker's own router would give (R1)."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock import NewMessage
+from penstock.errors import UnknownQueue
+from penstock.filters import parse
+from penstock.filters.to_arrow import batch_of
+from penstock.pipeline.jobs import route as route_job
+from penstock.pipeline.jobs.route import route
+from penstock.pipeline.router import ROUTED_SCHEMA, router
+from tests.pipeline.hosted import Hosted
+from tests.pipeline.jobs import run
+
+FILTERS = {
+    "all": "TRUE",
+    "none": "topic = 'nothing'",
+    "german": "country = 'DE'",
+    "large": "amount >= 50 AND topic LIKE 'o%'",
+    "either": "country = 'AT' OR amount < 10",
+}
+
+
+def messages(count: int, first: int = 0) -> list[NewMessage]:
+    return [
+        NewMessage(
+            b"%d" % n,
+            headers={"country": ("DE", "AT", "CH")[n % 3], "amount": n % 100},
+            key=f"k{n % 7}" if n % 11 == 0 else None,
+            priority=n % 10,
+        )
+        for n in range(first, first + count)
+    ]
+
+
+def create(server: Hosted, name: str, text: str) -> None:
+    server.ask(lambda q: q.create_queue(name, text, start="earliest"))
+
+
+def cursor_after_routing(server: Hosted, name: str) -> int | None:
+    return server.ask(lambda q: q.route(name)).cursor
+
+
+def claimed(server: Hosted, queue: str) -> list[bytes]:
+    return [delivery.payload for delivery in server.claim(queue, 1_000)]
+
+
+def routed_by_the_broker(server: Hosted, queue: str) -> list[bytes]:
+    """What a queue with the same filter gets from the broker's own router, in its order."""
+    server.ask(lambda q: q.create_queue("twin", FILTERS[queue], start="earliest"))
+    while server.ask(lambda q: q.route("twin")).cursor is not None:
+        pass
+    found = claimed(server, "twin")
+    server.ask(lambda q: q.delete_queue("twin"))
+    return found
+
+
+def test_a_batch_is_routed_to_every_queue_that_takes_some_of_it() -> None:
+    batch = batch_of([])
+    names = [*batch.schema.names, "offset"]
+    assert "offset" not in batch.schema.names
+    rows = pa.RecordBatch.from_arrays([*batch.columns, pa.array([], pa.int64())], names=names)
+    assert list(router({"all": parse("TRUE")})([rows])) == []
+
+
+def test_r1_queues_over_history_get_what_the_broker_would_give(
+    server: Hosted, spark: SparkSession
+) -> None:
+    for first in range(0, 600, 200):
+        server.publish("orders", *messages(200, first))
+        server.publish("other", *messages(50, first))
+    for name, text in FILTERS.items():
+        create(server, name, text)
+    summary = run(server, spark, route, step=300)
+    assert summary["queues"] == len(FILTERS)
+    assert summary["conflicts"] == 0
+    for name in FILTERS:
+        expected = routed_by_the_broker(server, name)
+        # The last stretch is the broker's.
+        assert cursor_after_routing(server, name) is None
+        assert claimed(server, name) == expected
+    again = run(server, spark, route, run="run-2")
+    assert again["assigned"] == 0
+
+
+def test_r1_publishes_and_the_brokers_router_go_on_meanwhile(
+    server: Hosted, spark: SparkSession
+) -> None:
+    server.publish("orders", *messages(900))
+    server.ask(lambda q: q.create_queue("all", "amount >= 0", start="earliest"))
+    stop = threading.Event()
+    published: list[bytes] = []
+
+    def disturb() -> None:
+        number = 900
+        while not stop.is_set():
+            batch = [
+                NewMessage(b"%d" % n, headers={"amount": 1}) for n in range(number, number + 5)
+            ]
+            server.publish("orders", *batch)
+            published.extend(one.payload for one in batch)
+            server.ask(lambda q: q.route("all", 7))
+            number += 5
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        run(server, spark, route, step=100)
+    finally:
+        stop.set()
+        thread.join()
+    while server.ask(lambda q: q.route("all")).cursor is not None:
+        pass
+    found: list[bytes] = []
+    while some := claimed(server, "all"):
+        found += some
+    # Keyed messages replace one another while nobody has claimed them.
+    expected = routed_by_the_broker_of_all(server)
+    assert found == expected
+    assert len(set(found)) == len(found)
+    assert set(published) <= set(found)
+
+
+def routed_by_the_broker_of_all(server: Hosted) -> list[bytes]:
+    server.ask(lambda q: q.create_queue("twin", "amount >= 0", start="earliest"))
+    while server.ask(lambda q: q.route("twin")).cursor is not None:
+        pass
+    found: list[bytes] = []
+    while some := claimed(server, "twin"):
+        found += some
+    return found
+
+
+def test_commits_of_a_bounded_size(
+    server: Hosted, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route_job, "_ASSIGNED_AT_ONCE", 10)
+    server.publish("orders", *[b"%d" % n for n in range(95)])
+    server.ask(lambda q: q.create_queue("all", start="earliest"))
+    assert run(server, spark, route)["assigned"] == 95
+    assert claimed(server, "all") == [b"%d" % n for n in range(95)]
+
+
+def test_an_unknown_queue_is_refused_before_spark_is_started(server: Hosted) -> None:
+    with pytest.raises(UnknownQueue, match="nobody"):
+        run(server, None, route, queues=("nobody",))
+    (record,) = server.ask(lambda q: q.runs())
+    assert (record.job, record.state) == ("route", "failed")
+    assert "nobody" in (record.error or "")
+
+
+def test_only_the_queues_that_are_named(server: Hosted, spark: SparkSession) -> None:
+    server.publish("orders", b"1")
+    for name in ("one", "two"):
+        create(server, name, "TRUE")
+    assert run(server, spark, route, queues=("two",))["queues"] == 1
+    assert server.ask(lambda q: q.queue("one")).cursor == 0
+
+
+def test_the_router_gives_rows_of_its_schema(server: Hosted, spark: SparkSession) -> None:
+    del spark
+    published = server.publish("orders", *messages(30))
+    page = server.ask(lambda q: q.read_log())
+    batch = batch_of([entry.message for entry in page.entries])
+    columns = [
+        *batch.columns,
+        pa.array([entry.message.offset for entry in page.entries], pa.int64()),
+    ]
+    rows = pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "offset"])
+    (found,) = router({name: parse(text) for name, text in FILTERS.items()})([rows])
+    assert found.schema.equals(ROUTED_SCHEMA)
+    by_queue = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
+    assert sorted(by_queue["all"]) == [one.offset for one in published]
+    keyed = {entry.message.offset for entry in page.entries if entry.message.key is not None}
+    assert set(by_queue["none"]) == keyed

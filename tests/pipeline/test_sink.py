@@ -1,0 +1,186 @@
+"""``df.write.format("penstock")``: columns, refusals, and a write that is made again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+
+from penstock.errors import BadInput
+from penstock.model.message import HeaderValue, Message
+from penstock.pipeline.format.rows import check_columns, groups_of
+from penstock.pipeline.format.schemas import spark_schema
+from penstock.pipeline.format.sink import batch_writer, stream_writer
+from tests.pipeline.hosted import Hosted
+
+
+def writer(frame: DataFrame, server: Hosted, **options: Any) -> DataFrameWriter:
+    return frame.write.format("penstock").options(**server.options(**options)).mode("append")
+
+
+def log(server: Hosted) -> list[tuple[bytes | None, Message]]:
+    page = server.ask(lambda q: q.read_log(0, limit=1_000, payloads=True))
+    return [(entry.payload, entry.message) for entry in page.entries]
+
+
+def test_every_column_becomes_what_it_is_called(spark: SparkSession, server: Hosted) -> None:
+    later = server.clock.now() + 60_000
+    frame = spark.sql(
+        f"""
+        SELECT 'text' AS value, 'a' AS topic, 'k' AS key, 'p' AS partition_key,
+            map('x', '1', 'none', NULL) AS headers, 7 AS priority, 'text/plain' AS content_type,
+            timestamp_millis({later}) AS deliver_at, {later + 1} AS expires_at, 'i' AS id
+        UNION ALL SELECT 'bare', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        """
+    )
+    writer(frame, server, topic="usual").save()
+    (first, message), (second, bare) = sorted(log(server), key=lambda entry: entry[1].topic)
+    assert (first, message.topic, message.key) == (b"text", "a", "k")
+    assert (message.partition_key, message.headers) == ("p", {"x": "1"})
+    assert (message.priority, message.content_type) == (7, "text/plain")
+    assert (message.deliver_at, message.expires_at) == (later, later + 1)
+    assert (second, bare.topic, bare.headers, bare.priority) == (b"bare", "usual", {}, 4)
+    assert (bare.key, bare.partition_key, bare.content_type) == (None, None, None)
+    assert (bare.deliver_at, bare.expires_at) == (bare.published_at, None)
+    # The idempotency id was the server's to know.
+    assert server.ask(lambda q: q.publish("a", b"", id="i")).duplicate
+
+
+def test_what_was_read_from_the_log_can_be_published_again(
+    spark: SparkSession, server: Hosted
+) -> None:
+    headers: dict[str, HeaderValue] = {"s": "text", "i": 2**60, "d": 0.5, "b": True}
+    server.ask(lambda q: q.publish("from", b"\x00\xff", headers=headers, priority=1))
+    frame = spark.read.format("penstock").options(**server.options()).load()
+    writer(frame.select("value", "headers", "priority"), server, topic="to").save()
+    (_, first), (payload, copied) = log(server)
+    assert (payload, copied.topic, copied.headers) == (b"\x00\xff", "to", headers)
+    assert copied.priority == first.priority
+
+
+def test_headers_may_be_json(spark: SparkSession, server: Hosted) -> None:
+    writer(
+        spark.sql("""SELECT 'x' AS payload, '{"n": 1, "f": 1.0, "t": true}' AS headers"""),
+        server,
+        topic="t",
+    ).save()
+    assert [message.headers for _, message in log(server)] == [{"n": 1, "f": 1.0, "t": True}]
+
+
+@pytest.mark.parametrize(
+    "query, options, complaint",
+    [
+        ("SELECT 'x' AS value, 1 AS colour", {}, "'colour'"),
+        ("SELECT 1 AS value", {}, "value is int; it has to be binary or string"),
+        ("SELECT 'x' AS value, 'high' AS priority", {}, "priority is string"),
+        ("SELECT 'x' AS value, map('a', 1) AS headers", {}, "headers is map<string,int>"),
+        ("SELECT 'x' AS value, 1L AS id", {}, "id is bigint"),
+        ("SELECT 't' AS topic", {}, "value or payload"),
+        ("SELECT 'x' AS value, 'y' AS payload", {}, "value or payload"),
+        ("SELECT 'x' AS value", {"topic": None}, "give the option topic"),
+        ("SELECT 'x' AS value", {"topic": "a.dlq"}, "a.dlq"),
+        ("SELECT 'x' AS value", {"topik": "t"}, "did you mean topic"),
+        ("SELECT 'x' AS value", {"writeId": "x" * 201}, "writeId"),
+    ],
+)
+def test_e1_what_cannot_be_published_is_refused(
+    spark: SparkSession, query: str, options: dict[str, Any], complaint: str
+) -> None:
+    chosen = {"url": "http://nowhere", "topic": "t", **options}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    with pytest.raises(BadInput) as refused:
+        batch_writer(given, spark.sql(query).schema, False)
+    assert complaint in refused.value.detail
+
+
+def test_e1_a_write_is_refused_before_anything_runs(spark: SparkSession, server: Hosted) -> None:
+    with pytest.raises(PySparkException, match="PYTHON_DATA_SOURCE_ERROR") as refused:
+        writer(spark.sql("SELECT 'x' AS value, 1 AS colour"), server, topic="t").save()
+    assert "A message has no 'colour'" in str(refused.value)
+    assert log(server) == []
+
+
+def test_e1_the_log_is_not_overwritten(spark: SparkSession, server: Hosted) -> None:
+    schema = spark.sql("SELECT 'x' AS value").schema
+    for make in (batch_writer, stream_writer):
+        with pytest.raises(BadInput, match="append mode"):
+            make(server.options(topic="t"), schema, True)
+
+
+def test_p4_a_write_under_the_same_id_is_made_once(spark: SparkSession, server: Hosted) -> None:
+    rows = spark.range(0, 5_000, 1, 2).selectExpr("cast(id % 100 AS string) AS value")
+    writer(rows, server, topic="t", writeId="nightly").save()
+    backwards = spark.range(0, 5_000, 1, 2).selectExpr("cast((4999 - id) % 100 AS string) AS value")
+    writer(backwards, server, topic="t", writeId="nightly").save()
+    assert server.ask(lambda q: q.stats("t")).available == 5_000
+    writer(rows, server, topic="t").save()
+    writer(rows, server, topic="t").save()
+    assert server.ask(lambda q: q.stats("t")).available == 15_000
+
+
+def test_rows_go_to_the_lanes_that_they_belong_to() -> None:
+    batch = pa.record_batch(
+        {
+            "payload": pa.array([b"0", b"1", b"2", b"3"], pa.binary()),
+            "topic": ["a", "b", "a", "a"],
+            "key": [None, "k", None, None],
+            "deliver_at": pa.array([None, 5, 5, None], pa.int64()),
+            "id": [None, None, None, "i"],
+        }
+    )
+    columns = check_columns(spark_schema(batch.schema), None)
+    found = {
+        (topic, kind and kind.name): [row.payload for row in rows]
+        for (topic, kind), rows in groups_of(batch, columns).items()
+    }
+    assert found == {
+        ("a", ""): [b"0"],
+        ("b", "kd"): [b"1"],
+        ("a", "d"): [b"2"],
+        ("a", None): [b"3"],
+    }
+
+
+@pytest.mark.parametrize(
+    "columns, complaint",
+    [
+        ({"value": [None]}, "no payload"),
+        ({"value": ["x"], "topic": pa.array([None], pa.string())}, "no topic"),
+        ({"value": ["x"], "headers": ["[1]"]}, "headers cannot be read"),
+    ],
+)
+def test_e1_a_row_that_is_no_message_is_refused(columns: dict[str, Any], complaint: str) -> None:
+    columns["value"] = pa.array(columns["value"], pa.string())
+    batch = pa.record_batch(columns)
+    checked = check_columns(spark_schema(batch.schema), None if "topic" in columns else "t")
+    with pytest.raises(BadInput, match=complaint):
+        groups_of(batch, checked)
+
+
+def test_typed_headers_have_one_value_each(spark: SparkSession) -> None:
+    kind = pa.struct(
+        [("s", pa.string()), ("i", pa.int64()), ("d", pa.float64()), ("b", pa.bool_())]
+    )
+    good = [[("t", {"s": "x"}), ("n", {"i": 1}), ("none", None)], None, [("b", {"b": False})]]
+    bad = [[("t", {"s": "x", "i": 1})]]
+    found = []
+    for headers in (good, bad):
+        batch = pa.record_batch(
+            {
+                "value": pa.array(["v"] * len(headers)),
+                "headers": pa.array(headers, pa.map_(pa.string(), kind)),
+            }
+        )
+        columns = check_columns(spark_schema(batch.schema), "t")
+        if headers is bad:
+            with pytest.raises(BadInput, match="more than one value"):
+                groups_of(batch, columns)
+        else:
+            ((_, rows),) = groups_of(batch, columns).items()
+            found = [row.headers for row in rows]
+    assert found == [{"t": "x", "n": 1}, {}, {"b": False}]
+    assert Counter(map(type, found[0].values())) == {str: 1, int: 1}

@@ -1,0 +1,144 @@
+"""Attempts at a partition against a real server: every row once, whoever writes it (P4)."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from penstock.errors import PipelineError
+from penstock.model.message import NewMessage
+from penstock.pipeline.format.attempt import Attempt, Counts
+from penstock.pipeline.format.chunks import Kind
+from penstock.pipeline.format.rows import Group
+from penstock.pipeline.remote import Server
+from tests.pipeline.hosted import HOUR_MS, Hosted
+
+
+def grouped(rows: Sequence[NewMessage], topic: str = "t") -> dict[Group, list[NewMessage]]:
+    groups: dict[Group, list[NewMessage]] = {}
+    for row in rows:
+        given = (row.key, row.deliver_at, row.expires_at)
+        kind = Kind(*(value is not None for value in given)) if row.id is None else None
+        groups.setdefault((topic, kind), []).append(row)
+    return groups
+
+
+def write(
+    server: Hosted, rows: Sequence[NewMessage], part: int | None = None, chunk_rows: int = 10
+) -> Counts:
+    """All rows, or the attempt ends with an error after some of them."""
+    with Attempt(Server(server.url), "w", 0, chunk_rows) as attempt:
+        for start in range(0, len(rows) if part is None else part, 7):
+            attempt.add(grouped(rows[start : start + 7]))
+        if part is not None:
+            raise Interrupted
+        return attempt.finish()
+
+
+class Interrupted(Exception):
+    pass
+
+
+def shuffled(rows: Sequence[NewMessage], seed: int) -> list[NewMessage]:
+    return random.Random(seed).sample(list(rows), len(rows))
+
+
+def published(server: Hosted) -> Counter[bytes | None]:
+    page = server.ask(lambda q: q.read_log(0, limit=1_000, payloads=True))
+    return Counter(entry.payload for entry in page.entries)
+
+
+def payloads(rows: Sequence[NewMessage]) -> Counter[bytes | None]:
+    return Counter(row.payload for row in rows)
+
+
+#: Every row but the last is there three times.
+ROWS = [NewMessage(b"%d" % (number // 3), {"n": number // 3}) for number in range(100)]
+
+
+def test_p4_an_attempt_after_one_that_ended_half_way_publishes_the_rest(server: Hosted) -> None:
+    with pytest.raises(Interrupted):
+        write(server, ROWS, part=50)
+    before = published(server).total()
+    assert 0 < before < 100
+    counts = write(server, shuffled(ROWS, 1), chunk_rows=8)
+    assert published(server) == payloads(ROWS)
+    assert counts == Counts(published=100 - before, found=before)
+
+
+def test_p4_an_attempt_after_one_that_came_to_its_end_publishes_nothing(server: Hosted) -> None:
+    write(server, ROWS)
+    assert write(server, shuffled(ROWS, 2)) == Counts(published=0, found=100)
+    assert published(server) == payloads(ROWS)
+
+
+def test_p4_attempts_at_the_same_time_publish_every_row_once(server: Hosted) -> None:
+    counts: list[Counts] = []
+    threads = [
+        threading.Thread(
+            target=lambda n=n: counts.append(write(server, shuffled(ROWS, n), None, 9 + n))
+        )
+        for n in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert published(server) == payloads(ROWS)
+    assert sum(each.published for each in counts) == 100
+    assert [each.published + each.found for each in counts] == [100] * 3
+
+
+def test_p4_keys_and_times_are_no_obstacle(server: Hosted) -> None:
+    now = server.clock.now()
+    rows = [
+        *(NewMessage(b"k%d" % n, key=f"k{n % 4}", priority=n % 10) for n in range(30)),
+        *(NewMessage(b"d", deliver_at=now + 1 + n * 60_000) for n in range(30)),
+        *(NewMessage(b"e", expires_at=now + HOUR_MS + n) for n in range(15)),
+        *(NewMessage(b"", partition_key=f"p{n}") for n in range(15)),
+    ]
+    with pytest.raises(Interrupted):
+        write(server, rows, part=80)
+    # What was ahead of its time may be due now.
+    server.advance(15 * 60_000)
+    write(server, shuffled(rows, 3))
+    page = server.ask(lambda q: q.read_log(0, limit=1_000, payloads=True))
+    assert Counter(entry.payload for entry in page.entries) == payloads(rows)
+    late = [
+        entry.message.deliver_at
+        for entry in page.entries
+        if entry.payload == b"d" and entry.message.deliver_at > server.clock.now()
+    ]
+    assert sorted(late) == [row.deliver_at for row in rows if row.payload == b"d"][15:]
+    lasting = [entry.message.expires_at for entry in page.entries if entry.payload == b"e"]
+    assert Counter(lasting) == Counter(now + HOUR_MS + n for n in range(15))
+
+
+def test_p4_rows_with_an_id_are_told_apart_by_it_alone(server: Hosted) -> None:
+    rows = [NewMessage(b"same", id=f"{n}") for n in range(20)]
+    rows += [NewMessage(b"same")] * 20
+    with pytest.raises(Interrupted):
+        write(server, rows, part=30)
+    write(server, shuffled(rows, 4))
+    assert published(server) == {b"same": 40}
+
+
+def test_an_attempt_refuses_to_guess_what_retention_has_removed(server: Hosted) -> None:
+    write(server, ROWS)
+    for queue in server.ask(lambda q: q.queues()):
+        server.run(server.broker.delete_queue(queue.name))
+    server.forget()
+    with pytest.raises(PipelineError, match="log_retention"):
+        write(server, ROWS)
+
+
+def test_other_partitions_and_other_writes_are_others(server: Hosted) -> None:
+    for write_id, partition in (("a", 0), ("a", 1), ("b", 0)):
+        with Attempt(Server(server.url), write_id, partition) as attempt:
+            attempt.add(grouped([NewMessage(b"x")]))
+            assert attempt.finish() == Counts(published=1)
+    assert published(server) == {b"x": 3}

@@ -1,0 +1,123 @@
+"""The log as columns: records of equal and unequal elements, and what is wrong with them (X1)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from penstock.errors import StoreCorrupt
+from penstock.model.checksum import checksum, checksums
+from penstock.model.message import NewMessage, Offset
+from penstock.storage.contract import EngineOptions
+from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
+from penstock.storage.keyvalue.engine import KeyValueEngine
+from penstock.storage.keyvalue.keys import PAYLOAD_PREFIX, LogKeys
+from penstock.testing.bulk import messages_of, payloads_of
+from penstock.testing.clock import FakeClock
+
+TENANT = "t"
+EQUAL = [NewMessage(b"%02d" % n) for n in range(20)]
+UNEQUAL = [NewMessage(b"%02d" % n, {"n": "x" * n}) for n in range(20)]
+
+
+class Store:
+    """An engine, and the map below it."""
+
+    def __init__(self, adapter: MemoryAdapter, engine: KeyValueEngine) -> None:
+        self.adapter = adapter
+        self.engine = engine
+
+    def records(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        return list(self.adapter.scan(prefix, prefix + b"\xff" * 9))
+
+    async def read(self, start: int = 0, limit: int = 100) -> list[object]:
+        columns = await self.engine.read_log_columns(TENANT, Offset(start), limit)
+        return [messages_of(columns), await payloads_of(self.engine, TENANT, columns)]
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    adapter = MemoryAdapter()
+    engine = await KeyValueEngine.open(adapter, EngineOptions(clock=FakeClock()))
+    yield Store(adapter, engine)
+    await engine.close()
+
+
+@pytest.mark.parametrize("messages", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
+async def test_x1_no_bit_of_a_record_can_change_unnoticed(
+    store: Store, messages: list[NewMessage]
+) -> None:
+    await store.engine.publish(TENANT, "orders", messages)
+    ((key, value),) = store.records(LogKeys(TENANT).prefix(1))
+    sound = await store.read()
+    for place in range(2, len(value), 7):
+        for bit in (0, 7):
+            broken = value[:place] + bytes((value[place] ^ 1 << bit,)) + value[place + 1 :]
+            store.adapter.write({key: broken}, (), False)
+            with pytest.raises(StoreCorrupt):
+                await store.read()
+    for broken in (
+        value[:-1],
+        value[:1],
+        value + b"\x00",
+        b"\x13" + value[1:],
+        b"\x15" + value[1:],
+    ):
+        store.adapter.write({key: broken}, (), False)
+        with pytest.raises(StoreCorrupt):
+            await store.read()
+    store.adapter.write({key: value}, (), False)
+    assert await store.read() == sound
+
+
+async def test_x1_a_payload_that_changed_or_is_missing(store: Store) -> None:
+    await store.engine.publish(TENANT, "orders", EQUAL)
+    for key, value in store.records(PAYLOAD_PREFIX)[::5]:
+        for wrong, words in ((b"x" + value[1:], "checksum"), (None, "missing")):
+            store.adapter.write({key: wrong}, (), False)
+            with pytest.raises(StoreCorrupt, match=words):
+                await store.read()
+        store.adapter.write({key: value}, (), False)
+    assert len(await store.read()) == 2
+
+
+@pytest.mark.parametrize("messages", [EQUAL * 30, UNEQUAL * 30], ids=["equal", "unequal"])
+async def test_a_large_record_from_everywhere(store: Store, messages: list[NewMessage]) -> None:
+    await store.engine.publish(TENANT, "orders", messages)
+    assert len(store.records(LogKeys(TENANT).prefix(1))) == 1
+    page = await store.engine.read_log(TENANT, Offset(0), 1000, payloads=True)
+    for start in (0, 1, 299, 598, 599, 600, 700):
+        for limit in (1, 7, 300, 600):
+            wanted = [e for e in page.entries if e.message.offset >= start][:limit]
+            assert await store.read(start, limit) == [
+                [entry.message for entry in wanted],
+                [entry.payload for entry in wanted],
+            ]
+
+
+async def test_records_of_single_messages_are_read_together(store: Store) -> None:
+    for message in (*EQUAL, *UNEQUAL[:3]):
+        await store.engine.publish(TENANT, "orders", [message])
+    assert len(store.records(LogKeys(TENANT).prefix(1))) == 23
+    page = await store.engine.read_log(TENANT, Offset(0), 1000, payloads=True)
+    assert await store.read() == [
+        [entry.message for entry in page.entries],
+        [entry.payload for entry in page.entries],
+    ]
+
+
+async def test_uncommitted_entries_are_not_there_yet(store: Store) -> None:
+    await store.engine.publish(TENANT, "orders", EQUAL)
+    columns = await store.engine.read_log_columns(TENANT, Offset(0), 20)
+    assert (len(columns), columns.next_offset) == (20, 20)
+    columns = await store.engine.read_log_columns(TENANT, Offset(20), 20)
+    assert (len(columns), columns.next_offset) == (0, 20)
+    columns = await store.engine.read_log_columns("another", Offset(3), 20)
+    assert (len(columns), columns.next_offset) == (0, 3)
+
+
+def test_many_checksums_are_those_of_each() -> None:
+    pieces = [b"", b"a", b"bc" * 100]
+    assert checksums(pieces, [0, 1, 2]) == [checksum(p, n) for n, p in enumerate(pieces)]
+    assert checksums(map(memoryview, pieces), [0, 0, 0]) == [checksum(p) for p in pieces]
