@@ -44,7 +44,7 @@ def test_what_was_committed_is_there_for_others(tmp_path: Path) -> None:
     )
     lake = Manifest(LocalFiles(tmp_path)).refresh()
     assert lake == manifest.lake
-    assert (lake.number, lake.began, lake.through, lake.seen_at) == (4, 5, 12, 8)
+    assert (lake.number, lake.began, lake.through) == (4, 5, 12)
     assert list(lake.files) == ["messages/new.parquet"]
     assert lake.blocks == (Block(5, 9, 3, 7), Block(9, 12, 3, 8))
 
@@ -92,14 +92,6 @@ def test_blocks_that_are_read_together_become_one(tmp_path: Path) -> None:
     assert list(manifest.lake.gaps()) == [(30, 40)]
     with pytest.raises(LakeCorrupt):
         manifest.commit("history", "a", 12, start=0, end=25)
-
-
-def test_nothing_new_moves_nothing_but_the_time(tmp_path: Path) -> None:
-    manifest = begun(tmp_path)
-    archive(manifest, 3, 5, at=1)
-    archive(manifest, 5, 5, at=2)
-    assert (manifest.lake.through, manifest.lake.seen_at) == (5, 2)
-    assert len(manifest.lake.blocks) == 1
 
 
 @pytest.mark.parametrize("start, end", [(3, 9), (9, 7)])

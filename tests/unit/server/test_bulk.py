@@ -23,7 +23,7 @@ async def stream(door: Door, target: str) -> list[tuple[pa.RecordBatch, dict[str
     answer = await door.call("GET", target)
     assert answer.status == 200, answer.body
     assert answer.headers["content-type"] == ARROW_STREAM
-    found: list[tuple[pa.RecordBatch, dict[bytes, bytes]]] = []
+    found: list[tuple[pa.RecordBatch, dict[str, str]]] = []
     with pa.ipc.open_stream(answer.body) as reader:
         while True:
             try:

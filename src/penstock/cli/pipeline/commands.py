@@ -34,6 +34,11 @@ def route(queues: tuple[str, ...], **options: Any) -> None:
 @click.option("--no-compaction", is_flag=True, help="Leave small files as they are.")
 @click.option("--skip-missing", is_flag=True, help="Go on where retention was quicker.")
 @click.option(
+    "--tell/--no-tell",
+    default=True,
+    help="Tell the broker at once what may go, or leave that to the job retention.",
+)
+@click.option(
     "--table-format",
     type=click.Choice(["parquet", "delta"]),
     default="parquet",
@@ -42,7 +47,12 @@ def route(queues: tuple[str, ...], **options: Any) -> None:
 )
 @job_options
 def archive(
-    no_history: bool, no_compaction: bool, skip_missing: bool, table_format: str, **options: Any
+    no_history: bool,
+    no_compaction: bool,
+    skip_missing: bool,
+    tell: bool,
+    table_format: str,
+    **options: Any,
 ) -> None:
     """Bring the log and the histories of its messages into the lake.
 
@@ -63,6 +73,7 @@ def archive(
             compaction=not no_compaction,
             skip_missing=skip_missing,
             table_format=table_format,
+            tell=tell,
         ),
         **options,
     )

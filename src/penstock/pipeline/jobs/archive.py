@@ -20,13 +20,11 @@ def archive(
     skip_missing: bool = False,
     table_format: str = "parquet",
     tell: bool = True,
-    log_retention_ms: int | None = None,
 ) -> Summary:
     """Archive what there is; continuously, again and again until it is asked to end.
 
     With ``tell=False`` the broker is not told what may go: the job ``retention`` does that,
-    after it has read the lake once more. ``log_retention_ms`` is the server's, where that is
-    not the usual.
+    after it has read the lake once more.
     """
     archiving = Archiving(
         context,
@@ -35,7 +33,6 @@ def archive(
         skip_missing=skip_missing,
         table_format=table_format,
         tell=tell,
-        log_retention_ms=log_retention_ms,
     )
     archiving.begin()
     while True:
@@ -57,7 +54,6 @@ class Archiving:
         skip_missing: bool = False,
         table_format: str = "parquet",
         tell: bool = True,
-        log_retention_ms: int | None = None,
     ) -> None:
         if table_format not in ("parquet", "delta"):
             raise BadInput("table_format is parquet or delta.", field="table_format")
@@ -65,7 +61,6 @@ class Archiving:
             context,
             skip_missing=skip_missing,
             tell=tell,
-            log_retention_ms=log_retention_ms,
         )
         if table_format == "delta":
             from penstock.pipeline.lake.delta import sync  # noqa: PLC0415  (an extra)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from penstock.errors import Conflict, LakeCorrupt, OffsetsGone
-from penstock.model.limits import Limits
 from penstock.pipeline.context import Context
 from penstock.pipeline.lake.checks import Digest, corrupt, digest_of, lost
 from penstock.pipeline.lake.commits import Change, File
@@ -42,8 +41,6 @@ STEP_ENTRIES: Final = 500_000
 STEP_BYTES: Final = 2 * 1024 * 1024 * 1024
 #: Bytes of payload that one file holds, about; what it takes on disk is less.
 FILE_BYTES: Final = 128 * 1024 * 1024
-#: How often it is written down that there was nothing new.
-_SEEN_EVERY_MS: Final = 600_000
 
 
 class Archived(Struct, frozen=True):
@@ -75,13 +72,10 @@ class Archiver:
         *,
         skip_missing: bool = False,
         tell: bool = True,
-        log_retention_ms: int | None = None,
     ) -> None:
         self.context = context
         self._skip_missing = skip_missing
         self._tells = tell
-        usual = Limits().log_retention_ms
-        self._log_retention_ms = usual if log_retention_ms is None else log_retention_ms
         self.on_commit: Callable[[Archiver], None] = lambda _: None
         """Told of every commit, and once a run has begun; what is replaced is still there then."""
         self.files = open_files(context.lake, lambda: context.spark)
@@ -164,9 +158,6 @@ class Archiver:
                 self.context.reach("archived", last - start, end - start)
                 if self.context.stopping.is_set():
                     break
-        elif self.context.clock.now() - self.manifest.lake.seen_at >= _SEEN_EVERY_MS:
-            through = self.manifest.lake.through
-            self.commit("archive", None, through, through)
         self._tell()
         return done
 
@@ -176,14 +167,12 @@ class Archiver:
         # In this order: what is published between the two is above the end.
         end = int(ask(lambda q: q.log_end()))
         first = int(ask(lambda q: q.log_start()))
-        away_ms = self.context.clock.now() - lake.seen_at
-        # Offsets may leave numbers out. Something has gone only if it had the time to.
-        may_miss = first > lake.through and away_ms >= self._log_retention_ms
-        if lake.began is not None and may_miss and not self._skip_missing:
+        trimmed = int(ask(lambda q: q.log_trimmed()))
+        if lake.began is not None and trimmed > lake.through and not self._skip_missing:
             raise OffsetsGone(
-                f"The log begins at {first}, the lake ends at {lake.through}, and nobody has "
-                "archived for longer than the log is kept: what was between them may have been "
-                "removed. Serve with --archive to keep it, and give --skip-missing to go on.",
+                f"The lake ends at {lake.through}, and retention has removed entries of the log up "
+                f"to {trimmed - 1}: some were not archived. Serve with --archive to keep them "
+                "until they are, and give --skip-missing to go on without.",
                 field="lake",
             )
         return max(first, lake.through), end

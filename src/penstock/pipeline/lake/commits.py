@@ -81,8 +81,6 @@ class Lake(Struct, frozen=True, omit_defaults=True):
     """The commit with which the run began whose commits are taken now."""
     through: int = 0
     """Every entry of the log below it, from ``began`` on, is in ``messages``."""
-    seen_at: int = 0
-    """When that was all there was, or a step on the way to it."""
     began: int | None = None
     """The offset that the archive begins with."""
     blocks: tuple[Block, ...] = ()
@@ -131,16 +129,13 @@ def _range(commit: Commit) -> tuple[int, int]:
 
 def _archived(lake: Lake, commit: Commit) -> Lake:
     start, end = _range(commit)
-    if start < lake.through or end < start:
+    if start < lake.through or end <= start:
         raise LakeCorrupt(f"Commit {commit.number} archives {start} to {end} again.")
-    # A range of nothing only says that there was nothing new.
-    block = (Block(start, end, commit.entries, commit.at),) if start < end else ()
     return replace(
         lake,
         through=end,
         began=start if lake.began is None else lake.began,
-        seen_at=commit.at,
-        blocks=(*lake.blocks, *block),
+        blocks=(*lake.blocks, Block(start, end, commit.entries, commit.at)),
     )
 
 
