@@ -11,16 +11,18 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 # The interpreter that .venv is made with, if not the first suitable one on the PATH.
 PYTHON3 ?=
+# What Spark runs on.
+JAVA := openjdk-17-jre-headless:java
 # What the tests need from the system, as PACKAGE or PACKAGE:BINARY (Debian's names).
 SYSTEM_PACKAGES := python3-venv curl wrk redis-server postgresql:postgres mariadb-server:mariadbd \
-    openjdk-17-jre-headless:java
+    $(JAVA)
 # Parallel test processes.
 WORKERS ?= 2
 # More options for pytest: make test PYTEST='-k claim -x'
 PYTEST ?=
 CODE := $(wildcard src tests bench examples)
 
-.PHONY: help run demo test check bench format clean system
+.PHONY: help run demo test check bench format clean system java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,7 +30,7 @@ help: ## List the targets
 run: $(INSTALLED) ## Serve on an embedded store in ./data, and say what to do next
 	$(VENV)/bin/penstock serve --store rocksdb:data/penstock
 
-demo: $(INSTALLED) ## 50,000 messages, five queues, failing workers, a replay, verify
+demo: java $(INSTALLED) ## 50,000 messages, five queues, failing workers, a replay, verify, Spark over it all
 	$(PYTHON) examples/demo.py
 
 test: system check ## Check, then run the whole test suite
@@ -40,7 +42,7 @@ check: $(INSTALLED) ## Lint, format, types, who imports whom
 	$(VENV)/bin/mypy $(CODE)
 	$(VENV)/bin/lint-imports --no-logo
 
-bench: system $(INSTALLED) ## Measure engine, server and client against disk, bare ASGI and Redis
+bench: system $(INSTALLED) ## Measure engine, server, client and pipeline against disk, bare ASGI, Redis, bare Spark
 	$(PYTHON) -m bench
 
 format: $(INSTALLED) ## Format the code and sort its imports
@@ -53,6 +55,9 @@ clean: ## Remove the environment, builds and caches
 
 system: # Install missing system packages
 	@PYTHON=$(PYTHON3) scripts/system-packages $(SYSTEM_PACKAGES)
+
+java: # Install Java, if there is none
+	@PYTHON=$(PYTHON3) scripts/system-packages $(JAVA)
 
 $(INSTALLED): pyproject.toml scripts/virtualenv
 	PYTHON=$(PYTHON3) scripts/virtualenv

@@ -11,6 +11,9 @@ from bench.measuring import Figure
 from bench.routing import routing
 from bench.throughput import publish_by_many, publish_in_batches, whole_cycle
 
+PARTS = ("engine", "service", "sql", "pipeline")
+#: A round of the pipeline is minutes.
+_MOST_PIPELINE_ROUNDS = 3
 #: Messages a second of measuring that go the whole way between processes.
 _WHOLE_WAY_RATE = 20_000
 
@@ -58,6 +61,23 @@ async def run_sql(seconds: float, rounds: int, deep: int) -> list[Figure]:
     return figures
 
 
+def run_pipeline(seconds: float, rounds: int, messages: int) -> list[Figure]:
+    """The figures of the data pipeline, on servers and Spark sessions of their own."""
+    # Not before: see above, and Spark takes a while to load.
+    from bench.pipeline_lake import archiving  # noqa: PLC0415
+    from bench.pipeline_sink import publishing  # noqa: PLC0415
+    from bench.pipeline_source import reading  # noqa: PLC0415
+    from bench.pipeline_stream import consuming  # noqa: PLC0415
+    from bench.routing_many import routing_many  # noqa: PLC0415
+
+    figures = [_show(figure) for figure in reading(messages, rounds)]
+    figures += [_show(figure) for figure in routing_many(rounds, messages)]
+    figures.append(_show(publishing(messages, rounds)))
+    figures += [_show(figure) for figure in archiving(messages, rounds)]
+    figures.append(_show(consuming(seconds * 10)))
+    return figures
+
+
 async def run_engine(seconds: float, rounds: int, deep: int) -> list[Figure]:
     """The figures of the engine in this process."""
     figures = [
@@ -86,8 +106,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--seconds", type=float, default=2.0, help="a measurement")
     parser.add_argument("--rounds", type=int, default=5, help="the median of so many")
-    parser.add_argument("--deep", type=int, default=DEEP, help="messages waiting")
-    parser.add_argument("--only", choices=("engine", "service", "sql"), help="a part of it")
+    parser.add_argument("--deep", type=int, default=DEEP, help="messages waiting, or in the log")
+    parser.add_argument("--only", choices=PARTS, help="a part of it")
     arguments = parser.parse_args()
     try:
         import uvloop  # noqa: PLC0415
@@ -102,6 +122,9 @@ def main() -> int:
         figures += runner(run_service(arguments.seconds, arguments.rounds))
     if arguments.only in (None, "sql"):
         figures += runner(run_sql(arguments.seconds, arguments.rounds, arguments.deep))
+    if arguments.only in (None, "pipeline"):
+        rounds = min(arguments.rounds, _MOST_PIPELINE_ROUNDS)
+        figures += run_pipeline(arguments.seconds, rounds, arguments.deep)
     return 0 if all(figure.holds for figure in figures) else 1
 
 

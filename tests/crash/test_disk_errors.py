@@ -60,6 +60,7 @@ VERBS: dict[str, Callable[[Engine], Awaitable[object]]] = {
     "next_due": lambda e: e.next_due(TENANT, QUEUE),
     "read_log": lambda e: e.read_log(TENANT, Offset(0), 1),
     "log_end": lambda e: e.log_end(TENANT),
+    "log_trimmed": lambda e: e.log_trimmed(TENANT),
     "message": lambda e: e.message(TENANT, MessageId(0)),
     "result": lambda e: e.result(TENANT, QUEUE, MessageId(0)),
     "history": lambda e: e.history(TENANT, MessageId(0)),

@@ -21,7 +21,6 @@ from penstock.cli import printing
 from penstock.cli.options import choices, target_options
 from penstock.cli.progress import Meter, meter
 from penstock.cli.target import settings
-from penstock.client.options import random_prefix
 from penstock.errors import BadInput
 
 if TYPE_CHECKING:
@@ -85,6 +84,7 @@ def run(
         raise BadInput("Jobs talk to a server: give --url.", field="store")
     found = settings().settings
     # Needs pyspark and pyarrow no sooner than a job is run.
+    from penstock.client.options import random_prefix  # noqa: PLC0415
     from penstock.pipeline.context import Context, JobOptions  # noqa: PLC0415
     from penstock.pipeline.jobs.job import run_job  # noqa: PLC0415
     from penstock.pipeline.remote import Server  # noqa: PLC0415

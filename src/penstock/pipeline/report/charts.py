@@ -25,6 +25,8 @@ _BOTTOM: Final = 26
 _TICKS: Final = 4
 _BAR: Final = 22
 _LABELS: Final = 190
+#: About the width of a letter.
+_LETTER: Final = 6.4
 _DAY_S: Final = 86_400
 
 
@@ -76,7 +78,8 @@ def bar_chart(
     shown = shown or shown_number
     height = len(bars) * (_BAR + 8) + 8
     longest = max((sum(bar.parts) for bar in bars), default=0) or 1
-    room = _WIDTH - _LABELS - 120
+    texts = [bar.text or shown(sum(bar.parts)) for bar in bars]
+    room = _WIDTH - _LABELS - max((len(text) for text in texts), default=0) * _LETTER - 12
     drawn = [_open(height, label)]
     for row, bar in enumerate(bars):
         y = 8 + row * (_BAR + 8)
@@ -93,8 +96,9 @@ def bar_chart(
                     f'fill="{colour}"><title>{escape(f"{name}: {shown(part)}")}</title></rect>'
                 )
             x += width
-        text = bar.text or shown(sum(bar.parts))
-        drawn.append(f'<text x="{x + 6:.1f}" y="{y + 15}" class="value">{escape(text)}</text>')
+        drawn.append(
+            f'<text x="{x + 6:.1f}" y="{y + 15}" class="value">{escape(texts[row])}</text>'
+        )
     drawn.append("</svg>")
     return "".join(drawn) + (_legend(names) if len(names) > 1 else "")
 

@@ -49,9 +49,8 @@ _MAX_PASSED: Final = 64
 
 _PAIR = struct.Struct(">QQ")
 _META = struct.Struct(">Qq")
-_TENANT = struct.Struct("<QqQ")
-#: A store that has removed nothing since it was written by an older Penstock.
-_OLD_TENANT = struct.Struct("<Qq")
+_TENANT = struct.Struct("<Qq")
+_TRIMMED_TENANT = struct.Struct("<QqQ")
 _U64 = struct.Struct("<Q")
 
 
@@ -123,10 +122,10 @@ class Log:
         for key, state in self._stage.prefix(TENANT_PREFIX):
             tenant = self.tenant(key[len(TENANT_PREFIX) :].decode())
             value = unseal(state, "tenant")
-            if len(value) == _OLD_TENANT.size:
-                tenant.end, tenant.archived = _OLD_TENANT.unpack(value)
+            if len(value) == _TENANT.size:
+                tenant.end, tenant.archived = _TENANT.unpack(value)
             else:
-                tenant.end, tenant.archived, tenant.trimmed = _TENANT.unpack(value)
+                tenant.end, tenant.archived, tenant.trimmed = _TRIMMED_TENANT.unpack(value)
             tenant.committed_end = tenant.end
 
     def tenant(self, name: str) -> TenantLog:
@@ -197,7 +196,10 @@ class Log:
             self._write_tenant(tenant)
 
     def _write_tenant(self, tenant: TenantLog) -> None:
-        value = _TENANT.pack(tenant.end, tenant.archived, tenant.trimmed)
+        if tenant.trimmed:
+            value = _TRIMMED_TENANT.pack(tenant.end, tenant.archived, tenant.trimmed)
+        else:
+            value = _TENANT.pack(tenant.end, tenant.archived)
         self._stage.put(tenant_key(tenant.name), seal(value))
 
     def _flush_all(self) -> None:

@@ -38,6 +38,7 @@ _COMMON: Final[dict[str, Any]] = {
     "consumer": "c1",
     "consumers": ["c1"],
     "dead": False,
+    "entries": _SOME,
     "deadline": NOW,
     "first": SEGMENTS // 2,
     "floors": [0] * 10,

@@ -57,7 +57,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 async def pair(
-    dialect: str, clock: FakeClock, tmp_path: Path
+    dialect: str, clock: FakeClock, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[tuple[Store, Store]]:
     """Two servers on one store."""
     options = EngineOptions(clock=clock, auto_create=False, limits=Limits(log_retention_ms=LOG_MS))
@@ -66,7 +66,9 @@ async def pair(
     for one in stores:
         await one.open()
     yield stores
-    await stores[0].verify()
+    # A log that is damaged on purpose cannot be read in bulk either.
+    if "damaged" not in request.node.name:
+        await stores[0].verify()
     for one in stores:
         await one.engine.close()
 
