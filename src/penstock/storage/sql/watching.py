@@ -28,7 +28,7 @@ __all__ = ["Watch"]
 #: Seconds that a queue is watched after somebody asked for it in vain: longer than any wait.
 _INTEREST_S: Final = MAX_WAIT_MS / 1000 + 5
 #: Seconds in which what is to be told gathers, after something was.
-_GATHER_S: Final = 0.005
+_GATHER_S: Final = 0.01
 #: Seconds between two polls, where the database tells by itself.
 _NET_S: Final = 1.0
 #: Seconds between two polls where it does not: after a change, by which factor it grows while
@@ -92,7 +92,7 @@ class Watch:
                 queues, self._news = sorted(self._news), set()
                 try:
                     await self._database.tell(queues)
-                except Exception as error:  # noqa: BLE001  (whatever it is, they poll)  # noqa: BLE001  (told, and tried again)
+                except Exception as error:  # noqa: BLE001  (whatever it is, they poll)
                     _log.warning("other servers could not be told: %s", error)
                 if not self._closed:
                     await asyncio.sleep(_GATHER_S)
@@ -149,7 +149,7 @@ class Watch:
             asked = loop.time()
             try:
                 changed = await self._look(asked)
-            except Exception as error:  # noqa: BLE001  (whatever it is, it is tried again)  # noqa: BLE001  (told, and tried again)
+            except Exception as error:  # noqa: BLE001  (whatever it is, it is tried again)
                 if not failing:
                     _log.warning("queues cannot be watched: %s", error)
                 failing, pause = True, _FAILED_S
