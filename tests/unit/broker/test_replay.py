@@ -130,6 +130,23 @@ async def test_a_replay_id_of_512_bytes_moves_once(q: Broker, replay_id: str) ->
     assert (again.count, again.skipped) == (0, 2)
 
 
+@pytest.mark.parametrize("ids", [5, "1", {1}, [1.0], [True], ["1"]])
+async def test_e1_ids_that_are_none(q: Broker, refuses: Refuses, ids: Any) -> None:
+    await refuses(q.replay("stock", ids=ids), BadInput, "ids")
+
+
+async def test_e1_more_ids_than_one_call_takes(q: Broker, refuses: Refuses) -> None:
+    await refuses(q.replay("stock", ids=[0] * 100_001), TooLarge, "ids", 100_000)
+
+
+async def test_messages_that_are_named_and_what_a_filter_takes_of_them(q: Broker) -> None:
+    ids = await failed(q, 6)
+    assert (await q.replay("orders", ids=[], dry_run=True)).count == 0
+    assert (await q.replay("orders", ids=[*ids[:4], 10**9], dry_run=True)).count == 4
+    assert (await q.replay("orders", ids=ids[:4], where="n >= 2")).count == 2
+    assert [delivery.message.id for delivery in await q.claim("orders", limit=6)] == ids[2:4]
+
+
 @pytest.mark.parametrize("source", [None, 5, [], "", "FAILED", "expired", State.AVAILABLE])
 async def test_e1_a_source_that_is_none(q: Broker, refuses: Refuses, source: Any) -> None:
     await refuses(q.replay("stock", source), BadInput, "source")

@@ -160,6 +160,7 @@ async def looking_and_bulk(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.preview("n >= 3")
     yield await q.preview("n >= 3\n  AND topic = 'ü+&=%'", start=1)
     yield await q.replay("jobs", dry_run=True)
+    yield await q.replay("jobs", dry_run=True, ids=[0, 1])
     yield await q.replay("jobs", "failed", where="n = 0", replay_id="r", limit=10)
     yield await q.replay("jobs", "failed", where="n = 0", replay_id="r", rate=5)
     yield await q.purge("jobs", "failed", where="n = 1")
@@ -306,6 +307,7 @@ async def refusals(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
         bad.replay("jobs", "everything"),
         bad.replay("jobs", where="nonsense("),
         bad.replay("jobs", rate=0),
+        bad.replay("jobs", ids=["one"]),
         bad.replay("jobs", replay_id=""),
         bad.purge("jobs", "sideways"),
         bad.purge("jobs", "in_flight"),

@@ -32,6 +32,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: Seconds between two lines of progress where there is no terminal.
 _LINE_EVERY_S: Final = 5.0
+#: How long a server that does not answer is asked before a job is begun.
+_SOON_MS: Final = 2_000
 #: Of the id of a run: it is part of the names of files.
 _RUN_DIGITS: Final = 12
 _OPTIONS: Final = (
@@ -84,7 +86,7 @@ def run(
         raise BadInput("Jobs talk to a server: give --url.", field="store")
     found = settings().settings
     # Needs pyspark and pyarrow no sooner than a job is run.
-    from penstock.client.options import random_prefix  # noqa: PLC0415
+    from penstock.client.options import ClientOptions, random_prefix  # noqa: PLC0415
     from penstock.pipeline.context import Context, JobOptions  # noqa: PLC0415
     from penstock.pipeline.jobs.job import run_job  # noqa: PLC0415
     from penstock.pipeline.remote import Server  # noqa: PLC0415
@@ -99,6 +101,9 @@ def run(
         continuous=not once,
         interval_s=interval,
     )
+    # A server that is not there is told of soon; once there was one, a restart is sat out.
+    with options.server.open(ClientOptions(retry_ms=_SOON_MS)) as remote:
+        remote.ask(lambda q: q.log_end())
     stopping = threading.Event()
     with _watching(name) as watcher, _asked_to_end(stopping):
         context = Context(
