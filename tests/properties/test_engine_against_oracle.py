@@ -17,9 +17,11 @@ SHRINKING_S = 600
 #: After every step the store is looked at from all sides, with some two hundred statements where
 #: it is a database: fewer and shorter programs, also in a minute or so.
 SQL = settings(CI, max_examples=20, stateful_step_count=40)
+#: In a suite that has to end soon; the oracle's own tests and longer runs do the rest.
+LOCAL = settings(CI, max_examples=100)
 
 
-def case_for(store: str | Opener, programs: settings = CI) -> type[unittest.TestCase]:
+def case_for(store: str | Opener, programs: settings = LOCAL) -> type[unittest.TestCase]:
     case = machine_for(store).TestCase
     # The same programs every time where a change is judged, other ones wherever it is made.
     case.settings = settings(programs, derandomize="CI" in os.environ)
