@@ -80,7 +80,7 @@ def _measure(
         Figure(
             f"{messages:,} messages of 1 KiB archived and verified, against reading alone",
             middle(archived) / middle(read),
-            0.2,
+            0.15,
             per_second(middle(archived)),
             per_second(middle(read)),
         ),
