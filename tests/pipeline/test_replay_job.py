@@ -82,6 +82,22 @@ def test_messages_of_the_lake_are_published_again_once(
     assert {type(d.message.headers["n"]) for d in found} == {int}
 
 
+def test_a_replay_goes_on_though_the_lake_has_changed(
+    server: Hosted, spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    options = {"source": "lake", "where": "topic = 'orders'", "replay_id": "r"}
+    server.publish("orders", *[b"%d" % n for n in range(10)])
+    run(server, spark, archive, lake=lake, history=False)
+    assert run(server, spark, replay, lake=lake, **options)["replayed"] == 10
+    # What was replayed is archived too, beside something new, in other files than before.
+    server.publish("orders", b"new")
+    run(server, spark, archive, lake=lake, run="run-2", history=False)
+    assert run(server, spark, replay, lake=lake, run="run-3", **options)["replayed"] == 11
+    found = sorted(d.payload for d in server.claim("orders", 100))
+    assert found == sorted([b"%d" % n for n in range(10)] * 2 + [b"new"] * 2)
+
+
 @pytest.mark.parametrize(
     "options, error",
     [

@@ -30,6 +30,8 @@ __all__ = ["SOURCES", "replay"]
 SOURCES: Final = ("failed", "done", "log", "lake")
 #: The header of a message that was published again: the replay's id.
 HEADER: Final = "penstock-replay"
+#: Partitions of what is published from the lake, whatever the machine.
+_PARTITIONS: Final = 8
 #: Messages that one call to the broker names.
 _AT_ONCE: Final = 50_000
 
@@ -99,6 +101,8 @@ def _from_lake(
 ) -> Summary:
     files = open_files(context.lake, lambda: context.spark)
     rows = read_lake(context.spark, files, MESSAGES)
+    # What this very replay has published may be in the lake by now.
+    rows = rows.where(~F.col("headers")[HEADER].s.eqNullSafe(run))
     if where is not None:
         rows = rows.where(matches(parse(where)))
     if topic is not None:
@@ -122,7 +126,9 @@ def _publish(context: Context, rows: DataFrame, run: str) -> None:
         ),
     )
     kept = F.map_filter(F.coalesce("headers", F.create_map()), lambda name, _: name != HEADER)
-    columns = rows.select(
+    # Cut by the offsets alone: between a run and its repetition files are put together and added,
+    # and the sink knows what it has published by the partition that it was in.
+    columns = rows.repartition(_PARTITIONS, "offset").select(
         "topic",
         "value",
         F.map_concat(kept, mark).alias("headers"),
