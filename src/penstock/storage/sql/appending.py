@@ -23,29 +23,32 @@ from penstock.storage.sql.segments import (
 )
 from penstock.storage.sql.work import Work
 
-__all__ = ["Appending"]
+__all__ = ["Appending", "Part", "parts_of"]
 
 _Item: TypeAlias = Block | Entry
 
 
-class _Part:
+class Part:
     """What goes into one segment."""
 
-    __slots__ = ("heads", "items", "payloads", "size")
+    __slots__ = ("_joined", "heads", "items", "payloads", "size")
 
     def __init__(self) -> None:
         self.items: list[_Item] = []
         self.heads: list[Head] = []
         self.payloads: list[bytes] = []
         self.size = 0
+        self._joined = b""
 
     def takes(self, entries: int, size: int) -> bool:
+        """Whether so many more fit."""
         return not self.items or (
             self.size + size <= MAX_SEGMENT_BYTES
             and len(self.heads) + entries <= MAX_SEGMENT_ENTRIES
         )
 
     def add(self, item: _Item, heads: Sequence[Head], payloads: Sequence[bytes], size: int) -> None:
+        """Put an item at the end."""
         item.index = len(self.heads)
         self.items.append(item)
         self.heads += heads
@@ -53,8 +56,18 @@ class _Part:
         self.size += size
 
     def place(self, number: int) -> None:
+        """Tell the items which segment they are in."""
         for item in self.items:
             item.number = number
+
+    def row(self, tenant: int, now: int) -> NewSegment:
+        """The segment as it is written."""
+        self._joined = b"".join(self.payloads)
+        return tenant, now, len(self.heads), Segment.encode(self.heads), self._joined
+
+    def segment(self, number: int, tenant: int, now: int) -> Segment:
+        """The segment that was written, as it is remembered."""
+        return Segment(number, tenant, now, self.heads, self._joined)
 
 
 class Appending:
@@ -75,8 +88,8 @@ class Appending:
         if not items:
             return
         work = self._work
-        parts = _parts(items)
-        rows = [self._row(part) for part in parts]
+        parts = parts_of(items)
+        rows = [part.row(work.tenant.number, work.now) for part in parts]
         if numbers_first:
             numbers = await work.append_now(rows)
             _place(parts, numbers)
@@ -88,18 +101,9 @@ class Appending:
             numbers = work.numbers
             _place(parts, numbers)
         work.appended += [
-            Segment(number, work.tenant.number, work.now, part.heads, row[4])
-            for number, part, row in zip(numbers, parts, rows, strict=True)
+            part.segment(number, work.tenant.number, work.now)
+            for number, part in zip(numbers, parts, strict=True)
         ]
-
-    def _row(self, part: _Part) -> NewSegment:
-        return (
-            self._work.tenant.number,
-            self._work.now,
-            len(part.heads),
-            Segment.encode(part.heads),
-            b"".join(part.payloads),
-        )
 
     def _route(self, items: Sequence[_Item]) -> None:
         """Give every new message to its queues; those that are alike are one run."""
@@ -144,8 +148,9 @@ class Appending:
             self._work.add(queue.number, phase, 9 - head.priority, number, members, life)
 
 
-def _parts(items: Sequence[_Item]) -> list[_Part]:
-    part = _Part()
+def parts_of(items: Sequence[_Item]) -> list[Part]:
+    """Fill segments with the items, in order."""
+    part = Part()
     parts = [part]
     for item in items:
         heads: Sequence[Head]
@@ -156,12 +161,12 @@ def _parts(items: Sequence[_Item]) -> list[_Part]:
             assert type(item) is Entry
             heads, payloads, size = (item.head,), (item.payload,), item.head.size
         if not part.takes(len(heads), size):
-            part = _Part()
+            part = Part()
             parts.append(part)
         part.add(item, heads, payloads, size)
     return parts
 
 
-def _place(parts: Sequence[_Part], numbers: Sequence[int]) -> None:
+def _place(parts: Sequence[Part], numbers: Sequence[int]) -> None:
     for number, part in zip(numbers, parts, strict=True):
         part.place(number)

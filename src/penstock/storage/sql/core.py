@@ -160,11 +160,22 @@ class Core:
         self.check_open()
         known = await self.catalog.tenant(tenant)
         began = time.perf_counter()
+
+        async def write(session: Session) -> tuple[Work, T]:
+            work = Work(session, known, self.clock.now(), at_once=True)
+            result = await act(work)
+            await work.write()
+            return work, result
+
+        work, result = await self.once(write)
+        await self._committed(work, time.perf_counter() - began)
+        return result
+
+    async def once(self, write: Callable[[Session], Awaitable[T]]) -> T:
+        """Run ``write``, which makes one change; ``NotAtOnce`` if that cannot be."""
         try:
             async with self.database.at_once() as session:
-                work = Work(session, known, self.clock.now(), at_once=True)
-                result = await act(work)
-                await work.write()
+                return await write(session)
         except Moved:
             self._count("conflict")
             raise
@@ -174,8 +185,6 @@ class Core:
             raise NotAtOnce from error
         except (Again, Stale, PenstockError) as error:
             raise NotAtOnce from error
-        await self._committed(work, time.perf_counter() - began)
-        return result
 
     async def read(self, tenant: str, look: Callable[[Session, Tenant], Awaitable[T]]) -> T:
         """Run ``look``, which changes nothing, with the tenant as it is now."""
@@ -252,6 +261,14 @@ class Core:
         """A transaction is made again."""
         self.repeated[reason] += 1
         self.listener.repeated(reason)
+
+    def brought(self, tenant: Tenant, queues: set[int], records: int, seconds: float) -> None:
+        """A commit has brought these queues something, and has done nothing else."""
+        self.commits += 1
+        self.listener.committed(records, seconds)
+        for queue in sorted(queues):
+            self.tell(tenant, queue, dead=False)
+        self.spread(queues)
 
     async def _committed(self, work: Work, seconds: float) -> None:
         """Remember what holds now, and tell whoever has to know."""

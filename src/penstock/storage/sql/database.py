@@ -21,6 +21,7 @@ __all__ = [
     "Again",
     "Count",
     "Database",
+    "FreshRun",
     "Lost",
     "Moved",
     "NewSegment",
@@ -37,6 +38,21 @@ Row: TypeAlias = Sequence[Any]
 Count: TypeAlias = tuple[int, int, int]
 #: Tenant, published at, how many entries, their heads, their payloads.
 NewSegment: TypeAlias = tuple[int, int, int, bytes, bytes]
+
+
+class FreshRun(NamedTuple):
+    """A run of a segment that is appended with it."""
+
+    queue: int
+    segment: int
+    """Its position among those that are appended, from 1."""
+    rank: int
+    first: int
+    """Of its members."""
+    size: int
+    partition_key: bytes | None
+    members: bytes
+    life: bytes
 
 
 class Again(Exception):
@@ -138,6 +154,22 @@ class Session(ABC):
         Gives the version of the tenant's catalog as of now, and the numbers of the segments.
         """
 
+    async def publish(
+        self,
+        tenant: int,
+        version: int,
+        segments: Sequence[NewSegment],
+        runs: Sequence[FreshRun],
+    ) -> list[int]:
+        """Append segments and put runs of them, in a transaction that does nothing else.
+
+        It is a publish, as after ``publishing``. Checks that the catalog has this version
+        (``Stale``), counts the deliveries, and gives the numbers of the segments. Raises
+        ``NotAtOnce`` where the database has no such thing.
+        """
+        del tenant, version, segments, runs
+        raise NotAtOnce
+
     @abstractmethod
     async def notify(self, queues: Sequence[int]) -> None:
         """Have every server told of these queues when the transaction commits.
@@ -208,6 +240,11 @@ class Database(ABC):
     @property
     def hears(self) -> bool:
         """Whether what others tell is heard at the moment. If it is not, polls are frequent."""
+        return False
+
+    @property
+    def has_company(self) -> bool:
+        """Whether there may be somebody to ``tell``."""
         return False
 
     @abstractmethod

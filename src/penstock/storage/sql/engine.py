@@ -72,9 +72,9 @@ _Place: TypeAlias = tuple[str, str]
 #: Messages and KiB of payload that one transaction publishes at most, if more than one call
 #: brings them.
 _MAX_PUBLISH: Final = 4_000
-#: Publishing transactions of a tenant under way at a time: while the database works on one, the
-#: next is made.
-_ABREAST: Final = 2
+#: So much of it has to wait to be published beside what is under way: while the database works on
+#: one transaction, the next is made. Less is better off with what comes meanwhile.
+_PUBLISH_BESIDE: Final = 600
 #: Deliveries that one transaction hands out or settles at most, if for more than one call.
 _MAX_CLAIM: Final = 2_000
 
@@ -91,7 +91,7 @@ class SqlEngine(Engine):
         self._watch = Watch(core)
         core.spread = self._watch.spread
         self._publishes: Lanes[str, Publish, PublishReply] = Lanes(
-            self._publish, _MAX_PUBLISH, _ABREAST
+            self._publish, _MAX_PUBLISH, _PUBLISH_BESIDE
         )
         self._claims: Lanes[_Place, Claim, list[Delivery]] = Lanes(self._claim, _MAX_CLAIM)
         self._settles: Lanes[_Place, Settle, SettleReply] = Lanes(self._settle, _MAX_CLAIM)

@@ -1,7 +1,8 @@
 """Lanes: calls of one kind that come while others are under way share the next transaction.
 
-A lane has one transaction under way at a time, or a few; whoever comes meanwhile is in the next
-one. Under load a commit carries what many calls brought, and a lone call waits for nobody.
+A lane has one transaction under way at a time; whoever comes meanwhile is in the next one. Under
+load a commit carries what many calls brought, and a lone call waits for nobody. Where so much waits
+that making a transaction of it takes a while, that is done beside the one that is under way.
 """
 
 from __future__ import annotations
@@ -48,35 +49,53 @@ class Call(Generic[T, R]):
 
 
 class Lane(Generic[T, R]):
-    """One lane. ``perform`` answers or refuses every call that it is given."""
+    """One lane. ``perform`` answers or refuses every call that it is given.
+
+    A transaction carries ``most`` at the most, if more than one call brings it. A second one goes
+    beside the first if it has to carry ``beside`` at least; None: it never does.
+    """
 
     def __init__(
         self,
         perform: Callable[[Sequence[Call[T, R]]], Awaitable[None]],
         most: int,
-        abreast: int = 1,
+        beside: int | None = None,
     ) -> None:
         self._perform = perform
         self._most = most
-        self._abreast = abreast
+        self._beside = beside
         self._waiting: list[Call[T, R]] = []
-        self._busy = 0
+        self._weight = 0
+        """Of what waits."""
+        self._under_way = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def call(self, asked: T, weight: int = 1) -> R:
         """Make the call in one of the next transactions."""
         call: Call[T, R] = Call(asked, weight)
         self._waiting.append(call)
-        if len(self._tasks) < self._abreast:
+        self._weight += weight
+        self._begin()
+        return await call.answered()
+
+    def _begin(self) -> None:
+        """Begin another transaction, if one is due."""
+        if self._waiting and self._goes_beside(len(self._tasks)):
             task = asyncio.get_running_loop().create_task(self._run())
             self._tasks.add(task)
-        return await call.answered()
+
+    def _goes_beside(self, others: int) -> bool:
+        """Whether what waits goes beside so many others."""
+        if others == 0:
+            return True
+        return others == 1 and self._beside is not None and self._weight >= self._beside
 
     async def _run(self) -> None:
         try:
-            while self._waiting:
+            while self._waiting and self._goes_beside(len(self._tasks) - 1):
                 calls = self._take()
-                self._busy += 1
+                self._under_way += 1
+                self._begin()
                 try:
                     await self._perform([call for call in calls if call.waiting])
                 except BaseException as error:
@@ -85,7 +104,7 @@ class Lane(Generic[T, R]):
                     if isinstance(error, asyncio.CancelledError):
                         raise
                 finally:
-                    self._busy -= 1
+                    self._under_way -= 1
         finally:
             task = asyncio.current_task()
             assert task is not None
@@ -94,16 +113,20 @@ class Lane(Generic[T, R]):
     def _take(self) -> list[Call[T, R]]:
         """The calls that have waited longest, as many as one transaction should carry.
 
-        Where more than one may be under way, those that are not share what waits.
+        If nothing is under way and there is enough for two it is half.
         """
-        share = -(-len(self._waiting) // (self._abreast - self._busy))
+        most = self._most
+        beside = self._beside
+        if beside is not None and not self._under_way and self._weight >= 2 * beside:
+            most = min(most, self._weight // 2)
         weight = taken = 0
-        for call in self._waiting[:share]:
-            weight += call.weight
-            if taken and weight > self._most:
+        for call in self._waiting:
+            if taken and weight + call.weight > most:
                 break
+            weight += call.weight
             taken += 1
         calls, self._waiting = self._waiting[:taken], self._waiting[taken:]
+        self._weight -= weight
         return calls
 
     async def drain(self) -> None:
@@ -119,11 +142,11 @@ class Lanes(Generic[K, T, R]):
         self,
         perform: Callable[[K, Sequence[Call[T, R]]], Awaitable[None]],
         most: int,
-        abreast: int = 1,
+        beside: int | None = None,
     ) -> None:
         self._perform = perform
         self._most = most
-        self._abreast = abreast
+        self._beside = beside
         self._lanes: dict[K, Lane[T, R]] = {}
 
     async def call(self, key: K, asked: T, weight: int = 1) -> R:
@@ -134,7 +157,7 @@ class Lanes(Generic[K, T, R]):
             async def perform(calls: Sequence[Call[T, R]]) -> None:
                 await self._perform(key, calls)
 
-            lane = self._lanes[key] = Lane(perform, self._most, self._abreast)
+            lane = self._lanes[key] = Lane(perform, self._most, self._beside)
         return await lane.call(asked, weight)
 
     async def drain(self) -> None:

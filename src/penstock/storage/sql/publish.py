@@ -24,15 +24,17 @@ from penstock.model.message import (
     Published,
     PublishReply,
 )
-from penstock.model.queue import QueuePolicy, TopicPolicy
+from penstock.model.queue import QueuePolicy
 from penstock.storage.sql.appending import Appending
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.entries import Block, Entry, Planned, blocks, published
+from penstock.storage.sql.database import NotAtOnce
+from penstock.storage.sql.entries import Block, Entry, Planned, published
 from penstock.storage.sql.ids import Ids
 from penstock.storage.sql.keys import Keys
 from penstock.storage.sql.lanes import Call
 from penstock.storage.sql.phases import LIVE
+from penstock.storage.sql.plain import plain_blocks, publish_plain
 from penstock.storage.sql.queues import make_queue
 from penstock.storage.sql.segments import Head
 from penstock.storage.sql.work import Work
@@ -54,11 +56,34 @@ class Publish(NamedTuple):
 
 async def publish(core: Core, tenant: str, calls: Sequence[Call[Publish, PublishReply]]) -> None:
     """Serve the calls, all of them publishes of one tenant."""
-    if (await core.catalog.tenant(tenant)).bounded:
+    known = await core.catalog.tenant(tenant)
+    if known.bounded:
         async with core.bounded[tenant]:
             await _publish(core, tenant, calls)
-    else:
+    elif not await _publish_plain(core, known, calls):
         await _publish(core, tenant, calls)
+
+
+async def _publish_plain(
+    core: Core, tenant: Tenant, calls: Sequence[Call[Publish, PublishReply]]
+) -> bool:
+    """Serve the calls by a statement, if all are plain; whether that was done."""
+    planned: list[list[Block]] = []
+    for call in calls:
+        asked = call.asked
+        if asked.batch_id is not None:
+            return False
+        plain = plain_blocks(tenant, asked.topic, asked.messages)
+        if plain is None:
+            return False
+        planned.append(plain)
+    try:
+        replies = await publish_plain(core, tenant, planned)
+    except NotAtOnce:
+        return False
+    for call, reply in zip(calls, replies, strict=True):
+        call.answer(reply)
+    return True
 
 
 async def _publish(core: Core, tenant: str, calls: Sequence[Call[Publish, PublishReply]]) -> None:
@@ -186,7 +211,7 @@ class Publishing:
         replies: list[Planned] = []
         for one in outgoing:
             policy = self._tenant.topic(one.topic)
-            plain = self._plain(one, policy)
+            plain = plain_blocks(self._tenant, one.topic, one.messages)
             if plain is not None:
                 items += plain
                 replies += plain
@@ -230,53 +255,6 @@ class Publishing:
         self._added.update(added)
         self._appending.items += items
         return replies
-
-    def _plain(self, outgoing: Outgoing, policy: TopicPolicy) -> list[Block] | None:
-        """Messages of which nothing has to be asked, as blocks; None: there are others.
-
-        Most are like that: no id, no key, no time, no bounded queue, a topic that alone decides
-        where they go, and one priority and partition key.
-        """
-        tenant, topic, messages = self._tenant, outgoing.topic, outgoing.messages
-        targets = tenant.index.decided(topic)
-        if (
-            not targets
-            or not messages
-            or tenant.bounded
-            or not tenant.all_take_publishes
-            or policy.default_ttl_ms is not None
-        ):
-            return None
-        priority, partition_key = messages[0].priority, messages[0].partition_key
-        heads: list[Head] = []
-        payloads: list[bytes] = []
-        for new in messages:
-            if (
-                new.id is not None
-                or new.key is not None
-                or new.deliver_at is not None
-                or new.expires_at is not None
-                or new.priority != priority
-                or new.partition_key != partition_key
-            ):
-                return None
-            payload, headers = new.payload, new.headers
-            payloads.append(payload)
-            heads.append(
-                Head(
-                    topic,
-                    priority,
-                    len(payload),
-                    checksum(payload),
-                    None,
-                    None,
-                    partition_key,
-                    None,
-                    new.content_type,
-                    dict(headers) if headers else None,
-                )
-            )
-        return blocks(heads, payloads, targets)
 
     def _new_entry(self, topic: str, new: NewMessage, expires_at: int | None) -> Entry:
         payload, now = new.payload, self._now

@@ -33,6 +33,7 @@ __all__ = [
     "Run",
     "in_order",
     "message_id",
+    "pack_members",
     "segment_of",
 ]
 
@@ -130,6 +131,10 @@ class Life(Struct, frozen=True, array_like=True):
     def marked(self, mark: Mark) -> tuple[Mark, ...]:
         """The marks with one more."""
         return (*self.marks, mark)[-MAX_MARKS:]
+
+    def pack(self) -> bytes:
+        """The life as it is written."""
+        return seal(_encode_life(self))
 
 
 _encode_life = msgspec.msgpack.Encoder().encode
@@ -242,12 +247,12 @@ class Run:
             self.until,
             None if partition is None else partition.encode(),
             life.consumer,
-            _pack(self.members),
-            seal(_encode_life(life)),
+            pack_members(self.members),
+            life.pack(),
         )
 
 
-def _pack(members: Sequence[int]) -> bytes:
+def pack_members(members: Sequence[int]) -> bytes:
     """Indices as 16-bit numbers; the first says it all where none is left out."""
     first, last = members[0], members[-1]
     if last - first == len(members) - 1:

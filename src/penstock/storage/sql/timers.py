@@ -2,7 +2,8 @@
 
 A claim lets time act first. Asking for that costs a statement, so a server remembers of every
 queue when something is due next, and asks then; and now and then anyway, because other servers
-write too. Nothing depends on it but how soon (C5): what is handed out is checked again.
+write too. Whoever waits has asked (``next_due``), and so knows. Nothing depends on it but how soon
+(C5): what is handed out is checked again.
 """
 
 from __future__ import annotations
@@ -44,11 +45,6 @@ class Timers:
             return False
         self._known[side] = (asked_at, until)
         return True
-
-    def forget_queue(self, queue: int) -> None:
-        """Another server has changed something in the queue."""
-        self._known.pop((queue, False), None)
-        self._known.pop((queue, True), None)
 
     def forget(self) -> None:
         """Ask again of every queue."""

@@ -79,7 +79,7 @@ class Watch:
 
     def spread(self, queues: set[int]) -> None:
         """Tell other servers soon that these queues are ready."""
-        if self._closed:
+        if self._closed or not self._database.has_company:
             return
         self._news |= queues
         if self._teller is None:
@@ -117,7 +117,6 @@ class Watch:
         if named is None or self._closed:
             return
         tenant, name = named
-        self._core.timers.forget_queue(queue)
         self._core.listener.ready(tenant, name)
         self._core.listener.ready(tenant, name + DLQ_SUFFIX)
 

@@ -123,6 +123,12 @@ WRITE_UNHELD: Final = (
     *(1, False, None, *_SEGMENTS[1][:1], *_SEGMENTS[2:], *[None] * 7),
     *(*_GONE, *_RUNS, *_COUNTS),
 )
+#: What a plain publish writes: the tenant, the version it expects, segments, runs of the first.
+PUBLISH: Final = (
+    *(1, 1, *_SEGMENTS[1][:1], *_SEGMENTS[2:]),
+    *([1] * _SOME, [1] * _SOME, [5] * _SOME, list(range(_SOME)), [1] * _SOME, [None] * _SOME),
+    *([b"\x03\x00"] * _SOME, [b"life"] * _SOME),
+)
 
 
 def arguments(statement: str, names: Sequence[str]) -> dict[str, Any]:

@@ -148,11 +148,53 @@ async def test_a_connection_that_breaks_while_telling(pair: tuple[One, One]) -> 
     assert await b.next() == [2]
 
 
+def has_company(one: One) -> bool:
+    return one.listening.has_company
+
+
+async def test_servers_know_of_each_other(url: str) -> None:
+    a, b = One(url), One(url)
+    await a.start()
+    assert not has_company(a)
+    await b.start()
+    # One has heard the other begin, and has answered.
+    async with asyncio.timeout(HANG_S):
+        while not (has_company(a) and has_company(b)):  # noqa: ASYNC110  (it tells nobody)
+            await asyncio.sleep(0.01)
+    for one in (a, b):
+        await one.listening.close()
+
+
+async def test_whoever_hears_nobody_for_long_is_alone(
+    pair: tuple[One, One], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    await b.listening.tell([1])
+    assert await a.next() == [1]
+    assert has_company(a)
+    monkeypatch.setattr(module, "_ALONE_AFTER_S", 0.0)
+    assert not has_company(a)
+
+
+async def test_a_server_says_again_that_it_is_there(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_HERE_EVERY_S", 0.02)
+    connection = await asyncpg.connect(url)
+    said: asyncio.Queue[object] = asyncio.Queue()
+    await connection.add_listener("penstock", lambda *heard: said.put_nowait(heard[3]))
+    one = One(url)
+    await one.start()
+    heard = [await asyncio.wait_for(said.get(), HANG_S) for _ in range(3)]
+    assert heard == ["hello", "here", "here"]
+    await one.listening.close()
+    await connection.close()
+
+
 class Deaf:
     """A connection that nobody is at the other end of any more."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
         self.ended = False
 
     def add_termination_listener(self, callback: object) -> None:
@@ -161,9 +203,8 @@ class Deaf:
     async def add_listener(self, channel: str, callback: object) -> None:
         assert channel == "penstock"
 
-    async def execute(self, statement: str, **_: object) -> None:
-        if statement == "SELECT 1":
-            self.asked.set()
+    async def execute(self, _statement: str, said: object = (), **_: object) -> None:
+        if said == ["here"]:
             raise TimeoutError
 
     async def close(self, **_: object) -> None:
@@ -176,7 +217,7 @@ class Deaf:
 async def test_a_connection_that_does_not_answer_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_ASK_EVERY_S", 0.01)
+    monkeypatch.setattr(module, "_HERE_EVERY_S", 0.01)
     connections: list[Deaf] = []
     two = asyncio.Event()
 

@@ -89,7 +89,7 @@ def _floors(engine: Any) -> Sequence[int]:
 async def _postgresql_pages(engine: Any, floors: Sequence[int]) -> int:
     """Pages that the claim's look touches."""
     database = engine._core.database
-    text, names = database._statements["heads"]
+    text, names = database.statements["heads"]
     listed = ", ".join(map(str, floors))
     given = {"queue": "1", "phases": "'{0, 1}'", "floors": f"'{{{listed}}}'", "most": "2"}
     async with database.reading() as session:

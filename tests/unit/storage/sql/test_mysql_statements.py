@@ -42,7 +42,7 @@ async def database() -> AsyncIterator[MySQL]:
 # -- statements ------------------------------------------------------------------------
 
 #: What PostgreSQL does in one statement, and what only one of the two needs.
-ONLY_POSTGRESQL: Final = {"first_places", "oldest_publishing", "write"}
+ONLY_POSTGRESQL: Final = {"first_places", "oldest_publishing", "publish", "write"}
 ONLY_MYSQL: Final = {
     *("remove_runs", "put_runs", "count", "version"),  # change
     *("tickets", "clear_tickets"),

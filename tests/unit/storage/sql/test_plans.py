@@ -24,7 +24,7 @@ from penstock.storage.sql.migrations import migrate
 from penstock.storage.sql.statements import PARAMETER, load
 from penstock.storage.sql.urls import parse
 from tests.databases import Server, server
-from tests.unit.storage.sql.loaded import COLUMNS, LOAD, WRITE, WRITE_UNHELD, arguments
+from tests.unit.storage.sql.loaded import COLUMNS, LOAD, PUBLISH, WRITE, WRITE_UNHELD, arguments
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -106,7 +106,7 @@ async def test_postgresql() -> None:
                 costs.append(await _costs(connection, statements) | await _write_costs(connection))
     empty, full, analyzed = map(_offenders, costs)
     assert (empty, full, analyzed) == ({}, {}, {})
-    assert all(cost["write"].given for cost in costs)
+    assert all(cost["write"].given and cost["publish"].given for cost in costs)
 
 
 @asynccontextmanager
@@ -168,19 +168,20 @@ async def _costs(connection: Any, statements: dict[str, str]) -> dict[str, Cost]
 
 
 async def _write_costs(connection: Any) -> dict[str, Cost]:
-    """What the function reads, of which no plan is shown; what it does is undone."""
+    """What the functions read, of which no plan is shown; what it does is undone."""
     costs = {}
-    text = load("postgresql")["write"]
-    for name, values in (("write", WRITE), ("write_unheld", WRITE_UNHELD)):
+    for name, values in (("write", WRITE), ("write_unheld", WRITE_UNHELD), ("publish", PUBLISH)):
+        text = load("postgresql")[name.partition("_")[0]]
         await connection.execute("BEGIN")
         # What was counted before is there too, for a while.
         before = await _reads(connection)
-        _, written, _ = await connection.fetchrow(text, *values)
+        row = await connection.fetchrow(text, *values)
+        written = row["numbers"] if name == "publish" else row["written"]
         after = await _reads(connection)
         await connection.execute("ROLLBACK")
         scanned = [t for t in after if _GROWING.search(t) and after[t][0] > before[t][0]]
         read = sum(after[table][1] - before[table][1] for table in after)
-        costs[name] = Cost(read, int(written), scanned)
+        costs[name] = Cost(read, bool(written), scanned)
     return costs
 
 

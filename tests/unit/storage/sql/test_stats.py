@@ -113,3 +113,16 @@ async def test_c5_next_due_of_dead_letters_and_of_silent_consumers(pair: Pair) -
     assert await second.next_due(TENANT, "q.dlq") is None
     (dead,) = await pair.first.claim("q.dlq", consumer="c", lease_ms=200)
     assert await second.next_due(TENANT, "q.dlq") == dead.lease_deadline
+
+
+async def test_c5_a_claim_at_the_time_that_was_told_looks_for_what_another_server_delayed(
+    pair: Pair,
+) -> None:
+    await pair.first.queue()
+    second = pair.second.engine
+    assert await second.claim(TENANT, "q", "c", 1, None) == []
+    due = pair.clock.now() + 20
+    await pair.first.publish(msg(deliver_at=due))
+    assert await second.next_due(TENANT, "q") == due
+    pair.clock.advance(20)
+    assert len(await second.claim(TENANT, "q", "c", 1, None)) == 1

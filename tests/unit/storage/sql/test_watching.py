@@ -30,6 +30,7 @@ class FakeDatabase:
 
     def __init__(self) -> None:
         self.hears = False
+        self.has_company = True
         self.told: list[list[int]] = []
         self.polls: list[tuple[float, list[int]]] = []
         #: By queue: version, newest number, how many.
@@ -205,18 +206,18 @@ async def test_closing_does_not_wait_for_ever(
 # -- hearing ---------------------------------------------------------------------------
 
 
-async def test_what_is_heard_is_passed_on(
-    watch: Watch, core: Core, database: FakeDatabase, ears: Ears
-) -> None:
-    for queue in (1, 2):
-        core.timers.asked((queue, False), 0, 1000)
-        core.timers.asked((queue, True), 0, 1000)
+async def test_what_is_heard_is_passed_on(database: FakeDatabase, watch: Watch, ears: Ears) -> None:
     database.heard([2])
     assert ears.take() == ["b", "b.dlq"]
-    due = {
-        queue: core.timers.is_due((queue, dead), 1) for queue in (1, 2) for dead in (False, True)
-    }
-    assert due == {1: False, 2: True}
+
+
+async def test_whoever_is_alone_tells_nobody(watch: Watch, database: FakeDatabase) -> None:
+    database.has_company = False
+    watch.spread({1})
+    database.has_company = True
+    watch.spread({2})
+    await database.until(lambda: database.told)
+    assert database.told == [[2]]
 
 
 async def test_a_queue_that_nobody_named_here_is_left_alone(

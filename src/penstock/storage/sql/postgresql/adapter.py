@@ -18,6 +18,7 @@ from penstock.errors import BadInput
 from penstock.storage.sql.database import (
     Count,
     Database,
+    FreshRun,
     Moved,
     NewSegment,
     NotAtOnce,
@@ -177,6 +178,61 @@ class _Session(Session):
         # A caller's transaction may be older than the tenant, and sees no version of it.
         return found or 0, numbers
 
+    async def publish(
+        self,
+        tenant: int,
+        version: int,
+        segments: Sequence[NewSegment],
+        runs: Sequence[FreshRun],
+    ) -> list[int]:
+        assert not self.begun, "a publish that is one statement is all of its transaction"
+        self.committing = True
+        numbers: list[int] | None = await self._connection.fetchval(
+            self._statements["publish"][0],
+            tenant,
+            version,
+            segments[0][1],
+            *_columns([segment[2:] for segment in segments], 3),
+            *_columns(runs, 8),
+        )
+        if numbers is None:
+            raise Stale
+        return numbers
+
+
+class _Opened(AbstractAsyncContextManager[Session]):
+    """A session on a connection of the pool, committed at the end, or rolled back.
+
+    A class, because it is what every verb goes through and a generator costs four times as much.
+    """
+
+    def __init__(self, database: PostgreSQL, *, loose: bool) -> None:
+        self._database = database
+        self._loose = loose
+
+    async def __aenter__(self) -> Session:
+        self._connection = await self._database.take()
+        self._session = _Session(
+            self._connection, self._database.statements, begun=False, loose=self._loose
+        )
+        return self._session
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        unharmed = False
+        try:
+            try:
+                if error is not None:
+                    raise error
+                if self._session.begun:
+                    self._session.committing = True
+                    await self._connection.execute("COMMIT")
+                unharmed = True
+            except BaseException as failed:  # noqa: BLE001  (raised again)
+                await _roll_back(self._connection)
+                _raise(failed, committing=self._session.committing)
+        finally:
+            await self._database.give_back(self._connection, unharmed=unharmed)
+
 
 def _columns(rows: Sequence[Sequence[object]], width: int) -> Sequence[list[Any] | None]:
     """The rows, one list a column; none at all is cheaper than empty lists."""
@@ -197,10 +253,10 @@ class PostgreSQL(Database):
         self._waiting = 0
         self._tidying: asyncio.TimerHandle | None = None
         self._leaving: set[asyncio.Task[None]] = set()
-        self._statements = {name: _positional(text) for name, text in load("postgresql").items()}
+        self.statements = {name: _positional(text) for name, text in load("postgresql").items()}
         # The same without locks.
-        text, names = self._statements["heads"]
-        self._statements["look_at_heads"] = text.replace("FOR UPDATE SKIP LOCKED", ""), names
+        text, names = self.statements["heads"]
+        self.statements["look_at_heads"] = text.replace("FOR UPDATE SKIP LOCKED", ""), names
         self._listening = Listening(self._connect)
 
     @classmethod
@@ -231,29 +287,16 @@ class PostgreSQL(Database):
         return await asyncpg.connect(**_arguments(self._address))
 
     def transaction(self) -> AbstractAsyncContextManager[Session]:
-        return self._session(loose=False)
+        return _Opened(self, loose=False)
 
     def at_once(self) -> AbstractAsyncContextManager[Session]:
-        return self._session(loose=True)
-
-    @asynccontextmanager
-    async def _session(self, *, loose: bool) -> AsyncIterator[Session]:
-        async with self._connection() as connection:
-            session = _Session(connection, self._statements, begun=False, loose=loose)
-            try:
-                yield session
-                if session.begun:
-                    session.committing = True
-                    await connection.execute("COMMIT")
-            except BaseException as error:  # noqa: BLE001  (raised again)
-                await _roll_back(connection)
-                _raise(error, committing=session.committing)
+        return _Opened(self, loose=True)
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Session]:
         async with self._connection() as connection:
             try:
-                yield _Session(connection, self._statements, begun=True)
+                yield _Session(connection, self.statements, begun=True)
             except Exception as error:  # noqa: BLE001  (raised again)
                 _raise(error)
 
@@ -269,7 +312,7 @@ class PostgreSQL(Database):
         try:
             await connection.execute(f"SAVEPOINT {_SAVEPOINT}")
             try:
-                yield _Session(connection, self._statements, begun=True)
+                yield _Session(connection, self.statements, begun=True)
             except BaseException:
                 if not connection.is_closed():
                     await connection.execute(
@@ -282,38 +325,48 @@ class PostgreSQL(Database):
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        try:
-            connection = await self._take()
-        except Exception as error:  # noqa: BLE001  (raised again)
-            _raise(error)
-        at_hand = False
+        connection = await self.take()
+        unharmed = False
         try:
             yield connection
-            # What was interrupted is for the pool to wait for.
-            at_hand = not self._waiting and len(self._at_hand) < _AT_HAND and _is_open(connection)
+            unharmed = True
         finally:
-            if at_hand:
-                self._keep(connection)
-            else:
+            await self.give_back(connection, unharmed=unharmed)
+
+    async def take(self) -> Any:
+        """A connection; raises what the engine knows how to deal with."""
+        try:
+            while self._at_hand:
+                connection = self._at_hand.pop()
+                if _is_open(connection):
+                    return connection
                 await self._release(connection)
+            self._waiting += 1
+            try:
+                return await self._pool.acquire()
+            finally:
+                self._waiting -= 1
+        except Exception as error:  # noqa: BLE001  (raised again)
+            _raise(error)
+
+    async def give_back(self, connection: Any, *, unharmed: bool) -> None:
+        """Keep the connection at hand or let the pool have it, which waits for what was
+        interrupted on it."""
+        if (
+            unharmed
+            and not self._waiting
+            and len(self._at_hand) < _AT_HAND
+            and _is_open(connection)
+        ):
+            self._keep(connection)
+        else:
+            await self._release(connection)
 
     def _keep(self, connection: Any) -> None:
         self._at_hand.append(connection)
         if self._tidying is None:
             loop = asyncio.get_running_loop()
             self._tidying = loop.call_later(_AT_HAND_S, self._tidy)
-
-    async def _take(self) -> Any:
-        while self._at_hand:
-            connection = self._at_hand.pop()
-            if _is_open(connection):
-                return connection
-            await self._release(connection)
-        self._waiting += 1
-        try:
-            return await self._pool.acquire()
-        finally:
-            self._waiting -= 1
 
     async def _release(self, connection: Any) -> None:
         # What was done is done. The pool ends a connection that it cannot take back, and of one
@@ -348,6 +401,10 @@ class PostgreSQL(Database):
     @property
     def hears(self) -> bool:
         return self._listening.hears
+
+    @property
+    def has_company(self) -> bool:
+        return self._listening.has_company
 
     async def tell(self, queues: Sequence[int]) -> None:
         await self._listening.tell(queues)

@@ -5,6 +5,9 @@ notification came from, so a server knows its own, and passes them by. It holds 
 who notify share from there to the end of the commit; here that is a transaction of nothing
 else, which does not wait for the disk.
 
+Servers also say that they are there: when they begin to listen, which the others answer, and again
+and again. One that has heard nobody for a while is alone, and tells nobody what it did.
+
 Nothing depends on any of this but how soon: the store is polled too. A connection that is lost
 is made again, sooner first and then less often, and whoever listens is told that anything may
 have been missed.
@@ -27,16 +30,19 @@ __all__ = ["NOTIFY", "Listening", "announcements"]
 NOTIFY: Final = "SELECT pg_notify('penstock', said) FROM unnest($1::text[]) AS said"
 _CHANNEL: Final = "penstock"
 _PREPARE: Final = "SET synchronous_commit = off"
-_ARE_YOU_THERE: Final = "SELECT 1"
+_HELLO: Final = "hello"
+_HERE: Final = "here"
 #: Queues in one notification, each of nine characters at the most: it has to be below 8000.
 _QUEUES_A_TIME: Final = 800
 #: Seconds before the first try to connect again, and before later ones.
 _FIRST_PAUSE_S: Final = 0.1
 _MAX_PAUSE_S: Final = 10.0
-#: A connection that says nothing for so many seconds is asked whether it is still there, and
-#: is given so many to answer.
-_ASK_EVERY_S: Final = 15.0
+#: Seconds after which a server says again that it is there, which also shows whether its
+#: connection is, and how many the database is given to take that.
+_HERE_EVERY_S: Final = 15.0
 _PATIENCE_S: Final = 10.0
+#: Seconds after which a server that was not heard is taken to be gone.
+_ALONE_AFTER_S: Final = 4 * _HERE_EVERY_S
 #: What a connection may raise.
 _FAILURES: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
@@ -61,11 +67,21 @@ class Listening:
         #: One statement at a time is all that a connection takes.
         self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
+        #: When another server was last heard.
+        self._heard_at: float | None = None
+        #: Answers to those who said hello.
+        self._answers: set[asyncio.Task[None]] = set()
 
     @property
     def hears(self) -> bool:
         """Whether the connection is there."""
         return self._connection is not None
+
+    @property
+    def has_company(self) -> bool:
+        """Whether another server was heard, and not too long ago."""
+        now = asyncio.get_running_loop().time()
+        return self._heard_at is not None and now - self._heard_at < _ALONE_AFTER_S
 
     async def start(self, heard: Callable[[Sequence[int]], None]) -> None:
         """Call ``heard`` with queues that others say are ready; with none: all may be.
@@ -79,20 +95,22 @@ class Listening:
 
     async def tell(self, queues: Sequence[int]) -> None:
         """Tell the others. Without a connection nobody is told, and polls instead."""
-        if self._connection is None:
-            return
+        await self._tell(announcements(queues))
+
+    async def _tell(self, said: Sequence[str]) -> None:
         try:
             async with self._turn:
                 if self._connection is not None:
-                    await self._connection.execute(
-                        NOTIFY, announcements(queues), timeout=_PATIENCE_S
-                    )
+                    await self._say(self._connection, said)
         except _FAILURES as error:
             _log.debug("other servers could not be told: %s", error)
 
+    async def _say(self, connection: Any, said: Sequence[str]) -> None:
+        await connection.execute(NOTIFY, said, timeout=_PATIENCE_S)
+
     async def close(self) -> None:
         """Listen no more. Closing twice is fine."""
-        await end(self._task)
+        await end(self._task, *self._answers)
         self._task = None
 
     async def _keep(self, tried: asyncio.Event) -> None:
@@ -120,19 +138,28 @@ class Listening:
         try:
             await connection.execute(_PREPARE, timeout=_PATIENCE_S)
             await connection.add_listener(_CHANNEL, self._hear)
+            await self._say(connection, [_HELLO])
             self._connection = connection
             tried.set()
             # What was said while nobody listened was missed.
             self._heard(())
-            while not await _within(gone, _ASK_EVERY_S):
+            while not await _within(gone, _HERE_EVERY_S):
                 async with self._turn:
-                    await connection.execute(_ARE_YOU_THERE, timeout=_PATIENCE_S)
+                    await self._say(connection, [_HERE])
         finally:
             self._connection = None
             await _end(connection)
 
     def _hear(self, connection: Any, sender: int, _channel: str, said: object) -> None:
         if connection.is_closed() or sender == connection.get_server_pid():
+            return
+        loop = asyncio.get_running_loop()
+        self._heard_at = loop.time()
+        if said == _HELLO:
+            answer = loop.create_task(self._tell([_HERE]))
+            self._answers.add(answer)
+            answer.add_done_callback(self._answers.discard)
+        if said in (_HELLO, _HERE):
             return
         try:
             queues = [int(number, 16) for number in str(said).split()]
