@@ -14,6 +14,8 @@ from bench.throughput import publish_by_many, publish_in_batches, whole_cycle
 PARTS = ("engine", "service", "sql", "pipeline")
 #: A round of the pipeline is minutes.
 _MOST_PIPELINE_ROUNDS = 3
+#: Messages from which the archiver is killed ten times; each of them costs a start of Spark.
+_WORTH_KILLING = 100_000
 #: Messages a second of measuring that go the whole way between processes.
 _WHOLE_WAY_RATE = 20_000
 
@@ -64,6 +66,7 @@ async def run_sql(seconds: float, rounds: int, deep: int) -> list[Figure]:
 def run_pipeline(seconds: float, rounds: int, messages: int) -> list[Figure]:
     """The figures of the data pipeline, on servers and Spark sessions of their own."""
     # Not before: see above, and Spark takes a while to load.
+    from bench.pipeline_kills import KILLS, killing  # noqa: PLC0415
     from bench.pipeline_lake import archiving  # noqa: PLC0415
     from bench.pipeline_sink import publishing  # noqa: PLC0415
     from bench.pipeline_source import reading  # noqa: PLC0415
@@ -74,6 +77,7 @@ def run_pipeline(seconds: float, rounds: int, messages: int) -> list[Figure]:
     figures += [_show(figure) for figure in routing_many(rounds, messages)]
     figures.append(_show(publishing(messages, rounds)))
     figures += [_show(figure) for figure in archiving(messages, rounds)]
+    figures.append(_show(killing(messages, KILLS if messages >= _WORTH_KILLING else 1)))
     figures.append(_show(consuming(seconds * 10)))
     return figures
 

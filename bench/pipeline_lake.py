@@ -29,7 +29,7 @@ from penstock.pipeline.remote import Server
 from penstock.pipeline.session import spark_session
 from penstock.pipeline.tables import read_table
 
-__all__ = ["archiving"]
+__all__ = ["archiving", "publish_documents"]
 
 MESSAGES: Final = 1_000_000
 _BATCH: Final = 5_000
@@ -43,7 +43,7 @@ _TEXT: Final = (
 def archiving(messages: int, rounds: int) -> list[Figure]:
     """Bytes of the lake against bytes of payload; entries a second against reading alone."""
     with scratch() as folder, penstock_server(folder) as served:
-        _publish(served.url, messages)
+        publish_documents(served.url, messages)
         spark = _session()
         try:
             return _measure(spark, Server(served.url), folder / "lake", messages, rounds)
@@ -114,7 +114,8 @@ def _session() -> SparkSession:
     return spark_session("bench", master=f"local[{_CORES}]", settings=settings)
 
 
-def _publish(url: str, messages: int) -> None:
+def publish_documents(url: str, messages: int) -> None:
+    """Publish so many orders, to four topics."""
     chance = random.Random(1)
     with Server(url).open() as remote:
         remote.ask(lambda q: q.create_queue("nothing", "FALSE"))

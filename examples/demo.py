@@ -27,7 +27,8 @@ import penstock
 from penstock.verify import verify
 from penstock.worker import Reject, Retry
 
-MESSAGES = 50_000
+#: Another number may be given on the command line.
+MESSAGES = int(sys.argv[1]) if len(sys.argv) > 1 else 50_000
 BATCH = 500
 COUNTRIES = ("DE", "AT", "FR", "IT", "ES")
 #: A message is published once, and is in every queue whose filter is TRUE for its headers.

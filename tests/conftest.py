@@ -1,8 +1,33 @@
-"""What several folders of tests share is imported as ``tests.…``, from wherever pytest runs."""
+"""What several folders of tests share is imported as ``tests.…``, from wherever pytest runs.
+
+Where several processes share the tests, all that need a Spark session of the process begin the
+share of the first, and those that take long that of the second. Nobody takes work over from the
+front of another's share, so there is one such session, and nothing long is begun at the end.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the tests into the order in which they are shared out."""
+    given = getattr(config, "workerinput", None)
+    if given is None:
+        return
+    share = len(items) // given["workercount"]
+    spark, slow, rest = [], [], []
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            spark.append(item)
+        elif item.get_closest_marker("slow"):
+            slow.append(item)
+        else:
+            rest.append(item)
+    first = max(share - len(spark), 0)
+    items[:] = [*spark, *rest[:first], *slow, *rest[first:]]

@@ -1,4 +1,7 @@
-"""A Spark cluster of this machine: a master and two workers, each a process of its own."""
+"""A Spark cluster of this machine: a master and two workers, each a process of its own.
+
+Each worker has an address of its own: Spark runs the copy of a slow task on another host only.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pyspark
@@ -26,34 +30,33 @@ class Cluster:
         self.url = ""
 
     def start(self) -> Cluster:
-        master = self._launch(
-            "master", "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"
-        )
+        master = self._launch("master", "master.Master", "127.0.0.1", "--port", "0")
         self.url = self._wait_for(master, _MASTER)
         for number in range(self._workers):
             name = f"worker-{number}"
             log = self._launch(
                 name,
                 "worker.Worker",
-                *("--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g"),
-                *("--work-dir", str(self._folder / name)),
+                f"127.0.0.{number + 1}",
+                *("--cores", "1", "--memory", "1g", "--work-dir", str(self._folder / name)),
                 self.url,
             )
             self._wait_for(log, re.compile(r"(Successfully registered) with master"))
         return self
 
-    def _launch(self, name: str, kind: str, *arguments: str) -> Path:
+    def _launch(self, name: str, kind: str, host: str, *arguments: str) -> Path:
         log = self._folder / f"{name}.log"
+        command = [str(SPARK_CLASS), f"org.apache.spark.deploy.{kind}"]
         environment = {
             **os.environ,
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": host,
             "SPARK_DAEMON_MEMORY": "256m",
             "PYSPARK_PYTHON": sys.executable,
         }
         with log.open("wb") as output:
             self._processes.append(
                 subprocess.Popen(
-                    [str(SPARK_CLASS), f"org.apache.spark.deploy.{kind}", *arguments],
+                    [*command, "--host", host, "--webui-port", "0", *arguments],
                     env=environment,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -77,9 +80,11 @@ class Cluster:
         for process in self._processes:
             process.wait(30)
 
-    def executors(self) -> int:
-        """Workers that ran something."""
-        return sum(
-            any((self._folder / f"worker-{number}").glob("app-*/*"))
+    def hosts(self) -> Counter[str]:
+        """By application, how many workers ran something of it."""
+        return Counter(
+            app.name
             for number in range(self._workers)
+            for app in (self._folder / f"worker-{number}").glob("app-*")
+            if any(app.iterdir())
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -96,6 +97,16 @@ class Hosted:
         """Publish in one batch; what is not a message is its payload."""
         batch = [one if isinstance(one, NewMessage) else NewMessage(one) for one in messages]
         return list(self.ask(lambda q: q.publish_batch(topic, batch)).messages)
+
+    def payloads(self, topic: str) -> Counter[bytes | None]:
+        """What the log has of a topic, and how often."""
+        found: Counter[bytes | None] = Counter()
+        position, end = 0, self.ask(lambda q: q.log_end())
+        while position < end:
+            page = self.run(self.broker.read_log(position, limit=1_000, payloads=True))
+            found.update(entry.payload for entry in page.entries if entry.message.topic == topic)
+            position = page.next_offset
+        return found
 
     def claim(self, queue: str, limit: int = 1, consumer: str = "tester") -> list[Delivery]:
         return list(self.ask(lambda q: q.claim(queue, consumer=consumer, limit=limit)))

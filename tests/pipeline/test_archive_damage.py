@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -137,46 +133,6 @@ def test_a1_deaths_while_histories_and_files_are_replaced(
     assert data_files(lake) == sorted(lake_of(lake).files)
     history = spark.read.parquet(*[str(lake / f.path) for f in lake_of(lake).of("history")])
     assert history.count() == history.select("id", "queue", "seq").distinct().count() == 26
-
-
-PROGRAM = """
-import os, sys, threading
-from penstock.pipeline.context import Context, JobOptions
-from penstock.pipeline.jobs.archive import archive
-from penstock.pipeline.jobs.job import run_job
-from penstock.pipeline.lake import checks, staging
-from penstock.pipeline.remote import Server
-
-url, lake, run, dies = sys.argv[1:]
-settings = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1"}
-options = JobOptions(server=Server(url), lake=lake, master="local[1]", settings=settings)
-context = Context(options, run=run, job="archive")
-if dies:
-    examine = staging.examine
-    def killed(*given):
-        # Spark has written, and is at work on what comes next.
-        threading.Timer(0.2, os.kill, (os.getpid(), 9)).start()
-        while True:
-            examine(*given)
-    staging.examine = killed
-print(run_job(archive, context)["entries"], flush=True)
-context.close()
-"""
-
-
-def test_a1_a_process_that_is_killed_and_run_again(
-    server: Hosted, spark: SparkSession, lake: Path
-) -> None:
-    found = []
-    for number, dies in enumerate(("dies", "")):
-        command = [sys.executable, "-c", PROGRAM, server.url, str(lake), f"run-{number}", dies]
-        found.append(subprocess.run(command, capture_output=True, text=True, env=os.environ))
-    assert found[0].returncode == -signal.SIGKILL
-    assert found[1].stdout.strip() == "20", found[1].stderr
-    assert archived(spark, lake) == log(server)
-    assert data_files(lake) == sorted(lake_of(lake).files)
-    assert told(server) == 19
 
 
 def test_a1_of_two_runs_the_one_that_began_last_goes_on(

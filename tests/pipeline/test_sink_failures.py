@@ -21,7 +21,7 @@ from tests.pipeline.hosted import Hosted
 from tests.pipeline.sink_program import PADDING, ROWS, backwards, copy, source
 
 #: Two Sparks, one after the other, on a machine with better things to do.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PATIENCE_S = 240
 
 ROUND = [f"{number}{PADDING}".encode() for number in range(ROWS // 3)]
@@ -47,21 +47,11 @@ def program(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def published(server: Hosted, topic: str) -> Counter[bytes | None]:
-    found: Counter[bytes | None] = Counter()
-    position = 0
-    while position < server.ask(lambda q: q.log_end()):
-        page = server.run(server.broker.read_log(position, limit=1_000, payloads=True))
-        found.update(entry.payload for entry in page.entries if entry.message.topic == topic)
-        position = page.next_offset
-    return found
-
-
 def test_p4_tasks_that_fail_half_way_and_are_tried_again(server: Hosted, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with program(log, "batch", server.url) as process:
         assert process.wait(PATIENCE_S) == 0, log.read_text()
-    assert published(server, "t") == Counter(dict.fromkeys(ROUND, 3))
+    assert server.payloads("t") == Counter(dict.fromkeys(ROUND, 3))
 
 
 def test_p4_a_query_that_is_killed_between_write_and_commit(
@@ -85,4 +75,4 @@ def test_p4_a_query_that_is_killed_between_write_and_commit(
 
     frame = spark.readStream.format("penstock").options(**source(server.url)).load()
     copy(frame.select("value").mapInArrow(turn, "value binary"), server.url, checkpoint)
-    assert published(server, "out") == Counter(rows)
+    assert server.payloads("out") == Counter(rows)

@@ -45,6 +45,11 @@ def route(queues: tuple[str, ...], **options: Any) -> None:
     show_default=True,
     help="How the lake's tables are kept.",
 )
+@click.option(
+    "--step",
+    type=click.IntRange(min=1),
+    help="Entries of the log a commit, at most; what is killed loses no more.  [default: 500000]",
+)
 @job_options
 def archive(
     no_history: bool,
@@ -52,6 +57,7 @@ def archive(
     skip_missing: bool,
     tell: bool,
     table_format: str,
+    step: int | None,
     **options: Any,
 ) -> None:
     """Bring the log and the histories of its messages into the lake.
@@ -74,6 +80,7 @@ def archive(
             skip_missing=skip_missing,
             table_format=table_format,
             tell=tell,
+            step=step,
         ),
         **options,
     )

@@ -20,8 +20,9 @@ def archive(
     skip_missing: bool = False,
     table_format: str = "parquet",
     tell: bool = True,
+    step: int | None = None,
 ) -> Summary:
-    """Archive what there is; continuously, again and again until it is asked to end.
+    """Archive what there is, ``step`` entries a commit; continuously, until it is asked to end.
 
     With ``tell=False`` the broker is not told what may go: the job ``retention`` does that,
     after it has read the lake once more.
@@ -33,6 +34,7 @@ def archive(
         skip_missing=skip_missing,
         table_format=table_format,
         tell=tell,
+        step=step,
     )
     archiving.begin()
     while True:
@@ -54,14 +56,13 @@ class Archiving:
         skip_missing: bool = False,
         table_format: str = "parquet",
         tell: bool = True,
+        step: int | None = None,
     ) -> None:
+        if step is not None and step < 1:
+            raise BadInput("step is at least 1.", field="step")
         if table_format not in ("parquet", "delta"):
             raise BadInput("table_format is parquet or delta.", field="table_format")
-        self._archiver = Archiver(
-            context,
-            skip_missing=skip_missing,
-            tell=tell,
-        )
+        self._archiver = Archiver(context, skip_missing=skip_missing, tell=tell, step=step)
         if table_format == "delta":
             from penstock.pipeline.lake.delta import sync  # noqa: PLC0415  (an extra)
 

@@ -72,8 +72,10 @@ class Archiver:
         *,
         skip_missing: bool = False,
         tell: bool = True,
+        step: int | None = None,
     ) -> None:
         self.context = context
+        self._step = STEP_ENTRIES if step is None else step
         self._skip_missing = skip_missing
         self._tells = tell
         self.on_commit: Callable[[Archiver], None] = lambda _: None
@@ -152,7 +154,7 @@ class Archiver:
         start, end = self._range()
         done = Archived()
         if start < end:
-            bounds = self._bounds(start, end, STEP_ENTRIES)
+            bounds = self._bounds(start, end, self._step)
             for first, last in pairwise(bounds):
                 done += self._archive_range(first, last)
                 self.context.reach("archived", last - start, end - start)

@@ -1,0 +1,148 @@
+"""Killing the archiver: what is in the lake after ten deaths, against one that nobody disturbed.
+
+Every run of ``penstock pipeline archive`` is a process of its own with all its children, killed by
+SIGKILL at a change of the lake's files that is drawn by lot: while a file is written, before or
+after one is put into place, while a commit is made, while small files are put together. What is
+compared at the end is every entry with the hash of its payload, as a plain reader of Parquet
+finds them. ``python -m bench.pipeline_kills --messages 100000`` runs it alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import pyarrow.parquet as pq
+
+from bench.measuring import Figure, scratch
+from bench.pipeline_lake import publish_documents
+from bench.processes import penstock_server
+
+__all__ = ["killing"]
+
+MESSAGES: Final = 1_000_000
+KILLS: Final = 10
+#: Commits of a run that nobody disturbs.
+_STEPS: Final = 8
+#: Seconds between two looks at the files.
+_LOOK_S: Final = 0.005
+_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "2g",
+}
+
+
+def killing(messages: int, kills: int = KILLS) -> Figure:
+    """Entries that are in both lakes alike, of those that are in either."""
+    with scratch() as folder, penstock_server(folder) as served:
+        publish_documents(served.url, messages)
+        archiver = _Archiver(served.url, max(1, messages // _STEPS))
+        changes = archiver.run(folder / "undisturbed")
+        chance = random.Random(7)
+        lake = folder / "killed"
+        died = 0
+        while died < kills:
+            if archiver.run(lake, until=chance.randint(1, changes)) < 0:
+                died += 1
+            else:
+                # It was done before its turn came: the next one begins anew.
+                lake = folder / f"killed-{died}"
+        archiver.run(lake)
+        expected, found = _entries(folder / "undisturbed"), _entries(lake)
+    alike = len(expected & found)
+    if len(expected) != messages:
+        raise AssertionError(f"{len(expected)} entries were archived of {messages}")
+    return Figure(
+        f"entries of a lake whose archiver was killed {kills} times, against one in peace",
+        alike / len(expected | found),
+        1.0,
+        f"{len(found):,}",
+        f"{len(expected):,}",
+    )
+
+
+class _Archiver:
+    """Runs the job in processes of its own."""
+
+    def __init__(self, url: str, step: int) -> None:
+        settings = [word for item in _SETTINGS.items() for word in ("--conf", "=".join(item))]
+        self._words = [
+            *(sys.executable, "-m", "penstock", "pipeline", "archive", "--no-history"),
+            *("--url", url, "--master", "local[2]", "--step", str(step), *settings),
+        ]
+
+    def run(self, lake: Path, until: int | None = None) -> int:
+        """How often the files changed; -1: it was killed when they had so often."""
+        process = subprocess.Popen(
+            [*self._words, "--lake", str(lake)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        changes, seen = 0, _files(lake)
+        try:
+            while process.poll() is None:
+                now = _files(lake)
+                changes += len(now ^ seen)
+                seen = now
+                if until is not None and changes >= until:
+                    return -1
+                time.sleep(_LOOK_S)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            _, said = process.communicate()
+        if process.returncode:
+            raise AssertionError(f"the archiver ended with {process.returncode}: {said[-2000:]}")
+        return changes
+
+
+def _files(lake: Path) -> set[str]:
+    found: set[str] = set()
+    for folder, _, names in os.walk(lake):
+        found.update(f"{folder}/{name}" for name in names)
+    return found
+
+
+def _entries(lake: Path) -> set[tuple[int, bytes]]:
+    """Offset and hash of every entry; one that is there twice is an error."""
+    found: set[tuple[int, bytes]] = set()
+    rows = 0
+    for path in sorted((lake / "messages").rglob("*.parquet")):
+        for batch in pq.ParquetFile(path).iter_batches(columns=["offset", "value"]):
+            rows += batch.num_rows
+            offsets = batch.column("offset").to_pylist()
+            values = batch.column("value").to_pylist()
+            found.update(
+                (offset, hashlib.blake2b(value, digest_size=16).digest())
+                for offset, value in zip(offsets, values, strict=True)
+            )
+    if rows != len(found):
+        raise AssertionError(f"{rows - len(found)} entries are there twice")
+    return found
+
+
+def main() -> int:
+    """Exit 1 if an entry is missing or different."""
+    parser = argparse.ArgumentParser(prog="python -m bench.pipeline_kills", description=__doc__)
+    parser.add_argument("--messages", type=int, default=MESSAGES)
+    parser.add_argument("--kills", type=int, default=KILLS)
+    arguments = parser.parse_args()
+    figure = killing(arguments.messages, arguments.kills)
+    sys.stdout.write(f"{figure.ratio:6.3f}  {figure.name}  [{figure.ours} : {figure.reference}]\n")
+    return 0 if figure.holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
