@@ -1,8 +1,9 @@
 """What several folders of tests share is imported as ``tests.…``, from wherever pytest runs.
 
 Where several processes share the tests, all that need a Spark session of the process begin the
-share of the first, and those that take long that of the second. Nobody takes work over from the
-front of another's share, so there is one such session, and nothing long is begun at the end.
+share of the first, and those that take long begin the shares of the others. Nobody takes work over
+from the front of another's share, so there is one such session, and nothing long is begun at the
+end.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the tests into the order in which they are shared out."""
     given = getattr(config, "workerinput", None)
-    if given is None:
+    if given is None or given["workercount"] == 1:
         return
-    share = len(items) // given["workercount"]
     spark, slow, rest = [], [], []
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
@@ -29,5 +29,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             slow.append(item)
         else:
             rest.append(item)
-    first = max(share - len(spark), 0)
-    items[:] = [*spark, *rest[:first], *slow, *rest[first:]]
+    others = given["workercount"] - 1
+    fronts = [spark, *(slow[nth::others] for nth in range(others))]
+    share = len(items) // len(fronts)
+    items.clear()
+    for front in fronts:
+        items += front
+        begun = max(share - len(front), 0)
+        items += rest[:begun]
+        rest = rest[begun:]
+    items += rest

@@ -25,7 +25,8 @@ def case_for(store: str | Opener, programs: settings = LOCAL) -> type[unittest.T
     case = machine_for(store).TestCase
     # The same programs every time where a change is judged, other ones wherever it is made.
     case.settings = settings(programs, derandomize="CI" in os.environ)
-    setattr(case, "pytestmark", [pytest.mark.timeout(SHRINKING_S)])  # noqa: B010  (not in its type)
+    marks = [pytest.mark.slow, pytest.mark.timeout(SHRINKING_S)]
+    setattr(case, "pytestmark", marks)  # noqa: B010  (not in its type)
     return case
 
 

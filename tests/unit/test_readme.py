@@ -95,13 +95,13 @@ def test_the_examples_run(script: str, tmp_path: Path) -> None:
 def test_what_make_demo_runs(tmp_path: Path) -> None:
     assert any("examples/demo.py" in line for line in _recipe("demo"))
     done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "demo.py", "5000"],
+        [sys.executable, ROOT / "examples" / "demo.py", "10000"],
         cwd=tmp_path,
         check=True,
         capture_output=True,
         text=True,
     )
-    assert "published 5,000 messages" in done.stdout
+    assert "published 10,000 messages" in done.stdout
     assert (tmp_path / "demo-report" / "index.html").exists()
 
 

@@ -134,10 +134,10 @@ async def next_due(core: Core, tenant: str, queue: str) -> int | None:
         if found.paused(dead=dead):
             return None
         phases = [int(phase) for phase in (_DEAD_TIMED if dead else _TIMED)]
-        asked_at = core.clock.now()
         ((due,),) = await session.fetch("next_due", queue=found.number, phases=phases)
-        # Whoever asks is about to wait until then, and a claim that is made then has to look.
-        core.timers.asked((found.number, dead), asked_at, due)
+        if due is not None:
+            # Whoever asks is about to wait until then, and a claim that is made then has to look.
+            core.timers.note((found.number, dead), due)
         times: list[int | None] = [due]
         if found.ordered and not dead:
             live = [int(phase) for phase in LIVE]

@@ -20,9 +20,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-import asyncpg
-
 from penstock.storage.sql.ending import end
+from penstock.storage.sql.postgresql.failures import FAILURES
 
 __all__ = ["NOTIFY", "Listening", "announcements"]
 
@@ -43,8 +42,6 @@ _HERE_EVERY_S: Final = 15.0
 _PATIENCE_S: Final = 10.0
 #: Seconds after which a server that was not heard is taken to be gone.
 _ALONE_AFTER_S: Final = 4 * _HERE_EVERY_S
-#: What a connection may raise.
-_FAILURES: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 _log = logging.getLogger("penstock.storage")
 
@@ -102,7 +99,7 @@ class Listening:
             async with self._turn:
                 if self._connection is not None:
                     await self._say(self._connection, said)
-        except _FAILURES as error:
+        except FAILURES as error:
             _log.debug("other servers could not be told: %s", error)
 
     async def _say(self, connection: Any, said: Sequence[str]) -> None:
@@ -123,7 +120,7 @@ class Listening:
                     pause = _FIRST_PAUSE_S
                     await self._listen(connection, tried)
                     _log.info("the connection that listens to other servers was lost")
-                except _FAILURES as error:
+                except FAILURES as error:
                     _log.info("other servers are not heard: %s", error)
                 tried.set()
                 await asyncio.sleep(pause)
@@ -183,7 +180,7 @@ async def _end(connection: Any) -> None:
     """Take leave of the connection, politely if it answers."""
     try:
         await connection.close(timeout=1)
-    except _FAILURES:
+    except FAILURES:
         connection.terminate()
 
 
