@@ -95,12 +95,16 @@ class Listening:
         await self._tell(announcements(queues))
 
     async def _tell(self, said: Sequence[str]) -> None:
-        try:
-            async with self._turn:
-                if self._connection is not None:
-                    await self._say(self._connection, said)
-        except FAILURES as error:
-            _log.debug("other servers could not be told: %s", error)
+        async with self._turn:
+            connection = self._connection
+            if connection is None:
+                return
+            try:
+                await self._say(connection, said)
+            except FAILURES as error:
+                _log.debug("other servers could not be told: %s", error)
+                # It may not know yet that it is lost; whoever listens is to make another.
+                connection.terminate()
 
     async def _say(self, connection: Any, said: Sequence[str]) -> None:
         await connection.execute(NOTIFY, said, timeout=_PATIENCE_S)
