@@ -16,7 +16,7 @@ JAVA := openjdk-17-jre-headless:java
 # What the tests need from the system, as PACKAGE or PACKAGE:BINARY (Debian's names).
 SYSTEM_PACKAGES := python3-venv curl wrk redis-server postgresql:postgres mariadb-server:mariadbd \
     $(JAVA)
-# Parallel test processes: one more than there are cores, since many tests wait for a server or for Java.
+# Parallel test processes. For two cores one more is worth it: many tests wait for a server or for Java.
 WORKERS ?= 3
 # More options for pytest: make test PYTEST='-k claim -x'
 PYTEST ?=

@@ -192,6 +192,8 @@ class Database(ABC):
     an older one has failed over, or have lost something in a crash."""
     has_floors = False
     """Whether a look at a rank that begins at a floor walks past less (see ``floors``)."""
+    publishes_at_once = False
+    """Whether ``Session.publish`` is worth making the rows for."""
 
     @abstractmethod
     def transaction(self) -> AbstractAsyncContextManager[Session]:

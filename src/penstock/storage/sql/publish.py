@@ -68,6 +68,8 @@ async def _publish_plain(
     core: Core, tenant: Tenant, calls: Sequence[Call[Publish, PublishReply]]
 ) -> bool:
     """Serve the calls by a statement, if all are plain; whether that was done."""
+    if not core.database.publishes_at_once:
+        return False
     planned: list[list[Block]] = []
     for call in calls:
         asked = call.asked

@@ -244,6 +244,7 @@ class PostgreSQL(Database):
 
     name = "postgresql"
     has_floors = True
+    publishes_at_once = True
 
     def __init__(self, address: Address) -> None:
         self._address = address
