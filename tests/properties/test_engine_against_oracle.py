@@ -8,6 +8,7 @@ import unittest
 import pytest
 from hypothesis import settings
 
+from penstock.storage.sql import tallying
 from penstock.testing.machine import CI, machine_for
 from penstock.testing.opening import Opener
 from tests.databases import store_opener
@@ -19,6 +20,12 @@ SHRINKING_S = 600
 SQL = settings(CI, max_examples=20, stateful_step_count=40)
 #: In a suite that has to end soon; the oracle's own tests and longer runs do the rest.
 LOCAL = settings(CI, max_examples=100)
+
+
+@pytest.fixture(autouse=True)
+def added_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs are short: have every sweep add numbers up, however few they are."""
+    monkeypatch.setattr(tallying, "_MANY", 1)
 
 
 def case_for(store: str | Opener, programs: settings = LOCAL) -> type[unittest.TestCase]:

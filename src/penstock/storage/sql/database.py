@@ -26,6 +26,7 @@ __all__ = [
     "Moved",
     "NewSegment",
     "NotAtOnce",
+    "PartitionCount",
     "Row",
     "Session",
     "Stable",
@@ -36,6 +37,8 @@ __all__ = [
 Row: TypeAlias = Sequence[Any]
 #: Queue, which number of it (``tally.Kind``), and by how much it changes.
 Count: TypeAlias = tuple[int, int, int]
+#: Queue, partition, and by how much what is unsettled there changes.
+PartitionCount: TypeAlias = tuple[int, bytes, int]
 #: Tenant, published at, how many entries, their heads, their payloads.
 NewSegment: TypeAlias = tuple[int, int, int, bytes, bytes]
 
@@ -139,6 +142,7 @@ class Session(ABC):
         gone: Sequence[Place],
         runs: Sequence[RunRow],
         counts: Sequence[Count],
+        partition_counts: Sequence[PartitionCount] = (),
         held: Sequence[Row] = (),
         version: int | None = None,
     ) -> tuple[int, list[int]]:

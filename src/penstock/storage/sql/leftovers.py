@@ -27,6 +27,8 @@ _PAUSE_MS: Final = 60_000
 _STATEMENTS: Final = (
     "remove_dropped_runs",
     "remove_dropped_tallies",
+    "remove_dropped_partition_tallies",
+    "remove_dropped_partitions",
     "remove_dropped_owners",
     "remove_dropped_replays",
 )

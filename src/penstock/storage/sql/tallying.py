@@ -4,12 +4,14 @@ Every transaction counts in rows of its own, and whoever asks adds them up. Here
 together: the rows are locked, deleted and replaced by their sum in one commit, so a reader sees
 them all or their sum, and what is counted meanwhile stands beside it. A sum of nothing is a row
 too: whoever tells by the newest row whether a queue was used never sees an older one than before.
+What partitions have is added to a row of each, which goes when the partition has nothing left.
 Only queues that were used since the last look are looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from penstock.storage.sql.core import Core
@@ -49,6 +51,13 @@ class Tallying:
             kinds.setdefault(queue, []).append(kind)
         for queue, those in kinds.items():
             await _put_together(core, tenants[queue], queue, those)
+        many = await core.plainly(
+            lambda session: session.fetch(
+                "partition_tally_sizes", queues=sorted(tenants), most=_MANY
+            )
+        )
+        for (queue,) in many:
+            await _add_to_partitions(core, tenants[queue], queue)
 
     def _used(self, newest: Sequence[Row]) -> dict[int, str]:
         """Queues that were used since they were looked at, and their tenants."""
@@ -81,6 +90,33 @@ async def _put_together(core: Core, tenant: str, queue: int, kinds: Sequence[int
         await work.session.change(work.tenant.number, (), (), (), sums)
         return full
 
+    await _repeat(core, tenant, act)
+
+
+async def _add_to_partitions(core: Core, tenant: str, queue: int) -> None:
+    async def act(work: Work) -> bool:
+        rows = await work.session.fetch("lock_partition_tallies", queue=queue, most=_MAX_ROWS)
+        if not rows:
+            return False
+        sums: Counter[bytes] = Counter()
+        for _, partition, delta in rows:
+            sums[partition] += int(delta)
+        partitions = sorted(sums)
+        numbers = [number for number, *_ in rows]
+        await work.session.run("remove_partition_tallies", queue=queue, numbers=numbers)
+        # In one order, so that servers that do this at the same time do not wait in a circle.
+        await work.session.write(
+            "add_to_partitions",
+            [(queue, partition, sums[partition]) for partition in partitions if sums[partition]],
+        )
+        await work.session.run("remove_ended_partitions", queue=queue, partitions=partitions)
+        return len(rows) == _MAX_ROWS
+
+    await _repeat(core, tenant, act)
+
+
+async def _repeat(core: Core, tenant: str, act: Callable[[Work], Awaitable[bool]]) -> None:
+    """Go on for as long as there is more, within reason."""
     for _ in range(_MAX_STEPS):
         if not await core.transact(tenant, act):
             return

@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.model.queue import Ordering
 from penstock.storage.sql.catalog import Queue, Tenant
-from penstock.storage.sql.database import Count, NewSegment, Row, Session
+from penstock.storage.sql.database import Count, NewSegment, PartitionCount, Row, Session
 from penstock.storage.sql.phases import DEAD, LIVE, Phase
 from penstock.storage.sql.runs import Life, Place, Run, message_id
 from penstock.storage.sql.runs import Row as RunRow
@@ -60,6 +60,8 @@ class Work:
         """By the identity of the run object."""
         self._added: dict[tuple[int, Phase, int, int, Life], list[int]] = {}
         self._counts: Counter[tuple[int, int]] = Counter()
+        #: By queue and partition, how much more is unsettled.
+        self._partitions: Counter[tuple[int, str]] = Counter()
         #: Queue numbers and whether it is the dead letters that may give more (C5).
         self.ready: set[tuple[int, bool]] = set()
         #: Queues of which something was tallied, which is how others notice.
@@ -214,6 +216,9 @@ class Work:
         gone = [key for key in gone if key not in kept]
         counts = [(q, k, n) for (q, k), n in self._counts.items() if n]
         counts += self._news(counts)
+        partition_counts: list[PartitionCount] = [
+            (q, partition.encode(), n) for (q, partition), n in self._partitions.items() if n
+        ]
         if self._version is not None and not (
             self._segments or gone or rows or counts or self._closed_keys or self._left_partitions
         ):
@@ -226,6 +231,7 @@ class Work:
             gone,
             rows,
             counts,
+            partition_counts,
             changed,
             self.tenant.version if self.at_once and not more else None,
         )
@@ -233,6 +239,7 @@ class Work:
         self.put += rows
         self.gone += gone
         self.records += len(self._segments) + len(gone) + len(rows) + len(counts)
+        self.records += len(partition_counts)
         self._segments = []
         for queue, partitions in self._left_partitions.items():
             self.ready.add((queue, False))
@@ -248,6 +255,7 @@ class Work:
         self._held.clear()
         self._added.clear()
         self._counts.clear()
+        self._partitions.clear()
         self._left_partitions.clear()
         self._closed_keys.clear()
 
@@ -264,6 +272,8 @@ class Work:
     def _count_phase(self, run: Run, number: int) -> None:
         phase = Phase.RETURNED if run.phase is Phase.FRESH else run.phase
         self._counts[run.queue, int(phase)] += number
+        if run.life.partition is not None and run.phase in LIVE:
+            self._partitions[run.queue, run.life.partition] += number
 
     def _note(self, run: Run) -> None:
         """Whoever waits for the queue may have to look, now or earlier than they think."""

@@ -17,9 +17,10 @@ WAITING: Final = 1_000_000
 DONE: Final = 200_000
 #: Runs in each of the other phases of the first queue.
 FEW: Final = 500
-#: Deliveries waiting in the ordered queue, and its partitions.
+#: Deliveries waiting in the ordered queue, its partitions, and how many of the first a segment has.
 ORDERED: Final = 50_000
 PARTITIONS: Final = 100
+TOGETHER: Final = 1_000
 SEGMENTS: Final = 100_000
 IDS: Final = 100_000
 #: Rows of the tally that the first queue has of each number, between two sweeps.
@@ -77,14 +78,20 @@ _OWN: Final[dict[str, dict[str, Any]]] = {
     "delayed_failures": {"place": 0},
     "forget_owners": {"queue": 2},
     "list_partitions": {"queue": 2},
+    "lock_partition_tallies": {"queue": 2},
     "lock_tallies": {"kind": 3},
     "next_deadline": {"queue": 2},
     "partition_heads": {"queue": 2},
     "partition_runs": {"queue": 2, "most": 5},
     "partition_stats": {"queue": 2},
+    "partition_tally_sizes": {"queues": [2]},
     "partitions_in_flight": {"queue": 2},
+    "remove_dropped_partition_tallies": {"queue": 4},
+    "remove_dropped_partitions": {"queue": 4},
     "remove_dropped_runs": {"queue": 4},
     "remove_dropped_tallies": {"queue": 4},
+    "remove_ended_partitions": {"queue": 2},
+    "remove_partition_tallies": {"queue": 2, "numbers": list(range(1, _SOME + 1))},
     "remove_tallies": {"kind": 3, "numbers": list(range(_SOME + 1, 2 * _SOME + 1))},
     "stray_segments": {"queue": 2, "first": SEGMENTS - 10},
 }
@@ -96,6 +103,7 @@ _RUNS: Final = (
     *([b"\x03\x00"] * _SOME, [b"life"] * _SOME),
 )
 _COUNTS: Final = ([1] * 3, [1, 3, 4], [-100, 0, 100])
+_PARTITION_COUNTS: Final = ([2] * 20, _COMMON["partitions"], [-5] * 20)
 _NEW_IDS: Final = (
     *([1] * _SOME, [0] * _SOME, ["t"] * _SOME, _COMMON["ids"]),
     *([NOW] * _SOME, [NOW] * _SOME, [7] * _SOME),
@@ -103,9 +111,11 @@ _NEW_IDS: Final = (
 _SEGMENTS: Final = ([1] * 10, [NOW] * 10, [1] * 10, [b"heads"] * 10, [b"payloads"] * 10)
 _GONE: Final = ([1] * _SOME, [0] * _SOME, [5] * _SOME, _COMMON["places"])
 COLUMNS: Final[dict[str, tuple[Any, ...]]] = {
+    "add_to_partitions": _PARTITION_COUNTS,
     "append": _SEGMENTS,
     "claim_ids": _NEW_IDS,
     "count": _COUNTS,
+    "count_partitions": _PARTITION_COUNTS,
     "open_keys": ([1] * _SOME, ["new"] * _SOME, _COMMON["keys"], _COMMON["messages"]),
     "put_ids": (*_NEW_IDS, [8] * _SOME, [8] * _SOME, [None] * _SOME),
     "put_keys": ([1] * _SOME, ["t"] * _SOME, _COMMON["keys"], _COMMON["messages"]),
@@ -116,17 +126,20 @@ COLUMNS: Final[dict[str, tuple[Any, ...]]] = {
 }
 _HELD: Final = (*_GONE, [1] * _SOME, [b"\x03\x00"] * _SOME, [b"life"] * _SOME)
 #: What PostgreSQL writes at once: the tenant, that it publishes, the version that it expects;
-#: segments, runs that are held, places of runs that go, runs, counts.
-WRITE: Final = (1, True, 1, *_SEGMENTS[1][:1], *_SEGMENTS[2:], *_HELD, *_GONE, *_RUNS, *_COUNTS)
+#: segments, runs that are held, places of runs that go, runs, counts, counts by partition.
+WRITE: Final = (
+    *(1, True, 1, *_SEGMENTS[1][:1], *_SEGMENTS[2:], *_HELD),
+    *(*_GONE, *_RUNS, *_COUNTS, *_PARTITION_COUNTS),
+)
 #: The same for whoever has them locked already.
 WRITE_UNHELD: Final = (
     *(1, False, None, *_SEGMENTS[1][:1], *_SEGMENTS[2:], *[None] * 7),
-    *(*_GONE, *_RUNS, *_COUNTS),
+    *(*_GONE, *_RUNS, *_COUNTS, *_PARTITION_COUNTS),
 )
 #: What a plain publish writes: the tenant, the version it expects, segments, runs of the first.
 PUBLISH: Final = (
     *(1, 1, *_SEGMENTS[1][:1], *_SEGMENTS[2:]),
-    *([1] * _SOME, [1] * _SOME, [5] * _SOME, list(range(_SOME)), [1] * _SOME, [None] * _SOME),
+    *([1] * _SOME, [1] * _SOME, [5] * _SOME, list(range(_SOME)), [1] * _SOME, [b"p001"] * _SOME),
     *([b"\x03\x00"] * _SOME, [b"life"] * _SOME),
 )
 
@@ -167,7 +180,7 @@ LOAD: Final = {
         -- An ordered queue.
         INSERT INTO penstock_run
         SELECT 2, CASE WHEN i < 200 THEN 3 WHEN i < 400 THEN 2 ELSE 0 END, 5,
-            ((i / 10 + 1)::bigint << 14) + i % 10, i / 10 + 1, 1,
+            ((i / {TOGETHER} + 1)::bigint << 14) + i % {TOGETHER}, i / {TOGETHER} + 1, 1,
             CASE WHEN i < 400 THEN {NOW} + i END,
             convert_to('p' || lpad((i % {PARTITIONS})::text, 3, '0'), 'UTF8'),
             CASE WHEN i < 200 THEN 'c1' END, '\\x0300', 'life'
@@ -185,6 +198,16 @@ LOAD: Final = {
         FROM unnest('{{1, 3, 4, 100, 101}}'::integer[]) AS kind, generate_series(1, {TALLIES});
         INSERT INTO penstock_tally (queue, kind, delta)
         SELECT 3 + i % 1000, i % 5, 1 FROM generate_series(1, 100000) AS i;
+        INSERT INTO penstock_partition
+        SELECT 2, convert_to('p' || lpad(i::text, 3, '0'), 'UTF8'), {ORDERED} / {PARTITIONS}
+        FROM generate_series(0, {PARTITIONS} - 1) AS i;
+        INSERT INTO penstock_partition
+        SELECT 3 + i % 1000, convert_to('p' || i, 'UTF8'), 1 FROM generate_series(1, 100000) AS i;
+        INSERT INTO penstock_partition_tally (queue, partition_key, delta)
+        SELECT 2, convert_to('p' || lpad((i % {PARTITIONS})::text, 3, '0'), 'UTF8'), i % 3 - 1
+        FROM generate_series(1, {TALLIES}) AS i;
+        INSERT INTO penstock_partition_tally (queue, partition_key, delta)
+        SELECT 3 + i % 1000, convert_to('p' || i, 'UTF8'), 1 FROM generate_series(1, 100000) AS i;
         INSERT INTO penstock_id (tenant, kind, topic, id, at, until, token, message, entry)
         SELECT 1, 0, 't', convert_to(lpad(i::text, 8, '0'), 'UTF8'), 0, {NOW} + i - 500, 1, i, i
         FROM generate_series(0, {IDS} - 1) AS i;
@@ -220,7 +243,7 @@ LOAD: Final = {
         WHERE phases.seq IN (1, 2, 3, 5, 11, 12, 13, 14);
         INSERT INTO penstock_run
         SELECT 2, IF(seq < 200, 3, IF(seq < 400, 2, 0)), 5,
-            ((seq DIV 10 + 1) << 14) + seq MOD 10, seq DIV 10 + 1, 1,
+            ((seq DIV {TOGETHER} + 1) << 14) + seq MOD {TOGETHER}, seq DIV {TOGETHER} + 1, 1,
             IF(seq < 400, {NOW} + seq, {NEVER}), concat('p', lpad(seq MOD {PARTITIONS}, 3, '0')),
             IF(seq < 200, 'c1', NULL), x'0300', 'life'
         FROM seq_0_to_{ORDERED - 1};
@@ -236,6 +259,16 @@ LOAD: Final = {
         WHERE kinds.seq IN (1, 3, 4, 100, 101) ORDER BY kinds.seq;
         INSERT INTO penstock_tally (queue, kind, delta)
         SELECT 3 + seq MOD 1000, seq MOD 5, 1 FROM seq_1_to_100000;
+        INSERT INTO penstock_partition
+        SELECT 2, concat('p', lpad(seq, 3, '0')), {ORDERED // PARTITIONS}
+        FROM seq_0_to_{PARTITIONS - 1};
+        INSERT INTO penstock_partition
+        SELECT 3 + seq MOD 1000, concat('p', seq), 1 FROM seq_1_to_100000;
+        INSERT INTO penstock_partition_tally (queue, partition_key, delta)
+        SELECT 2, concat('p', lpad(seq MOD {PARTITIONS}, 3, '0')), cast(seq MOD 3 AS SIGNED) - 1
+        FROM seq_1_to_{TALLIES};
+        INSERT INTO penstock_partition_tally (queue, partition_key, delta)
+        SELECT 3 + seq MOD 1000, concat('p', seq), 1 FROM seq_1_to_100000;
         INSERT INTO penstock_id (tenant, kind, topic, id, at, until, token, message, entry)
         SELECT 1, 0, 't', lpad(seq, 8, '0'), 0, {NOW} + seq - 500, 1, seq, seq
         FROM seq_0_to_{IDS - 1};

@@ -356,7 +356,9 @@ async def test_held_runs_are_compared_as_a_whole(pair: Pair) -> None:
         with pytest.raises(Moved):
             async with database.at_once() as session:
                 await session.change(
-                    tenant.number, (), [tuple(row[:4])], (), (), [wrong], tenant.version
+                    *(tenant.number, (), [tuple(row[:4])], (), ()),
+                    held=[wrong],
+                    version=tenant.version,
                 )
     assert len(await claim(pair.a, "old")) == 4
 

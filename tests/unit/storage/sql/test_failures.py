@@ -57,6 +57,7 @@ def raised(state: str, *, severity: str = "ERROR", **fields: str) -> asyncpg.Pos
         ("42501", StoreUnavailable),
         ("42P01", StoreTooOld),
         ("42703", StoreTooOld),
+        ("42883", StoreTooOld),
         ("54000", TooLarge),
         ("54023", TooLarge),
         ("XX001", StoreCorrupt),

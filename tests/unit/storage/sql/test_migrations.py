@@ -124,6 +124,33 @@ async def test_an_older_schema_is_refused_and_brought_up_to_date(
     await look(url)
 
 
+async def test_what_partitions_have_already_is_counted(
+    database: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Migration ``partitions``: a store that was in use before it knows what it has (Q2)."""
+    url = database.url(NAME)
+    every = known(database.SCHEME)
+    (number,) = [item.number for item in every if item.name.endswith("_partitions")]
+    with monkeypatch.context() as older:
+        older.setattr(migrations, "known", lambda _: every[: number - 1])
+        await migrate(url)
+    never = (1 << 63) - 1
+    runs = [
+        *((1, 0, 5, 16384, 3, "'a'"), (1, 3, 5, 7, 2, "'a'"), (1, 0, 4, 16390, 1, "'b'")),
+        *((1, 4, 5, 16400, 9, "NULL"), (2, 2, 5, 16384, 4, "''")),
+    ]
+    for queue, phase, rank, place, size, partition in runs:
+        database.sql(
+            f"INSERT INTO penstock_run VALUES ({queue}, {phase}, {rank}, {place}, 1, {size}, "
+            f"{never}, {partition}, NULL, 'm', 'l')",
+            NAME,
+        )
+    await migrate(url)
+    counted = "SELECT queue, partition_key, unsettled FROM penstock_partition ORDER BY 1, 2"
+    found = [(queue, unsettled) for queue, _, unsettled in database.sql(counted, NAME)]
+    assert found == [("1", "5"), ("1", "1"), ("2", "4")]
+
+
 async def test_a_newer_schema_is_refused(database: Server) -> None:
     url = database.url(NAME)
     await migrate(url)

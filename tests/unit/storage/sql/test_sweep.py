@@ -751,10 +751,88 @@ class TestTallies:
         assert int(sql(newest)[0][0]) > int(before[0][0])
 
 
+class TestPartitions:
+    """What partitions have is added up (Q2)."""
+
+    async def queue(self, store: Store) -> None:
+        policy = QueuePolicy(filter="TRUE", ordering=Ordering.PARTITION)
+        await store.engine.put_queue(TENANT, "q", policy, Start())
+
+    async def test_many_rows_become_one_a_partition(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tallying, "_MANY", 5)
+        await self.queue(store)
+        for number in range(12):
+            await store.publish(NewMessage(b"x", partition_key=f"p{number % 3}"))
+        for _ in range(2):
+            await store.ack(await store.claim_one())
+        before = await store.picture("q")
+        assert (rows("partition_tally"), rows("partition")) == (14, 0)
+        await store.engine.sweep()
+        assert (rows("partition_tally"), rows("partition")) == (0, 3)
+        assert await store.picture("q") == before
+        await store.publish(NewMessage(b"y", partition_key="p1"))
+        unsettled = [part.unsettled for part in (await store.engine.stats(TENANT, "q")).partitions]
+        assert sum(unsettled) == 11
+
+    async def test_of_a_partition_that_ended_nothing_is_kept(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tallying, "_MANY", 1)
+        await self.queue(store)
+        for partition in "abc":
+            await store.publish(NewMessage(b"x", partition_key=partition))
+        await store.engine.sweep()
+        assert rows("partition") == 3
+        for _ in range(2):
+            await store.ack(await store.claim_one())
+        await store.engine.sweep()
+        assert (rows("partition_tally"), rows("partition")) == (0, 1)
+        (left,) = (await store.engine.stats(TENANT, "q")).partitions
+        assert (left.partition, left.unsettled) == ("c", 1)
+
+    async def test_beside_traffic_and_another_server(
+        self, pair: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tallying, "_MANY", 3)
+        monkeypatch.setattr(tallying, "_MAX_ROWS", 5)
+        store, other = pair
+        await self.queue(store)
+        await store.publish(NewMessage(b"x", partition_key="always"))
+        busy = True
+
+        async def use() -> None:
+            nonlocal busy
+            for number in range(30):
+                await store.publish(NewMessage(b"x", partition_key=f"p{number % 4}"))
+                await store.ack(await store.claim_one())
+            busy = False
+
+        async def add_up(one: Store) -> None:
+            while busy:
+                await one.engine.sweep()
+
+        async def look() -> None:
+            while busy:
+                stats = await other.engine.stats(TENANT, "q")
+                assert 1 <= sum(part.unsettled for part in stats.partitions) <= 2
+                assert all(part.unsettled > 0 for part in stats.partitions)
+
+        await asyncio.gather(use(), add_up(store), add_up(other), look())
+        await sweep_all(store)
+        await sweep_all(store)
+        # What is not added up concerns no more partitions than it is.
+        assert rows("partition_tally") <= 3
+        assert rows("partition") <= 1 + rows("partition_tally")
+        (left,) = (await store.engine.stats(TENANT, "q")).partitions
+        assert left.unsettled == 1
+
+
 class TestDropped:
     """Nothing is left of a queue that was deleted."""
 
-    TABLES = ("run", "tally", "consumer", "owner", "replayed")
+    TABLES = ("run", "tally", "partition", "partition_tally", "consumer", "owner", "replayed")
 
     async def fill(self, store: Store) -> None:
         policy = QueuePolicy(filter="TRUE", ordering=Ordering.PARTITION)
@@ -764,6 +842,7 @@ class TestDropped:
         await store.engine.join(TENANT, "q", "c")
         await store.reject(await store.claim_one())
         await store.engine.replay(TENANT, "q", ReplaySource.FAILED, None, 1, replay_id="r")
+        sql("INSERT INTO penstock_partition SELECT number, 'p', 1 FROM penstock_queue")
         assert all(rows(table) for table in self.TABLES)
 
     async def test_it_vanishes(

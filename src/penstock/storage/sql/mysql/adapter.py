@@ -22,6 +22,7 @@ from penstock.storage.sql.database import (
     Database,
     Lost,
     NewSegment,
+    PartitionCount,
     Row,
     Session,
     Stable,
@@ -153,6 +154,7 @@ class _Session(Session):
         gone: Sequence[Place],
         runs: Sequence[RunRow],
         counts: Sequence[Count],
+        partition_counts: Sequence[PartitionCount] = (),
         held: Sequence[Row] = (),
         version: int | None = None,
     ) -> tuple[int, list[int]]:
@@ -167,6 +169,7 @@ class _Session(Session):
                 *self._at("remove_runs", gone),
                 *self._statements["put_runs"].lots(rows, most),
                 *self._statements["count"].lots(counts, most),
+                *self._statements["count_partitions"].lots(partition_counts, most),
                 self._statements["version"].bind({"tenant": tenant}),
             ]
         )

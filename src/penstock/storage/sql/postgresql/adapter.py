@@ -22,6 +22,7 @@ from penstock.storage.sql.database import (
     Moved,
     NewSegment,
     NotAtOnce,
+    PartitionCount,
     Row,
     Session,
     Stable,
@@ -151,6 +152,7 @@ class _Session(Session):
         gone: Sequence[Place],
         runs: Sequence[RunRow],
         counts: Sequence[Count],
+        partition_counts: Sequence[PartitionCount] = (),
         held: Sequence[Row] = (),
         version: int | None = None,
     ) -> tuple[int, list[int]]:
@@ -172,6 +174,7 @@ class _Session(Session):
             *_columns(gone, 4),
             *_columns(runs, 11),
             *_columns(counts, 3),
+            *_columns(partition_counts, 3),
         )
         if not written:
             raise Moved if found == version else Stale
@@ -187,13 +190,16 @@ class _Session(Session):
     ) -> list[int]:
         assert not self.begun, "a publish that is one statement is all of its transaction"
         self.committing = True
+        *places, partitions, members, lives = _columns(runs, 8)
         numbers: list[int] | None = await self._connection.fetchval(
             self._statements["publish"][0],
             tenant,
             version,
             segments[0][1],
             *_columns([segment[2:] for segment in segments], 3),
-            *_columns(runs, 8),
+            *places,
+            partitions if any(run.partition_key is not None for run in runs) else None,
+            *(members, lives),
         )
         if numbers is None:
             raise Stale

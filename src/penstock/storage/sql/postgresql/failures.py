@@ -42,6 +42,7 @@ _MEANT: Final[dict[str, failing.Meaning]] = {
     "42501": failing.NO_PRIVILEGE,
     "42P01": failing.SCHEMA_MISSING,
     "42703": failing.OTHER_SCHEMA,
+    "42883": failing.OTHER_SCHEMA,
     "XX001": failing.DAMAGE,
     "XX002": failing.DAMAGED_INDEX,
 }

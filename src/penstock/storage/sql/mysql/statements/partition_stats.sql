@@ -1,24 +1,58 @@
 -- Every partition that has something to deliver, by name: how much, what of it is in flight, the
--- first message, whose it is, and how far the queue is routed (Q2). In flight a run's first
--- message is in its members, which begin with its index.
-SELECT held.partition_key, held.unsettled, held.in_flight, held.first, owner.consumer, owner.epoch,
-    queue.`cursor`
+-- first message, whose it is, and how far the queue is routed (Q2). How much it is was counted. What
+-- waits has the id of its first message as its place; in flight it is in the members, which begin
+-- with its index.
+SELECT held.partition_key, held.unsettled,
+    (
+        SELECT CAST(COALESCE(SUM(run.size), 0) AS SIGNED)
+        FROM penstock_run AS run FORCE INDEX (penstock_run_partition)
+        WHERE run.queue = :queue AND run.partition_key = held.partition_key AND run.phase = 3
+    ) AS in_flight,
+    LEAST(
+        COALESCE((
+            SELECT MIN(
+                run.segment * 16384 + ASCII(SUBSTRING(run.members, 1, 1))
+                + 256 * ASCII(SUBSTRING(run.members, 2, 1))
+            )
+            FROM penstock_run AS run FORCE INDEX (penstock_run_partition)
+            WHERE run.queue = :queue AND run.partition_key = held.partition_key AND run.phase = 3
+        ), 9223372036854775807),
+        COALESCE((
+            SELECT run.place
+            FROM penstock_run AS run FORCE INDEX (penstock_run_partition)
+            WHERE run.queue = :queue AND run.partition_key = held.partition_key AND run.phase = 0
+            ORDER BY run.segment, run.place
+            LIMIT 1
+        ), 9223372036854775807),
+        COALESCE((
+            SELECT run.place
+            FROM penstock_run AS run FORCE INDEX (penstock_run_partition)
+            WHERE run.queue = :queue AND run.partition_key = held.partition_key AND run.phase = 1
+            ORDER BY run.segment, run.place
+            LIMIT 1
+        ), 9223372036854775807),
+        COALESCE((
+            SELECT run.place
+            FROM penstock_run AS run FORCE INDEX (penstock_run_partition)
+            WHERE run.queue = :queue AND run.partition_key = held.partition_key AND run.phase = 2
+            ORDER BY run.segment, run.place
+            LIMIT 1
+        ), 9223372036854775807)
+    ) AS first,
+    owner.consumer, owner.epoch, queue.`cursor`
 FROM (
-    SELECT
-        run.partition_key,
-        CAST(SUM(run.size) AS SIGNED) AS unsettled,
-        CAST(SUM(CASE WHEN run.phase = 3 THEN run.size ELSE 0 END) AS SIGNED) AS in_flight,
-        MIN(
-            CASE
-                WHEN run.phase = 3 THEN
-                    run.segment * 16384 + ASCII(SUBSTRING(run.members, 1, 1))
-                    + 256 * ASCII(SUBSTRING(run.members, 2, 1))
-                ELSE run.place
-            END
-        ) AS first
-    FROM penstock_run AS run FORCE INDEX (penstock_run_partition)
-    WHERE run.queue = :queue AND run.partition_key IS NOT NULL
-    GROUP BY run.partition_key
+    SELECT counted.partition_key, CAST(SUM(counted.unsettled) AS SIGNED) AS unsettled
+    FROM (
+        SELECT added.partition_key, added.unsettled
+        FROM penstock_partition AS added
+        WHERE added.queue = :queue
+        UNION ALL
+        SELECT tally.partition_key, tally.delta
+        FROM penstock_partition_tally AS tally FORCE INDEX (PRIMARY)
+        WHERE tally.queue = :queue
+    ) AS counted
+    GROUP BY counted.partition_key
+    HAVING SUM(counted.unsettled) <> 0
 ) AS held
 JOIN penstock_queue AS queue ON queue.number = :queue
 LEFT JOIN penstock_owner AS owner

@@ -5,6 +5,6 @@ WHERE owner.queue = :queue AND owner.partition_key = ANY(:partitions) AND (
     SELECT phase
     FROM penstock_run AS run
     WHERE run.queue = :queue AND run.partition_key = owner.partition_key
-    ORDER BY phase, segment
+    ORDER BY phase + 0, place
     LIMIT 1
 ) IS NULL

@@ -1,6 +1,6 @@
 -- What is available in the first segments of each of these partitions, fresh and returned: one
--- look into the index a segment (C4). All runs of a segment are read, since they interleave. It
--- is written so that one index alone serves each part (see ``partition_heads``).
+-- look into the index a segment (C4). All runs of a partition in a segment are read, since they
+-- interleave. The phase is asked for as in ``partition_heads``.
 WITH RECURSIVE step (partition_key, phase, nth, segment) AS (
     SELECT
         owner.partition_key,
@@ -9,10 +9,9 @@ WITH RECURSIVE step (partition_key, phase, nth, segment) AS (
         (
             SELECT run.segment
             FROM penstock_run AS run
-            WHERE run.queue = :queue AND run.partition_key IS NOT NULL
-                AND (run.partition_key, run.phase) >= (owner.partition_key, wanted.phase)
-                AND (run.partition_key, run.phase) <= (owner.partition_key, wanted.phase)
-            ORDER BY run.partition_key, run.phase, run.segment
+            WHERE run.queue = :queue AND run.partition_key = owner.partition_key
+                AND run.phase + 0 = wanted.phase
+            ORDER BY run.place
             LIMIT 1
         )
     FROM penstock_owner AS owner
@@ -26,11 +25,9 @@ WITH RECURSIVE step (partition_key, phase, nth, segment) AS (
         (
             SELECT run.segment
             FROM penstock_run AS run
-            WHERE run.queue = :queue AND run.partition_key IS NOT NULL
-                AND (run.partition_key, run.phase, run.segment)
-                > (step.partition_key, step.phase, step.segment)
-                AND (run.partition_key, run.phase) <= (step.partition_key, step.phase)
-            ORDER BY run.partition_key, run.phase, run.segment
+            WHERE run.queue = :queue AND run.partition_key = step.partition_key
+                AND run.phase + 0 = step.phase AND run.place >= (step.segment + 1) << 14
+            ORDER BY run.place
             LIMIT 1
         )
     FROM step
@@ -42,8 +39,7 @@ FROM step
 CROSS JOIN LATERAL (
     SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
     FROM penstock_run
-    WHERE (segment, queue) >= (step.segment, :queue) AND (segment, queue) <= (step.segment, :queue)
-        AND phase + 0 = step.phase AND coalesce(partition_key, '') = step.partition_key
-    ORDER BY segment, queue
+    WHERE queue = :queue AND partition_key = step.partition_key AND phase + 0 = step.phase
+        AND place >= step.segment << 14 AND place < (step.segment + 1) << 14
     OFFSET 0
 ) AS run

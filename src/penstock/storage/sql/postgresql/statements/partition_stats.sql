@@ -1,11 +1,12 @@
 -- Every partition that has something to deliver, by name: how much, what of it is in flight, the
--- first message, whose it is, and how far the queue is routed (Q2). In flight a run's first
--- message is in its members, which begin with its index.
+-- first message, whose it is, and how far the queue is routed (Q2). How much it is was counted. What
+-- waits has the id of its first message as its place; in flight it is in the members, which begin
+-- with its index. The phase is asked for as in ``partition_heads``.
 SELECT
     held.partition_key,
     held.unsettled,
-    held.in_flight,
-    held.first,
+    in_flight.size,
+    least(in_flight.first, waiting.first) AS first,
     (
         SELECT owner.consumer
         FROM penstock_owner AS owner
@@ -18,19 +19,37 @@ SELECT
     ) AS epoch,
     (SELECT queue.cursor FROM penstock_queue AS queue WHERE queue.number = :queue) AS cursor
 FROM (
+    SELECT counted.partition_key, sum(counted.unsettled) AS unsettled
+    FROM (
+        SELECT added.partition_key, added.unsettled
+        FROM penstock_partition AS added
+        WHERE added.queue = :queue
+        UNION ALL
+        SELECT tally.partition_key, tally.delta
+        FROM penstock_partition_tally AS tally
+        WHERE tally.queue = :queue
+    ) AS counted
+    GROUP BY counted.partition_key
+    HAVING sum(counted.unsettled) <> 0
+) AS held
+CROSS JOIN LATERAL (
     SELECT
-        run.partition_key,
-        sum(run.size) AS unsettled,
-        sum(CASE WHEN run.phase = 3 THEN run.size ELSE 0 END) AS in_flight,
+        coalesce(sum(run.size), 0) AS size,
         min(
-            CASE
-                WHEN run.phase = 3 THEN
-                    run.segment * 16384 + get_byte(run.members, 0) + 256 * get_byte(run.members, 1)
-                ELSE run.place
-            END
+            run.segment * 16384 + get_byte(run.members, 0) + 256 * get_byte(run.members, 1)
         ) AS first
     FROM penstock_run AS run
-    WHERE run.queue = :queue AND run.phase BETWEEN 0 AND 3 AND run.partition_key IS NOT NULL
-    GROUP BY run.partition_key
-) AS held
+    WHERE run.queue = :queue AND run.partition_key = held.partition_key AND run.phase + 0 = 3
+) AS in_flight
+CROSS JOIN LATERAL (
+    SELECT min(head.place) AS first
+    FROM (VALUES (0), (1), (2)) AS wanted (phase)
+    CROSS JOIN LATERAL (
+        SELECT place
+        FROM penstock_run
+        WHERE queue = :queue AND partition_key = held.partition_key AND phase + 0 = wanted.phase
+        ORDER BY place
+        LIMIT 1
+    ) AS head
+) AS waiting
 ORDER BY held.partition_key

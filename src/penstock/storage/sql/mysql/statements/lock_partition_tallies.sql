@@ -1,0 +1,6 @@
+-- The oldest changes of a queue by partition, locked; another server's share is passed by (Q2).
+SELECT number, partition_key, delta FROM penstock_partition_tally FORCE INDEX (PRIMARY)
+WHERE queue = :queue
+ORDER BY number
+LIMIT :most
+FOR UPDATE SKIP LOCKED

@@ -1,0 +1,9 @@
+-- Some of the changes by partition of a queue that was deleted.
+DELETE FROM penstock_partition_tally
+WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM penstock_partition_tally
+    WHERE queue = :queue
+    ORDER BY number
+    LIMIT :most
+    FOR UPDATE SKIP LOCKED
+))

@@ -1,0 +1,9 @@
+-- Some of what a queue that was deleted had in its partitions.
+DELETE FROM penstock_partition
+WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM penstock_partition
+    WHERE queue = :queue
+    ORDER BY partition_key
+    LIMIT :most
+    FOR UPDATE SKIP LOCKED
+))
