@@ -23,5 +23,4 @@ def checksum(data: bytes, seed: int = 0) -> int:
 
 def checksums(pieces: Iterable[bytes | memoryview], seeds: Iterable[int]) -> list[int]:
     """The checksum of each piece with its seed, in half the time of one call a piece."""
-    pairs = zip(pieces, seeds, strict=False)
-    return [xxh3_64_intdigest(data, seed) & _LOW for data, seed in pairs]
+    return [found & _LOW for found in map(xxh3_64_intdigest, pieces, seeds)]

@@ -20,7 +20,7 @@ __all__ = ["LogColumns"]
 class LogColumns(Struct, frozen=True, kw_only=True):
     """Entries of the log from an offset on: what ``Message`` has, a column a field (L1, L2).
 
-    A column that is None has no value in any entry.
+    A column that is None has no value in any entry. One of numbers may be a view of 64-bit ones.
     """
 
     next_offset: Offset

@@ -142,7 +142,9 @@ async def _log(
 ) -> AsyncIterator[_Part]:
     position = start
     while True:
-        columns = await call.broker.read_log_columns(position, limit=_BATCH)
+        # Offsets below the end are all that may be wanted, and there are no more entries than those.
+        limit = min(_BATCH, max(1, end - position))
+        columns = await call.broker.read_log_columns(position, limit=limit)
         columns = columns.before(end)
         # What is below the end was there before it was asked for: nothing more comes (L2).
         following = columns.next_offset if len(columns) else end

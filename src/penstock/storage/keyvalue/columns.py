@@ -1,9 +1,10 @@
 """The log as columns: records are taken apart by the thousand, with no object an entry.
 
 Most records hold messages whose metadata is of one length, such as those of one topic without
-headers. They are an array of equal elements, which one call takes apart. What follows the fixed
-head of an element (topic, keys, headers) is decoded once for all elements that share it. Every
-element is checked against its own checksum, and every payload against its (P3, X1).
+headers. They are an array of equal elements, of which a field is every so-many-eth byte: columns
+are copied out byte by byte of the number, for all elements at once. What follows the fixed head of
+an element (topic, keys, headers) is decoded once for all elements that share it. Every element is
+checked against its own checksum, and every payload against its (P3, X1).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _FIXED: Final = struct.Struct("<" + _ELEMENT)
 _SUM: Final = struct.Struct("<I")
 #: The offset in an element: after messageID, length and version.
 _OFFSET: Final = struct.Struct("<13xQ")
+_WIDTHS: Final = tuple(struct.calcsize(f"<{code}") for code in _ELEMENT)
 _NEVER: Final = -1
 #: A record of no more messages is taken whole, though only the first of them are wanted.
 _SMALL: Final = 256
@@ -45,25 +47,22 @@ _BLOCK: Final = 64
 
 
 class _Columns(NamedTuple):
-    """Elements taken apart: a list a field, in the order in which an element has them."""
+    """Elements taken apart: a column a field, in the order in which an element has them."""
 
-    id: list[int]
-    length: list[int]
-    version: list[int]
-    offset: list[int]
-    published_at: list[int]
-    deliver_at: list[int]
-    expires_at: list[int]
-    priority: list[int]
-    size: list[int]
-    checksum: list[int]
-    flags: list[int]
-    tail: list[bytes]
+    id: Sequence[int]
+    length: Sequence[int]
+    version: Sequence[int]
+    offset: Sequence[int]
+    published_at: Sequence[int]
+    deliver_at: Sequence[int]
+    expires_at: Sequence[int]
+    priority: Sequence[int]
+    size: Sequence[int]
+    checksum: Sequence[int]
+    flags: Sequence[int]
+    tail: Sequence[bytes]
     """Topic, keys, headers."""
-    sum: list[int]
-
-
-_WIDTH: Final = len(_Columns._fields)
+    sum: Sequence[int]
 
 
 # -- metadata --------------------------------------------------------------------------
@@ -131,61 +130,85 @@ def _lengths(stride: int) -> struct.Struct:
     return struct.Struct(f"<8xI{stride - _BEFORE.size}x")
 
 
-@lru_cache(maxsize=64)
-def _block(stride: int) -> struct.Struct:
-    """Takes apart ``_BLOCK`` elements of one length in one go."""
-    element = f"{_ELEMENT}{stride - _FIXED.size - _SUM.size}sI"
-    return struct.Struct("<" + element * _BLOCK)
+@lru_cache(maxsize=256)
+def _block(before: int, size: int, after: int) -> struct.Struct:
+    """Takes ``size`` bytes out of each of ``_BLOCK`` elements in one go."""
+    return struct.Struct("<" + f"{before}x{size}s{after}x" * _BLOCK)
 
 
-def _fields(body: bytes, places: Sequence[int]) -> list[Any]:
-    """The fields of all elements, one after the other.
+def _pieces(body: bytes, places: range, begin: int, end: int) -> list[bytes]:
+    """The bytes from ``begin`` on of each element, without the last ``end``."""
+    block = _block(begin, places.step - begin - end, end)
+    whole = len(body) // block.size
+    pieces: list[bytes] = []
+    for some in block.iter_unpack(memoryview(body)[: whole * block.size]):
+        pieces += some
+    rest = places[whole * _BLOCK :]
+    pieces += [body[place + begin : place + places.step - end] for place in rest]
+    return pieces
 
-    A tuple an element would be what the garbage collector then spends half of the time on.
-    """
-    flat: list[Any] = []
-    if isinstance(places, range):
-        block = _block(places.step)
-        whole = len(body) // block.size
-        for fields in block.iter_unpack(memoryview(body)[: whole * block.size]):
-            flat += fields
-        places = places[whole * _BLOCK :]
+
+def _numbers(body: bytes, places: range, begin: int, width: int) -> memoryview:
+    """The number of so many bytes that each element has there: no object each."""
+    numbers = bytearray(8 * len(places))
+    for byte in range(width):
+        numbers[byte::8] = body[begin + byte :: places.step]
+    return memoryview(numbers).cast("q")
+
+
+def _alike(body: bytes, places: range) -> _Columns:
+    """Elements of one length taken apart."""
+    columns: list[Any] = []
+    begin = 0
+    for width in _WIDTHS:
+        columns.append(_numbers(body, places, begin, width))
+        begin += width
+    tails = _pieces(body, places, begin, _SUM.size)
+    sums = _numbers(body, places, places.step - _SUM.size, _SUM.size)
+    return _Columns(*columns, tails, sums)
+
+
+def _unlike(body: bytes, places: Sequence[int]) -> _Columns:
+    """Elements of several lengths taken apart."""
+    rows = []
     for place in places:
         fields = _FIXED.unpack_from(body, place)
         end = place + _BEFORE.size + fields[1] - _SUM.size
-        flat += fields
-        flat.append(body[place + _FIXED.size : end])
-        flat += _SUM.unpack_from(body, end)
-    return flat
+        rows.append((*fields, body[place + _FIXED.size : end], *_SUM.unpack_from(body, end)))
+    return _Columns(*zip(*rows, strict=True))
 
 
 def _columns(body: bytes, count: int) -> _Columns:
     """The elements taken apart, each checked."""
+    begin = _BEFORE.size
     try:
         places = _places(body, 0, count)
-        flat = _fields(body, places)
+        if isinstance(places, range):
+            columns = _alike(body, places)
+            metadata = _pieces(body, places, begin, _SUM.size)
+        else:
+            columns = _unlike(body, places)
+            end = begin - _SUM.size
+            spans = zip(places, columns.length, strict=True)
+            metadata = [body[place + begin : place + end + length] for place, length in spans]
     except struct.error as error:
         raise StoreCorrupt("A log entry is cut short.") from error
-    columns = _Columns(*(flat[field::_WIDTH] for field in range(_WIDTH)))
-    begin, end = _BEFORE.size, _BEFORE.size - _SUM.size
-    spans = zip(places, columns.length, strict=True)
-    own = checksums(
-        (body[place + begin : place + end + length] for place, length in spans), columns.id
-    )
-    if own != columns.sum:
+    own = checksums(metadata, columns.id)
+    if own != list(columns.sum):
         rows = zip(columns.id, own, columns.sum, strict=True)
         wrong = next(message_id for message_id, found, kept in rows if found != kept)
         raise StoreCorrupt(f"The checksum of the metadata of message {wrong} is wrong.")
     if set(columns.version) != {VERSION}:
         raise StoreCorrupt("The metadata of a message has an unknown shape.")
-    if columns.offset != sorted(columns.offset):
+    offsets = list(columns.offset)
+    if offsets != sorted(offsets):
         raise StoreCorrupt("A log entry holds an offset below its own.")
     return columns
 
 
 def _log_columns(columns: _Columns, next_offset: Offset) -> LogColumns:
     topics, partition_keys, keys, content_types, headers = _tails(columns.flags, columns.tail)
-    expires = columns.expires_at
+    expires = list(columns.expires_at)
     return LogColumns(
         next_offset=next_offset,
         offset=columns.offset,

@@ -127,5 +127,15 @@ def _metadata(columns: LogColumns) -> list[pa.Array]:
         elif values is None:
             arrays.append(pa.nulls(count, field.type))
         else:
-            arrays.append(pa.array(values, field.type))
+            arrays.append(_column(values, field.type))
     return arrays
+
+
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """The values as an array; those that are in a buffer already, or all the same, at once."""
+    if isinstance(values, memoryview):
+        assert values.format == "q"
+        return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+    if values and values.count(values[0]) == len(values):
+        return pa.repeat(pa.scalar(values[0], kind), len(values))
+    return pa.array(values, kind)
