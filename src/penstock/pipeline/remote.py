@@ -59,7 +59,9 @@ class Remote:
         async def wait() -> T:
             return await call(self._client)
 
-        return self._runner.run(wait())
+        # Not by the runner: in a main thread it has a handler of its own for interrupts, and to
+        # take that away it writes down the task with its result, which may be megabytes.
+        return self._runner.get_loop().run_until_complete(wait())
 
     def close(self) -> None:
         """Let go of the connection."""

@@ -55,6 +55,8 @@ class _Part(NamedTuple):
     """Where to go on after this batch."""
     looked: int
     """How many entries were looked at for it."""
+    data: bytes = b""
+    """The payloads in the batch, one after the other."""
 
 
 async def log_stream(
@@ -117,21 +119,21 @@ async def _written(
         patience -= part.looked
         if part.batch.num_rows:
             room -= part.batch.nbytes
-            yield await _write(writer, part)
+            for written in await _write(writer, part):
+                yield written
             unwritten = None
         if room <= 0 or patience <= 0 or call.service.stopping.is_set():
             break
         part = await anext(parts, None)
-    if unwritten is not None:
-        yield writer.write(unwritten.batch, unwritten.mark)
-    yield writer.finish()
+    end = [] if unwritten is None else writer.write(unwritten.batch, unwritten.mark)
+    yield b"".join((*end, *writer.finish()))
 
 
-async def _write(writer: StreamWriter, part: _Part) -> bytes:
+async def _write(writer: StreamWriter, part: _Part) -> list[bytes]:
     if writer.compresses:
         return await asyncio.to_thread(writer.write, part.batch, part.mark)
     await asyncio.sleep(0)
-    return writer.write(part.batch, part.mark)
+    return writer.write(part.batch, part.mark, part.data)
 
 
 # -- the log ---------------------------------------------------------------------------
@@ -142,7 +144,7 @@ async def _log(
 ) -> AsyncIterator[_Part]:
     position = start
     while True:
-        # Offsets below the end are all that may be wanted, and there are no more entries than those.
+        # There are no more entries below the end than offsets.
         limit = min(_BATCH, max(1, end - position))
         columns = await call.broker.read_log_columns(position, limit=limit)
         columns = columns.before(end)
@@ -165,9 +167,10 @@ async def _log(
                     following = Offset(offsets[begin])
                     break
                 await asyncio.sleep(0)
-                part = with_payloads(batch.slice(begin, stop - begin), found, sizes[cut])
+                data = b"".join(found)
+                part = with_payloads(batch.slice(begin, stop - begin), data, sizes[cut])
                 beyond = offsets[stop] if stop < len(offsets) else following
-                yield _Part(part, _at(beyond), 0 if begin else len(columns))
+                yield _Part(part, _at(beyond), 0 if begin else len(columns), data)
         else:
             yield _Part(batch, _at(following), len(columns))
         position = following

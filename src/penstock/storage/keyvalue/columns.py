@@ -13,7 +13,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import groupby, repeat
+from itertools import accumulate, groupby, repeat
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import StoreCorrupt
@@ -35,6 +35,8 @@ _FIXED: Final = struct.Struct("<" + _ELEMENT)
 _SUM: Final = struct.Struct("<I")
 #: The offset in an element: after messageID, length and version.
 _OFFSET: Final = struct.Struct("<13xQ")
+#: Where in an element its length is: after messageID.
+_LENGTH: Final = 8
 _WIDTHS: Final = tuple(struct.calcsize(f"<{code}") for code in _ELEMENT)
 _NEVER: Final = -1
 #: A record of no more messages is taken whole, though only the first of them are wanted.
@@ -112,9 +114,10 @@ def _places(body: bytes, begin: int, count: int) -> Sequence[int]:
     """Where the elements begin."""
     stride, rest = divmod(len(body) - begin, count)
     if not rest and stride > _FIXED.size + _SUM.size:
-        lengths = _lengths(stride).iter_unpack(memoryview(body)[begin:])
-        if set(lengths) == {(stride - _BEFORE.size,)}:
-            return range(begin, len(body), stride)
+        alike = range(begin, len(body), stride)
+        length = (stride - _BEFORE.size).to_bytes(8, "little")
+        if _numbers(body, alike, _LENGTH, 4).tobytes() == length * count:
+            return alike
     places = []
     place = begin
     for _ in range(count):
@@ -123,11 +126,6 @@ def _places(body: bytes, begin: int, count: int) -> Sequence[int]:
     if place != len(body):
         raise StoreCorrupt("A log entry is not as long as it says.")
     return places
-
-
-@lru_cache(maxsize=256)
-def _lengths(stride: int) -> struct.Struct:
-    return struct.Struct(f"<8xI{stride - _BEFORE.size}x")
 
 
 @lru_cache(maxsize=256)
@@ -151,21 +149,19 @@ def _pieces(body: bytes, places: range, begin: int, end: int) -> list[bytes]:
 def _numbers(body: bytes, places: range, begin: int, width: int) -> memoryview:
     """The number of so many bytes that each element has there: no object each."""
     numbers = bytearray(8 * len(places))
+    first = places.start + begin
     for byte in range(width):
-        numbers[byte::8] = body[begin + byte :: places.step]
+        numbers[byte::8] = body[first + byte :: places.step]
     return memoryview(numbers).cast("q")
 
 
 def _alike(body: bytes, places: range) -> _Columns:
     """Elements of one length taken apart."""
-    columns: list[Any] = []
-    begin = 0
-    for width in _WIDTHS:
-        columns.append(_numbers(body, places, begin, width))
-        begin += width
-    tails = _pieces(body, places, begin, _SUM.size)
+    begins = accumulate(_WIDTHS, initial=0)
+    numbers = [_numbers(body, places, *field) for field in zip(begins, _WIDTHS, strict=False)]
+    tails = _pieces(body, places, _FIXED.size, _SUM.size)
     sums = _numbers(body, places, places.step - _SUM.size, _SUM.size)
-    return _Columns(*columns, tails, sums)
+    return _Columns._make((*numbers, tails, sums))
 
 
 def _unlike(body: bytes, places: Sequence[int]) -> _Columns:
@@ -175,7 +171,7 @@ def _unlike(body: bytes, places: Sequence[int]) -> _Columns:
         fields = _FIXED.unpack_from(body, place)
         end = place + _BEFORE.size + fields[1] - _SUM.size
         rows.append((*fields, body[place + _FIXED.size : end], *_SUM.unpack_from(body, end)))
-    return _Columns(*zip(*rows, strict=True))
+    return _Columns._make(zip(*rows, strict=True))
 
 
 def _columns(body: bytes, count: int) -> _Columns:

@@ -100,6 +100,9 @@ def _may_go(
     log: Log, index: int, queues: list[Queue], now: int, retention_ms: int, *, archive: bool
 ) -> bool:
     low, high = log.segments[index].start, log.segment_end(index)
+    if log.segments[index].started_at + retention_ms > now:
+        # Nothing in it is older than itself: most segments need not be read.
+        return False
     last = log.last_entries(index)
     if not last and index == len(log.segments) - 1:
         return False

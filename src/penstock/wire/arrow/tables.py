@@ -8,7 +8,7 @@ them and the size of each.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Final
 
@@ -76,13 +76,11 @@ def log_batch(columns: LogColumns, where: Filter | None = None) -> pa.RecordBatc
     return batch if where is None else batch.filter(to_arrow(where.tree, Columns(batch)))
 
 
-def with_payloads(
-    batch: pa.RecordBatch, pieces: Iterable[bytes | memoryview], sizes: Sequence[int]
-) -> pa.RecordBatch:
-    """The batch with the payloads that the pieces are, one after the other."""
+def with_payloads(batch: pa.RecordBatch, data: bytes, sizes: Sequence[int]) -> pa.RecordBatch:
+    """The batch with the payloads that are in ``data``, one after the other."""
     ends = pa.array([0, *accumulate(sizes)], pa.int32())
-    data = pa.py_buffer(b"".join(pieces))
-    payloads = pa.Array.from_buffers(pa.binary(), len(sizes), [None, ends.buffers()[1], data])
+    buffers = [None, ends.buffers()[1], pa.py_buffer(data)]
+    payloads = pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
     return batch.set_column(batch.num_columns - 1, _PAYLOAD, payloads)
 
 
