@@ -11,10 +11,14 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import asyncmy
+import asyncpg
 
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.engines import open_engine
@@ -120,7 +124,17 @@ class PostgreSQL(Server):
         # A fraction of the time of TRUNCATE, which makes new files for tables and indexes.
         deletes = ";".join(f'DELETE FROM "{table}"' for table in tables)
         unchecked = "SET session_replication_role = replica"
-        self.sql(f"{_PG_KILL.format(database)};{unchecked};{deletes}", database)
+        _wait(self._execute(f"{_PG_KILL.format(database)};{unchecked};{deletes}", database))
+
+    async def _execute(self, statements: str, database: str) -> None:
+        """What ``sql`` does, without a program of its own: it comes before every test."""
+        connection = await asyncpg.connect(
+            host=str(self.folder), port=self.port, user="postgres", database=database
+        )
+        try:
+            await connection.execute(statements)
+        finally:
+            await connection.close()
 
 
 _PG_KILL = """SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
@@ -220,11 +234,28 @@ class MariaDB(Server):
         return [name for (name,) in self.sql(listing.format(database))]
 
     def empty(self, database: str, tables: Iterable[str]) -> None:
-        self.kill_backends(database)
-        deletes = ";".join(f"DELETE FROM `{table}`" for table in tables)
-        self.sql(f"SET foreign_key_checks = 0;{deletes}", database)
+        _wait(self._empty(database, tables))
+
+    async def _empty(self, database: str, tables: Iterable[str]) -> None:
+        """Without a program of its own: it comes before every test."""
+        connection = await asyncmy.connect(
+            unix_socket=str(self.socket), user="root", database=database, autocommit=True
+        )
+        try:
+            async with connection.cursor() as cursor:
+                while await cursor.execute(_MARIADB_OTHERS, (database,)):
+                    for (other,) in await cursor.fetchall():
+                        with suppress(asyncmy.errors.OperationalError):
+                            await cursor.execute(f"KILL {other}")
+                await cursor.execute("SET foreign_key_checks = 0")
+                for table in tables:
+                    await cursor.execute(f"DELETE FROM `{table}`")
+        finally:
+            await connection.ensure_closed()
 
 
+_MARIADB_OTHERS = """SELECT id FROM information_schema.processlist
+    WHERE db = %s AND id <> CONNECTION_ID()"""
 _MARIADB_CONNECTIONS = "SELECT id FROM information_schema.processlist"
 #: Who was connected; those who go by themselves in the meantime are no error.
 _MARIADB_KILL = """DELIMITER //
@@ -268,7 +299,7 @@ def store_url(dialect: str, name: str = "store") -> str:
     else:
         found.drop_database(name)
         found.create_database(name)
-        _migrate(url)
+        _wait(migrate(url))
         _stores[url] = [table for table in found.tables(name) if "migration" not in table]
     return url
 
@@ -292,10 +323,10 @@ def store_opener(dialect: str) -> Opener:
     return opener
 
 
-def _migrate(url: str) -> None:
-    """As ``penstock migrate`` does, in a thread because this one may have a loop that runs."""
-    with ThreadPoolExecutor() as threads:
-        threads.submit(asyncio.run, migrate(url)).result()
+def _wait(work: Coroutine[Any, Any, object]) -> None:
+    """Do it in a thread, because this one may have a loop that runs."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(asyncio.run, work).result()
 
 
 def _postgresql_bin() -> Path:

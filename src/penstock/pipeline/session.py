@@ -18,7 +18,7 @@ from penstock.errors import NoSpark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_java", "spark_session"]
+__all__ = ["check_java", "session_settings", "spark_session"]
 
 #: What every job relies on. What a caller gives goes over it.
 _SETTINGS: Final = {
@@ -49,25 +49,31 @@ def spark_session(
         from pyspark.sql import SparkSession  # noqa: PLC0415  (an extra)
     except ImportError as error:
         raise NoSpark("PySpark is not installed: pip install 'penstock[spark]'.") from error
-    chosen = dict(_SETTINGS)
     if not _submitted():
-        chosen["spark.master"] = _LOCAL
-        chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
         # Spark looks for ``python3`` on the path otherwise, which need not have Penstock.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    chosen |= settings or {}
-    if master is not None:
-        chosen["spark.master"] = master
-    if chosen.get("spark.master", "").startswith("local"):
-        chosen.setdefault("spark.sql.shuffle.partitions", _LOCAL_PARTITIONS)
     builder = SparkSession.builder.appName(name)
-    for key, value in chosen.items():
+    for key, value in session_settings(master, settings or {}).items():
         builder = builder.config(key, value)
     try:
         return builder.getOrCreate()
     except Exception as error:
         raise NoSpark(f"Spark does not start: {_first_line(error)}") from error
+
+
+def session_settings(master: str | None, settings: Mapping[str, str]) -> dict[str, str]:
+    """What the session is made with, if it runs on ``master`` and is given these settings."""
+    chosen = dict(_SETTINGS)
+    if not _submitted():
+        chosen["spark.master"] = _LOCAL
+        chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+    chosen |= settings
+    if master is not None:
+        chosen["spark.master"] = master
+    if chosen.get("spark.master", "").startswith("local"):
+        chosen.setdefault("spark.sql.shuffle.partitions", _LOCAL_PARTITIONS)
+    return chosen
 
 
 def check_java() -> None:
