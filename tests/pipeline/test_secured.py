@@ -60,7 +60,7 @@ def test_what_is_written_is_read(spark: SparkSession, secured: Secured, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    "changed, words",
     [
         ({"credential": "psk_wrong"}, "Unauthenticated"),
         ({"ca": None}, "certificate"),
