@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
 import sys
@@ -21,19 +20,18 @@ from pyspark.sql import SparkSession
 
 from bench.measuring import PAYLOAD_BYTES, Figure, middle, per_second, scratch
 from bench.processes import penstock_server
+from bench.spark import bench_session
 from penstock import NewMessage
 from penstock.pipeline.context import Context, JobOptions, Summary
 from penstock.pipeline.jobs.archive import archive
 from penstock.pipeline.jobs.job import run_job
 from penstock.pipeline.remote import Server
-from penstock.pipeline.session import spark_session
 from penstock.pipeline.tables import read_table
 
 __all__ = ["archiving", "publish_documents"]
 
 MESSAGES: Final = 1_000_000
 _BATCH: Final = 5_000
-_CORES: Final = 2
 _TEXT: Final = (
     "order customer invoice address street city country amount currency payment delivery item "
     "quantity price discount note warehouse carrier tracking number returned accepted"
@@ -44,11 +42,8 @@ def archiving(messages: int, rounds: int) -> list[Figure]:
     """Bytes of the lake against bytes of payload; entries a second against reading alone."""
     with scratch() as folder, penstock_server(folder) as served:
         publish_documents(served.url, messages)
-        spark = _session()
-        try:
+        with bench_session(folder) as spark:
             return _measure(spark, Server(served.url), folder / "lake", messages, rounds)
-        finally:
-            spark.stop()
 
 
 def _measure(
@@ -100,18 +95,6 @@ def _archive(spark: SparkSession, server: Server, lake: Path, run: str) -> Summa
         return run_job(lambda one: archive(one, history=False, tell=False), context)
     finally:
         context.close()
-
-
-def _session() -> SparkSession:
-    here = str(Path(__file__).parents[1])
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "2g",
-    }
-    return spark_session("bench", master=f"local[{_CORES}]", settings=settings)
 
 
 def publish_documents(url: str, messages: int) -> None:

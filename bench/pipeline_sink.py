@@ -7,8 +7,6 @@ written to a server of its own. Both are durable, and both stores are on the sam
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,49 +14,31 @@ from typing import TYPE_CHECKING, Final
 import penstock
 from bench.measuring import PAYLOAD_BYTES, Figure, middle, payloads, per_second, scratch
 from bench.processes import penstock_server
+from bench.spark import bench_session
 from penstock import NewMessage
 from penstock.pipeline.remote import Server
-from penstock.pipeline.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["bench_session", "publishing"]
+__all__ = ["publishing"]
 
 _BATCH: Final = 1_000
 _PARTITIONS: Final = 4
 _TARGET: Final = 0.5
 
 
-def bench_session(folder: Path) -> SparkSession:
-    """Spark in this process, quiet, with its files in the folder that is measured on."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.local.dir": str(folder / "spark"),
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.ui.enabled": "false",
-    }
-    return spark_session("bench", settings=settings)
-
-
 def publishing(count: int, rounds: int) -> Figure:
     """``count`` messages, as often as there are rounds, by turns."""
-    with scratch() as folder:
-        spark = bench_session(folder)
-        try:
-            _write(spark, folder / "warm", _BATCH)
-            pairs = [
-                (
-                    _write(spark, folder / f"ours-{number}", count),
-                    asyncio.run(_publish(folder / f"engine-{number}", count)),
-                )
-                for number in range(rounds)
-            ]
-        finally:
-            spark.stop()
+    with scratch() as folder, bench_session(folder) as spark:
+        _write(spark, folder / "warm", _BATCH)
+        pairs = [
+            (
+                _write(spark, folder / f"ours-{number}", count),
+                asyncio.run(_publish(folder / f"engine-{number}", count)),
+            )
+            for number in range(rounds)
+        ]
     ours, engine = (middle([pair[side] for pair in pairs]) for side in (0, 1))
     return Figure(
         "sink of a DataFrame, against the engine's own batches of 1,000",

@@ -8,7 +8,6 @@ server, the store and HTTP. ``python -m bench.pipeline_source --messages 100000`
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,17 +22,16 @@ from pyspark.sql.types import StructType
 
 from bench.measuring import PAYLOAD_BYTES, Figure, middle, payloads, per_second, scratch
 from bench.processes import penstock_server
+from bench.spark import CORES, bench_session
 from penstock import NewMessage
 from penstock.pipeline.format.source import PenstockSource
 from penstock.pipeline.remote import Server
-from penstock.pipeline.session import spark_session
 
 __all__ = ["reading"]
 
 MESSAGES: Final = 1_000_000
 #: Messages of one publish; the payloads are made once and used again.
 _BATCH: Final = 5_000
-_CORES: Final = 2
 
 
 class ArrowFiles(DataSource):
@@ -67,11 +65,8 @@ def reading(messages: int, rounds: int, *, headers: bool = False) -> list[Figure
     with scratch() as folder, penstock_server(folder) as served:
         _publish(served.url, messages, headers=headers)
         _copy(served.url, folder / "files")
-        spark = _session()
-        try:
+        with bench_session(folder) as spark:
             return _measure(spark, served.url, folder / "files", messages, rounds)
-        finally:
-            spark.stop()
 
 
 def _measure(
@@ -117,20 +112,6 @@ def _seconds(frame: DataFrame) -> float:
     return time.perf_counter() - begin
 
 
-def _session() -> SparkSession:
-    # Workers have to find this module too.
-    here = str(Path(__file__).parents[1])
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "2g",
-    }
-    return spark_session("bench", master=f"local[{_CORES}]", settings=settings)
-
-
 def _publish(url: str, messages: int, *, headers: bool) -> None:
     batch = [
         NewMessage(body, {"number": number, "kind": "bench"} if headers else {})
@@ -158,7 +139,7 @@ def _copy(url: str, folder: Path) -> None:
             for batch in batches:
                 writer.write_batch(batch)
 
-    with ThreadPoolExecutor(_CORES) as threads:
+    with ThreadPoolExecutor(CORES) as threads:
         list(threads.map(copy, enumerate(reader.partitions())))
 
 

@@ -13,8 +13,8 @@ from statistics import quantiles
 from typing import TYPE_CHECKING, Final
 
 from bench.measuring import Figure, payloads, scratch
-from bench.pipeline_sink import bench_session
 from bench.processes import penstock_server
+from bench.spark import bench_session
 from penstock import NewMessage
 from penstock.client import connect
 from penstock.model.delivery import LogEntry
@@ -36,14 +36,10 @@ _WARM_S: Final = 5.0
 
 def consuming(seconds: float) -> Figure:
     """The 95th percentile over ``seconds``, after the first seconds of a query that has begun."""
-    with scratch() as folder:
-        spark = bench_session(folder)
-        try:
-            (folder / "store").mkdir()
-            with penstock_server(folder / "store") as server:
-                took = _measure(spark, server.url, folder / "checkpoint", seconds)
-        finally:
-            spark.stop()
+    with scratch() as folder, bench_session(folder) as spark:
+        (folder / "store").mkdir()
+        with penstock_server(folder / "store") as server:
+            took = _measure(spark, server.url, folder / "checkpoint", seconds)
     cuts = quantiles(took, n=100)
     return Figure(
         f"queue to topic through Spark at {_RATE} a second: p95 in ms",

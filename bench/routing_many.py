@@ -6,12 +6,9 @@ filters, since with 1,000 it takes minutes or runs out of memory.
 
 from __future__ import annotations
 
-import os
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from bench.measuring import Figure, middle, per_second, scratch
+from bench.spark import bench_session
 from penstock.filters import Filter, parse
 from penstock.filters.to_arrow import HEADERS_TYPE
 from penstock.filters.to_arrow.many import ManyFilters
@@ -45,7 +43,7 @@ def routing_many(rounds: int, rows: int = ROWS) -> list[Figure]:
     few: list[float] = []
     many: list[float] = []
     filters = queue_filters(QUEUES)
-    with scratch() as path, _session(path) as spark:
+    with scratch() as path, bench_session(path) as spark:
         log = _log(spark, path / "log", rows)
         short = _log(spark, path / "short", min(rows, NATIVE_ROWS))
         works = (
@@ -170,27 +168,3 @@ def _by_columns(log: DataFrame, filters: dict[str, Filter]) -> Callable[[], None
 
 def _runner(frame: DataFrame) -> Callable[[], None]:
     return lambda: frame.write.format("noop").mode("overwrite").save()
-
-
-@contextmanager
-def _session(path: Path) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").appName("bench")
-    settings = {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "4g",
-        "spark.local.dir": str(path / "local"),
-        "spark.log.level": "ERROR",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": str(path / "warehouse"),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    try:
-        yield spark
-    finally:
-        spark.stop()
