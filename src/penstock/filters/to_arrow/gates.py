@@ -90,8 +90,13 @@ class Gate:
         """The class of each value of one type."""
         if kind == 0:
             encoded = part.dictionary_encode()
-            classes: Numbers = self._texts(encoded.dictionary)[encoded.indices.to_numpy()]
-            return classes
+            return _spread(self._texts(encoded.dictionary), encoded)
+        if pa.types.is_integer(part.type):
+            encoded = part.dictionary_encode()
+            few = encoded.dictionary
+            if len(few) < len(part) // 2:
+                # Amounts, counts, years: the same numbers again and again.
+                return _spread(self._judge(_of_kind(kind, few), len(few)), encoded)
         return self._judge(_of_kind(kind, part), len(part))
 
     def _texts(self, texts: pa.Array) -> Numbers:
@@ -197,6 +202,12 @@ class PlainGate(Gate):
 
 def _of_kind(kind: int, part: pa.Array) -> Typed:
     return Typed(*(part if kind == n else None for n in range(len(_TYPES))))
+
+
+def _spread(classes: Numbers, encoded: pa.DictionaryArray) -> Numbers:
+    """The class of each value, from those of the values that there are."""
+    spread: Numbers = classes[encoded.indices.to_numpy()]
+    return spread
 
 
 def _slice(value: Typed, start: int, length: int) -> Typed:

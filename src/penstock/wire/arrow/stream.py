@@ -80,4 +80,5 @@ class _Pieces(io.RawIOBase):
             parts += pieces if known else [b"".join(pieces)]
         self._pieces.clear()
         self._known = b""
-        return parts
+        # An empty part would end a reply that comes in chunks.
+        return [part for part in parts if part]
