@@ -11,7 +11,13 @@ import pytest
 
 from penstock import NewMessage
 from penstock.server import bulk
-from penstock.wire.arrow import DELIVERY_SCHEMA, HISTORY_SCHEMA, LOG_SCHEMA
+from penstock.wire.arrow import (
+    DELIVERY_SCHEMA,
+    HISTORY_SCHEMA,
+    LOG_SCHEMA,
+    StreamWriter,
+    with_payloads,
+)
 from penstock.wire.codecs import ARROW_STREAM
 from tests.unit.server.conftest import Door
 
@@ -291,3 +297,20 @@ async def test_where_the_log_begins_and_how_it_is_cut(door: Door) -> None:
     assert (await door.call("GET", "/v1/log/start")).json() == {"offset": 0}
     splits = await door.call("GET", "/v1/log/splits?from=2&to=99&entries=3")
     assert splits.json() == {"offsets": [2, 5, 8, 10]}
+
+
+# -- writing ---------------------------------------------------------------------------
+
+
+def test_payloads_go_into_the_stream_as_they_are() -> None:
+    """Without a copy; and no part is empty, which would end a reply that comes in chunks."""
+    schema = pa.schema([("n", pa.int64()), ("payload", pa.binary())])
+    empty = pa.RecordBatch.from_arrays([pa.array([1, 2]), pa.nulls(2, pa.binary())], schema=schema)
+    data = b"one" + b"another"
+    writer = StreamWriter(schema, "none")
+    parts = writer.write(with_payloads(empty, data, [3, 7]), {}, data)
+    assert [part for part in parts if part is data] == [data]
+    parts += writer.write(empty, {}) + writer.finish()
+    assert all(parts)
+    table = pa.ipc.open_stream(b"".join(parts)).read_all()
+    assert table.column("payload").to_pylist() == [b"one", b"another", None, None]

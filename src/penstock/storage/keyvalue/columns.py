@@ -137,11 +137,10 @@ def _block(before: int, size: int, after: int) -> struct.Struct:
 def _pieces(body: bytes, places: range, begin: int, end: int) -> list[bytes]:
     """The bytes from ``begin`` on of each element, without the last ``end``."""
     block = _block(begin, places.step - begin - end, end)
-    whole = len(body) // block.size
+    rest = places[len(places) // _BLOCK * _BLOCK :]
     pieces: list[bytes] = []
-    for some in block.iter_unpack(memoryview(body)[: whole * block.size]):
+    for some in block.iter_unpack(memoryview(body)[places.start : rest.start]):
         pieces += some
-    rest = places[whole * _BLOCK :]
     pieces += [body[place + begin : place + places.step - end] for place in rest]
     return pieces
 

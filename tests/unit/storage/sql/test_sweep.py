@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.errors import StoreCorrupt, UnknownMessage
-from penstock.model.delivery import ReplaySource, SweepReply
+from penstock.model.delivery import QueueStats, ReplaySource, SweepReply
 from penstock.model.limits import Limits
 from penstock.model.message import MessageId, NewMessage, Offset
 from penstock.model.queue import Ordering, QueuePolicy, Start, TopicPolicy
@@ -105,6 +105,25 @@ def damage(table: str, column: str, where: str) -> None:
     """Write something that nobody can read."""
     wrong = {"postgresql": "'\\x0000000000'", "mysql": "x'0000000000'"}[_used[0]]
     sql(f"UPDATE penstock_{table} SET {column} = {wrong} WHERE {where}")
+
+
+async def beside_sweeps(
+    store: Store, other: Store, use: Awaitable[None], check: Callable[[QueueStats], None]
+) -> None:
+    """Use a queue while two servers sweep and its stats are looked at; then sweep it clean."""
+    using = asyncio.ensure_future(use)
+
+    async def add_up(one: Store) -> None:
+        while not using.done():
+            await one.engine.sweep()
+
+    async def look() -> None:
+        while not using.done():
+            check(await other.engine.stats(TENANT, "q"))
+
+    await asyncio.gather(using, add_up(store), add_up(other), look())
+    await sweep_all(store)
+    await sweep_all(store)
 
 
 async def sweep_all(store: Store) -> Counter[str]:
@@ -710,28 +729,17 @@ class TestTallies:
         monkeypatch.setattr(tallying, "_MAX_ROWS", 10)
         store, other = pair
         await store.queue()
-        busy = True
 
         async def use() -> None:
-            nonlocal busy
             for _ in range(40):
                 await store.publish(b"x")
                 await store.ack(await store.claim_one())
-            busy = False
 
-        async def add_up(one: Store) -> None:
-            while busy:
-                await one.engine.sweep()
+        def check(stats: QueueStats) -> None:
+            assert 0 <= stats.available + stats.in_flight <= 1
+            assert stats.acks == stats.done <= stats.grants
 
-        async def look() -> None:
-            while busy:
-                stats = await other.engine.stats(TENANT, "q")
-                assert 0 <= stats.available + stats.in_flight <= 1
-                assert stats.acks == stats.done <= stats.grants
-
-        await asyncio.gather(use(), add_up(store), add_up(other), look())
-        await sweep_all(store)
-        await sweep_all(store)
+        await beside_sweeps(store, other, use(), check)
         assert rows("tally", "kind < 99") <= 3 * 3
         stats = await store.engine.stats(TENANT, "q")
         assert (stats.done, stats.acks, stats.grants, stats.available) == (40, 40, 40, 0)
@@ -800,28 +808,17 @@ class TestPartitions:
         store, other = pair
         await self.queue(store)
         await store.publish(NewMessage(b"x", partition_key="always"))
-        busy = True
 
         async def use() -> None:
-            nonlocal busy
             for number in range(30):
                 await store.publish(NewMessage(b"x", partition_key=f"p{number % 4}"))
                 await store.ack(await store.claim_one())
-            busy = False
 
-        async def add_up(one: Store) -> None:
-            while busy:
-                await one.engine.sweep()
+        def check(stats: QueueStats) -> None:
+            assert 1 <= sum(part.unsettled for part in stats.partitions) <= 2
+            assert all(part.unsettled > 0 for part in stats.partitions)
 
-        async def look() -> None:
-            while busy:
-                stats = await other.engine.stats(TENANT, "q")
-                assert 1 <= sum(part.unsettled for part in stats.partitions) <= 2
-                assert all(part.unsettled > 0 for part in stats.partitions)
-
-        await asyncio.gather(use(), add_up(store), add_up(other), look())
-        await sweep_all(store)
-        await sweep_all(store)
+        await beside_sweeps(store, other, use(), check)
         # What is not added up concerns no more partitions than it is.
         assert rows("partition_tally") <= 3
         assert rows("partition") <= 1 + rows("partition_tally")
