@@ -50,7 +50,7 @@ class Answer(Struct, frozen=True, gc=False):
     """A reply, and whether an earlier try may have taken effect already."""
 
     status: int
-    body: bytes
+    body: bytes | memoryview
     repeated: bool
 
 
@@ -195,7 +195,7 @@ def read(decoder: msgspec.msgpack.Decoder[T], answer: Answer) -> T:
     try:
         return decoder.decode(answer.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        shown = answer.body[:80].decode(errors="replace")
+        shown = bytes(answer.body[:80]).decode(errors="replace")
         raise BadReply(f"HTTP {answer.status} with an unexpected body: {shown!r}.") from error
 
 

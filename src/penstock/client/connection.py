@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from typing import Final, cast
 
+from penstock.client.body import Memory
 from penstock.client.http import NotHttp, Reply, ReplyReader
 from penstock.errors import BadReply
 
 __all__ = ["Connection", "Lost"]
+
+#: What is read at once of what has no place of its own.
+_INBOX_BYTES: Final = 64 * 1024
 
 
 class Lost(Exception):
@@ -22,14 +26,26 @@ class Lost(Exception):
         """Trying again meets the same: a certificate does not change by waiting."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """A socket to the server, and the reader of what it answers."""
 
-    __slots__ = ("_loop", "_reader", "_reply", "_transport", "idle_since", "is_open")
+    __slots__ = (
+        "_inbox",
+        "_loop",
+        "_reader",
+        "_reply",
+        "_room",
+        "_transport",
+        "idle_since",
+        "is_open",
+    )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, memory: Memory) -> None:
         self._loop = loop
-        self._reader = ReplyReader()
+        self._reader = ReplyReader(memory)
+        self._inbox = memoryview(bytearray(_INBOX_BYTES))
+        #: Where the next bytes of a large body go; None: into the inbox.
+        self._room: memoryview | None = None
         self._reply: asyncio.Future[Reply] | None = None
         self._transport: asyncio.Transport | None = None
         self.is_open = False
@@ -71,14 +87,22 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self.is_open = True
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Where the next part of a reply shall be put."""
+        self._room = self._reader.room()
+        return self._inbox if self._room is None else self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
         """A part of a reply has come."""
         if self._reply is None:
             # Nobody asked: a server that says good-bye, or one that is out of step.
             self.abort()
             return
         try:
-            reply = self._reader.feed(data)
+            if self._room is None:
+                reply = self._reader.feed(bytes(self._inbox[:nbytes]))
+            else:
+                reply = self._reader.filled(nbytes)
         except NotHttp as error:
             self._fail(BadReply(f"What answered does not speak HTTP: {error}."))
             return

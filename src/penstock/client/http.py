@@ -3,6 +3,8 @@
 It reads what servers and proxies send: replies of a known length, in chunks, or up to the end of
 the connection, and interim replies before them. What breaks the protocol is ``NotHttp``; it is
 not guessed at. There is no compression, since none is asked for.
+
+A large body is received where it stays (``room``); everything else is handed over (``feed``).
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 from msgspec import Struct
+
+from penstock.client.body import Body, Memory, plain_memory
 
 __all__ = ["NotHttp", "Reply", "ReplyReader"]
 
@@ -20,6 +24,8 @@ _MAX_RETRY_AFTER_S: Final = 3600
 #: Replies that have no body, whatever their headers say.
 _BODILESS: Final = frozenset({204, 304})
 _SWITCHING: Final = 101
+#: What is still to come of a body, or of a chunk, from which on it is worth a place of its own.
+_LARGE: Final = 64 * 1024
 
 
 class NotHttp(Exception):
@@ -30,7 +36,8 @@ class Reply(Struct, frozen=True, gc=False):
     """What came back."""
 
     status: int
-    body: bytes
+    body: bytes | memoryview
+    """In memory of its own, if it is large."""
     retry_after_ms: int | None = None
 
 
@@ -38,10 +45,12 @@ class ReplyReader:
     """Reads one reply after the other from one connection."""
 
     __slots__ = (
+        "_body",
         "_buffer",
         "_chunked",
         "_in_chunk",
         "_length",
+        "_memory",
         "_missing",
         "_parts",
         "_retry_after_ms",
@@ -50,7 +59,8 @@ class ReplyReader:
         "keep",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory = plain_memory) -> None:
+        self._memory = memory
         self._begin()
 
     def _begin(self) -> None:
@@ -67,9 +77,25 @@ class ReplyReader:
         #: Whether the body comes in chunks, and whether the end of one is still to come.
         self._chunked = False
         self._in_chunk = False
-        #: The body so far, and how much of it, or of a chunk, is still to come.
+        #: The body so far, in parts or in its place, and how much of it, or of a chunk, is missing.
         self._parts: list[bytes | memoryview] = []
+        self._body: Body | None = None
         self._missing = 0
+
+    def room(self) -> memoryview | None:
+        """Where the next bytes of a large body go; None: it is not one, ``feed`` takes them."""
+        if self._missing < _LARGE:
+            return None
+        if self._body is None:
+            self._body = Body(self._memory, self._parts)
+        return self._body.room(self._missing)
+
+    def filled(self, count: int) -> Reply | None:
+        """So many bytes have come into the room; the reply, once it is whole."""
+        assert self._body is not None
+        self._body.filled(count)
+        self._missing -= count
+        return None if self._missing or self._length is None else self._whole(keep=self.keep)
 
     def feed(self, data: bytes) -> Reply | None:
         """Take what has come; the reply, once it is whole."""
@@ -83,22 +109,28 @@ class ReplyReader:
             data = bytes(self._buffer)
         elif self._chunked:
             return self._read_chunks(data)
-        self._parts.append(data)
+        self._add(data)
         self._missing -= len(data)
         if self._length is None or self._missing > 0:
             return None
-        body = data if len(self._parts) == 1 else b"".join(self._parts)
         # Whatever follows was not asked for, and nobody knows what it would answer.
-        return self._whole(body[: self._length], keep=self.keep and not self._missing)
+        return self._whole(keep=self.keep and not self._missing)
 
     def end(self) -> Reply | None:
         """The connection has ended; the reply, if that was its end."""
         if self._status and self._length is None and not self._chunked:
-            return self._whole(b"".join(self._parts), keep=False)
+            return self._whole(keep=False)
         return None
 
-    def _whole(self, body: bytes, *, keep: bool) -> Reply:
-        reply = Reply(self._status, body, self._retry_after_ms)
+    def _add(self, part: bytes | memoryview) -> None:
+        if self._body is None:
+            self._parts.append(part)
+        else:
+            self._body.add(part)
+
+    def _whole(self, *, keep: bool) -> Reply:
+        body = b"".join(self._parts) if self._body is None else self._body.whole()
+        reply = Reply(self._status, body[: self._length], self._retry_after_ms)
         self._begin()
         self.keep = keep
         return reply
@@ -161,7 +193,7 @@ class ReplyReader:
     # -- chunks ------------------------------------------------------------------------
 
     def _read_chunks(self, data: bytes) -> Reply | None:
-        """Take a part of a body that comes in chunks: it is cut up, and copied once, at the end."""
+        """Take a part of a body that comes in chunks, and cut it up."""
         if self._buffer:
             data = bytes(self._buffer) + data
             self._buffer.clear()
@@ -170,7 +202,7 @@ class ReplyReader:
         while True:
             if self._missing:
                 part = view[at : at + self._missing]
-                self._parts.append(part)
+                self._add(part)
                 at += len(part)
                 self._missing -= len(part)
                 if self._missing:
@@ -191,8 +223,7 @@ class ReplyReader:
                 close = data.find(b"\r\n\r\n", end)
                 if close < 0:
                     break
-                body = b"".join(self._parts)
-                return self._whole(body, keep=self.keep and len(data) == close + 4)
+                return self._whole(keep=self.keep and len(data) == close + 4)
             at = end + 2
             self._missing = size
             self._in_chunk = True

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
+from penstock.client.body import Memory, plain_memory
 from penstock.errors import BadInput
 from penstock.model.limits import MAX_BATCH, shown
 from penstock.model.queue import Backoff
@@ -66,6 +67,8 @@ class ClientOptions(Struct, frozen=True, kw_only=True):
     """
     jitter: Jitter = full_jitter
     id_prefix: IdPrefix = random_prefix
+    memory: Memory = plain_memory
+    """Makes what large replies are received into."""
 
 
 #: Whole numbers: field, least, most.

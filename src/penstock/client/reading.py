@@ -69,7 +69,7 @@ class Reading(Scope):
         query = (("from", first), ("to", last), ("entries", entries))
         return (await self._get(_SPLITS, "/v1/log/splits", query)).offsets
 
-    async def arrow(self, path: str, query: Iterable[tuple[str, object]] = ()) -> bytes:
+    async def arrow(self, path: str, query: Iterable[tuple[str, object]] = ()) -> memoryview:
         """One bounded Arrow IPC stream of a path that has them, ``/v1/log`` say.
 
         Every batch says in its custom metadata where to go on: in ``next_offset``, or in
@@ -77,7 +77,7 @@ class Reading(Scope):
         """
         target = self._target(with_query(path, (*query, ("format", "arrow"))))
         request = Request("GET", target, timeout_ms=self._bulk_ms)
-        return (await self._calls.call(request)).body
+        return memoryview((await self._calls.call(request)).body)
 
     async def preview(self, filter: str, *, start: int = 0) -> Preview:
         """What a queue with this filter would take from the log: count and sample."""

@@ -110,6 +110,7 @@ class _Pool:
         self._address = address
         self._tls = tls
         self._connect_timeout_s = options.connect_timeout_ms / 1000
+        self._memory = options.memory
         self._loop = asyncio.get_running_loop()
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
@@ -133,7 +134,7 @@ class _Pool:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await self._loop.create_connection(
-                    lambda: Connection(self._loop),
+                    lambda: Connection(self._loop, self._memory),
                     address.host,
                     address.port,
                     ssl=self._tls,

@@ -6,14 +6,16 @@ every payload is summed twice in its life, when it is published and when it is c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
-__all__ = ["checksum", "checksums"]
+__all__ = ["checksum", "checksums", "first_wrong"]
 
 _LOW: Final = 0xFFFF_FFFF
+_BYTES: Final = 4
 
 
 def checksum(data: bytes, seed: int = 0) -> int:
@@ -24,3 +26,19 @@ def checksum(data: bytes, seed: int = 0) -> int:
 def checksums(pieces: Iterable[bytes | memoryview], seeds: Iterable[int]) -> list[int]:
     """The checksum of each piece with its seed, in half the time of one call a piece."""
     return [found & _LOW for found in map(xxh3_64_intdigest, pieces, seeds)]
+
+
+def first_wrong(
+    pieces: Sequence[bytes | memoryview], seeds: Iterable[int], sums: Sequence[int]
+) -> int | None:
+    """The place of the first piece whose checksum is not that of ``sums``; None: all are right.
+
+    ``sums`` may be a view of 64-bit numbers. They are compared byte by byte of the number, for
+    all pieces at once: no object each.
+    """
+    own = b"".join(map(xxh3_64_digest, pieces, seeds))
+    kept = (sums if isinstance(sums, memoryview) else array("q", sums)).tobytes()
+    if all(own[7 - byte :: 8] == kept[byte::8] for byte in range(_BYTES)):
+        return None
+    pairs = zip(checksums(pieces, seeds), sums, strict=True)
+    return next(place for place, (found, wanted) in enumerate(pairs) if found != wanted)

@@ -168,7 +168,7 @@ async def _log(
                     break
                 await asyncio.sleep(0)
                 data = b"".join(found)
-                part = with_payloads(batch.slice(begin, stop - begin), data, sizes[cut])
+                part = with_payloads(batch.slice(begin, stop - begin), data)
                 beyond = offsets[stop] if stop < len(offsets) else following
                 yield _Part(part, _at(beyond), 0 if begin else len(columns), data)
         else:
@@ -184,6 +184,9 @@ def _at(offset: int) -> dict[str, str]:
 
 def _pieces(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Runs of payloads that are one batch each."""
+    if sum(sizes) <= BATCH_BYTES:
+        yield 0, len(sizes)
+        return
     begin = 0
     room = BATCH_BYTES
     for index, size in enumerate(sizes):

@@ -35,6 +35,7 @@ from penstock.server.access import (
 )
 from penstock.server.app import Application
 from penstock.server.health import ROUTES as HEALTH
+from penstock.server.memory import keep_freed_memory
 from penstock.server.metrics import Metrics
 from penstock.server.native import ROUTES as NATIVE
 from penstock.server.service import Service, ServiceLimits
@@ -83,6 +84,7 @@ async def serve(settings: Settings, announce: Callable[[Serving], None]) -> None
         settings.host, auth=settings.auth, insecure=settings.insecure, tls=tls is not None
     ):
         log.warning("%s", warning)
+    keep_freed_memory()
     with _reserved(settings.host, settings.port) as (address, port):
         await _open_and_serve(settings, address, port, tls, announce)
 

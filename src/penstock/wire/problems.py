@@ -88,12 +88,12 @@ def retry_after_s(error: PenstockError) -> int | None:
     return 1 if error.retryable or error.status == 503 else None
 
 
-def read_problem(status: int, body: bytes) -> Problem:
+def read_problem(status: int, body: bytes | memoryview) -> Problem:
     """The problem document of a reply; one is made up if it has none."""
     try:
         return _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
-        shown = body[:_SHOWN].decode(errors="replace")
+        shown = bytes(body[:_SHOWN]).decode(errors="replace")
         return Problem(title="Unexpected reply", status=status, detail=f"HTTP {status}: {shown}")
 
 

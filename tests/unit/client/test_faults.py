@@ -43,15 +43,16 @@ async def payloads(broker: Broker) -> list[bytes | None]:
 
 
 @each_loss
+@pytest.mark.parametrize("size", [1, 50_000])
 async def test_an_arrow_stream_that_was_cut_is_asked_for_again(
-    host: Host, broker: Broker, fault: Fault
+    host: Host, broker: Broker, fault: Fault, size: int
 ) -> None:
-    await broker.publish_batch("t", [NewMessage(b"%d" % n) for n in range(10)])
+    await broker.publish_batch("t", [NewMessage(b"%d" % n * size) for n in range(10)])
     async with connect(host.url, options=IMPATIENT_IN_BULK) as q:
         host.fault(fault, "/log", times=2)
         body = await q.arrow("/v1/log", (("from", 3), ("payloads", True), ("to", None)))
     assert open_stream(body).read_all().column("payload").to_pylist() == [
-        b"%d" % n for n in range(3, 10)
+        b"%d" % n * size for n in range(3, 10)
     ]
 
 

@@ -304,11 +304,11 @@ async def test_where_the_log_begins_and_how_it_is_cut(door: Door) -> None:
 
 def test_payloads_go_into_the_stream_as_they_are() -> None:
     """Without a copy; and no part is empty, which would end a reply that comes in chunks."""
-    schema = pa.schema([("n", pa.int64()), ("payload", pa.binary())])
-    empty = pa.RecordBatch.from_arrays([pa.array([1, 2]), pa.nulls(2, pa.binary())], schema=schema)
+    schema = pa.schema([("size", pa.int64()), ("payload", pa.binary())])
+    empty = pa.RecordBatch.from_arrays([pa.array([3, 7]), pa.nulls(2, pa.binary())], schema=schema)
     data = b"one" + b"another"
     writer = StreamWriter(schema, "none")
-    parts = writer.write(with_payloads(empty, data, [3, 7]), {}, data)
+    parts = writer.write(with_payloads(empty, data), {}, data)
     assert [part for part in parts if part is data] == [data]
     parts += writer.write(empty, {}) + writer.finish()
     assert all(parts)

@@ -33,7 +33,7 @@ _NEXT_OFFSET: Final = b"next_offset"
 _CURSOR: Final = b"cursor"
 
 
-def batches_of(stream: bytes, mark: bytes) -> Iterator[tuple[pa.RecordBatch, str]]:
+def batches_of(stream: bytes | memoryview, mark: bytes) -> Iterator[tuple[pa.RecordBatch, str]]:
     """The batches of a stream, each with where to go on after it."""
     try:
         with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
@@ -87,7 +87,7 @@ def walk_cursor(remote: Remote, path: str, query: Query) -> Iterator[pa.RecordBa
             raise PipelineError(f"The server does not get beyond the cursor {begun} of {path}.")
 
 
-def _stream(remote: Remote, path: str, query: Query) -> bytes:
+def _stream(remote: Remote, path: str, query: Query) -> memoryview:
     return remote.ask(lambda q: q.arrow(path, query))
 
 

@@ -17,7 +17,7 @@ from itertools import accumulate, groupby, repeat
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import StoreCorrupt
-from penstock.model.checksum import checksums
+from penstock.model.checksum import first_wrong
 from penstock.model.columns import LogColumns
 from penstock.model.message import Offset
 from penstock.storage.keyvalue.keys import payload_key
@@ -154,11 +154,30 @@ def _numbers(body: bytes, places: range, begin: int, width: int) -> memoryview:
     return memoryview(numbers).cast("q")
 
 
+def _are_all(column: Sequence[int], value: int) -> bool:
+    """Whether it is the same number in all elements."""
+    if isinstance(column, memoryview):
+        return column.tobytes() == value.to_bytes(8, "little", signed=True) * len(column)
+    return column.count(value) == len(column)
+
+
+def _tail_column(body: bytes, places: range) -> list[bytes]:
+    """What follows the head of each element; most often that is the same for all."""
+    begin, end = _FIXED.size, places.step - _SUM.size
+    first, last = (body[place + begin : place + end] for place in (places[0], places[-1]))
+    if first == last and all(
+        body[places.start + begin + at :: places.step] == first[at : at + 1] * len(places)
+        for at in range(len(first))
+    ):
+        return [first] * len(places)
+    return _pieces(body, places, begin, _SUM.size)
+
+
 def _alike(body: bytes, places: range) -> _Columns:
     """Elements of one length taken apart."""
     begins = accumulate(_WIDTHS, initial=0)
     numbers = [_numbers(body, places, *field) for field in zip(begins, _WIDTHS, strict=False)]
-    tails = _pieces(body, places, _FIXED.size, _SUM.size)
+    tails = _tail_column(body, places)
     sums = _numbers(body, places, places.step - _SUM.size, _SUM.size)
     return _Columns._make((*numbers, tails, sums))
 
@@ -188,12 +207,10 @@ def _columns(body: bytes, count: int) -> _Columns:
             metadata = [body[place + begin : place + end + length] for place, length in spans]
     except struct.error as error:
         raise StoreCorrupt("A log entry is cut short.") from error
-    own = checksums(metadata, columns.id)
-    if own != list(columns.sum):
-        rows = zip(columns.id, own, columns.sum, strict=True)
-        wrong = next(message_id for message_id, found, kept in rows if found != kept)
-        raise StoreCorrupt(f"The checksum of the metadata of message {wrong} is wrong.")
-    if set(columns.version) != {VERSION}:
+    wrong = first_wrong(metadata, columns.id, columns.sum)
+    if wrong is not None:
+        raise StoreCorrupt(f"The checksum of the metadata of message {columns.id[wrong]} is wrong.")
+    if not _are_all(columns.version, VERSION):
         raise StoreCorrupt("The metadata of a message has an unknown shape.")
     offsets = list(columns.offset)
     if offsets != sorted(offsets):
@@ -203,7 +220,6 @@ def _columns(body: bytes, count: int) -> _Columns:
 
 def _log_columns(columns: _Columns, next_offset: Offset) -> LogColumns:
     topics, partition_keys, keys, content_types, headers = _tails(columns.flags, columns.tail)
-    expires = list(columns.expires_at)
     return LogColumns(
         next_offset=next_offset,
         offset=columns.offset,
@@ -215,8 +231,8 @@ def _log_columns(columns: _Columns, next_offset: Offset) -> LogColumns:
         size=columns.size,
         checksum=columns.checksum,
         expires_at=None
-        if expires.count(_NEVER) == len(expires)
-        else [None if value == _NEVER else value for value in expires],
+        if _are_all(columns.expires_at, _NEVER)
+        else [None if value == _NEVER else value for value in columns.expires_at],
         partition_key=_unless_empty(partition_keys),
         key=_unless_empty(keys),
         content_type=_unless_empty(content_types),
@@ -226,7 +242,7 @@ def _log_columns(columns: _Columns, next_offset: Offset) -> LogColumns:
 
 def _tails(flags: Sequence[int], tails: Sequence[bytes]) -> list[Sequence[Any]]:
     """Topics, partition keys, keys, content types and headers."""
-    if len(set(flags)) == len(set(tails)) == 1:
+    if _are_all(flags, flags[0]) and tails.count(tails[0]) == len(tails):
         return [[value] * len(tails) for value in decode_tail(tails[0], 0, flags[0])]
     pairs = list(zip(flags, tails, strict=True))
     decoded = {pair: decode_tail(pair[1], 0, pair[0]) for pair in set(pairs)}
@@ -258,10 +274,9 @@ def read_payloads(
         if found is None:
             return None
         values += found
-    if checksums(values, repeat(0)) != list(sums):
-        checked = zip(offsets, checksums(values, repeat(0)), sums, strict=True)
-        wrong = next(offset for offset, own, expected in checked if own != expected)
-        raise StoreCorrupt(f"The checksum of the payload at offset {wrong} is wrong.")
+    wrong = first_wrong(values, repeat(0), sums)
+    if wrong is not None:
+        raise StoreCorrupt(f"The checksum of the payload at offset {offsets[wrong]} is wrong.")
     return values
 
 

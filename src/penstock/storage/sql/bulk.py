@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.errors import StoreCorrupt
-from penstock.model.checksum import checksums
+from penstock.model.checksum import first_wrong
 from penstock.model.columns import LogColumns
 from penstock.model.delivery import Event
 from penstock.model.message import NO_HEADERS, MessageId, Offset
@@ -209,7 +209,8 @@ def _payloads_in(
     for run in ([index for _, index in some] for _, some in runs):
         first, last = run[0], run[-1] + 1
         each = [view[start:end] for start, end in pairwise(starts[first : last + 1])]
-        if checksums(each, repeat(0)) != [head.checksum for head in sized[first:last]]:
+        sums = [head.checksum for head in sized[first:last]]
+        if first_wrong(each, repeat(0), sums) is not None:
             raise StoreCorrupt(f"The checksum of a payload of {what} is wrong.")
         yield view[starts[first] : starts[last]]
 

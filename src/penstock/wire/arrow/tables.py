@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.filters import Filter
 from penstock.filters.to_arrow import METADATA_SCHEMA, Columns, headers_of, no_headers, to_arrow
@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 _PAYLOAD: Final = pa.field("payload", pa.binary())
+_ZERO: Final = pa.array([0], pa.int32())
 _METADATA: Final = (
     pa.field("offset", pa.int64()),
     pa.field("id", pa.int64()),
@@ -76,11 +77,12 @@ def log_batch(columns: LogColumns, where: Filter | None = None) -> pa.RecordBatc
     return batch if where is None else batch.filter(to_arrow(where.tree, Columns(batch)))
 
 
-def with_payloads(batch: pa.RecordBatch, data: bytes, sizes: Sequence[int]) -> pa.RecordBatch:
-    """The batch with the payloads that are in ``data``, one after the other."""
-    ends = pa.array([0, *accumulate(sizes)], pa.int32())
-    buffers = [None, ends.buffers()[1], pa.py_buffer(data)]
-    payloads = pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
+def with_payloads(batch: pa.RecordBatch, data: bytes) -> pa.RecordBatch:
+    """The batch with its payloads, which are in ``data``, one after the other."""
+    ends = pc.cumulative_sum(batch.column("size")).cast(pa.int32())
+    places = pa.concat_arrays([_ZERO, ends])
+    buffers = [None, places.buffers()[1], pa.py_buffer(data)]
+    payloads = pa.Array.from_buffers(pa.binary(), len(ends), buffers)
     return batch.set_column(batch.num_columns - 1, _PAYLOAD, payloads)
 
 

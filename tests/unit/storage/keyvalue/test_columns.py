@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import AsyncIterator
+from itertools import repeat
 
 import pytest
 
 from penstock.errors import StoreCorrupt
-from penstock.model.checksum import checksum, checksums
+from penstock.model.checksum import checksum, checksums, first_wrong
 from penstock.model.message import NewMessage, Offset
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
@@ -121,3 +123,23 @@ def test_many_checksums_are_those_of_each() -> None:
     pieces = [b"", b"a", b"bc" * 100]
     assert checksums(pieces, [0, 1, 2]) == [checksum(p, n) for n, p in enumerate(pieces)]
     assert checksums(map(memoryview, pieces), [0, 0, 0]) == [checksum(p) for p in pieces]
+
+
+@pytest.mark.parametrize("bit", [0, 8, 16, 24, 31])
+def test_the_first_piece_with_a_wrong_checksum(bit: int) -> None:
+    pieces = [b"%d" % n for n in range(5)]
+    sums = checksums(pieces, range(5))
+    view = memoryview(array("q", sums))
+    assert first_wrong(pieces, range(5), sums) is first_wrong(pieces, range(5), view) is None
+    for wrong in (4, 2):
+        sums[wrong] = view[wrong] = sums[wrong] ^ 1 << bit
+        assert first_wrong(pieces, range(5), sums) == wrong
+        assert first_wrong(pieces, range(5), view) == wrong
+    assert first_wrong([], repeat(0), []) is None
+
+
+async def test_elements_of_one_length_that_differ_only_in_the_middle(store: Store) -> None:
+    headers = ["aa", "ab", "ba", "aa"]
+    await store.engine.publish(TENANT, "t", [NewMessage(b"", {"h": text}) for text in headers])
+    columns = await store.engine.read_log_columns(TENANT, Offset(0), 10)
+    assert columns.headers == tuple({"h": text} for text in headers)
