@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import threading
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from penstock import NewMessage
 from penstock.errors import UnknownQueue
-from penstock.filters import parse
-from penstock.filters.to_arrow import batch_of
 from penstock.pipeline.jobs import route as route_job
 from penstock.pipeline.jobs.route import route
-from penstock.pipeline.router import ROUTED_SCHEMA, router
 from tests.pipeline.hosted import Hosted
 from tests.pipeline.jobs import run
 
@@ -59,14 +55,6 @@ def routed_by_the_broker(server: Hosted, queue: str) -> list[bytes]:
     found = claimed(server, "twin")
     server.ask(lambda q: q.delete_queue("twin"))
     return found
-
-
-def test_a_batch_is_routed_to_every_queue_that_takes_some_of_it() -> None:
-    batch = batch_of([])
-    names = [*batch.schema.names, "offset"]
-    assert "offset" not in batch.schema.names
-    rows = pa.RecordBatch.from_arrays([*batch.columns, pa.array([], pa.int64())], names=names)
-    assert list(router({"all": parse("TRUE")})([rows])) == []
 
 
 def test_r1_queues_over_history_get_what_the_broker_would_give(
@@ -161,21 +149,3 @@ def test_only_the_queues_that_are_named(server: Hosted, spark: SparkSession) -> 
         create(server, name, "TRUE")
     assert run(server, spark, route, queues=("two",))["queues"] == 1
     assert server.ask(lambda q: q.queue("one")).cursor == 0
-
-
-def test_the_router_gives_rows_of_its_schema(server: Hosted, spark: SparkSession) -> None:
-    del spark
-    published = server.publish("orders", *messages(30))
-    page = server.ask(lambda q: q.read_log())
-    batch = batch_of([entry.message for entry in page.entries])
-    columns = [
-        *batch.columns,
-        pa.array([entry.message.offset for entry in page.entries], pa.int64()),
-    ]
-    rows = pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "offset"])
-    (found,) = router({name: parse(text) for name, text in FILTERS.items()})([rows])
-    assert found.schema.equals(ROUTED_SCHEMA)
-    by_queue = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
-    assert sorted(by_queue["all"]) == [one.offset for one in published]
-    keyed = {entry.message.offset for entry in page.entries if entry.message.key is not None}
-    assert set(by_queue["none"]) == keyed

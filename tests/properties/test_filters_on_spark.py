@@ -30,6 +30,7 @@ from penstock.filters.to_python import to_python
 from penstock.filters.to_spark import matches, to_spark
 from penstock.filters.to_text import to_text
 from penstock.model.message import Message
+from penstock.pipeline.router import routed
 from tests import spark_session
 from tests.properties.test_filters import EDGES, FLOATS, messages, refer, trees
 
@@ -89,6 +90,15 @@ def verdicts(spark: SparkSession, conditions: Sequence[t.Condition], table: pa.T
     return [found.column(n).to_pylist() for n in range(len(conditions))]
 
 
+def by_the_router(
+    spark: SparkSession, filters: dict[str, Filter], table: pa.Table
+) -> dict[str, list[int]]:
+    """The rows that go to each queue."""
+    numbered = table.append_column("offset", pa.array(range(len(table)), pa.int64()))
+    found = routed(spark.createDataFrame(numbered), filters).collect()
+    return {row["queue"]: row["offsets"] for row in found}
+
+
 def message_of(case: dict[str, Any]) -> Message:
     return Message(**MESSAGE | case.get("message", {}), headers=case.get("headers", {}))
 
@@ -105,8 +115,9 @@ def agree(spark: SparkSession, conditions: Sequence[t.Condition], rows: Sequence
     (batch,) = table.to_batches()
     filters = {f"q{n:03}": Filter(to_text(condition)) for n, condition in enumerate(conditions)}
     pairs = ManyFilters(filters).match(batch)
-    true = set(zip(pairs.rows.to_pylist(), pairs.filters.to_pylist(), strict=True))
+    true = set(zip(pairs.rows.tolist(), pairs.filters.tolist(), strict=True))
     on_spark = verdicts(spark, conditions, table)
+    of_queue = by_the_router(spark, filters, table)
     for n, condition in enumerate(conditions):
         expected = [refer(condition, row) for row in rows]
         is_true = [verdict is True for verdict in expected]
@@ -114,6 +125,9 @@ def agree(spark: SparkSession, conditions: Sequence[t.Condition], rows: Sequence
         assert to_arrow(condition, Columns(batch)).to_pylist() == expected, condition
         assert list(map(to_python(condition), rows)) == is_true, condition
         assert [(row, n) in true for row in range(len(rows))] == is_true, condition
+        # What has a key goes to every queue: only the broker knows which value is the newest.
+        taken = [row for row in range(len(rows)) if is_true[row] or rows[row].key is not None]
+        assert of_queue.get(f"q{n:03}", []) == taken, condition
 
 
 def examples(count: int) -> tuple[list[t.Condition], list[Message]]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.filters import Filter, FilterIndex
 from penstock.filters import tree as t
 from penstock.filters.to_arrow import batch_of
+from penstock.filters.to_arrow.batch import flat_name
 from penstock.filters.to_arrow.many import ManyFilters
 from penstock.filters.to_text import to_text
 from penstock.model.message import Message
@@ -38,12 +41,26 @@ small = simple | disjunctions | ranges
 filters = trees | small
 
 
+def narrowed(many: ManyFilters, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Only what ``many`` says that it reads, each header in columns of its own."""
+    columns: dict[str, pa.Array] = {name: batch.column(name) for name in many.fields}
+    for number, (name, parts) in enumerate(many.headers.items()):
+        values = pc.map_lookup(batch.column("headers"), pa.scalar(name), "first")
+        for part in parts:
+            columns[flat_name(number, part)] = pc.struct_field(values, part)
+    # A column that nobody reads, lest there be none and no rows.
+    return pa.RecordBatch.from_pydict({"": pa.nulls(batch.num_rows), **columns})
+
+
 def found(conditions: Sequence[t.Condition], rows: Sequence[Message]) -> list[list[str]]:
     """The names of the filters that are TRUE, row by row."""
     many = ManyFilters({f"q{n:03}": Filter(to_text(c)) for n, c in enumerate(conditions)})
-    matches = many.match(batch_of(rows))
+    batch = batch_of(rows)
+    matches = many.match(batch)
+    for one, other in zip(matches, many.match(narrowed(many, batch)), strict=True):
+        assert one.tolist() == other.tolist()
     names: list[list[str]] = [[] for _ in rows]
-    for row, number in zip(matches.rows.to_pylist(), matches.filters.to_pylist(), strict=True):
+    for row, number in zip(matches.rows.tolist(), matches.filters.tolist(), strict=True):
         names[row].append(many.names[number])
     return names
 

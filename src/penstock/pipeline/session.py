@@ -28,6 +28,9 @@ _SETTINGS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.parquet.compression.codec": "zstd",
+    # Rows of a batch that goes to Python. What a batch costs by itself, such as a row a queue, is
+    # shared by more of them than Spark's 10,000; a batch ends after 64 MiB all the same.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     # Otherwise every operator of a column looks for the line of the program that it comes from.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }

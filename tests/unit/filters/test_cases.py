@@ -74,7 +74,7 @@ def test_arrow(case: dict[str, Any]) -> None:
 def test_many(case: dict[str, Any]) -> None:
     texts = {"true": case["filter"], "untrue": f"NOT ({case['filter']})"}
     many = ManyFilters({name: parse(text) for name, text in texts.items()})
-    found = many.match(batch_of([_message(case)])).filters.to_pylist()
+    found = many.match(batch_of([_message(case)])).filters.tolist()
     wanted = {True: ["true"], False: ["untrue"], None: []}[case["expect"]]
     assert [many.names[number] for number in found] == wanted
 

@@ -36,7 +36,7 @@ NAMED = {f"q{n}": parse(text) for n, text in enumerate(TEXTS)}
 def of_rows(many: ManyFilters, batch: pa.RecordBatch) -> list[list[str]]:
     found: list[list[str]] = [[] for _ in range(batch.num_rows)]
     matches = many.match(batch)
-    for row, number in zip(matches.rows.to_pylist(), matches.filters.to_pylist(), strict=True):
+    for row, number in zip(matches.rows.tolist(), matches.filters.tolist(), strict=True):
         found[row].append(many.names[number])
     return found
 

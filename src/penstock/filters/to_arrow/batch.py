@@ -20,9 +20,11 @@ from penstock.model.message import HeaderValue, Message
 __all__ = [
     "HEADERS_TYPE",
     "METADATA_SCHEMA",
+    "PARTS",
     "Columns",
     "Typed",
     "batch_of",
+    "flat_name",
     "headers_of",
     "no_headers",
 ]
@@ -30,6 +32,8 @@ __all__ = [
 _VALUE_TYPE: Final = pa.struct(
     [("s", pa.string()), ("i", pa.int64()), ("d", pa.float64()), ("b", pa.bool_())]
 )
+#: The fields of a header's value, one a type.
+PARTS: Final = "sidb"
 #: ``map<string, struct<s: string, i: int64, d: double, b: bool>>``.
 HEADERS_TYPE: Final = pa.map_(pa.string(), _VALUE_TYPE)
 
@@ -154,13 +158,23 @@ class Columns:
 
     def _extract(self, name: str) -> Typed:
         values = pc.map_lookup(self._batch.column("headers"), pa.scalar(name), "first")
-        return typed(*(pc.struct_field(values, part) for part in "sidb"))
+        return typed(Typed(*(pc.struct_field(values, part) for part in PARTS)))
 
 
-def typed(text: pa.Array, integer: pa.Array, real: pa.Array, truth: pa.Array) -> Typed:
+def flat_name(number: int, part: str) -> str:
+    """The column that holds one type of a header, by the number of the header.
+
+    Not by its name: Spark's columns may not differ in capitals only.
+    """
+    return f"h{number}{part}"
+
+
+def typed(value: Typed) -> Typed:
     """The parts of header values, with NaN as NULL, and without those that no row has."""
-    number = pc.if_else(pc.is_nan(real), pa.scalar(None, pa.float64()), real)
-    return Typed(*(_present(part) for part in (text, integer, number, truth)))
+    if value.real is not None:
+        real = pc.if_else(pc.is_nan(value.real), pa.scalar(None, pa.float64()), value.real)
+        value = value._replace(real=real)
+    return Typed(*map(_present, value))
 
 
 def _milliseconds(column: pa.Array) -> pa.Array:
@@ -170,5 +184,5 @@ def _milliseconds(column: pa.Array) -> pa.Array:
     return pc.subtract(millis, pc.cast(pc.greater(pc.multiply(millis, 1000), micros), pa.int64()))
 
 
-def _present(column: pa.Array) -> pa.Array | None:
-    return None if column.null_count == len(column) else column
+def _present(column: pa.Array | None) -> pa.Array | None:
+    return None if column is None or column.null_count == len(column) else column

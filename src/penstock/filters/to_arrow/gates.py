@@ -5,9 +5,9 @@ TRUE or not alike. A class has a line of bits, one bit for each branch of a filt
 where the branch has a condition in this gate that is not TRUE for the class.
 
 For plain conditions all classes are known beforehand: their constants cut the numbers into
-intervals and name the strings that matter. For others (LIKE, functions, arithmetic) a string
-is judged when it is seen first, and remembered; numbers are judged batch by batch, each
-condition for all of them at once.
+intervals and name the strings that matter. For others (LIKE, functions, arithmetic) a string,
+or an integer that comes again and again, is judged when it is seen first, and remembered; all
+else is judged batch by batch, each condition for all values at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["MAX_KNOWN", "WORD", "Gate", "PlainGate"]
 
 #: Bits in a word.
 WORD: Final = 64
-#: Strings, and classes, that a gate remembers before it forgets them all.
+#: Values, and classes, that a gate remembers before it forgets them all.
 MAX_KNOWN: Final = 65_536
 #: Verdicts that are held at once while values are judged, one byte each.
 _MAX_VERDICTS: Final = 16_000_000
@@ -82,7 +82,7 @@ class Gate:
 
     def _forget(self) -> None:
         self._numbers: dict[bytes, int] = {}
-        self._known: dict[str, int] = {}
+        self._known: dict[str | int, int] = {}
         self._lines = self._lines[:0]
         self._absent = int(self._judge(Typed(), 1)[0])
 
@@ -91,22 +91,25 @@ class Gate:
         if kind == 0:
             encoded = part.dictionary_encode()
             return _spread(self._texts(encoded.dictionary), encoded)
-        if pa.types.is_integer(part.type):
+        if kind == 1:
             encoded = part.dictionary_encode()
-            few = encoded.dictionary
-            if len(few) < len(part) // 2:
+            if len(encoded.dictionary) < len(part) // 2:
                 # Amounts, counts, years: the same numbers again and again.
-                return _spread(self._judge(_of_kind(kind, few), len(few)), encoded)
+                return _spread(self._remembered(kind, encoded.dictionary), encoded)
         return self._judge(_of_kind(kind, part), len(part))
 
     def _texts(self, texts: pa.Array) -> Numbers:
-        values = texts.to_pylist()
+        return self._remembered(0, texts)
+
+    def _remembered(self, kind: int, part: pa.Array) -> Numbers:
+        """The class of each value, judged if it was not seen before."""
+        values = part.to_pylist()
         known = self._known
         if len(known) + len(values) > MAX_KNOWN:
             known.clear()
         new = [value for value in values if value not in known]
         if new:
-            judged = self._judge(Typed(text=pa.array(new, texts.type)), len(new))
+            judged = self._judge(_of_kind(kind, pa.array(new, part.type)), len(new))
             known.update(zip(new, judged.tolist(), strict=True))
         return np.fromiter((known[value] for value in values), np.int64, len(values))
 

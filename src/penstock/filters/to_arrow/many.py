@@ -28,20 +28,23 @@ from penstock.filters.filter import Filter
 from penstock.filters.to_arrow.batch import Columns
 from penstock.filters.to_arrow.branches import Branch, GateKey, branches
 from penstock.filters.to_arrow.gates import WORD, Gate, PlainGate
+from penstock.filters.to_arrow.parts import parts_read
 from penstock.filters.to_arrow.reading import Numbers, Rows
 from penstock.filters.to_arrow.verdict import to_arrow
-from penstock.filters.tree import And, Condition, Field, Header, walk
+from penstock.filters.tree import And, Condition, Field, FieldName, Header, walk
 
 __all__ = ["ManyFilters", "Matches"]
 
 _SETS_KEPT: Final = 4
+#: Pairs that can be numbered with 32 bits are sorted in half the time.
+_INT32_MAX: Final = 2**31 - 1
 
 
 class Matches(NamedTuple):
-    """Pairs of a row and a filter that is TRUE for it, by row and then by filter."""
+    """Pairs of a filter and a row that it is TRUE for, by filter and then by row."""
 
-    rows: pa.Int64Array
-    filters: pa.Int64Array
+    rows: Numbers
+    filters: Numbers
     """Numbers of filters, as in :attr:`ManyFilters.names`."""
 
 
@@ -71,6 +74,10 @@ class ManyFilters:
 
     names: tuple[str, ...]
     """The names of the filters by their number, in order."""
+    fields: tuple[FieldName, ...]
+    """The system fields that are read of a batch."""
+    headers: dict[str, str]
+    """The headers that are read of a batch, by name, and the parts of each that matter."""
 
     def __init__(self, filters: Mapping[str, Filter]) -> None:
         self._filters = {name: filters[name] for name in sorted(filters)}
@@ -82,6 +89,9 @@ class ManyFilters:
         self._owner = np.array([bit.filter for bit in self._bits], np.int64)
         self._rests: list[Condition] = []
         self._rest_of = self._number_rests()
+        read = {gate.source for gate in self._gates}.union(*map(_sources, self._rests))
+        self.fields = tuple(sorted(source.name for source in read if isinstance(source, Field)))
+        self.headers = parts_read(filter_.tree for filter_ in self._filters.values())
         owners = Counter(bit.filter for bit in self._bits if bit.branch)
         self._twice = any(count > 1 for count in owners.values())
 
@@ -94,11 +104,12 @@ class ManyFilters:
     def match(self, batch: pa.RecordBatch) -> Matches:
         """Return which filters are TRUE for which rows of ``batch``.
 
-        The batch has the columns of ``METADATA_SCHEMA``, or of the pipeline's ``log`` table.
+        The batch has the columns of ``METADATA_SCHEMA``, or of the pipeline's ``log`` table; or,
+        of those, :attr:`fields`, and each of :attr:`headers` in columns of its own (``flat_name``).
         """
-        rows = Rows(batch)
+        rows = Rows(batch, self.headers)
         if not len(rows) or not self.names:
-            return _matches(np.empty(0, np.int64), np.empty(0, np.int64))
+            return Matches(np.empty(0, np.int64), np.empty(0, np.int64))
         classes = {
             id(gate): gate.classes(rows.entries(gate.source), len(rows)) for gate in self._gates
         }
@@ -107,9 +118,13 @@ class ManyFilters:
         bit = np.concatenate([which for _, which in found])
         if self._rests:
             row, bit = self._check_rests(rows, row, bit)
-        pairs = row * len(self) + self._owner[bit]
-        pairs = np.unique(pairs) if self._twice else np.sort(pairs)
-        return _matches(*np.divmod(pairs, len(self)))
+        small = np.int32 if len(self) * len(rows) <= _INT32_MAX else np.int64
+        pairs = np.sort((self._owner.take(bit) * len(rows) + row).astype(small))
+        if self._twice:
+            # What ``np.unique`` does, which looks them up in a hash table before it sorts them.
+            pairs = pairs[np.diff(pairs, prepend=-1) != 0]
+        filters, where = np.divmod(pairs, len(rows))
+        return Matches(where, filters)
 
     # -- compiling -----------------------------------------------------------------------
 
@@ -202,10 +217,13 @@ def _compiled(filters: tuple[tuple[str, Filter], ...]) -> ManyFilters:
 
 
 def _reach(branch: Branch, crowd: Counter[Key]) -> Key | None:
-    """The equality that reaches the branch, of several the least crowded."""
+    """The equality that reaches the branch, of several the least crowded.
+
+    By words, not by branches: those under one value are neighbours, and cost as much as one.
+    """
     parts: Iterable[Condition] = [condition for (_, plain), condition in branch.gates if plain]
     flat = [c for part in parts for c in (part.operands if isinstance(part, And) else (part,))]
-    access = choose_access(And(tuple(flat)), lambda key: crowd[key])
+    access = choose_access(And(tuple(flat)), lambda key: crowd[key] // WORD)
     if access is None or not access.keys:
         return None
     crowd.update(access.keys)
@@ -221,13 +239,14 @@ def _standing(group: _Group, classes: Mapping[int, Numbers], rows: int) -> tuple
         row, word, bits = _reached(group.reached, classes[id(group.reached_by)])
     for gate in group.gates:
         lines = gate.lines
-        bits = bits & lines.ravel()[classes[id(gate)][row] * lines.shape[1] + word]
+        places = classes[id(gate)].take(row) * lines.shape[1] + word
+        bits = bits & lines.ravel().take(places)
         left = np.flatnonzero(bits)
-        row, word, bits = row[left], word[left], bits[left]
+        row, word, bits = row.take(left), word.take(left), bits.take(left)
     flags = np.unpackbits(bits.view(np.uint8), bitorder="little")
     places = np.flatnonzero(flags)
     which = places // WORD
-    return row[which], word[which] * WORD + places % WORD
+    return row.take(which), word.take(which) * WORD + places % WORD
 
 
 def _reached(
@@ -239,17 +258,17 @@ def _reached(
     counts = starts[classes + 1] - first
     row = np.repeat(np.arange(len(classes)), counts)
     place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts - first, counts)
-    return row, words[place], bits[place]
+    return row, words.take(place), bits.take(place)
 
 
 def _true(condition: Condition, rows: Rows, where: Numbers) -> Numbers:
     """Whether ``condition`` is TRUE in each of the rows ``where``."""
-    sources = {node for node, _ in walk(condition) if isinstance(node, Field | Header)}
-    columns = Columns.holding({source: rows.at(source, where) for source in sources}, len(where))
+    values = {source: rows.at(source, where) for source in _sources(condition)}
+    columns = Columns.holding(values, len(where))
     verdict = pc.fill_null(to_arrow(condition, columns), False)
     found: Numbers = verdict.to_numpy(zero_copy_only=False)
     return found
 
 
-def _matches(rows: Numbers, filters: Numbers) -> Matches:
-    return Matches(pa.array(rows), pa.array(filters))
+def _sources(condition: Condition) -> set[Source]:
+    return {node for node, _ in walk(condition) if isinstance(node, Field | Header)}

@@ -1,11 +1,13 @@
 """A record batch as ``many`` reads it: the values of one source, and the rows they are in.
 
 The names of all headers are numbered once a batch, so that one header costs a comparison of
-small integers and a copy of its own values, whatever else the messages carry.
+small integers and a copy of its own values, whatever else the messages carry. A batch that was
+made for certain filters may have the headers that they read as columns of their own instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.filters.access import Source
-from penstock.filters.to_arrow.batch import Columns, Typed, typed
+from penstock.filters.to_arrow.batch import PARTS, Columns, Typed, flat_name, typed
 from penstock.filters.tree import Field
 
 __all__ = ["Entries", "Numbers", "Rows"]
@@ -42,12 +44,17 @@ class _Headers(NamedTuple):
 
 
 class Rows:
-    """One batch; what was read of it is kept until it goes."""
+    """One batch; what was read of it is kept until it goes.
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
+    ``headers`` are those that it has in columns of their own, by name, with the parts that
+    matter of each; unless it has a column ``headers``.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, headers: Mapping[str, str]) -> None:
         self._batch = batch
         self._columns = Columns(batch)
         self._entries: dict[Source, Entries] = {}
+        self._flat = {} if "headers" in batch.schema.names else _flat(batch, headers)
 
     def __len__(self) -> int:
         return int(self._batch.num_rows)
@@ -62,7 +69,7 @@ class Rows:
     def at(self, source: Source, rows: Numbers) -> Typed:
         """The values of ``source`` in ``rows``, one each."""
         indices = pa.array(rows)
-        if isinstance(source, Field):
+        if isinstance(source, Field) or source.name in self._flat:
             return self.entries(source).value.map(lambda part: part.take(indices))
         headers = self._headers
         places = np.full(len(self), -1)
@@ -70,16 +77,18 @@ class Rows:
         places[headers.row[mine]] = mine
         wanted = places[rows]
         where = pa.array(wanted, mask=wanted < 0)
-        return typed(*(part.take(where) for part in headers.parts))
+        return typed(Typed(*(part.take(where) for part in headers.parts)))
 
     def _read(self, source: Source) -> Entries:
         if isinstance(source, Field):
             return Entries(None, self._columns.field(source.name), len(self))
+        if (value := self._flat.get(source.name)) is not None:
+            return Entries(None, typed(value), len(self))
         headers = self._headers
         mine = self._places(source.name)
         indices = pa.array(mine)
         rows = headers.row[mine]
-        value = typed(*(part.take(indices) for part in headers.parts))
+        value = typed(Typed(*(part.take(indices) for part in headers.parts)))
         return Entries(None if len(mine) == len(self) else rows, value, len(mine))
 
     def _places(self, name: str) -> Numbers:
@@ -110,5 +119,13 @@ class Rows:
             {text: number for number, text in enumerate(names.dictionary.to_pylist())},
             name,
             row,
-            [pc.struct_field(items, part) for part in "sidb"],
+            [pc.struct_field(items, part) for part in PARTS],
         )
+
+
+def _flat(batch: pa.RecordBatch, headers: Mapping[str, str]) -> dict[str, Typed]:
+    """Headers that are in columns of their own; those that cannot matter are not there."""
+    return {
+        name: Typed(*(batch.column(flat_name(number, p)) if p in parts else None for p in PARTS))
+        for number, (name, parts) in enumerate(headers.items())
+    }

@@ -3,12 +3,14 @@
 ``to_spark`` gives TRUE, FALSE or NULL for every row, ``matches`` TRUE or FALSE. The table needs
 the columns that the filter reads, of ``topic``, ``key``, ``partition_key``, ``priority``,
 ``timestamp`` (``published_at``), ``size``, ``content_type`` and ``headers``, whose values are
-``struct<s, i, d, b>``. It is meant for one filter or a few; ``to_arrow.many`` is for many.
+``struct<s, i, d, b>``. It is meant for one filter or a few; ``to_arrow.many`` is for many, and
+``narrow`` gives it the columns that it needs.
 pyspark comes with the extra ``spark``; of the filters, only this package imports it.
 """
 
 from __future__ import annotations
 
+from penstock.filters.to_spark.narrow import narrow
 from penstock.filters.to_spark.verdict import matches, to_spark
 
-__all__ = ["matches", "to_spark"]
+__all__ = ["matches", "narrow", "to_spark"]

@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 
 from penstock.filters.filter import Filter
 from penstock.filters.like import parse_pattern
+from penstock.filters.to_arrow.batch import PARTS
 from penstock.filters.to_spark import operators
 from penstock.filters.to_spark.operators import MIRROR, Typed, or_null
 from penstock.filters.tree import (
@@ -141,7 +142,7 @@ def _packed(value: Typed) -> Column:
 
 
 def _unpacked(packed: Column) -> Typed:
-    return Typed(*(packed.getField(part) for part in "sidb"))
+    return Typed(*(packed.getField(part) for part in PARTS))
 
 
 def _leaf(node: Field | Header | Constant) -> Typed:
