@@ -38,7 +38,7 @@ from penstock.filters.tree import (
     walk,
 )
 
-__all__ = ["MAX_BRANCHES", "Branch", "GateKey", "branches", "constants", "is_plain"]
+__all__ = ["MAX_BRANCHES", "Branch", "GateKey", "branches", "constants", "is_plain", "sources"]
 
 #: A filter that would be split further keeps some of its ORs as they are, in ``rest``.
 MAX_BRANCHES: Final = 16
@@ -106,7 +106,7 @@ def _lines(node: Condition, wanted: bool) -> list[_Line]:
     """Conjunctions of which one is TRUE iff ``node`` is TRUE, or FALSE if that is wanted."""
     whole: list[_Line] = [(node if wanted else Not(node),)]
     match node:
-        case _ if len(_sources(node)) <= 1:
+        case _ if len(sources(node)) <= 1:
             return whole
         case Not(operand):
             return _lines(operand, not wanted)
@@ -135,12 +135,12 @@ def _branch(line: _Line) -> Branch:
     gates: dict[GateKey, list[Condition]] = {}
     rest: list[Condition] = []
     for part in line:
-        sources = _sources(part)
-        if len(sources) > 1:
+        read = sources(part)
+        if len(read) > 1:
             rest.append(part)
             continue
         # What reads nothing at all is the same for every topic.
-        source = next(iter(sources), _TOPIC)
+        source = next(iter(read), _TOPIC)
         gates.setdefault((source, is_plain(part, source)), []).append(part)
     return Branch(
         tuple((key, _conjunction(parts)) for key, parts in gates.items()),
@@ -153,5 +153,6 @@ def _conjunction(parts: list[Condition]) -> Condition:
     return unique[0] if len(unique) == 1 else And(unique)
 
 
-def _sources(node: Condition) -> set[Source]:
+def sources(node: Condition) -> set[Source]:
+    """The fields and headers that ``node`` reads."""
     return {part for part, _ in walk(node) if isinstance(part, Field | Header)}

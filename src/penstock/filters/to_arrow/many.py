@@ -26,12 +26,12 @@ import pyarrow.compute as pc
 from penstock.filters.access import Key, Source, choose_access
 from penstock.filters.filter import Filter
 from penstock.filters.to_arrow.batch import Columns
-from penstock.filters.to_arrow.branches import Branch, GateKey, branches
+from penstock.filters.to_arrow.branches import Branch, GateKey, branches, sources
 from penstock.filters.to_arrow.gates import WORD, Gate, PlainGate
 from penstock.filters.to_arrow.parts import parts_read
 from penstock.filters.to_arrow.reading import Numbers, Rows
 from penstock.filters.to_arrow.verdict import to_arrow
-from penstock.filters.tree import And, Condition, Field, FieldName, Header, walk
+from penstock.filters.tree import And, Condition, Field, FieldName
 
 __all__ = ["ManyFilters", "Matches"]
 
@@ -89,7 +89,7 @@ class ManyFilters:
         self._owner = np.array([bit.filter for bit in self._bits], np.int64)
         self._rests: list[Condition] = []
         self._rest_of = self._number_rests()
-        read = {gate.source for gate in self._gates}.union(*map(_sources, self._rests))
+        read = {gate.source for gate in self._gates}.union(*map(sources, self._rests))
         self.fields = tuple(sorted(source.name for source in read if isinstance(source, Field)))
         self.headers = parts_read(filter_.tree for filter_ in self._filters.values())
         owners = Counter(bit.filter for bit in self._bits if bit.branch)
@@ -263,12 +263,8 @@ def _reached(
 
 def _true(condition: Condition, rows: Rows, where: Numbers) -> Numbers:
     """Whether ``condition`` is TRUE in each of the rows ``where``."""
-    values = {source: rows.at(source, where) for source in _sources(condition)}
+    values = {source: rows.at(source, where) for source in sources(condition)}
     columns = Columns.holding(values, len(where))
     verdict = pc.fill_null(to_arrow(condition, columns), False)
     found: Numbers = verdict.to_numpy(zero_copy_only=False)
     return found
-
-
-def _sources(condition: Condition) -> set[Source]:
-    return {node for node, _ in walk(condition) if isinstance(node, Field | Header)}
