@@ -30,8 +30,9 @@ __all__ = ["killing"]
 
 MESSAGES: Final = 1_000_000
 KILLS: Final = 10
-#: Commits of a run that nobody disturbs.
+#: Commits of a run that nobody disturbs, if each has so many messages at the least.
 _STEPS: Final = 8
+_LEAST_STEP: Final = 1_000
 #: Seconds between two looks at the files.
 _LOOK_S: Final = 0.005
 _SETTINGS: Final = {
@@ -46,7 +47,7 @@ def killing(messages: int, kills: int = KILLS) -> Figure:
     """Entries that are in both lakes alike, of those that are in either."""
     with scratch() as folder, penstock_server(folder) as served:
         publish_documents(served.url, messages)
-        archiver = _Archiver(served.url, max(1, messages // _STEPS))
+        archiver = _Archiver(served.url, max(_LEAST_STEP, messages // _STEPS))
         changes = archiver.run(folder / "undisturbed")
         chance = random.Random(7)
         lake = folder / "killed"
