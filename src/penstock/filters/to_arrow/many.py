@@ -8,8 +8,8 @@ are gathered by the equality they require (``access``), so that the value of its
 but a few words of bits to look at. Only conditions on several sources at once, such as
 ``a + b > 5``, are evaluated one by one, and in the rows where all else holds.
 
-numpy comes with pandas in the extra ``spark``; this module and those below it are the only ones
-to need it.
+numpy comes with pandas in the extra ``spark``; this module, those below it and the pipeline's
+router are the only ones to need it.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ Query: TypeAlias = Sequence[tuple[str, object]]
 
 #: Bytes of batches that wait for Spark.
 AHEAD_BYTES: Final = 32 * 1024 * 1024
-#: What one stream should have. Larger ones are given back to the system when they are done with,
-#: and their pages are made anew for the next: that takes five times as long as filling them.
+#: What one stream should have: as much as the server puts into one, so that none is cut short.
 _STREAM_BYTES: Final = 16 * 1024 * 1024
 #: Offsets that are asked for at the least: a stream each would be worth it for no fewer.
 _LEAST_STEP: Final = 1_000
