@@ -180,14 +180,20 @@ class Committer:
             self._waiting = []
             return
         self.completed = self._taken
-        self._on_commit(self.completed)
-        self._stage.committed()
-        if self._seconds is not None:
-            self._teller.listener.committed(self._current_size, self._seconds)
-            self._seconds = None
         durability = self._adapter.durability
         if durability == "fsync" and not self._current_sync:
             durability = "os"
+        try:
+            self._on_commit(self.completed)
+            self._stage.committed()
+        except Exception as failure:  # noqa: BLE001  (a bug: memory is not to be trusted any more)
+            # The commit itself is in the store, so its waiters hear of success.
+            self._wake(current, durability)
+            self.poison(failure)
+            return
+        if self._seconds is not None:
+            self._teller.committed(self._current_size, self._seconds)
+            self._seconds = None
         if self._waiting or self._stage.has_work:
             # Others came while the disk was busy: it goes on with theirs at once.
             self._schedule()

@@ -264,12 +264,12 @@ class Queue:
         teller = self.teller
         if self._told != teller.turn:
             self._told = teller.turn
-            teller.listener.ready(self.tenant, self.name)
+            teller.ready(self.tenant, self.name)
 
     def lapsed(self, count: int) -> None:
         """Tell that leases had lapsed and their deliveries were taken back."""
         if count:
-            self.teller.listener.lapsed(self.tenant, self.name, count)
+            self.teller.lapsed(self.tenant, self.name, count)
 
     # -- places ------------------------------------------------------------------------
 

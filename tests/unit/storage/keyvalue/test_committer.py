@@ -335,3 +335,52 @@ async def test_the_listener_hears_of_commits_in_memory_too() -> None:
     await rig.put(b"b")
     assert rig.ear.records == [1, 1]
     await rig.committer.close()
+
+
+# -- listeners that raise --------------------------------------------------------------------
+
+
+class Broken(Listener):
+    """Raises on every commit."""
+
+    def committed(self, records: int, seconds: float) -> None:
+        raise RuntimeError("committed")
+
+
+async def test_p1_a_listener_that_raises_is_logged_and_everyone_is_answered(
+    rig: Rig, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.teller.listener = Broken()
+    disk.gate.release(2)
+    first = rig.put(b"a")
+    await disk.until_begun()
+    second = rig.put(b"b")
+    for waiter in (first, second):
+        assert await asyncio.wait_for(waiter, HANG_S) == "fsync"
+    assert disk.batches == [{b"a": b""}, {b"b": b""}]
+    assert "committed" in caplog.text
+
+
+async def test_s3_when_the_engine_fails_after_a_commit_its_callers_are_answered_and_it_stops(
+    disk: Disk,
+) -> None:
+    """The commit is durable, so its waiters are told so; memory is not to be trusted any more."""
+
+    def fail(_: int) -> None:
+        raise KeyError("bucket")
+
+    stage = Stage(disk)
+    committer = Committer(disk, stage, fail, Teller())
+    stage.put(b"a", b"")
+    first = committer.commit()
+    await disk.until_begun()
+    stage.put(b"b", b"")
+    second = committer.commit()
+    disk.gate.release()
+    assert await asyncio.wait_for(first, HANG_S) == "fsync"
+    with pytest.raises(StoreCorrupt):
+        await asyncio.wait_for(second, HANG_S)
+    with pytest.raises(StoreCorrupt):
+        committer.check()
+    await committer.close()
+    assert disk.batches == [{b"a": b""}]

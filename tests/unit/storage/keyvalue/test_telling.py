@@ -141,3 +141,26 @@ async def test_asking_for_the_next_due_time_waits_for_nothing(engine: KeyValueEn
         engine.next_due(T, Q).send(None)
     assert answer.value.value is None
     await publishing
+
+
+class Broken(Listener):
+    """Raises whatever it hears."""
+
+    def ready(self, tenant: str, queue: str) -> None:
+        raise RuntimeError("ready")
+
+    def lapsed(self, tenant: str, queue: str, count: int) -> None:
+        raise RuntimeError("lapsed")
+
+
+async def test_s3_a_listener_that_raises_breaks_no_verb(
+    engine: KeyValueEngine, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.listener = Broken()
+    await engine.publish(T, "topic", [NewMessage(b"")] * 2)
+    assert len(await engine.claim(T, Q, "c", 2, None)) == 2
+    clock.advance(30_000)
+    assert (await engine.sweep()).lapsed == 2
+    assert (await engine.stats(T, Q)).available == 2
+    assert "RuntimeError: ready" in caplog.text
+    assert "RuntimeError: lapsed" in caplog.text
