@@ -27,7 +27,9 @@
     │   └── UnknownRun           404  of a pipeline job
     ├── Conflict                 409  the state of the store forbids it now
     │   ├── StaleReceipt         409  the claim is no longer current (S1)
-    │   └── QueueNotEmpty        409
+    │   ├── QueueNotEmpty        409
+    │   ├── TooManyQueues        409  of one tenant
+    │   └── TooManyUnindexedFilters 409  of one tenant
     ├── QueueFull                429  a matching queue is at max_depth: try later
     ├── ServiceError             503  the service between caller and store
     │   ├── Busy                 503  at one of its bounds, or stopping: try later
@@ -78,6 +80,8 @@ from penstock.errors.calls import (
     SlowRequest,
     StaleReceipt,
     TooLarge,
+    TooManyQueues,
+    TooManyUnindexedFilters,
     Unauthenticated,
     UnknownMessage,
     UnknownQueue,
@@ -140,6 +144,8 @@ __all__ = [
     "StoreTooOld",
     "StoreUnavailable",
     "TooLarge",
+    "TooManyQueues",
+    "TooManyUnindexedFilters",
     "Unauthenticated",
     "UnknownMessage",
     "UnknownQueue",

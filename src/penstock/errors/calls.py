@@ -24,6 +24,8 @@ __all__ = [
     "SlowRequest",
     "StaleReceipt",
     "TooLarge",
+    "TooManyQueues",
+    "TooManyUnindexedFilters",
     "Unauthenticated",
     "UnknownMessage",
     "UnknownQueue",
@@ -258,6 +260,28 @@ class QueueNotEmpty(Conflict):
 
     title = "Queue not empty"
     advice = "Drain or purge the queue first."
+
+
+class TooManyQueues(Conflict):
+    """The tenant has as many queues as the store allows; nothing was created or stored."""
+
+    title = "Too many queues"
+    advice = (
+        "Delete queues that are no longer needed, or raise max_queues. To publish to many topics "
+        "without a queue each, create one queue whose filter takes them, such as "
+        "topic LIKE 'orders.%'."
+    )
+
+
+class TooManyUnindexedFilters(Conflict):
+    """The tenant has as many filters that no index can find as the store allows."""
+
+    title = "Too many unindexed filters"
+    advice = (
+        "Let the filter require an equality, such as topic = 'orders' AND amount > 10, or "
+        "kind IN ('a', 'b'), or decide by the topic alone. A filter without one is evaluated for "
+        "every message. Or raise max_unindexed_filters."
+    )
 
 
 class QueueFull(PenstockError):

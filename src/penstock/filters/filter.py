@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from penstock.errors import BadFilter
+from penstock.filters.access import choose_access, split_by_topic
 from penstock.filters.parse import parse_tree
 from penstock.filters.to_python import Predicate, to_python
 from penstock.filters.tree import Condition
@@ -32,18 +33,22 @@ class Selection(Protocol):
 class Filter:
     """A filter: frozen, hashable and equal by its text, and picklable."""
 
-    __slots__ = ("matches", "text", "tree")
+    __slots__ = ("indexed", "matches", "text", "tree")
 
     text: str
     tree: Condition
     matches: Predicate
     """Whether the filter is TRUE for a message. An attribute, as a method costs 0.05 µs more."""
+    indexed: bool
+    """Whether most messages pass it by without evaluating it: it requires an equality, or reads
+    the topic only, which is decided once per topic."""
 
     def __init__(self, text: str) -> None:
         tree = parse_tree(text)
         object.__setattr__(self, "text", text)
         object.__setattr__(self, "tree", tree)
         object.__setattr__(self, "matches", to_python(tree))
+        object.__setattr__(self, "indexed", _is_indexed(tree))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Filter is frozen: {name} cannot be set")
@@ -62,6 +67,11 @@ class Filter:
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return parse, (self.text,)
+
+
+def _is_indexed(tree: Condition) -> bool:
+    # Whether a filter has a key at all does not depend on how crowded the keys are.
+    return choose_access(tree, lambda _: 0) is not None or split_by_topic(tree)[1] is None
 
 
 def parse(text: str) -> Filter:

@@ -36,6 +36,7 @@ __all__ = [
     "MAX_PAGE",
     "MAX_PAYLOAD_BYTES",
     "MAX_PRIORITY",
+    "MAX_QUEUES",
     "MAX_TIME_MS",
     "MAX_WAIT_MS",
     "MIN_LEASE_MS",
@@ -71,6 +72,8 @@ MAX_KEY_BYTES: Final = 512
 #: An error is kept with every failed delivery; a longer text is cut, not refused.
 MAX_ERROR_BYTES: Final = 8 * 1024
 
+#: Every queue of a tenant is kept in memory, with its compiled filter: some 20 KB each.
+MAX_QUEUES: Final = 1_000_000
 MAX_FILTER_BYTES: Final = 4 * 1024
 MAX_FILTER_NODES: Final = 200
 
@@ -108,6 +111,19 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     payload_bytes: int = 1024 * 1024
     log_retention_ms: int = 24 * 3600 * 1000
+    queues: int = 10_000
+    """Of one tenant, whether created by a call or by a publish. Dead-letter queues come on top."""
+    unindexed_filters: int = 1_000
+    """Queues of one tenant whose filter is evaluated for every message: about 0.3 µs each."""
+
+
+#: The highest value of every field of Limits.
+_HIGHEST: Final = {
+    "payload_bytes": MAX_PAYLOAD_BYTES,
+    "log_retention_ms": MAX_TIME_MS,
+    "queues": MAX_QUEUES,
+    "unindexed_filters": MAX_QUEUES,
+}
 
 
 def shown(value: object) -> str:
@@ -123,7 +139,7 @@ def check_limits(limits: Limits) -> Limits:
     """Return ``limits`` if every one of them makes sense."""
     if not isinstance(limits, Limits):
         raise BadInput("limits is a Limits.", field="limits")
-    for field, most in (("payload_bytes", MAX_PAYLOAD_BYTES), ("log_retention_ms", MAX_TIME_MS)):
+    for field, most in _HIGHEST.items():
         value = getattr(limits, field)
         if type(value) is not int or not 0 <= value <= most:
             raise BadInput(

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
-from penstock.model.limits import MAX_PAYLOAD_BYTES, MAX_TIME_MS, Limits
+from penstock.model.limits import MAX_PAYLOAD_BYTES, MAX_QUEUES, MAX_TIME_MS, Limits
 from penstock.model.secrets import MASK, mask_password
 
 __all__ = ["FILE_SUFFIX", "PREFIX", "Setting", "Settings", "all_settings"]
@@ -142,6 +142,23 @@ class Settings(Struct, frozen=True, kw_only=True):
             description="The bodies that are arriving at the same time, together.",
         ),
     ] = 512 * 1024 * 1024
+    max_queues: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_QUEUES,
+            description="The queues of a tenant, whether created by a call or by a publish.",
+        ),
+    ] = 10_000
+    max_unindexed_filters: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_QUEUES,
+            description="The queues of a tenant whose filter is evaluated for every message, "
+            "because it requires no equality and reads more than the topic.",
+        ),
+    ] = 1_000
     max_connections: Annotated[
         int,
         Meta(ge=1, le=_MAX_CONNECTIONS, description="Connections that are open at the same time."),
@@ -191,7 +208,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     def limits(self) -> Limits:
         """The bounds that a store is opened with."""
         return Limits(
-            payload_bytes=self.max_payload_bytes, log_retention_ms=self.log_retention_s * 1000
+            payload_bytes=self.max_payload_bytes,
+            log_retention_ms=self.log_retention_s * 1000,
+            queues=self.max_queues,
+            unindexed_filters=self.max_unindexed_filters,
         )
 
     def __repr__(self) -> str:

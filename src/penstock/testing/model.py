@@ -20,6 +20,8 @@ from penstock.errors import (
     PenstockError,
     QueueNotEmpty,
     StoreClosed,
+    TooManyQueues,
+    TooManyUnindexedFilters,
     UnknownTopic,
 )
 from penstock.filters import Filter, Selection, parse
@@ -42,7 +44,7 @@ from penstock.model.delivery import (
     SweepReply,
     Verdict,
 )
-from penstock.model.limits import is_dead_letter
+from penstock.model.limits import Limits, is_dead_letter
 from penstock.model.message import Durability, MessageId, NewMessage, Offset, PublishReply
 from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
@@ -77,6 +79,7 @@ class Oracle(Engine):
             _refuse_dead_letter(name)
             parse(policy.filter)
             queue = store.queues.get((tenant, name))
+            _check_quotas(self._options.limits, store, tenant, queue, policy)
             if queue is None:
                 queue = Queue(tenant, name, policy, now, _cursor(store, tenant, start))
                 store.queues[(tenant, name)] = queue
@@ -404,6 +407,20 @@ def _cursor(store: Store, tenant: str, start: Start) -> Offset | None:
         ):
             return message.offset
     return None
+
+
+def _check_quotas(
+    limits: Limits, store: Store, tenant: str, queue: Queue | None, policy: QueuePolicy
+) -> None:
+    queues = store.queues_of(tenant)
+    if queue is None and len(queues) >= limits.queues:
+        raise TooManyQueues("One queue too many.", field="queue", limit=limits.queues)
+    others = [parse(q.policy.filter) for q in queues if q is not queue]
+    unindexed = sum(not other.indexed for other in others)
+    is_new = queue is None or parse(queue.policy.filter).indexed
+    most = limits.unindexed_filters
+    if is_new and not parse(policy.filter).indexed and unindexed >= most:
+        raise TooManyUnindexedFilters("One filter too many.", field="filter", limit=most)
 
 
 def _change_policy(queue: Queue, policy: QueuePolicy) -> None:

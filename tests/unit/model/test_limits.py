@@ -107,13 +107,21 @@ def test_a_consumer_survives_two_lost_heartbeats() -> None:
 
 def test_the_limits_an_operator_may_move() -> None:
     assert limits.Limits() == limits.Limits(
-        payload_bytes=1024 * 1024, log_retention_ms=24 * 3600 * 1000
+        payload_bytes=1024 * 1024,
+        log_retention_ms=24 * 3600 * 1000,
+        queues=10_000,
+        unindexed_filters=1_000,
     )
 
 
 @pytest.mark.parametrize(
     "field, most",
-    [("payload_bytes", limits.MAX_PAYLOAD_BYTES), ("log_retention_ms", limits.MAX_TIME_MS)],
+    [
+        ("payload_bytes", limits.MAX_PAYLOAD_BYTES),
+        ("log_retention_ms", limits.MAX_TIME_MS),
+        ("queues", limits.MAX_QUEUES),
+        ("unindexed_filters", limits.MAX_QUEUES),
+    ],
 )
 def test_e1_limits_have_bounds_themselves(field: str, most: int) -> None:
     for value in (0, 1, most):

@@ -16,8 +16,12 @@ def test_the_default_limits_are_the_products() -> None:
 
 
 def test_limits_follow_the_settings() -> None:
-    limits = Settings(max_payload_bytes=5, log_retention_s=7).limits
-    assert limits == Limits(payload_bytes=5, log_retention_ms=7000)
+    settings = Settings(
+        max_payload_bytes=5, log_retention_s=7, max_queues=3, max_unindexed_filters=2
+    )
+    assert settings.limits == Limits(
+        payload_bytes=5, log_retention_ms=7000, queues=3, unindexed_filters=2
+    )
 
 
 def test_spellings() -> None:

@@ -19,6 +19,7 @@ from penstock.errors import (
     QueueFull,
     SchemaViolation,
     TooLarge,
+    TooManyQueues,
     UnknownTopic,
 )
 from penstock.model.limits import DEFAULT_PRIORITY
@@ -214,6 +215,7 @@ _ERRORS: Final[tuple[type[PenstockError], ...]] = (
     UnknownTopic,
     TooLarge,
     SchemaViolation,
+    TooManyQueues,
     QueueFull,
 )
 

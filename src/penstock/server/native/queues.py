@@ -8,7 +8,16 @@ import msgspec
 from msgspec import Struct
 
 from penstock.broker.queues import new_policy, to_start
-from penstock.errors import BadInput, BadPolicy, Conflict, QueueNotEmpty, TooLarge, UnknownQueue
+from penstock.errors import (
+    BadInput,
+    BadPolicy,
+    Conflict,
+    QueueNotEmpty,
+    TooLarge,
+    TooManyQueues,
+    TooManyUnindexedFilters,
+    UnknownQueue,
+)
 from penstock.model.delivery import QueueStats, RouteReply
 from penstock.model.queue import Backoff, QueueInfo, QueuePolicy, Start
 from penstock.server.call import Call
@@ -163,7 +172,7 @@ ROUTES: Final = (
         query=PutQueueQuery,
         body=PolicyBody(),
         replies=((JSON, QueueInfo | DryRunReply),),
-        errors=(BadInput, QueueNotEmpty),
+        errors=(BadInput, QueueNotEmpty, TooManyQueues, TooManyUnindexedFilters),
     ),
     Route(
         method="PATCH",
@@ -175,7 +184,7 @@ ROUTES: Final = (
         query=Empty,
         body=PolicyBody(),
         replies=((JSON, QueueInfo),),
-        errors=(BadInput, UnknownQueue, QueueNotEmpty),
+        errors=(BadInput, UnknownQueue, QueueNotEmpty, TooManyUnindexedFilters),
     ),
     Route(
         method="GET",

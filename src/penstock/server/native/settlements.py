@@ -12,6 +12,7 @@ from penstock.errors import (
     SchemaViolation,
     StaleReceipt,
     TooLarge,
+    TooManyQueues,
     UnknownQueue,
 )
 from penstock.model.delivery import Extend, SettleReply, Verdict
@@ -79,7 +80,15 @@ ROUTES: Final = (
         query=Empty,
         body=ConvertedBody(SettleBody, JsonSettleBody, _from_json),
         replies=((JSON, SettleReply),),
-        errors=(BadInput, UnknownQueue, StaleReceipt, TooLarge, SchemaViolation, QueueFull),
+        errors=(
+            BadInput,
+            UnknownQueue,
+            StaleReceipt,
+            TooLarge,
+            SchemaViolation,
+            TooManyQueues,
+            QueueFull,
+        ),
         tag="flow",
     ),
 )

@@ -30,6 +30,7 @@ from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.keyvalue.telling import Teller
 from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.keyvalue.topics import decode_topic
+from penstock.storage.quotas import check_filter_quota
 
 __all__ = ["FORMAT_VERSION", "Core"]
 
@@ -121,6 +122,9 @@ class Core:
     def change_policy(self, queue: Queue, policy: QueuePolicy) -> None:
         """Give a queue another policy; a changed filter routes from now on (R1)."""
         before = queue.policy
+        changed = parse(policy.filter)
+        unindexed = self.tenant(queue.tenant).unindexed
+        check_filter_quota(self.options.limits, unindexed, changed, queue.filter)
         for field in ("bucket_size", "ordering"):
             if getattr(before, field) != getattr(policy, field) and (
                 queue.depth or (queue.dead and queue.dead.depth)
@@ -129,7 +133,7 @@ class Core:
                     f"{field} of queue {queue.name!r} cannot change while it has deliveries.",
                     field=field,
                 )
-        queue.change_policy(policy, parse(policy.filter))
+        queue.change_policy(policy, changed)
         if before.ordering is not policy.ordering:
             ordered = policy.ordering is Ordering.PARTITION
             queue.partitions = Partitions(queue) if ordered else None

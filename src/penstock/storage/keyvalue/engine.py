@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.errors import BadName, Conflict, UnknownTopic
-from penstock.filters import Filter, Selection
+from penstock.filters import Filter, Selection, parse
 from penstock.model.delivery import (
     Delivery,
     Ownership,
@@ -50,6 +50,7 @@ from penstock.storage.keyvalue.settle import abort, leaving, settle, stale
 from penstock.storage.keyvalue.sweep import remove_settled, remove_unreferenced
 from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.keyvalue.topics import encode_topic
+from penstock.storage.quotas import check_filter_quota, check_queue_quota
 
 __all__ = ["KeyValueEngine"]
 
@@ -113,6 +114,9 @@ class KeyValueEngine(ReadingVerbs, DocumentVerbs, Engine):
         owner = self._core.tenant(tenant)
         queue = owner.queues.get(name)
         if queue is None:
+            limits = self._core.options.limits
+            check_queue_quota(limits, len(owner.queues), name)
+            check_filter_quota(limits, owner.unindexed, parse(policy.filter))
             queue = self._core.new_queue(tenant, name, now, policy)
             queue.cursor = start_cursor(self._core.log, owner, start)
             self._core.register(queue)

@@ -32,6 +32,7 @@ from penstock.storage.keyvalue.open_keys import OpenKey
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import Logged
 from penstock.storage.keyvalue.tenant import Tenant
+from penstock.storage.quotas import check_queue_quota
 
 __all__ = ["Plan"]
 
@@ -254,6 +255,8 @@ class Plan:
             for queue in self._tenant.queues.values()
         ):
             return None  # A queue that is catching up will have it.
+        there = len(self._tenant.queues) + len(self._created)
+        check_queue_quota(self._core.options.limits, there, topic)
         queue = self._core.new_queue(self._tenant.name, topic, self._now)
         self._created[topic] = queue
         return queue

@@ -27,6 +27,11 @@ class Tenant:
         self.index: FilterIndex[Queue] = FilterIndex()
         self.topics: dict[str, TopicPolicy] = {}
 
+    @property
+    def unindexed(self) -> int:
+        """How many filters are evaluated for every message."""
+        return sum(not queue.filter.indexed for queue in self.queues.values())
+
     def queue(self, name: str) -> Queue:
         """The queue, or the dead-letter queue, of that name."""
         queue = self.queues.get(name)

@@ -96,8 +96,12 @@ class Tenant:
         self.numbered = {queue.number: queue for queue in queues}
         self._topics = {t: _decode(_decode_topic_policy, text) for t, text in topics.items()}
         self.index: FilterIndex[Queue] = FilterIndex()
+        #: How many filters are evaluated for every message.
+        self.unindexed = 0
         for queue in queues:
-            self.index.add(queue.name, parse(queue.policy.filter), queue)
+            filter_ = parse(queue.policy.filter)
+            self.unindexed += not filter_.indexed
+            self.index.add(queue.name, filter_, queue)
         self.all_take_publishes = all(queue.takes_publishes for queue in queues)
         #: Queues with a max_depth.
         self.bounded = [queue for queue in queues if queue.policy.max_depth is not None]

@@ -25,6 +25,7 @@ from penstock.model.message import (
     PublishReply,
 )
 from penstock.model.queue import QueuePolicy
+from penstock.storage.quotas import check_queue_quota
 from penstock.storage.sql.appending import Appending
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.core import Core
@@ -304,6 +305,8 @@ class Publishing:
         """A queue with the topic's name, if no queue has it."""
         if topic in self._tenant.queues:
             return
+        there = len(self._tenant.queues) + len(self._created)
+        check_queue_quota(self._core.options.limits, there, topic)
         if not self._creates:
             raise NeedsQueue(topic)
         if not self._alone:

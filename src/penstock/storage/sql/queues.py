@@ -12,6 +12,7 @@ from penstock.filters import parse
 from penstock.model.limits import is_dead_letter
 from penstock.model.message import Offset
 from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, Start, TopicPolicy
+from penstock.storage.quotas import check_filter_quota, check_queue_quota
 from penstock.storage.sql import mending
 from penstock.storage.sql.catalog import Queue, encode_policy
 from penstock.storage.sql.core import Core
@@ -50,8 +51,17 @@ async def put_queue(
     async def act(work: Work) -> tuple[Queue, bool]:
         queue = work.tenant.queues.get(name)
         if queue is not None:
+            check_filter_quota(
+                core.options.limits,
+                work.tenant.unindexed,
+                parse(policy.filter),
+                parse(queue.policy.filter),
+            )
             changed = await _change(work, queue, policy, settled)
             return changed, policy.ordering != queue.policy.ordering
+        limits = core.options.limits
+        check_queue_quota(limits, len(work.tenant.queues), name)
+        check_filter_quota(limits, work.tenant.unindexed, parse(policy.filter))
         cursor = await _cursor(core, work, start, settled)
         return await make_queue(work, name, policy, cursor), cursor is not None
 
@@ -99,6 +109,7 @@ async def ensure_queue(core: Core, tenant: str, name: str) -> None:
 
     async def act(work: Work) -> None:
         if name not in work.tenant.queues:
+            check_queue_quota(core.options.limits, len(work.tenant.queues), name)
             await make_queue(work, name, QueuePolicy(filter=f"topic = '{name}'"), None)
 
     await core.transact(tenant, act)

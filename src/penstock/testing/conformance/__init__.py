@@ -74,6 +74,7 @@ from penstock.testing.conformance.peek import TestPeek
 from penstock.testing.conformance.publish import TestAutoCreate, TestDepth, TestPublish
 from penstock.testing.conformance.purge import TestPurge
 from penstock.testing.conformance.queues import TestClosing, TestIsolation, TestQueues
+from penstock.testing.conformance.quotas import TestFilterQuota, TestQueueQuota
 from penstock.testing.conformance.ready import TestLapsed, TestReady, TestReadyPartitions
 from penstock.testing.conformance.receipts import TestStaleReceipts
 from penstock.testing.conformance.reopening import TestReopening
@@ -106,6 +107,7 @@ __all__ = [
     "TestDeliveryRetention",
     "TestDepth",
     "TestDocuments",
+    "TestFilterQuota",
     "TestHistory",
     "TestIdempotency",
     "TestIsolation",
@@ -125,6 +127,7 @@ __all__ = [
     "TestPeek",
     "TestPublish",
     "TestPurge",
+    "TestQueueQuota",
     "TestQueues",
     "TestReadHistory",
     "TestReady",

@@ -320,10 +320,14 @@ def opened_with(
     *,
     auto_create: bool = False,
     archive: bool = False,
-    log_retention_ms: int | None = None,
+    log_retention_ms: int = Limits().log_retention_ms,
+    queues: int = Limits().queues,
+    unindexed_filters: int = Limits().unindexed_filters,
 ) -> pytest.MarkDecorator:
     """Open the store of a test with other options than the plain ones."""
-    limits = Limits() if log_retention_ms is None else Limits(log_retention_ms=log_retention_ms)
+    limits = Limits(
+        log_retention_ms=log_retention_ms, queues=queues, unindexed_filters=unindexed_filters
+    )
     options = EngineOptions(auto_create=auto_create, archive=archive, limits=limits)
     return pytest.mark.parametrize("store", [options], indirect=True, ids=["options"])
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from penstock.errors import Conflict, QueueFull
+from penstock.errors import Conflict, QueueFull, TooManyQueues
 from penstock.filters import parse
 from penstock.model.checksum import checksum
 from penstock.model.delivery import RouteReply
@@ -213,6 +213,9 @@ class _Batch:
         matching = [q for q in self.store.queues_of(self.tenant) if _takes(q, message)]
         named = (self.tenant, message.topic)
         if not matching and self.options.auto_create and named not in self.store.queues:
+            there = len(self.store.queues_of(self.tenant))
+            if there >= self.options.limits.queues:
+                raise TooManyQueues("No queue for the topic.", limit=self.options.limits.queues)
             policy = QueuePolicy(filter=f"topic = '{message.topic}'")
             queue = Queue(self.tenant, message.topic, policy, self.now, cursor=None)
             self.store.queues[named] = queue

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from penstock.model.delivery import Ack, Delivery, Nack, Reject, Release
+from penstock.model.limits import Limits
 from penstock.model.message import NewMessage
 from penstock.model.queue import QueuePolicy, Start
 from penstock.storage.contract import Engine, EngineOptions
@@ -46,13 +47,16 @@ class Pair:
 
 
 @asynccontextmanager
-async def opened(dialect: str, *clocks: FakeClock) -> AsyncIterator[list[Engine]]:
+async def opened(
+    dialect: str, *clocks: FakeClock, limits: Limits | None = None
+) -> AsyncIterator[list[Engine]]:
     """A server for each of the clocks, on one empty store."""
     url = store_url(dialect, NAME)
     async with AsyncExitStack() as stack:
         servers = []
         for clock in clocks:
-            servers.append(await open_engine(url, EngineOptions(clock=clock)))
+            options = EngineOptions(clock=clock, limits=limits or Limits())
+            servers.append(await open_engine(url, options))
             stack.push_async_callback(servers[-1].close)
         yield servers
 

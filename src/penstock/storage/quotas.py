@@ -1,0 +1,43 @@
+"""Quotas: how many queues, and how many unindexed filters, a tenant may have (E1).
+
+Every engine asks here before it creates a queue or changes a filter, inside the commit that would
+do it, so the limits are exact. A store that has more than a limit allows, because the limit was
+lowered, keeps what it has.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import TooManyQueues, TooManyUnindexedFilters
+from penstock.filters import Filter
+from penstock.model.limits import Limits
+
+__all__ = ["check_filter_quota", "check_queue_quota"]
+
+
+def check_queue_quota(limits: Limits, queues: int, name: str) -> None:
+    """Refuse to create queue ``name`` for a tenant that has ``queues`` of them already."""
+    if queues >= limits.queues:
+        raise TooManyQueues(
+            f"Queue {name!r} cannot be created: the tenant has {queues} queues of at most "
+            f"{limits.queues}.",
+            field="queue",
+            limit=limits.queues,
+        )
+
+
+def check_filter_quota(
+    limits: Limits, unindexed: int, filter: Filter, before: Filter | None = None
+) -> None:
+    """Refuse ``filter`` if it is one unindexed filter too many.
+
+    ``unindexed`` is how many the tenant has, with ``before``, the filter that it replaces.
+    """
+    if filter.indexed or (before is not None and not before.indexed):
+        return
+    if unindexed >= limits.unindexed_filters:
+        raise TooManyUnindexedFilters(
+            f"The filter requires no equality, and the tenant has {unindexed} such filters of at "
+            f"most {limits.unindexed_filters}.",
+            field="filter",
+            limit=limits.unindexed_filters,
+        )

@@ -1,0 +1,136 @@
+"""Quotas of a tenant: how many queues, and how many filters that no index finds (E1, P2)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.errors import TooManyQueues, TooManyUnindexedFilters
+from penstock.model.delivery import Ack
+from penstock.model.states import State
+from penstock.storage.contract import Outgoing
+from penstock.testing.conformance.harness import (
+    OTHER_TENANT,
+    TENANT,
+    Conformance,
+    Store,
+    msg,
+    opened_with,
+)
+
+__all__ = ["TestFilterQuota", "TestQueueQuota"]
+
+
+class TestQueueQuota(Conformance):
+    """A tenant has at most so many queues, however they come about."""
+
+    async def names(self, store: Store, tenant: str = TENANT) -> list[str]:
+        return [info.name for info in await store.engine.list_queues(tenant)]
+
+    @opened_with(queues=2)
+    async def test_e1_one_queue_too_many_is_refused(self, store: Store) -> None:
+        await store.queue("a")
+        await store.queue("b")
+        with pytest.raises(TooManyQueues) as refused:
+            await store.queue("c")
+        assert refused.value.limit == 2
+        assert await self.names(store) == ["a", "b"]
+
+    @opened_with(queues=2)
+    async def test_what_is_there_can_be_changed_and_replaced(self, store: Store) -> None:
+        await store.queue("a")
+        await store.queue("b")
+        assert (await store.queue("b", max_attempts=9)).policy.max_attempts == 9
+        await store.engine.delete_queue(TENANT, "a")
+        await store.queue("c")
+        assert await self.names(store) == ["b", "c"]
+
+    @opened_with(queues=1)
+    async def test_t1_another_tenant_has_a_quota_of_its_own(self, store: Store) -> None:
+        await store.queue("a")
+        await store.queue("a", tenant=OTHER_TENANT)
+        assert await self.names(store, OTHER_TENANT) == ["a"]
+
+    @opened_with(auto_create=True, queues=2)
+    async def test_p2_a_publish_that_needs_one_too_many_stores_nothing(self, store: Store) -> None:
+        await store.queue("red", "color = 'red'")
+        await store.publish(b"1", topic="orders")
+        with pytest.raises(TooManyQueues):
+            await store.publish(msg(color="red"), msg(), topic="more")
+        assert await self.names(store) == ["orders", "red"]
+        assert len(await store.log()) == 1
+        assert await store.ids("red", State.AVAILABLE) == []
+
+    @opened_with(auto_create=True, queues=1)
+    async def test_a_publish_that_needs_no_queue_goes_on(self, store: Store) -> None:
+        (first,) = await store.publish(b"1", topic="orders")
+        (second,) = await store.publish(b"2", topic="orders")
+        assert await store.ids("orders", State.AVAILABLE) == [first, second]
+
+    @opened_with(auto_create=True, queues=2)
+    async def test_s3_a_settle_that_publishes_one_too_many_settles_nothing(
+        self, store: Store
+    ) -> None:
+        await store.queue("q", "topic = 'orders'")
+        await store.publish(b"1")
+        delivery = await store.claim_one()
+        outgoing = [Outgoing("a", [msg()]), Outgoing("b", [msg()])]
+        with pytest.raises(TooManyQueues):
+            await store.engine.settle(TENANT, "q", [Ack(delivery.receipt)], outgoing)
+        assert await self.names(store) == ["q"]
+        assert await store.ids("q", State.IN_FLIGHT) == [delivery.message.id]
+
+    @opened_with(auto_create=True, queues=3)
+    async def test_the_limit_is_exact_among_concurrent_calls(self, store: Store) -> None:
+        created = [store.queue(f"created{n}", "FALSE") for n in range(4)]
+        published = [store.publish(b"x", topic=f"topic{n}") for n in range(4)]
+        done = await asyncio.gather(*created, *published, return_exceptions=True)
+        refused = [error for error in done if isinstance(error, BaseException)]
+        assert {type(error) for error in refused} == {TooManyQueues}
+        assert len(refused) == 5
+        assert len(await self.names(store)) == 3
+
+
+class TestFilterQuota(Conformance):
+    """A tenant has at most so many filters that are evaluated for every message."""
+
+    @opened_with(unindexed_filters=1)
+    async def test_e1_one_unindexed_filter_too_many_is_refused(self, store: Store) -> None:
+        await store.queue("a", "amount > 1")
+        with pytest.raises(TooManyUnindexedFilters) as refused:
+            await store.queue("b", "color LIKE 'r%'")
+        assert refused.value.limit == 1
+        assert "topic = " in refused.value.advice
+        assert [info.name for info in await store.engine.list_queues(TENANT)] == ["a"]
+        await store.queue("a", "amount > 1", tenant=OTHER_TENANT)
+
+    @opened_with(unindexed_filters=0)
+    async def test_filters_that_an_index_finds_are_not_counted(self, store: Store) -> None:
+        indexed = [
+            "TRUE",
+            "FALSE",
+            "topic = 'orders'",
+            "topic LIKE 'orders.%'",
+            "NOT topic = 'orders'",
+            "color = 'red' AND amount > 1",
+            "color IN ('red', 'blue')",
+            "color = 'red' OR (topic = 'orders' AND amount > 1)",
+            "urgent",
+        ]
+        for number, text in enumerate(indexed):
+            await store.queue(f"q{number}", text)
+        for text in ("amount > 1", "NOT color = 'red'", "color = 'red' OR amount > 1"):
+            with pytest.raises(TooManyUnindexedFilters):
+                await store.queue("one", text)
+
+    @opened_with(unindexed_filters=1)
+    async def test_a_changed_filter_counts_as_what_it_becomes(self, store: Store) -> None:
+        await store.queue("a", "amount > 1")
+        await store.queue("b", "color = 'red'")
+        with pytest.raises(TooManyUnindexedFilters):
+            await store.queue("b", "amount > 2")
+        assert (await store.engine.get_queue(TENANT, "b")).policy.filter == "color = 'red'"
+        await store.queue("a", "amount > 3")
+        await store.queue("a", "color = 'blue'")
+        await store.queue("b", "amount > 2")
