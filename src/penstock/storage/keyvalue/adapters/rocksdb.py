@@ -20,6 +20,8 @@ Choices that matter, each with its reason:
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -39,9 +41,16 @@ from rocksdict import (
     WriteOptions,
 )
 
-from penstock.errors import StoreCorrupt, StoreLocked, StoreUnavailable
+from penstock.errors import StoreCorrupt
 from penstock.model.message import Durability
 from penstock.storage.keyvalue.adapters import KeyRange, Writes
+from penstock.storage.keyvalue.adapters.rocksdb_status import (
+    is_stall,
+    opening_error,
+    reading_error,
+    writing_error,
+)
+from penstock.storage.keyvalue.adapters.store_folder import prepare_folder, tighten_files
 from penstock.storage.keyvalue.keys import PAYLOAD_PREFIX
 
 __all__ = ["RocksDBAdapter", "store_options"]
@@ -56,10 +65,12 @@ _READ_AHEAD_BYTES: Final = 1024 * 1024
 _BLOOM_BITS: Final = 10
 _PAYLOADS: Final = "payloads"
 _MARKER: Final = "PENSTOCK"
-#: How RocksDB says that a write would have had to wait, and how long we wait instead.
-_STALLED: Final = "stall"
+#: How long to wait where RocksDB would have stalled a write, how often at most (a minute: a
+#: compaction that is further behind will not catch up), and how often that is logged.
 _STALL_PAUSE_S: Final = 0.001
-_DAMAGE: Final = ("corruption", "checksum mismatch", "truncated")
+_MAX_STALL_PAUSES: Final = 60_000
+_PAUSES_PER_WARNING: Final = 1_000
+_log = logging.getLogger("penstock.storage")
 
 
 class RocksDBAdapter:
@@ -72,21 +83,15 @@ class RocksDBAdapter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreUnavailable(
-                f"Cannot create the store directory {path}: {error.strerror}.", field="url"
-            ) from error
-        if not os.access(path, os.W_OK | os.X_OK):
-            raise StoreUnavailable(f"The store directory {path} is not writable.", field="url")
+        prepare_folder(path)
         try:
             families = {_PAYLOADS: store_options(), "default": store_options()}
             self._db = Rdict(str(path), store_options(), column_families=families)
             self._payloads = self._db.get_column_family(_PAYLOADS)
             self._payload_family = self._db.get_column_family_handle(_PAYLOADS)
         except Exception as error:
-            raise _opening_error(path, error) from error
+            raise opening_error(path, error) from error
+        tighten_files(path)
         self._unsynced = WriteOptions()
         self._unsynced.no_slowdown = True
         self._marker = path / _MARKER
@@ -102,7 +107,7 @@ class RocksDBAdapter:
         try:
             value: bytes | None = self._family(key).get(key)
         except Exception as error:
-            raise _reading_error(error) from error
+            raise reading_error(error) from error
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -113,7 +118,7 @@ class RocksDBAdapter:
                 list(keys)
             )
         except Exception as error:
-            raise _reading_error(error) from error
+            raise reading_error(error) from error
         return values
 
     def scan(
@@ -140,7 +145,7 @@ class RocksDBAdapter:
             # An iterator that meets damage looks as if it had come to its end.
             cursor.status()
         except Exception as error:
-            raise _reading_error(error) from error
+            raise reading_error(error) from error
 
     def values(self, start: bytes, end: bytes) -> list[bytes]:
         options = ReadOptions()
@@ -152,16 +157,29 @@ class RocksDBAdapter:
         try:
             return list(self._family(start).values(from_key=start, read_opt=options))
         except Exception as error:
-            raise _reading_error(error) from error
+            raise reading_error(error) from error
 
     def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
         if writes or removed:
-            while not self._write_unless_stalled(writes, removed):
-                time.sleep(_STALL_PAUSE_S)
+            self._write_after_stalls(writes, removed)
         if sync:
             self._sync()
             if not self._is_marked:
                 self._mark()
+
+    def _write_after_stalls(self, writes: Writes, removed: Sequence[KeyRange]) -> None:
+        """Write as soon as compaction lets us; ``ETIMEDOUT`` if it never does."""
+        for pauses in range(_MAX_STALL_PAUSES):
+            if self._write_unless_stalled(writes, removed):
+                return
+            if pauses % _PAUSES_PER_WARNING == _PAUSES_PER_WARNING - 1:
+                _log.warning(
+                    "Compaction of %s is behind: a commit has waited for %.0f s.",
+                    self._path,
+                    (pauses + 1) * _STALL_PAUSE_S,
+                )
+            time.sleep(_STALL_PAUSE_S)
+        raise OSError(errno.ETIMEDOUT, "RocksDB refused a write until its compaction catches up")
 
     def _write_unless_stalled(self, writes: Writes, removed: Sequence[KeyRange]) -> bool:
         """Write to the log and the memtable; False if RocksDB wants writers to wait."""
@@ -181,9 +199,9 @@ class RocksDBAdapter:
         try:
             self._db.write(batch, self._unsynced)
         except Exception as error:
-            if _STALLED in str(error).lower():
+            if is_stall(error):
                 return False
-            raise OSError(str(error)) from error
+            raise writing_error(error) from error
         return True
 
     def _family(self, key: bytes) -> Rdict:
@@ -193,13 +211,14 @@ class RocksDBAdapter:
         try:
             self._db.flush_wal(True)
         except Exception as error:
-            raise OSError(str(error)) from error
+            raise writing_error(error) from error
 
     def close(self) -> None:
         # RocksDB lets go of the directory with the last handle of a family.
         self._payloads.close()
         del self._payloads, self._payload_family
         self._db.close()
+        tighten_files(self._path)
 
     def _mark(self) -> None:
         """Note beside RocksDB's files that there is data in them.
@@ -242,20 +261,3 @@ def store_options() -> Options:
     table.set_cache_index_and_filter_blocks(True)
     options.set_block_based_table_factory(table)
     return options
-
-
-def _opening_error(path: Path, error: Exception) -> StoreLocked | StoreCorrupt | StoreUnavailable:
-    text = str(error)
-    lowered = text.lower()
-    if any(word in lowered for word in _DAMAGE):
-        return StoreCorrupt(f"The store {path} is damaged: {text}.")
-    if "lock file" in lowered or "lock hold" in lowered:
-        return StoreLocked(f"The store {path} is open already.", field="url")
-    return StoreUnavailable(f"The store {path} cannot be opened: {text}.", field="url")
-
-
-def _reading_error(error: Exception) -> StoreCorrupt | StoreUnavailable:
-    text = str(error)
-    if any(word in text.lower() for word in _DAMAGE):
-        return StoreCorrupt(f"The store is damaged: {text}.")
-    return StoreUnavailable(f"The store cannot be read: {text}.")
