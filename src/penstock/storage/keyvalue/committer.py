@@ -18,7 +18,8 @@ from typing import Final
 from penstock.errors import CommitFailed, PenstockError, StoreClosed, StoreCorrupt
 from penstock.model.message import Durability
 from penstock.storage.keyvalue.adapters import Adapter
-from penstock.storage.keyvalue.stage import Batch, Stage
+from penstock.storage.keyvalue.batch import Batch
+from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.keyvalue.telling import Teller
 
 __all__ = ["Committer"]

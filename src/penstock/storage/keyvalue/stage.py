@@ -11,12 +11,15 @@ however many verbs changed it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import chain, groupby
 from typing import Protocol
 
-from penstock.storage.keyvalue.adapters import Adapter, KeyRange
+from penstock.storage.keyvalue.adapters import Adapter
+from penstock.storage.keyvalue.batch import Batch
 from penstock.storage.keyvalue.encoding import prefix_end
 
-__all__ = ["Batch", "Dirty", "Stage"]
+__all__ = ["Dirty", "Stage"]
 
 
 class Dirty(Protocol):
@@ -25,20 +28,6 @@ class Dirty(Protocol):
     def write_to(self, stage: Stage) -> None:
         """Put and delete records through ``stage``."""
         ...
-
-
-class Batch:
-    """What one commit writes."""
-
-    __slots__ = ("removed", "sync", "writes")
-
-    def __init__(self) -> None:
-        self.writes: dict[bytes, bytes | None] = {}
-        self.removed: list[KeyRange] = []
-        self.sync = False
-
-    def __bool__(self) -> bool:
-        return bool(self.writes or self.removed)
 
 
 _EMPTY = Batch()
@@ -80,9 +69,7 @@ class Stage:
 
     def remove_range(self, start: bytes, end: bytes) -> None:
         """Remove what is in the range now; later puts into it stay."""
-        for key in [key for key in self.writes if start <= key < end]:
-            del self.writes[key]
-        self._next.removed.append((start, end))
+        self._next.remove_range(start, end)
 
     def mark(self, dirty: Dirty) -> None:
         """Encode ``dirty`` when the commit begins."""
@@ -119,7 +106,7 @@ class Stage:
         for batch in (self._next, self._committing):
             if key in batch.writes:
                 return batch.writes[key]
-            if batch.removed and any(start <= key < end for start, end in batch.removed):
+            if batch.removes(key):
                 return None
         return self._adapter.get(key)
 
@@ -145,34 +132,44 @@ class Stage:
     def scan(
         self, start: bytes, end: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs with start <= key < end as they will be after the next commit."""
-        over: dict[bytes, bytes | None] = {}
-        hidden: list[KeyRange] = []
-        for batch in (self._committing, self._next):
-            for low, high in batch.removed:
-                hidden.append((low, high))
-                over = {key: value for key, value in over.items() if not low <= key < high}
-            for key, value in batch.writes.items():
-                if start <= key < end:
-                    over[key] = value
-        below = self._adapter.scan(start, end, reverse=reverse)
-        if not over and not hidden:
-            yield from below
+        """Pairs with start <= key < end as they will be after the next commit.
+
+        Costs what it yields and what is staged to be deleted in between, not what is staged.
+        """
+        upper, lower = self._next, self._committing
+        parts = [kept for part in upper.kept(start, end) for kept in lower.kept(*part)]
+        if reverse:
+            parts.reverse()
+        stored = chain.from_iterable(self._adapter.scan(*part, reverse=reverse) for part in parts)
+        if not upper.has_between(start, end) and not lower.has_between(start, end):
+            yield from stored
             return
-        above = sorted(over, reverse=reverse)
-        position = 0
-        for key, value in below:
-            while position < len(above) and (above[position] < key) is not reverse:
-                if above[position] == key:
-                    break
-                new = over[above[position]]
-                if new is not None:
-                    yield above[position], new
-                position += 1
-            if key in over or any(low <= key < high for low, high in hidden):
-                continue
-            yield key, value
-        for key in above[position:]:
-            new = over[key]
-            if new is not None:
-                yield key, new
+        staged = _staged(upper, lower, start, end, reverse=reverse)
+        above = next(staged, None)
+        for key, value in stored:
+            while above is not None and (above[0] > key if reverse else above[0] < key):
+                if above[1] is not None:
+                    yield above[0], above[1]
+                above = next(staged, None)
+            if above is None or above[0] != key:
+                yield key, value
+        while above is not None:
+            if above[1] is not None:
+                yield above[0], above[1]
+            above = next(staged, None)
+
+
+def _staged(
+    upper: Batch, lower: Batch, start: bytes, end: bytes, *, reverse: bool
+) -> Iterator[tuple[bytes, bytes | None]]:
+    """Every staged key of a range once, with its value, or None if it is deleted."""
+    keys = merge(
+        upper.keys(start, end, reverse=reverse),
+        lower.keys(start, end, reverse=reverse),
+        reverse=reverse,
+    )
+    for key, _ in groupby(keys):
+        if key in upper.writes:
+            yield key, upper.writes[key]
+        else:
+            yield key, None if upper.removes(key) else lower.writes.get(key)

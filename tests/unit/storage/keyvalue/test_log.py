@@ -11,11 +11,12 @@ from penstock.errors import StoreCorrupt
 from penstock.model.message import Message, MessageId, Offset
 from penstock.storage.keyvalue import log as log_module
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
+from penstock.storage.keyvalue.batch import Batch
 from penstock.storage.keyvalue.encoding import seal, terminated
 from penstock.storage.keyvalue.keys import SEQ_BLOCK_KEY, segment_meta_key
 from penstock.storage.keyvalue.log import SEGMENT_AGE_MS, SEGMENT_ENTRIES, Log
 from penstock.storage.keyvalue.metadata import encode_metadata
-from penstock.storage.keyvalue.stage import Batch, Stage
+from penstock.storage.keyvalue.stage import Stage
 
 USER_KEY = b"opendata-queue/penstock/messages/metadata/"
 

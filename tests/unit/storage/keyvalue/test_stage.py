@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -216,3 +218,89 @@ def test_a_record_is_uncommitted_until_its_commit_is_in_the_store(
     seen.append(stage.is_uncommitted(b"a"))
     assert seen == [False, True, True, False]
     assert stage.is_uncommitted(b"b")
+
+
+# -- what a scan costs -------------------------------------------------------------------------
+
+
+class Counting(bytes):
+    """A key that counts how often keys are compared."""
+
+    comparisons = 0
+
+    def __lt__(self, other: bytes) -> bool:
+        Counting.comparisons += 1
+        return bytes.__lt__(self, other)
+
+    def __le__(self, other: bytes) -> bool:
+        Counting.comparisons += 1
+        return bytes.__le__(self, other)
+
+    def __gt__(self, other: bytes) -> bool:
+        Counting.comparisons += 1
+        return bytes.__gt__(self, other)
+
+    def __ge__(self, other: bytes) -> bool:
+        Counting.comparisons += 1
+        return bytes.__ge__(self, other)
+
+    __hash__ = bytes.__hash__
+
+
+def _compared(scans: int, work: Callable[[], object]) -> float:
+    """Comparisons a scan."""
+    Counting.comparisons = 0
+    work()
+    return Counting.comparisons / scans
+
+
+@pytest.mark.parametrize("committing", [False, True])
+def test_a_scan_costs_what_it_yields_however_much_is_staged(stage: Stage, committing: bool) -> None:
+    for number in range(5_000):
+        stage.put(Counting(b"key%05d" % number), b"")
+    if committing:
+        stage.take()
+    assert [key for key, _ in stage.scan(b"key02000", b"key02002")] == [b"key02000", b"key02001"]
+    starts = [b"key%05d" % number for number in range(0, 5_000, 50)]
+    work = _compared(100, lambda: [next(stage.scan(start, b"kez")) for start in starts])
+    assert work < 100
+
+
+def test_a_scan_after_every_write_puts_in_order_what_is_new(stage: Stage) -> None:
+    def write_and_scan() -> None:
+        for number in range(2_000):
+            stage.put(Counting(b"key%05d" % (number * 7919 % 10_000)), b"")
+            next(stage.scan(b"key", b"kez"))
+
+    assert _compared(2_000, write_and_scan) < 100
+
+
+def test_records_that_are_not_scanned_are_not_put_in_order(stage: Stage) -> None:
+    for number in range(5_000):
+        stage.put(Counting(b"\x01\x01%05d" % number), b"")
+    stage.put(b"\x01\x07a", b"")
+
+    assert _compared(1, lambda: list(stage.scan(b"\x01\x07", b"\x01\x08"))) == 0
+
+
+def test_a_scan_passes_removed_ranges_without_reading_them(
+    stage: Stage, adapter: MemoryAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter.write({b"key%05d" % number: b"" for number in range(5_000)}, [], sync=True)
+    stage.remove_range(b"key00010", b"key04990")
+    stage.remove_range(b"key00001", b"key00010")
+    read = []
+    scan = adapter.scan
+
+    def counted(
+        start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for pair in scan(start, end, reverse=reverse):
+            read.append(pair)
+            yield pair
+
+    monkeypatch.setattr(adapter, "scan", counted)
+    for reverse in (False, True):
+        assert len(list(stage.scan(b"key", b"kez", reverse=reverse))) == 11
+    assert len(read) == 22
+    assert stage.take().removed == [(b"key00001", b"key04990")]
