@@ -147,7 +147,8 @@ def test_the_first_key_is_made_once(tmp_path: Path) -> None:
 def test_e1_refused_before_anything_starts(
     sh: Shell, flags: tuple[str, ...], told: str, tmp_path: Path
 ) -> None:
-    result = sh.run("serve", *flags)
+    port = () if "--port" in flags else ("--port", "0")
+    result = sh.run("serve", *port, *flags)
     assert result.exit_code == 3, result.output
     assert told in result.stderr
 

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +181,9 @@ async def fill(url: str) -> None:
             await q.publish("t", str(number))
 
 
-def start(tmp_path: Path, url: str, seconds: str) -> subprocess.Popen[str]:
+@asynccontextmanager
+async def started(tmp_path: Path, url: str, seconds: str) -> AsyncIterator[subprocess.Popen[str]]:
+    """The program while its first handler runs; the process never outlives the block."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     process = subprocess.Popen(
@@ -188,9 +192,13 @@ def start(tmp_path: Path, url: str, seconds: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun 0\n"
-    return process
+    try:
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == "begun 0\n"
+        yield process
+    finally:
+        process.kill()
+        await asyncio.to_thread(process.communicate)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda item: item.name)
@@ -199,9 +207,9 @@ async def test_a_signal_settles_what_runs_releases_the_rest_and_exits_0(
 ) -> None:
     url = f"rocksdb:{tmp_path}/store"
     await fill(url)
-    process = await asyncio.to_thread(start, tmp_path, url, "0.3")
-    process.send_signal(number)
-    out, err = await asyncio.to_thread(process.communicate, timeout=30)
+    async with started(tmp_path, url, "0.3") as process:
+        process.send_signal(number)
+        out, err = await asyncio.to_thread(process.communicate, timeout=60)
     assert process.returncode == 0, err
     assert out == "ended\n"
     assert f"{number.name}: stopping" in err
@@ -220,13 +228,13 @@ async def test_a_signal_settles_what_runs_releases_the_rest_and_exits_0(
 async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     url = f"rocksdb:{tmp_path}/store"
     await fill(url)
-    process = await asyncio.to_thread(start, tmp_path, url, "600")
-    assert process.stderr is not None
-    process.send_signal(signal.SIGTERM)
-    while "stopping" not in await asyncio.to_thread(process.stderr.readline):
-        pass
-    process.send_signal(signal.SIGTERM)
-    out, err = await asyncio.to_thread(process.communicate, timeout=15)
+    async with started(tmp_path, url, "600") as process:
+        assert process.stderr is not None
+        process.send_signal(signal.SIGTERM)
+        while "stopping" not in await asyncio.to_thread(process.stderr.readline):
+            pass
+        process.send_signal(signal.SIGTERM)
+        out, err = await asyncio.to_thread(process.communicate, timeout=60)
     assert process.returncode == 0, err
     assert out == "ended\n"
     async with penstock.open(url) as q:
