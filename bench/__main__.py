@@ -11,7 +11,7 @@ from bench.measuring import Figure
 from bench.routing import routing
 from bench.throughput import publish_by_many, publish_in_batches, whole_cycle
 
-PARTS = ("engine", "service", "sql", "pipeline")
+PARTS = ("engine", "bounds", "service", "sql", "pipeline")
 #: A round of the pipeline is minutes.
 _MOST_PIPELINE_ROUNDS = 3
 #: Messages from which the archiver is killed ten times; each of them costs a start of Spark.
@@ -94,6 +94,13 @@ async def run_engine(seconds: float, rounds: int, deep: int) -> list[Figure]:
     return figures
 
 
+async def run_bounds(rounds: int) -> list[Figure]:
+    """How long anybody may hold the event loop, under load."""
+    from bench.bounds import bounds  # noqa: PLC0415  (see above)
+
+    return [_show(figure) for figure in await bounds(rounds)]
+
+
 def _show(figure: Figure) -> Figure:
     bound = "at most" if figure.at_most else "at least"
     verdict = "holds" if figure.holds else "MISSED"
@@ -122,6 +129,9 @@ def main() -> int:
     figures: list[Figure] = []
     if arguments.only in (None, "engine"):
         figures += runner(run_engine(arguments.seconds, arguments.rounds, arguments.deep))
+    if arguments.only in (None, "bounds"):
+        # Not on uvloop, whose callbacks cannot be timed one by one.
+        figures += asyncio.run(run_bounds(arguments.rounds))
     if arguments.only in (None, "service"):
         figures += runner(run_service(arguments.seconds, arguments.rounds))
     if arguments.only in (None, "sql"):

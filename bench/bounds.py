@@ -1,0 +1,212 @@
+"""Bounds: how long one callback may hold the event loop, and one slice of a sweep, under load.
+
+A laden store is swept while publishers and consumers work beside it. Every kind of work that a sweep
+has is due at once: delays, leases, expiry, retention of deliveries, ids and log segments. A figure
+is the longest time of a round, the median of all rounds, and a ratio to its bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from bench.measuring import Figure, middle, payloads, scratch
+from penstock.model.clock import SystemClock
+from penstock.model.delivery import Ack, Reject
+from penstock.model.limits import Limits
+from penstock.model.message import NewMessage
+from penstock.model.queue import QueuePolicy, Start
+from penstock.storage.contract import EngineOptions
+from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter
+from penstock.storage.keyvalue.engine import KeyValueEngine
+
+T = TypeVar("T")
+
+HOLD_MS = 20.0
+SLICE_MS = 5.0
+TENANT = "bench"
+HOUR_MS = 3600 * 1000
+#: A segment of the log is an hour; this many of them have something waiting.
+SEGMENTS = 100
+WAITING = 40_000
+#: Deliveries, of each kind, that are due at once.
+DUE = 5_000
+BATCH = 100
+PUBLISHERS = 4
+CONSUMERS = 4
+SWEEP_LIMIT = 10_000
+
+
+# -- measuring -------------------------------------------------------------------------------
+
+
+class Longest:
+    """The longest of several times, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.ms = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.ms = max(self.ms, seconds * 1000)
+
+
+@contextmanager
+def loop_holds() -> Iterator[Longest]:
+    """The longest time that one callback held the event loop; not for uvloop."""
+    longest = Longest()
+    run = asyncio.Handle._run  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def timed(handle: asyncio.Handle) -> None:
+        begin = time.perf_counter()
+        run(handle)
+        longest.add(time.perf_counter() - begin)
+
+    asyncio.Handle._run = timed  # type: ignore[attr-defined]  # noqa: SLF001
+    try:
+        yield longest
+    finally:
+        asyncio.Handle._run = run  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+class Sliced(Generic[T]):
+    """Awaits a verb, and times what it does between two awaits."""
+
+    def __init__(self, verb: Coroutine[Any, Any, T], longest: Longest) -> None:
+        self._verb = verb
+        self._longest = longest
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        resume = self._verb.send
+        value: Any = None
+        while True:
+            begin = time.perf_counter()
+            try:
+                waits_for = resume(value)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                self._longest.add(time.perf_counter() - begin)
+            try:
+                resume, value = self._verb.send, (yield waits_for)
+            except BaseException as error:  # noqa: BLE001  (it is the verb's)
+                resume, value = self._verb.throw, error
+
+
+def of_bound(name: str, times_ms: list[float], bound_ms: float) -> Figure:
+    """A longest time as a ratio to what it may be."""
+    found = middle(times_ms)
+    return Figure(
+        f"{name}, of {bound_ms:.0f} ms",
+        found / bound_ms,
+        1.0,
+        f"{found:.1f} ms",
+        f"{bound_ms:.0f} ms",
+        at_most=True,
+    )
+
+
+# -- a laden store ---------------------------------------------------------------------------
+
+
+class ShiftedClock(SystemClock):
+    """The time, moved forward by hand."""
+
+    def __init__(self) -> None:
+        self.shift_ms = 0
+
+    def now(self) -> int:
+        return super().now() + self.shift_ms
+
+
+async def open_store(path: Path, clock: ShiftedClock) -> KeyValueEngine:
+    options = EngineOptions(clock=clock, limits=Limits(log_retention_ms=HOUR_MS))
+    engine = await KeyValueEngine.open(RocksDBAdapter(path), options)
+    for name in ("waiting", "busy", "live"):
+        policy = QueuePolicy(
+            filter=f"topic = '{name}'", done_retention_s=3600, failed_retention_s=3600
+        )
+        await engine.put_queue(TENANT, name, policy, Start())
+    return engine
+
+
+async def lade(engine: KeyValueEngine, clock: ShiftedClock) -> None:
+    """Old segments with something waiting, and every kind of work, due in an hour."""
+    body = payloads(1)[0]
+    for _ in range(SEGMENTS):
+        batch = [NewMessage(body)] * (WAITING // SEGMENTS)
+        await engine.publish(TENANT, "waiting", batch, "os")
+        clock.shift_ms += HOUR_MS
+    soon = clock.now() + HOUR_MS // 2
+    for begin in range(0, DUE, 1_000):
+        numbers = range(begin, begin + 1_000)
+        for batch in (
+            [NewMessage(body, deliver_at=soon) for _ in numbers],
+            [NewMessage(body, expires_at=soon) for _ in numbers],
+            [NewMessage(body, id=f"{soon}-{number}") for number in numbers],
+            [NewMessage(body, priority=9) for _ in numbers] * 3,
+        ):
+            await engine.publish(TENANT, "busy", batch, "os")
+        held = await engine.claim(TENANT, "busy", "bench", 3_000, 2 * HOUR_MS)
+        await engine.settle(TENANT, "busy", [Ack(item.receipt) for item in held[:1_000]])
+        await engine.settle(TENANT, "busy", [Reject(item.receipt) for item in held[1_000:2_000]])
+
+
+async def work(engine: KeyValueEngine, stop: asyncio.Event) -> None:
+    """Publishers and consumers until ``stop``."""
+    bodies = [NewMessage(body) for body in payloads(BATCH)]
+
+    async def publish() -> None:
+        while not stop.is_set():
+            await engine.publish(TENANT, "live", bodies)
+
+    async def consume(name: str) -> None:
+        while not stop.is_set():
+            held = await engine.claim(TENANT, "live", name, BATCH, None)
+            await engine.settle(TENANT, "live", [Ack(item.receipt) for item in held])
+
+    await asyncio.gather(
+        *(publish() for _ in range(PUBLISHERS)),
+        *(consume(f"consumer-{number}") for number in range(CONSUMERS)),
+    )
+
+
+# -- the figures -----------------------------------------------------------------------------
+
+
+async def sweeping(rounds: int) -> list[Figure]:
+    """The longest loop hold and the longest slice of a sweep of a laden store, under load."""
+    holds: list[float] = []
+    slices: list[float] = []
+    clock = ShiftedClock()
+    with scratch() as path:
+        engine = await open_store(path / "store", clock)
+        for _ in range(rounds):
+            await lade(engine, clock)
+            clock.shift_ms += 3 * HOUR_MS
+            stop = asyncio.Event()
+            longest = Longest()
+            with loop_holds() as hold:
+                load = asyncio.ensure_future(work(engine, stop))
+                more = True
+                while more:
+                    more = (await Sliced(engine.sweep(SWEEP_LIMIT), longest)).more
+                stop.set()
+                await load
+            holds.append(hold.ms)
+            slices.append(longest.ms)
+        await engine.close()
+    name = f"{SEGMENTS} old segments and {WAITING:,} waiting, under load"
+    return [
+        of_bound(f"longest loop hold, sweeping {name}", holds, HOLD_MS),
+        of_bound(f"longest slice of a sweep of {name}", slices, SLICE_MS),
+    ]
+
+
+async def bounds(rounds: int) -> list[Figure]:
+    """Every bound that is measured; add a section here."""
+    return [*await sweeping(rounds)]
