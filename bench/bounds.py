@@ -1,8 +1,8 @@
 """Bounds: how long one callback may hold the event loop, and one slice of a sweep, under load.
 
-A laden store is swept while publishers and consumers work beside it. Every kind of work that a sweep
-has is due at once: delays, leases, expiry, retention of deliveries, ids and log segments. A figure
-is the longest time of a round, the median of all rounds, and a ratio to its bound.
+A laden store is swept while publishers and consumers work beside it. Every kind of work that a
+sweep has is due at once: delays, leases, expiry, retention of deliveries, ids and log segments. A
+figure is the longest time of a round, the median of all rounds, and a ratio to its bound.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+from unittest.mock import patch
 
 from bench.measuring import Figure, middle, payloads, scratch
 from penstock.model.clock import SystemClock
@@ -58,18 +59,15 @@ class Longest:
 def loop_holds() -> Iterator[Longest]:
     """The longest time that one callback held the event loop; not for uvloop."""
     longest = Longest()
-    run = asyncio.Handle._run  # type: ignore[attr-defined]  # noqa: SLF001
+    run = asyncio.Handle._run
 
     def timed(handle: asyncio.Handle) -> None:
         begin = time.perf_counter()
         run(handle)
         longest.add(time.perf_counter() - begin)
 
-    asyncio.Handle._run = timed  # type: ignore[attr-defined]  # noqa: SLF001
-    try:
+    with patch.object(asyncio.Handle, "_run", timed):
         yield longest
-    finally:
-        asyncio.Handle._run = run  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 class Sliced(Generic[T]):
