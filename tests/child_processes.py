@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Set
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +17,7 @@ __all__ = ["end_leftovers", "running_children"]
 _SHARED = ("guard.py", "java", "multiprocessing.resource_tracker")
 
 
-def running_children() -> Set[int]:
+def running_children() -> AbstractSet[int]:
     """The process ids of the direct children that have not been waited for."""
     found: set[int] = set()
     for listing in Path("/proc/self/task").glob("*/children"):
@@ -26,7 +26,7 @@ def running_children() -> Set[int]:
     return found
 
 
-def end_leftovers(before: Set[int]) -> list[str]:
+def end_leftovers(before: AbstractSet[int]) -> list[str]:
     """Kill the children that were started since ``before``; returns their command lines."""
     left = []
     for pid in running_children() - before:

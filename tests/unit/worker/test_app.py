@@ -181,17 +181,18 @@ async def fill(url: str) -> None:
             await q.publish("t", str(number))
 
 
+def launch(*arguments: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
 @asynccontextmanager
 async def started(tmp_path: Path, url: str, seconds: str) -> AsyncIterator[subprocess.Popen[str]]:
     """The program while its first handler runs; the process never outlives the block."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    process = subprocess.Popen(
-        [sys.executable, program, url, seconds],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = launch(program, url, seconds)
     try:
         assert process.stdout is not None
         assert await asyncio.to_thread(process.stdout.readline) == "begun 0\n"
