@@ -9,10 +9,9 @@ fails that commit's waiters and refuses everything after it, until the store is 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
+from functools import partial
 from typing import Final
 
 from penstock.errors import CommitFailed, PenstockError, StoreClosed, StoreCorrupt
@@ -21,6 +20,7 @@ from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.batch import Batch
 from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.keyvalue.telling import Teller
+from penstock.storage.keyvalue.writer import InlineWriter, ThreadWriter, Writer
 
 __all__ = ["Committer"]
 
@@ -37,7 +37,12 @@ class Committer:
     """Writes batches one after another and wakes those who wait for them."""
 
     def __init__(
-        self, adapter: Adapter, stage: Stage, on_commit: Callable[[int], None], teller: Teller
+        self,
+        adapter: Adapter,
+        stage: Stage,
+        on_commit: Callable[[int], None],
+        teller: Teller,
+        writer: Writer | None = None,
     ) -> None:
         self._adapter = adapter
         self._stage = stage
@@ -50,10 +55,6 @@ class Committer:
         self._closed = False
         self._stopped = False
         self._failure: PenstockError | None = None
-        self._batches: SimpleQueue[Batch | None] = SimpleQueue()
-        self._taken_up = threading.Lock()
-        self._taken_up.acquire()
-        self._thread: threading.Thread | None = None
         self._current: list[asyncio.Future[Durability]] = []
         self._current_sync = False
         self._current_size = 0
@@ -61,11 +62,7 @@ class Committer:
         self._seconds: float | None = None
         #: Whether the last commit was left to the operating system.
         self._unsynced = False
-        if not adapter.inline:
-            self._thread = threading.Thread(
-                target=self._write_batches, name="penstock-commit", daemon=True
-            )
-            self._thread.start()
+        self._writer: Writer = writer or (InlineWriter() if adapter.inline else ThreadWriter())
         #: Commits that are in the store; commit n holds what was staged under number n.
         self.completed = 0
         #: Commits that are in the store or on their way there.
@@ -112,7 +109,7 @@ class Committer:
             await self.commit()
 
     async def close(self) -> None:
-        """Commit what is staged, stop the thread."""
+        """Commit what is staged, and stop writing."""
         # From here on verbs are refused; those that have staged something get their commit.
         self._closed = True
         try:
@@ -120,11 +117,9 @@ class Committer:
                 await self.commit()
         finally:
             self._stopped = True
-            if self._thread is not None:
-                self._batches.put(None)
-                await asyncio.to_thread(self._thread.join)
+            await self._writer.close()
 
-    # -- on the loop -------------------------------------------------------------------
+    # -- committing --------------------------------------------------------------------
 
     def _begin(self) -> None:
         self._scheduled = False
@@ -148,17 +143,10 @@ class Committer:
             self._finish(None)
             return
         self._unsynced = not batch.sync
-        if self._thread is not None:
-            self._batches.put(batch)
-            # Let the thread have the interpreter until it is inside the write. Else it would
-            # wait for a pause of the loop, up to Python's switch interval of 5 ms, with the
-            # disk idle and the loop busy; so the two work side by side.
-            self._taken_up.acquire()
-            return
-        self._finish(self._write(batch))
+        self._writer.submit(partial(self._write, batch), self._finish)
 
     def _write(self, batch: Batch) -> Exception | None:
-        """Write the batch, on the loop or on the thread; returns what went wrong."""
+        """Write the batch, wherever the writer runs this; returns what went wrong."""
         begin = time.perf_counter()
         try:
             self._adapter.write(batch.writes, batch.removed, batch.sync)
@@ -232,14 +220,3 @@ class Committer:
         for future in futures:
             if not future.done():
                 future.set_exception(type(self._failure)(self._failure.detail))
-
-    # -- on the thread -----------------------------------------------------------------
-
-    def _write_batches(self) -> None:
-        while (batch := self._batches.get()) is not None:
-            self._taken_up.release()
-            error = self._write(batch)
-            try:
-                self._loop.call_soon_threadsafe(self._finish, error)
-            except RuntimeError:
-                return  # The loop is gone, and with it everyone who waited.

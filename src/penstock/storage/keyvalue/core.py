@@ -32,13 +32,15 @@ from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.keyvalue.topics import decode_topic
 from penstock.storage.quotas import check_filter_quota
 
-__all__ = ["FORMAT_VERSION", "Core"]
+__all__ = ["FORMAT_VERSION", "SLICE", "Core"]
 
 #: Raised with every change of the records that an older Penstock could not read.
 FORMAT_VERSION: Final = 1
 #: Deliveries kept decoded over all queues, in flight ones apart: some 50 MB.
 _CACHED_ENTRIES: Final = 50_000
 _MIN_BUCKETS: Final = 2
+#: Deliveries that a bulk verb looks at in one go: about five milliseconds of work.
+SLICE: Final = 1_000
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -47,9 +49,10 @@ _U64 = struct.Struct("<Q")
 class Core:
     """The engine's state: what the verbs share."""
 
-    def __init__(self, adapter: Adapter, options: EngineOptions) -> None:
+    def __init__(self, adapter: Adapter, options: EngineOptions, slice_size: int = SLICE) -> None:
         self.adapter = adapter
         self.options = options
+        self.slice_size = slice_size
         self.stage = Stage(adapter)
         self.teller = Teller()
         self.log = Log(self.stage)

@@ -35,7 +35,7 @@ from penstock.storage.keyvalue.assign import assign
 from penstock.storage.keyvalue.browse import peek
 from penstock.storage.keyvalue.claim import claim
 from penstock.storage.keyvalue.committer import Committer
-from penstock.storage.keyvalue.core import Core
+from penstock.storage.keyvalue.core import SLICE, Core
 from penstock.storage.keyvalue.documents import DocumentVerbs
 from penstock.storage.keyvalue.guarded import changing, reading
 from penstock.storage.keyvalue.keys import topic_key
@@ -50,6 +50,7 @@ from penstock.storage.keyvalue.settle import abort, leaving, settle, stale
 from penstock.storage.keyvalue.sweep import remove_settled, remove_unreferenced
 from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.keyvalue.topics import encode_topic
+from penstock.storage.keyvalue.writer import Writer
 from penstock.storage.quotas import check_filter_quota, check_queue_quota
 
 __all__ = ["KeyValueEngine"]
@@ -71,12 +72,23 @@ class KeyValueEngine(ReadingVerbs, DocumentVerbs, Engine):
         )
 
     @classmethod
-    async def open(cls, adapter: Adapter, options: EngineOptions) -> KeyValueEngine:
-        """Open the store behind ``adapter``; it is closed again if that fails."""
-        core = Core(adapter, options)
+    async def open(
+        cls,
+        adapter: Adapter,
+        options: EngineOptions,
+        *,
+        writer: Writer | None = None,
+        slice_size: int = SLICE,
+    ) -> KeyValueEngine:
+        """Open the store behind ``adapter``; it is closed again if that fails.
+
+        Without a ``writer``, batches are written on a thread, or inline where the adapter asks
+        for it. Bulk verbs look at ``slice_size`` deliveries before other verbs have their turn.
+        """
+        core = Core(adapter, options, slice_size)
         try:
             core.load()
-            committer = Committer(adapter, core.stage, core.committed, core.teller)
+            committer = Committer(adapter, core.stage, core.committed, core.teller, writer)
             engine = cls(core, committer)
             await committer.settled()
         except BaseException:
@@ -337,6 +349,7 @@ class KeyValueEngine(ReadingVerbs, DocumentVerbs, Engine):
             rate=rate,
             dry_run=dry_run,
             replay_id=replay_id,
+            slice_size=self._core.slice_size,
         )
         while work.run_slice(now):
             await self._next_slice()
@@ -348,7 +361,9 @@ class KeyValueEngine(ReadingVerbs, DocumentVerbs, Engine):
         self, tenant: str, queue: str, state: State, where: Filter | None, limit: int
     ) -> PurgeReply:
         self._begin()
-        work = Purge(self._core.tenant(tenant).queue(queue), state, where, limit)
+        work = Purge(
+            self._core.tenant(tenant).queue(queue), state, where, limit, self._core.slice_size
+        )
         while work.run_slice():
             await self._next_slice()
         await self._committer.commit()

@@ -23,8 +23,6 @@ from penstock.storage.keyvalue.queue import Queue
 
 __all__ = ["Purge", "Replay"]
 
-#: Deliveries a slice looks at: about five milliseconds of work.
-SLICE = 1_000
 #: Deliveries that a reply shows.
 _SAMPLE = 10
 
@@ -43,6 +41,7 @@ class Replay:
         rate: int | None,
         dry_run: bool,
         replay_id: str | None,
+        slice_size: int,
     ) -> None:
         if queue.is_dead_letter:
             if source is ReplaySource.LOG:
@@ -57,6 +56,7 @@ class Replay:
         self._rate = rate
         self._dry_run = dry_run
         self._replay_id = replay_id
+        self._slice_size = slice_size
         self._position = -1
         self._count = 0
         self._skipped = 0
@@ -70,7 +70,7 @@ class Replay:
         """Look at the next deliveries; returns whether there is more to do."""
         if self._left <= 0:
             return False
-        looked = list(islice(self._candidates(self._position), SLICE))
+        looked = list(islice(self._candidates(self._position), self._slice_size))
         for position, snapshot in looked:
             self._position = position
             if snapshot is None or not self._selects(snapshot, now):
@@ -83,7 +83,7 @@ class Replay:
             self._left -= 1
             if self._left == 0:
                 return False
-        return len(looked) == SLICE
+        return len(looked) == self._slice_size
 
     def _candidates(self, after: int) -> Iterator[tuple[int, Snapshot | None]]:
         if self._source is ReplaySource.LOG:
@@ -162,7 +162,9 @@ class Replay:
 class Purge:
     """One purge, slice by slice."""
 
-    def __init__(self, queue: Queue, state: State, where: Filter | None, limit: int) -> None:
+    def __init__(
+        self, queue: Queue, state: State, where: Filter | None, limit: int, slice_size: int
+    ) -> None:
         if state is State.IN_FLIGHT:
             raise Conflict(
                 "Deliveries in flight belong to their consumers; they cannot be purged.",
@@ -172,13 +174,14 @@ class Purge:
         self._state = state
         self._where = where
         self._limit = limit
+        self._slice_size = slice_size
         self._position = -1
         self.count = 0
         self.more = False
 
     def run_slice(self) -> bool:
         """Remove what the next deliveries have to give; returns whether to go on."""
-        looked = list(islice(snapshots(self._queue, self._state, self._position), SLICE))
+        looked = list(islice(snapshots(self._queue, self._state, self._position), self._slice_size))
         for position, snapshot in looked:
             if self._where is not None and not self._where.matches(snapshot.message):
                 self._position = position
@@ -189,7 +192,7 @@ class Purge:
             self._position = position
             self._remove(snapshot.message)
             self.count += 1
-        return len(looked) == SLICE
+        return len(looked) == self._slice_size
 
     def _remove(self, message: Message) -> None:
         queue = self._queue

@@ -13,7 +13,6 @@ from penstock.model.message import NewMessage
 from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start
 from penstock.model.states import State
 from penstock.storage.contract import EngineOptions, Listener
-from penstock.storage.keyvalue import replay
 from penstock.storage.keyvalue.claim import MAX_TIMERS
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.testing.clock import FakeClock
@@ -44,7 +43,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 async def engine(clock: FakeClock) -> AsyncIterator[KeyValueEngine]:
-    engine = await KeyValueEngine.open(FaultyAdapter(), EngineOptions(clock=clock))
+    engine = await KeyValueEngine.open(FaultyAdapter(), EngineOptions(clock=clock), slice_size=2)
     for name, ordering in ((Q, Ordering.NONE), ("ordered", Ordering.PARTITION)):
         policy = QueuePolicy(ordering=ordering, backoff=Backoff(0, 0))
         await engine.put_queue(T, name, policy, Start())
@@ -105,9 +104,8 @@ async def test_verbs_of_one_commit_are_told_apart(engine: KeyValueEngine) -> Non
 
 
 async def test_a_bulk_verb_tells_again_after_others_had_their_turn(
-    engine: KeyValueEngine, monkeypatch: pytest.MonkeyPatch
+    engine: KeyValueEngine,
 ) -> None:
-    monkeypatch.setattr(replay, "SLICE", 2)
     await engine.publish(T, "topic", [NewMessage(b"")] * 6)
     await engine.purge(T, Q, State.AVAILABLE, None, 9)
     ear = listen(engine)
