@@ -260,7 +260,9 @@ class _Checker:
             delivery.releases -= begun.verb == "release"
             live = delivery.last is grant and grant.verb is None and grant.pending == 0
             fenced = grant.granted.queue in self._ordered
-            if live and not fenced and event.at < grant.deadline:
+            # ``aborted``: another receipt of the call was stale, and this one was left alone.
+            stale = event.verdict != "aborted"
+            if stale and live and not fenced and event.at < grant.deadline:
                 self._broken("C1", f"the live claim {begun.receipt} was called stale")
             return
         repeated_ack = begun.verb == "ack" and grant.verb == "ack"

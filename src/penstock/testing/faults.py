@@ -82,6 +82,8 @@ class FaultyAdapter:
         self.doubtful: Written | None = None
         #: Calls of ``write``, refused ones included.
         self.calls = 0
+        #: Whether a write was refused.
+        self.failed = False
         self.closed = False
         self._refusals: dict[int, int] = {}
         self._unreadable: KeyMatch | None = None
@@ -159,6 +161,7 @@ class FaultyAdapter:
         self.calls += 1
         refusal = self._refusals.pop(self.calls, None)
         if refusal == errno.ENOSPC:
+            self.failed = True
             raise OSError(refusal, os.strerror(refusal))
         batch = Written(dict(writes), tuple(removed), sync)
         if refusal is not None and not sync:
@@ -166,6 +169,7 @@ class FaultyAdapter:
         elif refusal is not None:
             # Like RocksDB, which shows a batch only after its write-ahead log is synced.
             self.doubtful = batch
+            self.failed = True
             raise OSError(refusal, os.strerror(refusal))
         self.journal.append(batch)
         self._map.write(batch.writes, batch.removed, sync)

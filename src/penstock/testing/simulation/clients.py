@@ -1,0 +1,487 @@
+"""Clients of a simulation: each runs its steps against whichever store is up, and records it.
+
+A refusal is an answer. Anything else that a verb raises is a defect, and so is an answer that no
+store without damaged files gives: ``StoreCorrupt``. A call that a crash or its own caller cuts
+short has an unknown outcome, and the history says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from penstock.broker import Broker
+from penstock.errors import (
+    BadInput,
+    Conflict,
+    PenstockError,
+    QueueFull,
+    StoreCorrupt,
+)
+from penstock.filters import parse
+from penstock.model.clock import Clock
+from penstock.model.delivery import (
+    Ack,
+    Delivery,
+    Extend,
+    Nack,
+    Receipt,
+    Reject,
+    Release,
+    Settlement,
+)
+from penstock.model.message import HeaderValue, NewMessage, Outgoing
+from penstock.model.queue import Start, TopicPolicy
+from penstock.testing.history import (
+    Claim,
+    Claimed,
+    Granted,
+    HistoryEvent,
+    Publish,
+    Published,
+    Refused,
+    Settle,
+    Settled,
+    Unanswered,
+    digest,
+)
+from penstock.testing.simulation.program import POLICIES, TENANTS, WORK, Draft, Step
+
+__all__ = ["Client", "History", "World"]
+
+#: What a refused publish raises: nothing was stored.
+_REFUSALS: Final = (QueueFull, BadInput, Conflict)
+_LEASE_MS: Final = 4_000
+
+
+class History:
+    """What the clients of one run were about to do and were told, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[HistoryEvent] = []
+        self.run = 1
+        self._order = 0
+        self._calls = 0
+
+    def call(self) -> int:
+        """A number for the next call."""
+        self._calls += 1
+        return self._calls
+
+    def record(self, event: HistoryEvent) -> None:
+        """Append one event; it gets its place."""
+        self._order += 1
+        self.events.append(replace(event, run=self.run, order=self._order))
+
+    def next_run(self) -> None:
+        """The store was lost: calls without an answer will never get one."""
+        self.run += 1
+        self._order = 0
+
+
+class World:
+    """What the clients of a run share. The runner sets ``broker_of`` and keeps it up to date."""
+
+    def __init__(self, broker_of: Callable[[int], Broker], clock: Clock) -> None:
+        #: Client number to the broker that it is connected to.
+        self.broker_of = broker_of
+        self.clock = clock
+        self.history = History()
+        #: Defects that clients met.
+        self.violations: list[str] = []
+        self.verbs: Counter[str] = Counter()
+        #: Tenant, queue and receipt of every delivery that was handed out, in order.
+        self.held: list[tuple[str, str, Receipt]] = []
+        self.begun = 0
+        #: Called with ``begun`` whenever a step begins; the runner injects faults here.
+        self.on_step: Callable[[int], None] = lambda _: None
+        #: Cleared while the store is down.
+        self.up = asyncio.Event()
+        self.up.set()
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def call(
+        self, verb: Coroutine[Any, Any, None], name: str, gone_after: int | None
+    ) -> None:
+        """Run a verb to its end, until its caller goes away, or until the store is lost."""
+        task = asyncio.get_running_loop().create_task(verb, name=name)
+        self._calls.add(task)
+        try:
+            if gone_after is not None:
+                for _ in range(gone_after):
+                    if task.done():
+                        break
+                    await asyncio.sleep(0)
+                task.cancel()
+            await asyncio.wait((task,))
+        finally:
+            self._calls.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.violations.append(f"{name} raised {error!r}")
+
+    def lose(self) -> None:
+        """The store is lost: nobody will answer what is under way."""
+        self.up.clear()
+        for task in sorted(self._calls, key=lambda task: task.get_name()):
+            task.cancel()
+
+
+class Client:
+    """One client and its steps."""
+
+    def __init__(self, world: World, number: int, steps: Sequence[Step]) -> None:
+        self._world = world
+        self._number = number
+        self._steps = steps
+        self._payloads = 0
+
+    async def run(self) -> None:
+        """Do the steps one after another; every call outlives the store it was made to."""
+        for step in self._steps:
+            await self._world.up.wait()
+            self._world.begun += 1
+            self._world.verbs[step.verb] += 1
+            self._world.on_step(self._world.begun)
+            name = f"client {self._number} {step.verb}"
+            verb: Callable[..., Awaitable[None]] = getattr(self, step.verb)
+            await self._world.call(self._answered(verb, step), name, step.cancel_after)
+
+    async def _answered(self, verb: Callable[..., Awaitable[None]], step: Step) -> None:
+        try:
+            await verb(**step.arguments)
+        except StoreCorrupt as error:
+            self._world.violations.append(f"X1: a sound store answered {error!r}: {error.detail}")
+        except PenstockError:
+            return
+
+    def _broker(self, tenant: str) -> Broker:
+        return self._world.broker_of(self._number).for_tenant(tenant)
+
+    # -- publish -----------------------------------------------------------------------
+
+    async def publish(
+        self, tenant: str, topic: str, batch: list[Draft], durability: str, batch_id: str | None
+    ) -> None:
+        messages = self._messages(topic, batch)
+        if topic == WORK:
+            batch_id = None  # The checker knows ids of messages only.
+
+        async def publish() -> tuple[int, ...]:
+            reply = await self._broker(tenant).publish_batch(
+                topic, messages, durability=durability, batch_id=batch_id
+            )
+            return tuple(item.id for item in reply.messages)
+
+        await self._publish(tenant, topic, messages, durability, publish())
+
+    async def publish_one(
+        self, tenant: str, topic: str, batch: list[Draft], durability: str, batch_id: str | None
+    ) -> None:
+        message = self._messages(topic, batch[:1])[0]
+
+        async def publish() -> tuple[int, ...]:
+            reply = await self._broker(tenant).publish(
+                topic,
+                message.payload,
+                headers=message.headers,
+                id=message.id,
+                key=message.key,
+                partition_key=message.partition_key,
+                priority=message.priority,
+                delay_ms=message.delay_ms,
+                ttl_ms=message.ttl_ms,
+                durability=durability,
+            )
+            return (reply.id,)
+
+        await self._publish(tenant, topic, [message], durability, publish())
+
+    async def _publish(
+        self,
+        tenant: str,
+        topic: str,
+        messages: list[NewMessage],
+        durability: str,
+        publish: Awaitable[tuple[int, ...]],
+    ) -> None:
+        if not self._is_judged(tenant, topic):
+            await publish
+            return
+        call = self._begin_publish(messages)
+        try:
+            ids = await publish
+        except _REFUSALS:
+            self._world.history.record(Refused(call=call))
+            raise
+        # A reply that promises less than an fsync may be lost with the power: an unknown outcome.
+        if durability == "fsync":
+            self._world.history.record(Published(call=call, messages=ids))
+
+    def _begin_publish(self, messages: list[NewMessage]) -> int:
+        call = self._world.history.call()
+        self._world.history.record(
+            Publish(
+                call=call,
+                payloads=tuple(digest(message.payload) for message in messages),
+                ids=tuple(message.id for message in messages),
+            )
+        )
+        return call
+
+    def _messages(self, topic: str, batch: list[Draft]) -> list[NewMessage]:
+        messages: list[NewMessage] = []
+        ids: set[str] = set()
+        for draft in batch:
+            if topic == WORK and draft.get("id") in ids:
+                continue  # The checker takes each message of a batch for another one.
+            ids.add(draft.get("id", ""))
+            messages.append(self._message(topic, draft))
+        return messages
+
+    def _message(self, topic: str, draft: Draft) -> NewMessage:
+        fields = dict(draft)
+        headers: dict[str, HeaderValue] = {
+            name: fields.pop(name) for name in ("color", "amount") if name in fields
+        }
+        self._payloads += 1
+        payload = f"{topic} {self._number}.{self._payloads}"
+        if topic == WORK and "id" in fields:
+            payload = f"{topic} id {fields['id']}"  # The same id is the same message.
+        return NewMessage(payload.encode(), headers=headers, **fields)
+
+    @staticmethod
+    def _is_judged(tenant: str, topic_or_queue: str) -> bool:
+        return tenant == TENANTS[0] and topic_or_queue == WORK
+
+    # -- claim and settle --------------------------------------------------------------
+
+    async def claim(
+        self,
+        tenant: str,
+        queue: str,
+        consumer: str,
+        limit: int,
+        lease_ms: int | None,
+        wait_ms: int,
+    ) -> None:
+        history = self._world.history
+        judged = self._is_judged(tenant, queue)
+        call = history.call()
+        if judged:
+            history.record(Claim(call=call, queue=queue))
+        run = history.run
+        deliveries: list[Delivery] | None = None
+        try:
+            deliveries = await self._broker(tenant).claim(
+                queue, limit=limit, consumer=consumer, lease_ms=lease_ms, wait_ms=wait_ms
+            )
+        finally:
+            if deliveries is None and judged and run == history.run:
+                history.record(Unanswered(call=call))
+        for delivery in deliveries:
+            self._world.held.append((tenant, queue, delivery.receipt))
+            if judged:
+                history.record(granted(call, consumer, delivery))
+        if judged:
+            history.record(Claimed(call=call))
+
+    async def settle(
+        self,
+        chosen: list[tuple[int, str, int | None]],
+        topic: str | None = None,
+        batch: list[Draft] | None = None,
+    ) -> None:
+        """End recent claims, of any client; the first one says which queue is asked."""
+        held = self._world.held
+        if not held:
+            return
+        picked = [(held[-1 - back % len(held)], verb, ms) for back, verb, ms in chosen]
+        if batch is not None:
+            # All or nothing: a receipt that comes twice would be stale the second time.
+            picked = list({place: (place, verb, ms) for place, verb, ms in picked}.values())
+        tenant, queue, _ = picked[0][0]
+        settlements = [settlement(verb, receipt, ms) for (_, _, receipt), verb, ms in picked]
+        outgoing: list[Outgoing] = []
+        published: int | None = None
+        if topic is not None and batch is not None:
+            messages = self._messages(topic, batch)
+            outgoing = [Outgoing(topic, messages)]
+            if self._is_judged(tenant, topic):
+                published = self._begin_publish(messages)
+        calls = self._begin_settle(tenant, queue, [place for place, _, _ in picked], settlements)
+        history = self._world.history
+        try:
+            reply = await self._broker(tenant).settle(queue, settlements, publish=outgoing)
+        except _REFUSALS:
+            if published is not None:
+                history.record(Refused(call=published))
+            raise
+        for call, outcome in zip(calls, reply.outcomes, strict=True):
+            if call is not None:
+                history.record(
+                    Settled(
+                        call=call,
+                        verdict=str(outcome.verdict),
+                        state=None if outcome.state is None else str(outcome.state),
+                        until=outcome.until,
+                        at=self._world.clock.now(),
+                    )
+                )
+        if published is not None and reply.published:
+            ids = tuple(item.id for item in reply.published)
+            history.record(Published(call=published, messages=ids))
+        elif published is not None:
+            history.record(Refused(call=published))
+
+    def _begin_settle(
+        self,
+        tenant: str,
+        queue: str,
+        places: list[tuple[str, str, Receipt]],
+        settlements: list[Settlement],
+    ) -> list[int | None]:
+        """Record settlements of claims on the judged queue; the others have no number."""
+        calls: list[int | None] = []
+        for place, item in zip(places, settlements, strict=True):
+            if not self._is_judged(tenant, queue) or place[:2] != (tenant, queue):
+                calls.append(None)
+                continue
+            call = self._world.history.call()
+            calls.append(call)
+            self._world.history.record(
+                Settle(
+                    call=call,
+                    receipt=item.receipt,
+                    verb=type(item).__name__.lower(),
+                    at=self._world.clock.now(),
+                    lease_ms=item.lease_ms if isinstance(item, Extend) else 0,
+                )
+            )
+        return calls
+
+    async def join(self, tenant: str, queue: str, consumer: str) -> None:
+        await self._broker(tenant).join(queue, consumer)
+
+    async def leave(self, tenant: str, queue: str, consumer: str) -> None:
+        await self._broker(tenant).leave(queue, consumer)
+
+    # -- queues and topics -------------------------------------------------------------
+
+    async def put_queue(
+        self, tenant: str, queue: str, start: str, back: int, filter: str | None, **policy: Any
+    ) -> None:
+        broker = self._broker(tenant)
+        wanted = replace(POLICIES[queue], **policy)
+        if filter is not None:
+            wanted = replace(wanted, filter=filter)
+        value = 0
+        if start == Start.OFFSET:
+            value = back % (await broker.log_end() + 1)
+        elif start == Start.TIME:
+            value = self._world.clock.now() - back
+        fields = {name: getattr(wanted, name) for name in wanted.__struct_fields__}
+        await broker.create_queue(queue, fields.pop("filter"), start=Start(start, value), **fields)
+
+    async def delete_queue(self, tenant: str, queue: str) -> None:
+        await self._broker(tenant).delete_queue(queue)
+
+    async def pause(self, tenant: str, queue: str, paused: bool) -> None:
+        broker = self._broker(tenant)
+        await (broker.pause(queue) if paused else broker.resume(queue))
+
+    async def put_topic(self, tenant: str, topic: str, ttl_ms: int | None) -> None:
+        await self._broker(tenant).put_topic(topic, TopicPolicy(default_ttl_ms=ttl_ms))
+
+    # -- bulk --------------------------------------------------------------------------
+
+    async def route(self, tenant: str, queue: str, limit: int) -> None:
+        await self._broker(tenant).route(queue, limit)
+
+    async def assign(self, tenant: str, queue: str, skipped: int, count: int) -> None:
+        """As a router outside the broker does: read a stretch of the log, name what fits."""
+        broker = self._broker(tenant)
+        info = await broker.queue(queue)
+        if info.cursor is None:
+            return
+        page = await broker.read_log(max(0, info.cursor + skipped), limit=count)
+        takes = parse(info.policy.filter).matches
+        found = [e.message for e in page.entries if e.message.key is not None or takes(e.message)]
+        await broker.assign(
+            queue,
+            filter=info.policy.filter,
+            start=max(0, info.cursor + skipped),
+            end=page.next_offset,
+            offsets=[message.offset for message in found],
+        )
+
+    async def replay(self, tenant: str, queue: str, **arguments: Any) -> None:
+        await self._broker(tenant).replay(queue, **arguments)
+
+    async def purge(self, tenant: str, queue: str, **arguments: Any) -> None:
+        await self._broker(tenant).purge(queue, **arguments)
+
+    async def sweep(self, limit: int) -> None:
+        await self._broker(TENANTS[0]).sweep(limit)
+
+    async def archived(self, tenant: str, back: int) -> None:
+        broker = self._broker(tenant)
+        await broker.archived(max(0, await broker.log_end() - 1 - back))
+
+    # -- time and reading --------------------------------------------------------------
+
+    async def sleep(self, ms: int) -> None:
+        await asyncio.sleep(ms / 1000)
+
+    async def peek(self, tenant: str, queue: str, state: str, number: int) -> None:
+        """Read a queue page by page, with other verbs between the pages."""
+        cursor: str | None = None
+        while True:
+            page = await self._broker(tenant).peek(
+                queue, state, limit=1 + number % 3, cursor=cursor, payloads=True
+            )
+            if (cursor := page.cursor) is None:
+                return
+
+    async def stats(self, tenant: str, queue: str, state: str, number: int) -> None:
+        await self._broker(tenant).stats(queue)
+
+    async def read(self, tenant: str, queue: str, state: str, number: int) -> None:
+        broker = self._broker(tenant)
+        message = number % (await broker.log_end() + 1)
+        await broker.message(message)
+        await broker.history(message)
+        await broker.result(queue, message)
+
+
+def granted(call: int, consumer: str, delivery: Delivery) -> Granted:
+    """The event of one delivery that was handed out."""
+    return Granted(
+        call=call,
+        queue=delivery.queue,
+        message=delivery.message.id,
+        payload=digest(delivery.payload),
+        receipt=delivery.receipt,
+        attempts=delivery.attempts,
+        claimed_at=delivery.claimed_at,
+        deadline=delivery.lease_deadline,
+        consumer=consumer,
+    )
+
+
+def settlement(verb: str, receipt: Receipt, ms: int | None) -> Settlement:
+    """The settlement of that name."""
+    match verb:
+        case "ack":
+            return Ack(receipt, None if ms is None else b"r")
+        case "nack":
+            return Nack(receipt, f"error {ms}", ms)
+        case "reject":
+            return Reject(receipt, "rejected")
+        case "release":
+            return Release(receipt)
+        case _:
+            return Extend(receipt, _LEASE_MS)

@@ -1,0 +1,158 @@
+"""Judges: what has to hold once the clients of a simulation are done.
+
+Every judge returns what it found wrong, one line each; no line means that the run kept the laws.
+
+- ``drain``: the judged queue comes to an end when faults stop (C5).
+- ``judge_history``: what clients were told about the judged queue, and what is in it, agree
+  (P1 to P4, C1, C2, S1 to S3), by ``penstock.testing.checker``.
+- ``judge_store``: ``penstock verify`` finds nothing wrong (counts against a full scan, orphans,
+  references and order included).
+- ``picture`` and ``judge_same``: what can be seen of a store is the same before and after
+  something that must change nothing, such as reopening it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from penstock.broker import Broker
+from penstock.errors import PenstockError
+from penstock.model.clock import Clock
+from penstock.model.delivery import Ack
+from penstock.model.states import LIVE, State
+from penstock.testing.checker import check
+from penstock.testing.comparing import Plain, difference
+from penstock.testing.history import Claim, Claimed, Found, Logged, Scanned, Settle, Settled, digest
+from penstock.testing.simulation.clients import History, granted
+from penstock.testing.simulation.program import WORK, WORK_POLICY
+from penstock.verify import verify
+
+__all__ = ["drain", "judge_history", "judge_same", "judge_store", "picture"]
+
+#: Passes in which the judged queue has to be empty. Each pass claims all there is and then sleeps
+#: until a lease or a delay ends: a delivery needs at most ``max_attempts`` of them.
+_MAX_PASSES: Final = 40
+#: Longer than any lease or delay of a program.
+_PAUSE_S: Final = 50
+_PAGE: Final = 100
+
+
+async def drain(broker: Broker, history: History, clock: Clock) -> list[str]:
+    """Hand out and acknowledge everything in the judged queue; says what cannot be reached."""
+    left = 0
+    for _ in range(_MAX_PASSES):
+        call = history.call()
+        history.record(Claim(call=call, queue=WORK))
+        deliveries = await broker.claim(WORK, limit=_PAGE, consumer="drain", lease_ms=60_000)
+        for delivery in deliveries:
+            history.record(granted(call, "drain", delivery))
+        history.record(Claimed(call=call))
+        for delivery in deliveries:
+            settle = history.call()
+            history.record(
+                Settle(call=settle, receipt=delivery.receipt, verb="ack", at=clock.now())
+            )
+            reply = await broker.settle(WORK, [Ack(delivery.receipt)])
+            outcome = reply.outcomes[0]
+            state = None if outcome.state is None else str(outcome.state)
+            history.record(
+                Settled(
+                    call=settle,
+                    verdict=str(outcome.verdict),
+                    state=state,
+                    until=outcome.until,
+                    at=clock.now(),
+                )
+            )
+        stats = await broker.stats(WORK)
+        left = sum(getattr(stats, state.value) for state in LIVE)
+        if not left:
+            return []
+        if not deliveries:
+            await asyncio.sleep(_PAUSE_S)
+    return [f"C5: queue {WORK!r} still has {left} deliveries after {_MAX_PASSES} passes"]
+
+
+async def judge_history(
+    broker: Broker, history: History, grant_number: Callable[[str], int] | None = None
+) -> list[str]:
+    """Scan the judged queue into the history, and check the whole of it."""
+    offset, end = 0, await broker.log_end()
+    while offset < end:
+        page = await broker.read_log(offset, limit=_PAGE, payloads=True)
+        offset = page.next_offset
+        for entry in page.entries:
+            if entry.message.topic == WORK and entry.payload is not None:
+                payload = digest(entry.payload)
+                history.record(Logged(scan=1, message=entry.message.id, payload=payload))
+    for state in State:
+        cursor: str | None = None
+        while True:
+            found = await broker.peek(WORK, state, limit=_PAGE, cursor=cursor)
+            for item in found.items:
+                history.record(
+                    Found(
+                        scan=1,
+                        queue=WORK,
+                        message=item.message.id,
+                        state=item.state,
+                        attempts=item.attempts,
+                    )
+                )
+            if (cursor := found.cursor) is None:
+                break
+    history.record(Scanned(scan=1, queue=WORK, drained=True))
+    violations = check(
+        history.events,
+        max_attempts={WORK: WORK_POLICY.max_attempts},
+        grant_number=grant_number,
+    )
+    return [f"{item.law}: {item.what}" for item in violations]
+
+
+async def judge_store(broker: Broker, clock: Clock, *, deep: bool = True) -> list[str]:
+    """Verify the store as one tenant sees it."""
+    report = await verify(broker, deep=deep, clock=clock)
+    return [f"verify ({broker.tenant}): {item}" for item in report.violations]
+
+
+async def picture(broker: Broker) -> Plain:
+    """Everything that can be seen of one tenant, without what depends on the time of asking."""
+    shown: dict[str, Plain] = {}
+    for info in await broker.queues():
+        for name in (info.name, f"{info.name}.dlq"):
+            shown[name] = await broker.queue(name)
+            stats = await broker.stats(name)
+            shown[f"stats of {name}"] = replace(stats, oldest_available_ms=None)
+            for state in State:
+                shown[f"{name} {state}"] = await _browse(broker, name, state)
+    page = await broker.read_log(0, limit=10_000, payloads=True)
+    shown["log"] = page.entries
+    shown["topics"] = await broker.topics()
+    return shown
+
+
+def judge_same(before: Plain, after: Plain, occasion: str) -> list[str]:
+    """What differs between two pictures."""
+    found = difference(before, after)
+    if found is None:
+        return []
+    found = found.replace("oracle:", "before:").replace("engine:", "after:")
+    return [f"{occasion} changed what can be seen: {found}"]
+
+
+async def _browse(broker: Broker, queue: str, state: State) -> Plain:
+    found: list[Plain] = []
+    cursor: str | None = None
+    while True:
+        try:
+            page = await broker.peek(queue, state, limit=_PAGE, cursor=cursor, payloads=True)
+        except PenstockError as error:
+            return f"{type(error).__name__}: {error.detail}"
+        found += page.items
+        if (cursor := page.cursor) is None:
+            return found

@@ -1,0 +1,286 @@
+"""The key-value engine, simulated: one store on a disk that fails, restarted as often as it takes.
+
+Everything runs on one ``SimulatedLoop``. The committer's thread is replaced by ``_Disk``: a batch
+reaches the disk at one moment that the seed picks, and the engine hears of it at a later one, so
+a crash falls before, between or after the two. Bulk verbs have slices of a few deliveries, so
+that other verbs come between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Final
+
+from penstock.broker import Broker, BrokerOptions
+from penstock.errors import PenstockError, StoreError
+from penstock.keepers import Keepers
+from penstock.model.limits import Limits
+from penstock.model.queue import TopicPolicy
+from penstock.storage.contract import EngineOptions
+from penstock.storage.keyvalue.engine import KeyValueEngine
+from penstock.storage.keyvalue.writer import Write, Written
+from penstock.testing.faults import FaultyAdapter
+from penstock.testing.simulation.clients import Client, World
+from penstock.testing.simulation.judges import (
+    drain,
+    judge_history,
+    judge_same,
+    judge_store,
+    picture,
+)
+from penstock.testing.simulation.loop import Deadlock, Endless, SimulatedClock, SimulatedLoop
+from penstock.testing.simulation.program import (
+    DURABLE_TOPIC_MS,
+    POLICIES,
+    TENANTS,
+    WORK,
+    WORK_POLICY,
+    Fault,
+    Program,
+)
+from penstock.testing.simulation.report import Outcome, Simulation
+
+__all__ = ["SIMULATION", "run"]
+
+#: Power loss keeps a prefix of what was not synced; a kill keeps all that was written; a restart
+#: closes the store in order. After a failed sync or a full disk the store is killed and reopened.
+FAULT_KINDS: Final = ("power_loss", "kill", "restart", "failed_sync", "full_disk")
+#: How often an operator looks whether a store whose disk failed has noticed, and how long at most.
+_NOTICE_S: Final = 0.05
+_NOTICES: Final = 200
+#: What a keeper may fail with while disks fail.
+_EXCUSED: Final = ("CommitFailed", "StoreClosed", "StoreUnavailable")
+
+
+class _Disk:
+    """Writes batches when the seed says so, as long as there is power."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self.dead = False
+
+    def submit(self, write: Write, written: Written) -> None:
+        self._loop.arrive(self._write, write, written)
+
+    def _write(self, write: Write, written: Written) -> None:
+        if not self.dead:
+            self._loop.arrive(self._written, written, write())
+
+    def _written(self, written: Written, error: Exception | None) -> None:
+        if not self.dead:
+            written(error)
+
+    async def close(self) -> None:
+        return
+
+
+class _Store:
+    """One opening of the store: engine, broker, keepers."""
+
+    def __init__(self, disk: _Disk, broker: Broker, keepers: Keepers) -> None:
+        self.disk = disk
+        self.broker = broker
+        self.keepers = keepers
+
+    def failures(self) -> list[str]:
+        """Keepers that failed in a way that no disk error excuses."""
+        return [
+            f"keeper {report.name}: {report.last_error}"
+            for report in self.keepers.reports()
+            if report.last_error is not None and not report.last_error.startswith(_EXCUSED)
+        ]
+
+
+class _Session:
+    """One run of one program."""
+
+    def __init__(self, program: Program, loop: SimulatedLoop) -> None:
+        self._program = program
+        self._loop = loop
+        self._random = Random(f"store {program.seed}")
+        self.clock = SimulatedClock(loop)
+        self._options = EngineOptions(
+            clock=self.clock,
+            jitter=lambda ceiling_ms: self._random.randint(0, ceiling_ms),
+            limits=Limits(log_retention_ms=self._random.choice((1_000, 60_000, 10**9))),
+            archive=self._random.random() < 0.3,
+        )
+        self._slice_size = self._random.choice((1, 2, 3))
+        self._adapter = FaultyAdapter(seed=program.seed, inline=False)
+        self._store: _Store | None = None
+        self._striking: set[asyncio.Task[None]] = set()
+        self._left = list(program.faults)
+        self.faults: Counter[str] = Counter()
+        self.world = World(lambda _: self._up.broker, self.clock)
+        self.world.on_step = self._on_step
+
+    @property
+    def _up(self) -> _Store:
+        assert self._store is not None
+        return self._store
+
+    # -- the run -----------------------------------------------------------------------
+
+    async def run(self) -> list[str]:
+        """Run the program to its end; returns what was found wrong."""
+        await self._open()
+        await self._prepare()
+        clients = [
+            self._loop.create_task(Client(self.world, number, steps).run(), name=f"client {number}")
+            for number, steps in enumerate(self._program.clients)
+        ]
+        await asyncio.wait(clients)
+        for client in clients:
+            if (error := client.exception()) is not None:
+                raise error
+        while self._striking:
+            await asyncio.wait(self._striking)
+        try:
+            found = await self._judge()
+        except PenstockError as error:
+            found = [f"the store cannot be judged: {error!r}: {error.detail}"]
+        return [*self.world.violations, *found, *self._loop.errors]
+
+    async def _prepare(self) -> None:
+        for tenant in TENANTS:
+            broker = self._up.broker.for_tenant(tenant)
+            await broker.put_topic(WORK, TopicPolicy(dedup_window_ms=DURABLE_TOPIC_MS))
+            for name, policy in ((WORK, WORK_POLICY), *POLICIES.items()):
+                if name != "late":
+                    fields = {field: getattr(policy, field) for field in policy.__struct_fields__}
+                    await broker.create_queue(name, fields.pop("filter"), **fields)
+
+    async def _judge(self) -> list[str]:
+        broker = self._up.broker
+        found = await drain(broker, self.world.history, self.clock)
+        found += await judge_history(broker, self.world.history, _grant_number)
+        await self._up.keepers.stop()
+        before = [await picture(broker.for_tenant(tenant)) for tenant in TENANTS]
+        for tenant in TENANTS:
+            found += await judge_store(broker.for_tenant(tenant), self.clock)
+        await self._close()
+        await self._open(keepers=False)
+        for tenant, seen in zip(TENANTS, before, strict=True):
+            after = await picture(self._up.broker.for_tenant(tenant))
+            found += judge_same(seen, after, "reopening")
+        await self._close()
+        return found
+
+    # -- opening and losing it ---------------------------------------------------------
+
+    async def _open(self, *, keepers: bool = True) -> None:
+        disk = _Disk(self._loop)
+        engine = await KeyValueEngine.open(
+            self._adapter, self._options, writer=disk, slice_size=self._slice_size
+        )
+        duties = Keepers(engine, self.clock)
+        options = BrokerOptions(engine=self._options)
+        broker = Broker(engine, options, TENANTS[0], background=duties)
+        self._store = _Store(disk, broker, duties)
+        if keepers:
+            duties.start()
+        self.world.up.set()
+
+    async def _close(self) -> None:
+        await self._up.broker.close()
+        self.world.violations += self._up.failures()
+
+    def _on_step(self, begun: int) -> None:
+        while self._left and self._left[0].at_step <= begun:
+            fault = self._left.pop(0)
+            task = self._loop.create_task(self._strike(fault), name=f"fault {fault.kind}")
+            self._striking.add(task)
+            task.add_done_callback(self._striking.discard)
+
+    async def _strike(self, fault: Fault) -> None:
+        if not self.world.up.is_set():
+            return  # One fault at a time: the store is down already.
+        self.faults[fault.kind] += 1
+        match fault.kind:
+            case "power_loss":
+                await self._lose(self._adapter.power_loss)
+            case "kill":
+                await self._lose(self._adapter.process_loss)
+            case "restart":
+                await self._restart()
+            case "failed_sync":
+                self._adapter.fail_sync(self._random.randint(1, 3))
+                await self._restart_when_noticed()
+            case _:
+                self._adapter.fail_space(self._random.randint(1, 3))
+                await self._restart_when_noticed()
+
+    async def _restart(self) -> None:
+        self.world.up.clear()
+        try:
+            await self._close()
+        except StoreError:
+            # A disk that fails while the store is closed is one more way to lose the process.
+            await self._lose(self._adapter.process_loss)
+            return
+        self._adapter = self._adapter.process_loss()
+        await self._open()
+
+    async def _restart_when_noticed(self) -> None:
+        store = self._up
+        for _ in range(_NOTICES):
+            await asyncio.sleep(_NOTICE_S)
+            if self._store is not store or not self.world.up.is_set():
+                return
+            if self._adapter.failed:
+                break
+        await self._lose(self._adapter.process_loss)
+
+    async def _lose(self, survivor: Callable[[], FaultyAdapter]) -> None:
+        """The process ends at once; the store is opened from what is left on the disk."""
+        self.world.lose()
+        self.world.history.next_run()
+        self._up.disk.dead = True
+        self.world.violations += self._up.failures()
+        self._adapter = survivor()
+        ours = ("client ", "fault ", "session")
+        for task in self._loop.tasks:
+            if not task.done() and not task.get_name().startswith(ours):
+                task.cancel()
+        await self._open()
+
+
+def run(program: Program) -> Outcome:
+    """Run one program on a loop of its own."""
+    # Like every loop without sockets it lacks methods that typeshed calls abstract.
+    loop = SimulatedLoop(program.seed)  # type: ignore[abstract]
+    session = _Session(program, loop)
+    with _silence():
+        try:
+            found = loop.run_until_complete(loop.create_task(session.run(), name="session"))
+        except (Deadlock, Endless) as error:
+            found = [*session.world.violations, f"{type(error).__name__}: {error}"]
+        finally:
+            loop.close()
+    return Outcome(
+        tuple(found), loop.trace, loop.turns, dict(session.world.verbs), dict(session.faults)
+    )
+
+
+SIMULATION: Final = Simulation(run, FAULT_KINDS)
+
+
+def _grant_number(receipt: str) -> int:
+    return int(receipt.split("-")[2], 16)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keepers log what failing disks do to them; here that is the point of the exercise."""
+    logger = logging.getLogger("penstock")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

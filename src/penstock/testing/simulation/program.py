@@ -1,0 +1,302 @@
+"""Random programs: what each client will do, and which faults strike when.
+
+A program is plain data made from its seed alone, before anything runs, so that it can be printed,
+shortened and run again. Steps name what does not exist yet (a receipt, an offset) by a number
+that is taken modulo what there is when the step runs.
+
+The queue ``work`` takes every message of the topic ``work`` and is never changed, purged or
+replayed: the history checker judges it. All other queues are changed, deleted and created again
+at any time.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
+
+from penstock.model.delivery import ReplaySource
+from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start
+from penstock.model.states import State
+
+__all__ = [
+    "DURABLE_TOPIC_MS",
+    "POLICIES",
+    "TENANTS",
+    "WORK",
+    "WORK_POLICY",
+    "Draft",
+    "Fault",
+    "Program",
+    "Step",
+    "random_program",
+]
+
+TENANTS: Final = ("acme", "rival")
+#: The queue and the topic that the history checker judges, in the first tenant.
+WORK: Final = "work"
+WORK_POLICY: Final = QueuePolicy(
+    filter="topic = 'work'",
+    max_attempts=3,
+    min_lease_ms=10,
+    backoff=Backoff(100, 2_000),
+    done_retention_s=0,
+    failed_retention_s=0,
+    bucket_size=1,
+)
+#: The dedup window of ``work``: longer than any run, because the checker knows no windows.
+DURABLE_TOPIC_MS: Final = 7 * 24 * 3600 * 1000
+#: The other queues as they begin. Limits are small, so that they are met.
+POLICIES: Final = {
+    "all": QueuePolicy(filter="TRUE", max_attempts=2, backoff=Backoff(1000, 4000), bucket_size=1),
+    "lane": QueuePolicy(
+        filter="color IS NOT NULL", ordering=Ordering.PARTITION, max_attempts=2, bucket_size=0
+    ),
+    "late": QueuePolicy(filter="amount >= 5", bucket_size=1, failed_retention_s=60),
+    "red": QueuePolicy(filter="color = 'red'", max_attempts=1, max_depth=6, bucket_size=0),
+    "wide": QueuePolicy(
+        filter="topic = 'orders'", ordering=Ordering.PARTITION, partition_concurrency=2
+    ),
+}
+
+#: A message as what differs from a plain one; a payload is added when it is published.
+Draft: TypeAlias = dict[str, Any]
+
+
+class Step(Struct, frozen=True):
+    """One call of a client: the name of a method of ``clients.Client`` and its arguments."""
+
+    verb: str
+    arguments: dict[str, Any]
+    cancel_after: int | None = None
+    """The caller goes away after so many turns of the loop."""
+
+    def __str__(self) -> str:
+        shown = ", ".join(
+            f"{name}={value}" for name, value in self.arguments.items() if value is not None
+        )
+        gone = "" if self.cancel_after is None else f"  # cancelled after {self.cancel_after} turns"
+        return f"{self.verb}({shown}){gone}"
+
+
+class Fault(Struct, frozen=True):
+    """Something that goes wrong when so many steps have begun."""
+
+    kind: str
+    at_step: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} when {self.at_step} steps have begun"
+
+
+class Program(Struct, frozen=True):
+    """What every client does, in order, and what goes wrong."""
+
+    seed: int
+    clients: tuple[tuple[Step, ...], ...]
+    faults: tuple[Fault, ...]
+
+    @property
+    def steps(self) -> int:
+        """Steps of all clients."""
+        return sum(map(len, self.clients))
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}"]
+        lines += [f"  fault: {fault}" for fault in self.faults]
+        for number, steps in enumerate(self.clients):
+            lines.append(f"  client {number}:")
+            lines += [f"    {step}" for step in steps]
+        return "\n".join(lines)
+
+
+def random_program(seed: int, steps: int, fault_kinds: tuple[str, ...]) -> Program:
+    """A program of ``steps`` steps for two to five clients; most have a fault or two."""
+    random = Random(f"program {seed}")
+    clients: list[list[Step]] = [[] for _ in range(random.randint(2, 5))]
+    # A few verbs are preferred in each program, so that rare combinations are met often somewhere.
+    favourites = random.sample(sorted(_VERBS), 4)
+    names = [name for name, (weight, _) in _VERBS.items() for _ in range(weight)]
+    names += favourites * 6
+    for _ in range(steps):
+        name = random.choice(names)
+        cancel_after = random.randint(1, 30) if random.random() < 0.05 else None
+        step = Step(name, _VERBS[name][1](random), cancel_after)
+        random.choice(clients).append(step)
+    count = random.choice((0, 1, 1, 2, 3)) if fault_kinds else 0
+    faults = sorted(
+        (Fault(random.choice(fault_kinds), random.randint(1, steps)) for _ in range(count)),
+        key=lambda fault: fault.at_step,
+    )
+    return Program(seed, tuple(map(tuple, clients)), tuple(faults))
+
+
+# -- arguments -----------------------------------------------------------------------------
+
+_CLAIMABLE: Final = (
+    *([WORK] * 8 + ["all"] * 5 + ["lane", "wide"] * 3 + ["late", "red", "all.dlq", "red.dlq"] * 2),
+    *("orders", "bills", "lane.dlq", "late.dlq"),
+)
+_CHANGEABLE: Final = ("all", "all", "lane", "late", "red", "wide")
+_BULK: Final = (*_CHANGEABLE, "all", "all.dlq", "red.dlq")
+_CONSUMERS: Final = ("c1", "c2", "c3")
+_CONDITIONS: Final = (None, None, "color = 'red'", "amount >= 5", "priority > 4")
+_LIMITS: Final = (1, 2, 3, 100)
+_SETTLEMENTS: Final = ("ack", "ack", "ack", "nack", "nack", "reject", "release", "extend")
+
+
+def _tenant(random: Random) -> str:
+    return random.choice((TENANTS[0],) * 7 + TENANTS[1:])
+
+
+def _draft(random: Random, topic: str) -> Draft:
+    fields = {
+        "color": random.choice((None, "red", "blue")),
+        "amount": random.choice((None, 1, 5, 9.5)),
+        "id": random.choice((None, None, None, "i", "j", "k")),
+        "key": None if topic == WORK else random.choice((None, None, "k", "l")),
+        "partition_key": random.choice((None, "a", "b", "c")),
+        "priority": random.choice((None, None, None, 0, 9)),
+        "delay_ms": random.choice((None, None, None, 500, 5_000)),
+        "ttl_ms": None if topic == WORK else random.choice((None, None, None, 1_000, 40_000)),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _batch(random: Random) -> dict[str, Any]:
+    topic = random.choice((WORK, WORK, "orders", "orders", "bills"))
+    return {
+        "topic": topic,
+        "batch": [_draft(random, topic) for _ in range(random.choice((1, 1, 2, 3, 5)))],
+    }
+
+
+def _publish(random: Random) -> dict[str, Any]:
+    return {
+        "tenant": _tenant(random),
+        **_batch(random),
+        "durability": random.choice(("fsync", "fsync", "fsync", "os")),
+        "batch_id": random.choice((None, None, None, "x", "y")),
+    }
+
+
+def _claim(random: Random) -> dict[str, Any]:
+    return {
+        "tenant": _tenant(random),
+        "queue": random.choice(_CLAIMABLE),
+        "consumer": random.choice(_CONSUMERS),
+        "limit": random.choice(_LIMITS),
+        "lease_ms": random.choice((None, 20, 1_000, 5_000, 45_000)),
+        "wait_ms": random.choice((0, 0, 0, 200, 3_000, 30_000)),
+    }
+
+
+def _settle(random: Random) -> dict[str, Any]:
+    publishes = random.random() < 0.2
+    return {
+        "chosen": [
+            (random.randint(0, 12), random.choice(_SETTLEMENTS), random.choice((None, 0, 500)))
+            for _ in range(random.randint(1, 4))
+        ],
+        **(_batch(random) if publishes else {}),
+    }
+
+
+def _put_queue(random: Random) -> dict[str, Any]:
+    return {
+        "tenant": _tenant(random),
+        "queue": random.choice(_CHANGEABLE),
+        "start": random.choice((Start.LATEST, Start.EARLIEST, Start.OFFSET, Start.TIME)),
+        "back": random.randint(0, 10_000),
+        "filter": random.choice((None, None, "amount >= 5", "topic = 'bills'")),
+        "max_attempts": random.choice((1, 2, 3)),
+        "max_depth": random.choice((None, None, 5)),
+        "done_retention_s": random.choice((0, 10, 3600)),
+        "throughput_limit": random.choice((None, None, None, 2)),
+    }
+
+
+def _queue(random: Random) -> dict[str, Any]:
+    return {"tenant": _tenant(random), "queue": random.choice(_CHANGEABLE)}
+
+
+def _replay(random: Random) -> dict[str, Any]:
+    return {
+        "tenant": _tenant(random),
+        "queue": random.choice(_BULK),
+        "source": random.choice(tuple(ReplaySource)).value,
+        "where": random.choice(_CONDITIONS),
+        "limit": random.choice((*_LIMITS, 100)),
+        "rate": random.choice((None, None, 2)),
+        "dry_run": random.random() < 0.15,
+        "replay_id": random.choice((None, None, "r1", "r2")),
+    }
+
+
+def _purge(random: Random) -> dict[str, Any]:
+    return {
+        "tenant": _tenant(random),
+        "queue": random.choice(_BULK),
+        "state": random.choice(tuple(State)).value,
+        "where": random.choice(_CONDITIONS),
+        "limit": random.choice((*_LIMITS, 100)),
+    }
+
+
+def _member(random: Random) -> dict[str, Any]:
+    return {
+        "tenant": _tenant(random),
+        "queue": random.choice(("lane", "wide")),
+        "consumer": random.choice(_CONSUMERS),
+    }
+
+
+def _look(random: Random) -> dict[str, Any]:
+    return {
+        "tenant": _tenant(random),
+        "queue": random.choice(_CLAIMABLE),
+        "state": random.choice(tuple(State)).value,
+        "number": random.randint(0, 10_000),
+    }
+
+
+_SLEEPS_MS: Final = (1, 20, 499, 500, 1_000, 2_000, 5_000, 30_000, 60_000, 600_000)
+
+#: Verb to how often it comes, and what makes its arguments.
+_VERBS: Final = {
+    "publish": (14, _publish),
+    "publish_one": (5, _publish),
+    "claim": (20, _claim),
+    "settle": (18, _settle),
+    "sleep": (8, lambda random: {"ms": random.choice(_SLEEPS_MS)}),
+    "put_queue": (7, _put_queue),
+    "delete_queue": (4, _queue),
+    "pause": (2, lambda random: {**_queue(random), "paused": random.random() < 0.4}),
+    "route": (3, lambda random: {**_queue(random), "limit": random.choice(_LIMITS)}),
+    "assign": (
+        3,
+        lambda random: {
+            **_queue(random),
+            "skipped": random.choice((0, 0, 0, 1, -1)),
+            "count": random.choice(_LIMITS),
+        },
+    ),
+    "replay": (6, _replay),
+    "purge": (4, _purge),
+    "join": (3, _member),
+    "leave": (2, _member),
+    "archived": (2, lambda random: {"tenant": _tenant(random), "back": random.randint(0, 6)}),
+    "sweep": (3, lambda random: {"limit": random.choice((1, 5, 10_000))}),
+    "put_topic": (
+        1,
+        lambda random: {
+            "tenant": _tenant(random),
+            "topic": random.choice(("orders", "bills")),
+            "ttl_ms": random.choice((None, 30_000)),
+        },
+    ),
+    "peek": (3, _look),
+    "stats": (2, _look),
+    "read": (2, _look),
+}
