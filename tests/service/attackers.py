@@ -16,8 +16,11 @@ from tests.service.serving import Served
 
 Attack: TypeAlias = Callable[[asyncio.StreamWriter, Random], Awaitable[None]]
 
-_GET: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-_POST: Final = b"POST /v1/topics/hostile/messages HTTP/1.1\r\nHost: x\r\n"
+_GET: Final = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+_POST: Final = (
+    b"POST /v1/topics/hostile/messages HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/octet-stream\r\n"
+)
 #: Longer than a server should need to get rid of anybody here.
 PATIENCE_S: Final = 30
 _DRIP_S: Final = 0.05
@@ -46,7 +49,7 @@ async def _tls_hello(writer: asyncio.StreamWriter, random: Random) -> None:
 
 
 async def _endless_headers(writer: asyncio.StreamWriter, random: Random) -> None:
-    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
     while True:
         writer.write(b"X-%d: %s\r\n" % (random.randrange(10**9), b"y" * 1000))
         await writer.drain()
@@ -55,7 +58,7 @@ async def _endless_headers(writer: asyncio.StreamWriter, random: Random) -> None
 
 async def _dripped_head(writer: asyncio.StreamWriter, random: Random) -> None:
     while True:
-        for byte in b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: " + b"y" * 10_000:
+        for byte in b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: " + b"y" * 10_000:
             writer.write(bytes((byte,)))
             await writer.drain()
             await asyncio.sleep(_DRIP_S)
@@ -73,9 +76,11 @@ ATTACKS: Final[dict[str, Attack]] = {
     "nothing": _nothing,
     "garbage": _garbage,
     "half a request line": _once(b"GET /heal"),
-    "half a head": _once(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Half"),
+    "half a head": _once(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Half"),
     "half a body": _once(_POST + b"Content-Length: 1000\r\n\r\nhalf"),
-    "a huge header": _once(b"GET / HTTP/1.1\r\nHost: x\r\nX-Huge: " + b"y" * 2**20 + b"\r\n\r\n"),
+    "a huge header": _once(
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Huge: " + b"y" * 2**20 + b"\r\n\r\n"
+    ),
     "endless headers": _endless_headers,
     "a chunk without a size": _once(_POST + b"Transfer-Encoding: chunked\r\n\r\nno\r\nab\r\n"),
     "a chunk larger than numbers": _once(

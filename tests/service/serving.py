@@ -76,7 +76,8 @@ class Served:
         timeout_s: float = 30,
     ) -> Answer:
         """One request on a connection of its own; the body is sent as JSON."""
-        headers = {} if body is None else {"Content-Type": "application/json"}
+        typed = body is not None or method == "POST"
+        headers = {"Content-Type": "application/json"} if typed else {}
         if credential is not None:
             headers["Authorization"] = f"Bearer {credential}"
         connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)

@@ -118,7 +118,7 @@ async def test_e1_a_body_over_the_limit(serve: Serve) -> None:
         reply = await announced.reply()
         assert (reply.status, json.loads(reply.body)["limit"]) == (413, MB)
         assert reply.headers["content-type"] == "application/problem+json"
-        await announced.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        await announced.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert not await announced.rest()
     # A caller who sends and never looks gets to read the answer, whenever it looks.
     for size in (10, 20, 40):
@@ -280,7 +280,7 @@ async def test_whoever_asks_for_the_log_and_does_not_read_it(serve: Serve) -> No
     rss = server.rss_bytes()
     path = "/v1/log?format=arrow&payloads=true"
     async with await Wire.to(server) as idle:
-        await idle.send(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await idle.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         offset = 0
         while offset < 160:
             answer = await asyncio.to_thread(server.call, "GET", f"{path}&from={offset}")

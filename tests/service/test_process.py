@@ -19,13 +19,13 @@ from tests.service.wire import Wire
 
 #: Ending takes some tenths of a second on an idle machine; a grace period is thirty.
 SOON_S = 8
-GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def post(path: str, body: str, length: int | None = None) -> bytes:
     """A request, of which the body may be the beginning only."""
     announced = len(body) if length is None else length
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {announced}\r\n\r\n{body}".encode()
 
 
@@ -113,7 +113,7 @@ async def test_what_is_under_way_is_answered(number: signal.Signals, serve: Serv
         await Wire.to(server) as publish,
     ):
         await claim.send(post("/v1/queues/jobs/claims", '{"wait_ms": 30000}'))
-        await stream.send(b"GET /v1/queues/jobs/stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        await stream.send(b"GET /v1/queues/jobs/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert "text/event-stream" in await stream.head()
         await publish.send(post("/v1/topics/orders/messages", '{"order":', length=11))
         # The three, and the one that asks.

@@ -46,8 +46,10 @@ class Wire:
     @classmethod
     async def post(cls, server: Served, path: str, framing: str) -> Self:
         """Connected, with the head of a request sent; ``framing`` are headers."""
+        if "content-type:" not in framing.lower():
+            framing = f"Content-Type: application/octet-stream\r\n{framing}"
         wire = await cls.to(server)
-        await wire.send(f"POST {path} HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n".encode())
+        await wire.send(f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{framing}\r\n\r\n".encode())
         return wire
 
     async def __aenter__(self) -> Self:

@@ -72,7 +72,7 @@ def _calls(settings: Settings, url: str) -> list[str]:
     message = """-H 'Penstock-Headers: {"amount": 250}' -d '{"order": 7}'"""
     calls = [
         f"{curl} {url}/v1/topics/orders/messages {json} \\\n    {message}",
-        f"{curl} -X POST {url}/v1/queues/orders/claims",
+        f"{curl} -X POST {url}/v1/queues/orders/claims {json}",
     ]
     if not settings.auto_create:
         policy = quote("""{"filter": "topic = 'orders'"}""")

@@ -76,7 +76,9 @@ class Transport:
     async def exchange(self, request: Request) -> Reply:
         """Send the request once; ``Lost`` if no reply comes."""
         body = request.body
-        kind = f"Content-Type: {request.media}\r\n" if body else ""
+        # A server without auth takes no POST without a content type: a web page could send it.
+        typed = body or request.method == "POST"
+        kind = f"Content-Type: {request.media}\r\n" if typed else ""
         head = (
             f"{request.method} {request.target}{self._head}{kind}"
             f"Content-Length: {len(body)}\r\n\r\n"

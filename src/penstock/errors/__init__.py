@@ -18,7 +18,8 @@
     │   └── TooLarge             413  payload, headers, batch over its limit
     ├── AccessError              403  the caller may not do this
     │   ├── Unauthenticated      401  no credential, or not a valid one
-    │   └── Forbidden            403  the credential's grants do not cover it
+    │   ├── Forbidden            403  the credential's grants do not cover it
+    │   └── ForeignOrigin        403  a web page of another site, or a name of another host
     ├── NotFound                 404
     │   ├── UnknownRoute         404  no such path
     │   ├── UnknownQueue         404
@@ -71,6 +72,7 @@ from penstock.errors.calls import (
     BadUrl,
     Conflict,
     Forbidden,
+    ForeignOrigin,
     MethodNotAllowed,
     NotAcceptable,
     NotFound,
@@ -120,6 +122,7 @@ __all__ = [
     "CommitFailed",
     "Conflict",
     "Forbidden",
+    "ForeignOrigin",
     "LakeCorrupt",
     "MethodNotAllowed",
     "NoSpark",

@@ -15,6 +15,7 @@ __all__ = [
     "BadUrl",
     "Conflict",
     "Forbidden",
+    "ForeignOrigin",
     "MethodNotAllowed",
     "NotAcceptable",
     "NotFound",
@@ -192,6 +193,13 @@ class Forbidden(AccessError):
 
     title = "Forbidden"
     advice = "Ask an administrator for a grant of this verb on this name."
+
+
+class ForeignOrigin(AccessError):
+    """A web page of another site sent the call, or it names a host that this server is not."""
+
+    title = "Foreign origin"
+    advice = "Call the server by its address, or add the name to allowed_hosts or allowed_origins."
 
 
 class NotFound(PenstockError):

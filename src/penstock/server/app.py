@@ -25,6 +25,7 @@ from penstock.errors import (
 )
 from penstock.server.access import ANYBODY
 from penstock.server.call import Call
+from penstock.server.head import check_head
 from penstock.server.openapi import openapi
 from penstock.server.reading import Disconnected, Receive, drop_rest, read_query
 from penstock.server.replies import (
@@ -62,6 +63,7 @@ class Application:
 
     def __init__(self, service: Service, routes: Iterable[AnyRoute]) -> None:
         self.service = service
+        self._browsers = service.browsers
         self.routes = Routes(routes)
         service.description = encode_json(
             openapi(self.routes.all, service.limits, service.payload_bytes)
@@ -78,6 +80,9 @@ class Application:
         current_request_id.set(request_id)
         verb, outcome = "unknown", "ok"
         try:
+            check_head(scope, headers)
+            if self._browsers is not None:
+                self._browsers.check(scope["method"], headers)
             route, parameters = self.routes.find(scope["method"], scope["path"])
             verb = route.verb
             reply = await self._answer(scope, route, parameters, headers, receive, request_id)

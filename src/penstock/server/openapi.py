@@ -41,10 +41,12 @@ _ALWAYS: Final = (
     errors.BadInput,
     errors.UnknownRoute,
     errors.NotAcceptable,
+    errors.UnsupportedMedia,
+    errors.ForeignOrigin,
     errors.ServiceError,
 )
 _GUARDED: Final = (errors.Unauthenticated, errors.Forbidden)
-_WITH_BODY: Final = (errors.SlowRequest, errors.TooLarge, errors.UnsupportedMedia)
+_WITH_BODY: Final = (errors.SlowRequest, errors.TooLarge)
 _PUBLISH_HEADERS: Final = (
     ("Penstock-Id", "string", "Idempotency id: the same one again stores nothing (P4)"),
     ("Penstock-Key", "string", "Replaces the unclaimed message of the same key"),

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from penstock.errors import MethodNotAllowed, PenstockError, Unauthenticated
 from penstock.model.delivery import LogPage, MessageDeliveries, Page
+from penstock.server.head import ends_connection
 from penstock.wire.bodies import ClaimReply
 from penstock.wire.codecs import JSON, MSGPACK, PROBLEM_JSON, encode_json, encode_msgpack
 from penstock.wire.payloads import shown_claims, shown_log, shown_message, shown_page
@@ -66,6 +67,8 @@ def problem_reply(error: PenstockError, request_id: str, problem: Problem | None
         headers.append((b"www-authenticate", b'Bearer realm="penstock"'))
     if isinstance(error, MethodNotAllowed) and isinstance(error.limit, str):
         headers.append((b"allow", error.limit.encode()))
+    if ends_connection(error):
+        headers.append((b"connection", b"close"))
     document = to_problem(error, request_id) if problem is None else problem
     return Plain(error.status, encode_json(document), PROBLEM_JSON, tuple(headers))
 

@@ -27,6 +27,7 @@ from penstock.broker import Broker, BrokerOptions
 from penstock.errors import BadSetting
 from penstock.opening import open as open_store
 from penstock.server.access import (
+    Browsers,
     Tls,
     binding_warnings,
     check_binding,
@@ -84,9 +85,10 @@ async def serve(settings: Settings, announce: Callable[[Serving], None]) -> None
         settings.host, auth=settings.auth, insecure=settings.insecure, tls=tls is not None
     ):
         log.warning("%s", warning)
+    browsers = _browsers(settings)
     keep_freed_memory()
     with _reserved(settings.host, settings.port) as (address, port):
-        await _open_and_serve(settings, address, port, tls, announce)
+        await _open_and_serve(settings, address, port, tls, browsers, announce)
 
 
 async def _open_and_serve(
@@ -94,6 +96,7 @@ async def _open_and_serve(
     address: str,
     port: int,
     tls: Tls | None,
+    browsers: Browsers,
     announce: Callable[[Serving], None],
 ) -> None:
     metrics = Metrics()
@@ -109,7 +112,7 @@ async def _open_and_serve(
     async with open_store(settings.store, options=options) as broker:
         access = open_access(settings, broker.engine, broker.engine.clock)
         metrics.watch(broker.engine, lambda: broker.keepers, opened_s=perf_counter() - opening)
-        service = Service(broker, access, metrics, limits=_limits(settings))
+        service = Service(broker, access, metrics, limits=_limits(settings), browsers=browsers)
         application = Application(service, (*NATIVE, *HEALTH))
         server = Server(
             application,
@@ -232,6 +235,15 @@ def _connections(wanted: int) -> int:
         soft,
     )
     return soft // 2
+
+
+def _browsers(settings: Settings) -> Browsers:
+    return Browsers.of(
+        auth=settings.auth,
+        listening=(settings.host, socket.gethostname()),
+        allowed_hosts=settings.allowed_hosts,
+        allowed_origins=settings.allowed_origins,
+    )
 
 
 def _limits(settings: Settings) -> ServiceLimits:

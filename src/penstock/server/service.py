@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from penstock.broker import Broker
 from penstock.errors import Busy
-from penstock.server.access import Access
+from penstock.server.access import Access, Browsers
 from penstock.server.metrics import Metrics
 from penstock.server.reading import Bodies
 from penstock.server.streams import Streams
@@ -49,12 +49,15 @@ class Service:
         metrics: Metrics,
         *,
         limits: ServiceLimits | None = None,
+        browsers: Browsers | None = None,
         request_prefix: str = "",
     ) -> None:
         self.broker = broker
         self._clock = broker.engine.clock
         self.access = access
         self.metrics = metrics
+        self.browsers = browsers
+        """What a web page may not do; None checks nothing."""
         self.limits = ServiceLimits() if limits is None else limits
         self.payload_bytes = broker.options.engine.limits.payload_bytes
         self.bodies = Bodies(
@@ -95,14 +98,18 @@ class Service:
                 await self.broker.engine.put_document("probe", "ready", b"%d" % now)
                 self._ready_at = now
 
-    def begin_wait(self) -> None:
-        """Take a place among those that may wait, or raise ``Busy``."""
+    def check_waits(self) -> None:
+        """Raise ``Busy`` if no more calls may wait."""
         if self.stopping.is_set():
             raise Busy("The server is stopping.")
         if self._waits >= self.limits.waits:
             raise Busy(
                 f"{self._waits} calls are waiting already.", field="wait_ms", limit=self._waits
             )
+
+    def begin_wait(self) -> None:
+        """Take a place among those that may wait, or raise ``Busy``."""
+        self.check_waits()
         self._waits += 1
         self.metrics.waits(self._waits)
 

@@ -97,6 +97,22 @@ class Settings(Struct, frozen=True, kw_only=True):
     insecure: Annotated[
         bool, Meta(description="Listen beyond this machine without auth. Anybody may do anything.")
     ] = False
+    allowed_hosts: Annotated[
+        str | None,
+        Meta(
+            description="Names that callers may know this server by, with commas between them:"
+            " `queue.example.com`, `*.example.com`, or `*` for any. Addresses and localhost may"
+            " always be used. Not set: with auth any name, without auth the name in `host`."
+        ),
+    ] = None
+    allowed_origins: Annotated[
+        str | None,
+        Meta(
+            description="Origins whose web pages may call this server, with commas between them:"
+            " `https://app.example.com`, or `*` for any. Not set: with auth any, without auth"
+            " the server's own."
+        ),
+    ] = None
     jwt_secret: Annotated[
         str | None,
         Meta(description="Accept tokens signed with HS256 by this secret.", extra=_SECRET),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from penstock.model.states import State
 from penstock.server.access import Access, Keys
 from penstock.server.service import ServiceLimits
@@ -206,3 +208,23 @@ async def test_a_stream_whose_reader_hangs_ends_and_uses_no_more_attempts(door):
     assert len(events([reply.body])) == 2
     assert b"urn:penstock:problem:conflict" in reply.body
     assert (await door.broker.stats("orders")).failed == 0
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "lease_ms=0",
+        "lease_ms=-1",
+        "lease_ms=99999999999",
+        "credit=0",
+        "credit=1001",
+        "consumer=a%20b",
+        "consumer=",
+    ],
+)
+async def test_e1_a_stream_with_bad_parameters_is_refused_before_it_begins(
+    door: Door, query: str
+) -> None:
+    await door.broker.create_queue("orders")
+    answer = await door.call("GET", f"/v1/queues/orders/stream?{query}")
+    assert (answer.status, answer.json()["field"]) == (400, query.partition("=")[0])

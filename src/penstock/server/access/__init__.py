@@ -1,14 +1,16 @@
 """Access: who calls, for which tenant, and what they may do with which names.
 
 ``grants`` and ``credential`` say what may be done, ``keys`` and ``tokens`` what proves it,
-``access`` gets from a request's header to a credential, ``binding`` and ``tls`` decide what a
-server may listen on and how. Which route needs which grant is said by the route.
+``access`` gets from a request's header to a credential, ``browsers`` keeps web pages out,
+``binding`` and ``tls`` decide what a server may listen on and how.
+Which route needs which grant is said by the route.
 """
 
 from __future__ import annotations
 
 from penstock.server.access.access import Access
 from penstock.server.access.binding import binding_warnings, check_binding, is_loopback
+from penstock.server.access.browsers import Browsers
 from penstock.server.access.credential import ANYBODY, DEFAULT_TENANT, Credential
 from penstock.server.access.grants import (
     ALL_GRANTS,
@@ -30,6 +32,7 @@ __all__ = [
     "EVERYTHING",
     "Access",
     "Action",
+    "Browsers",
     "Credential",
     "Grant",
     "KeyInfo",

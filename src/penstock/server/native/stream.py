@@ -14,9 +14,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock.broker.claim import check_lease
 from penstock.errors import BadInput, Busy, PenstockError, UnknownQueue
 from penstock.model.delivery import Delivery
-from penstock.model.limits import MAX_CLAIM, check_queue_name
+from penstock.model.limits import MAX_CLAIM, check_name, check_queue_name
 from penstock.server.call import Call
 from penstock.server.native.claims import claim_within_bounds
 from penstock.server.replies import Streamed
@@ -47,6 +48,10 @@ class StreamQuery(Struct, frozen=True, forbid_unknown_fields=True):
 async def stream(call: Call, query: StreamQuery, body: Empty) -> Streamed:  # noqa: ARG001
     """Push deliveries for as long as the caller listens."""
     check_queue_name(call.name)
+    # Everything that a claim would refuse is refused before the reply begins (E1).
+    check_name(query.consumer, "consumer")
+    if query.lease_ms is not None:
+        check_lease(query.lease_ms)
     if not 1 <= query.credit <= MAX_CLAIM:
         raise BadInput(
             f"credit is {query.credit}; it is from 1 to {MAX_CLAIM}.",
@@ -54,6 +59,7 @@ async def stream(call: Call, query: StreamQuery, body: Empty) -> Streamed:  # no
             limit=MAX_CLAIM,
         )
     await call.broker.queue(call.name)
+    call.service.check_waits()
     return Streamed(EVENT_STREAM, _events(call, query))
 
 
