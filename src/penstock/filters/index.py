@@ -22,6 +22,7 @@ from penstock.filters.access import Access, Key, Source, choose_access, split_by
 from penstock.filters.filter import Filter
 from penstock.filters.to_python import Predicate, to_python
 from penstock.filters.tree import Condition, Field, Header
+from penstock.model.limits import MAX_HEADERS
 from penstock.model.message import Message
 
 __all__ = ["MAX_TOPIC_PLANS", "FilterIndex"]
@@ -75,6 +76,11 @@ class FilterIndex(Generic[T]):
         self._plans: dict[str, _Plan[T]] = {}
         #: Entries under keys of several sources: one message may find them twice.
         self._spread: set[str] = set()
+        #: The most filters that ever stood under one key, the topic apart, with something left to
+        #: evaluate.
+        self._most_under_key = 0
+        #: Sets that the name of every filter that is added or removed is put into.
+        self.watchers: list[set[str]] = []
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -94,10 +100,15 @@ class FilterIndex(Generic[T]):
         if entry.keys is None:
             self._residue[name] = entry
         for source, wanted in entry.keys or ():
-            insort(self._table(source).setdefault(wanted, []), entry, key=_by_name)
+            bucket = self._table(source).setdefault(wanted, [])
+            insort(bucket, entry, key=_by_name)
+            if entry.rest is not None and source != _TOPIC:
+                self._most_under_key = max(self._most_under_key, len(bucket))
         if len({source for source, _ in entry.keys or ()}) > 1:
             self._spread.add(name)
         self._forget_plans(entry)
+        for names in self.watchers:
+            names.add(name)
 
     def remove(self, name: str) -> T:
         """Remove the filter ``name`` and return its value; raise :class:`KeyError` if absent."""
@@ -107,6 +118,8 @@ class FilterIndex(Generic[T]):
         for key in entry.keys or ():
             self._drop(key, entry)
         self._forget_plans(entry)
+        for names in self.watchers:
+            names.add(name)
         return entry.value
 
     def replace(self, name: str, filter: Filter, value: T) -> None:
@@ -152,6 +165,26 @@ class FilterIndex(Generic[T]):
                 hits = list(dict.fromkeys(hits))
             hits.sort(key=_by_name)
         return [entry.value for entry in hits]
+
+    def match_one(self, name: str, message: Message) -> T | None:
+        """The value of the filter ``name``; None if it is not TRUE, or not in the index."""
+        entry = self._entries.get(name)
+        return entry.value if entry is not None and entry.filter.matches(message) else None
+
+    def evaluations(self, topic: str) -> int:
+        """How many filters ``match`` evaluates for a message of the topic, at the most.
+
+        High at times, as keys that were crowded once count as crowded still.
+        """
+        plan = self._plans.get(topic)
+        if plan is None:
+            left = len(self._residue) + len(self._by_topic.get(topic, _NONE))
+        else:
+            left = len(plan.open)
+        if not self._most_under_key:
+            return left
+        sources = len(self._by_field) + min(len(self._by_header), MAX_HEADERS)
+        return left + sources * self._most_under_key
 
     def decided(self, topic: str) -> Sequence[T] | None:
         """What ``match`` gives for every message of the topic, if that is the same for all.

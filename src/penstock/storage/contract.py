@@ -24,6 +24,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -58,6 +59,7 @@ from penstock.model.message import (
 from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.bulk import BulkReading
+from penstock.storage.turns import Turns
 
 __all__ = [
     "Capabilities",
@@ -138,6 +140,11 @@ class Engine(BulkReading, ABC):
     """The clock the engine lives by: whoever compares a time with the engine's reads this."""
     listener: Listener = Listener()
     """Set it to hear of what happens; there is one."""
+
+    @cached_property
+    def turns(self) -> Turns:
+        """Who does the next slice of long work."""
+        return Turns()
 
     # -- queues and topics -------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from penstock.errors import BadName, Conflict, UnknownTopic
 from penstock.filters import Filter, Selection, parse
 from penstock.model.delivery import (
     Delivery,
+    Outcome,
     Ownership,
     Page,
     PurgeReply,
@@ -46,6 +47,7 @@ from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.reading import ReadingVerbs
 from penstock.storage.keyvalue.replay import Purge, Replay
 from penstock.storage.keyvalue.route import route, start_cursor
+from penstock.storage.keyvalue.routed_ahead import RoutedAhead, is_quick, routed_ahead
 from penstock.storage.keyvalue.settle import abort, leaving, settle, stale
 from penstock.storage.keyvalue.sweep import remove_settled, remove_unreferenced
 from penstock.storage.keyvalue.tenant import Tenant
@@ -216,17 +218,39 @@ class KeyValueEngine(ReadingVerbs, DocumentVerbs, Engine):
         batch_ms: int | None = None,
     ) -> PublishReply:
         now = self._begin()
-        try:
-            plan = Plan(self._core, self._core.tenant(tenant), now)
-            repeated = batch_id is not None and plan.is_repeated(topic, batch_id, batch_ms)
-            if not repeated:
-                plan.add(Outgoing(topic, messages))
-            plan.check_depth()
-            published = self._apply(plan)
-        except Exception as error:
-            raise self._broken(error) from error
+        owner = self._core.tenant(tenant)
+        outgoing = Outgoing(topic, messages)
+        batch = (batch_id, batch_ms)
+        if is_quick(owner, topic, len(messages)):
+            published, repeated = self._publish(owner, outgoing, now, batch, None)
+        else:
+            outgoing = Outgoing(topic, tuple(messages))
+            replaced = Plan(self._core, owner, now).replaced
+            async with routed_ahead(self.turns, owner, (outgoing,), now, replaced) as ahead:
+                self._begin()
+                published, repeated = self._publish(owner, outgoing, now, batch, ahead)
         achieved = await self._committer.commit(sync=durability == "fsync")
         return PublishReply(published, achieved, repeated)
+
+    def _publish(
+        self,
+        owner: Tenant,
+        outgoing: Outgoing,
+        now: int,
+        batch: tuple[str | None, int | None],
+        ahead: RoutedAhead | None,
+    ) -> tuple[tuple[Published, ...], bool]:
+        """Plan and apply a publish, in one go; whether it was a repetition."""
+        batch_id, batch_ms = batch
+        try:
+            plan = Plan(self._core, owner, now)
+            repeated = batch_id is not None and plan.is_repeated(outgoing.topic, batch_id, batch_ms)
+            if not repeated:
+                plan.add(outgoing, ahead)
+            plan.check_depth()
+            return self._apply(plan), repeated
+        except Exception as error:
+            raise self._broken(error) from error
 
     async def claim(
         self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
@@ -250,18 +274,36 @@ class KeyValueEngine(ReadingVerbs, DocumentVerbs, Engine):
     ) -> SettleReply:
         now = self._begin()
         owner = self._core.tenant(tenant)
+        if all(is_quick(owner, item.topic, len(item.messages)) for item in publish):
+            outcomes, published = self._settle(owner, queue, settlements, publish, now, None)
+        else:
+            publish = [Outgoing(item.topic, tuple(item.messages)) for item in publish]
+            replaced = Plan(self._core, owner, now).replaced
+            async with routed_ahead(self.turns, owner, publish, now, replaced) as ahead:
+                self._begin()
+                outcomes, published = self._settle(owner, queue, settlements, publish, now, ahead)
+        return SettleReply(outcomes, published, await self._committer.commit())
+
+    def _settle(
+        self,
+        owner: Tenant,
+        queue: str,
+        settlements: Sequence[Settlement],
+        publish: Sequence[Outgoing],
+        now: int,
+        ahead: RoutedAhead | None,
+    ) -> tuple[tuple[Outcome, ...], tuple[Published, ...]]:
+        """Settle and publish, in one go."""
         state = owner.queue(queue)
         try:
             bad = stale(state, settlements) if publish else set()
             if bad:
-                aborted = abort(settlements, bad)
-                return SettleReply(aborted, (), await self._committer.commit())
-            plan = self._plan(owner, publish, state, settlements, now)
+                return abort(settlements, bad), ()
+            plan = self._plan(owner, publish, state, settlements, now, ahead)
             outcomes = settle(state, settlements, now, self._core.options.jitter)
-            published = self._apply(plan)
+            return outcomes, self._apply(plan)
         except Exception as error:
             raise self._broken(error) from error
-        return SettleReply(outcomes, published, await self._committer.commit())
 
     def _plan(
         self,
@@ -270,13 +312,14 @@ class KeyValueEngine(ReadingVerbs, DocumentVerbs, Engine):
         settled: Queue,
         settlements: Sequence[Settlement],
         now: int,
+        ahead: RoutedAhead | None,
     ) -> Plan | None:
         """What a settle publishes, refused before anything is settled."""
         if not publish:
             return None
         plan = Plan(self._core, owner, now)
         for outgoing in publish:
-            plan.add(outgoing)
+            plan.add(outgoing, ahead)
         plan.check_depth(settled, leaving(settled, settlements, now))
         return plan
 

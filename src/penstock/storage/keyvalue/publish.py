@@ -31,6 +31,7 @@ from penstock.storage.keyvalue.moves import assign_many, drop_available, drop_de
 from penstock.storage.keyvalue.open_keys import OpenKey
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import Logged
+from penstock.storage.keyvalue.routed_ahead import RoutedAhead
 from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.quotas import check_queue_quota
 
@@ -60,6 +61,7 @@ class Plan:
     """What one publish, or the publishes of one settle, will do."""
 
     __slots__ = (
+        "_ahead",
         "_batch",
         "_core",
         "_created",
@@ -67,6 +69,7 @@ class Plan:
         "_items",
         "_keys",
         "_now",
+        "_position",
         "_replies",
         "_tenant",
     )
@@ -83,20 +86,25 @@ class Plan:
         self._created: dict[str, Queue] = {}
         #: The topic, id and own window of the batch, where it has an id that is to be remembered.
         self._batch: tuple[str, str, int | None] | None = None
+        self._ahead: RoutedAhead | None = None
+        #: Of the message that is being planned, among all that the plan was given.
+        self._position = -1
 
     # -- planning ----------------------------------------------------------------------
 
-    def add(self, outgoing: Outgoing) -> None:
-        """Plan the messages of one topic."""
+    def add(self, outgoing: Outgoing, ahead: RoutedAhead | None = None) -> None:
+        """Plan the messages of one topic; ``ahead`` is how they were routed, if they were."""
         topic, now, tenant = outgoing.topic, self._now, self._tenant
         policy = tenant.topic(topic)
         default_ttl = policy.default_ttl_ms
         # An id and an offset at once; making it both by name costs 0.1 µs a message.
         offset: Any = self._core.log.reserve(len(outgoing.messages), now)
         match = tenant.index.match
+        self._ahead = ahead
         append, reply = self._items.append, self._replies.append
         created = self._created.get(topic)
         for new in outgoing.messages:
+            self._position += 1
             if new.id is not None and self._is_duplicate(topic, new.id, policy):
                 continue
             payload = new.payload
@@ -118,7 +126,9 @@ class Plan:
                 new.key,
                 new.content_type,
                 # A copy: the producer may go on using its own.
-                dict(new.headers) if new.headers else NO_HEADERS,
+                (dict(new.headers) if new.headers else NO_HEADERS)
+                if ahead is None
+                else ahead.message(self._position).headers,
             )
             offset += 1
             replaced = False
@@ -126,7 +136,8 @@ class Plan:
                 item = self._plan_keyed(new, message, new.key)
                 message, replaced = item[1][0], item[3] is not None
             else:
-                item = (new, (message, encode_metadata(message)), match(message), None)
+                queues = match(message) if ahead is None else self._match(message)
+                item = (new, (message, encode_metadata(message)), queues, None)
             if not replaced and (created is not None or not item[2]):
                 created = self._auto_create(message)
                 if created is not None:
@@ -197,7 +208,7 @@ class Plan:
             closed = (message.topic, key) in self._keys
             found = None if closed else self._open(message.topic, key)
             if found is None:
-                matching = self._tenant.index.match(message)
+                matching = self._match(message)
                 item = (new, (message, encode_metadata(message)), matching, None)
                 self._keys[message.topic, key] = item if matching else None
                 return item
@@ -211,7 +222,7 @@ class Plan:
             deliver_at=first.deliver_at,
             partition_key=first.partition_key,
         )
-        matching = self._tenant.index.match(message)
+        matching = self._match(message)
         created = self._created.get(message.topic)
         if created is not None:
             matching = (*matching, created)
@@ -226,6 +237,17 @@ class Plan:
         item = (new, (message, encode_metadata(message)), joining, change)
         self._keys[message.topic, key] = item if change.kept or joining else None
         return item
+
+    def replaced(self, topic: str, key: str) -> Message | None:
+        """The message that another one with this key would replace, if it came now."""
+        found = self._open(topic, key)
+        return None if found is None else found[1]
+
+    def _match(self, message: Message) -> Sequence[Queue]:
+        """The queues that are caught up and take the message that is being planned."""
+        if self._ahead is None:
+            return self._tenant.index.match(message)
+        return self._ahead.match(self._position, message)
 
     def _open(self, topic: str, key: str) -> tuple[list[Queue], Message] | None:
         """Where the key's message waits unclaimed, and the message; None if it is closed."""
@@ -250,10 +272,8 @@ class Plan:
             return self._created[topic]
         if not self._core.options.auto_create or topic in self._tenant.queues:
             return None
-        if any(
-            queue.cursor is not None and queue.filter.matches(message)
-            for queue in self._tenant.queues.values()
-        ):
+        ahead, behind = self._ahead, self._tenant.behind
+        if behind.match(message) if ahead is None else ahead.match_behind(self._position, message):
             return None  # A queue that is catching up will have it.
         there = len(self._tenant.queues) + len(self._created)
         check_queue_quota(self._core.options.limits, there, topic)

@@ -17,7 +17,7 @@ _DEFAULT_TOPIC = TopicPolicy()
 class Tenant:
     """What belongs to one tenant."""
 
-    __slots__ = ("index", "log", "name", "queues", "topics")
+    __slots__ = ("behind", "index", "log", "name", "queues", "topics")
 
     def __init__(self, name: str, log: TenantLog) -> None:
         self.name = name
@@ -25,6 +25,8 @@ class Tenant:
         self.queues: dict[str, Queue] = {}
         #: The filters of the queues that are caught up: publish routes to them (R1).
         self.index: FilterIndex[Queue] = FilterIndex()
+        #: The filters of the others, which ``route`` catches up.
+        self.behind: FilterIndex[Queue] = FilterIndex()
         self.topics: dict[str, TopicPolicy] = {}
 
     @property
@@ -49,17 +51,22 @@ class Tenant:
 
     def add(self, queue: Queue) -> None:
         self.queues[queue.name] = queue
-        if queue.cursor is None:
-            self.index.add(queue.name, queue.filter, queue)
+        self._index(queue)
 
     def remove(self, queue: Queue) -> None:
         del self.queues[queue.name]
-        if queue.name in self.index:
-            self.index.remove(queue.name)
+        self._drop(queue)
 
     def reindex(self, queue: Queue) -> None:
         """The queue's filter changed, or it is caught up now."""
-        if queue.name in self.index:
-            self.index.remove(queue.name)
-        if queue.cursor is None:
-            self.index.add(queue.name, queue.filter, queue)
+        self._drop(queue)
+        self._index(queue)
+
+    def _index(self, queue: Queue) -> None:
+        index = self.index if queue.cursor is None else self.behind
+        index.add(queue.name, queue.filter, queue)
+
+    def _drop(self, queue: Queue) -> None:
+        for index in (self.index, self.behind):
+            if queue.name in index:
+                index.remove(queue.name)

@@ -40,6 +40,7 @@ from penstock.storage.sql.seats import Seats
 from penstock.storage.sql.segments import Segments
 from penstock.storage.sql.timers import Timers
 from penstock.storage.sql.work import Work
+from penstock.storage.turns import Turns
 
 if TYPE_CHECKING:
     from penstock.storage.sql.sweep import Memory
@@ -74,6 +75,7 @@ class Core:
         #: By queue number, until when claims are left to transactions, since others claim too.
         self.shared: dict[int, int] = {}
         self.listener = Listener()
+        self.turns = Turns()
         #: Called with the queues that a commit made ready, to tell other servers.
         self.spread: Callable[[set[int]], None] = _nobody
         #: Transactions that were made again, by reason, for those who look after the service.

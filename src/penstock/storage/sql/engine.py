@@ -84,6 +84,7 @@ class SqlEngine(Engine):
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self.turns = core.turns
         self.clock = core.clock
         self.capabilities = Capabilities(
             engine=core.database.name, durability="fsync", persistent=True, multi_process=True

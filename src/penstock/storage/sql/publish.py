@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from penstock.errors import PenstockError, QueueFull
+from penstock.filters.batch_routes import INLINE_EVALUATIONS
 from penstock.model.checksum import checksum
 from penstock.model.message import (
     NO_HEADERS,
@@ -39,6 +40,7 @@ from penstock.storage.sql.plain import plain_blocks, publish_plain
 from penstock.storage.sql.queues import make_queue
 from penstock.storage.sql.segments import Head
 from penstock.storage.sql.work import Work
+from penstock.storage.turns import Slice
 
 __all__ = ["NeedsQueue", "Publish", "Publishing", "publish"]
 
@@ -212,6 +214,7 @@ class Publishing:
         ids, keys, added = self.ids.layer(), self.keys.layer(), Counter[int]()
         items: list[Block | Entry] = []
         replies: list[Planned] = []
+        current = Slice(self._core.turns, self._tenant.name)
         for one in outgoing:
             policy = self._tenant.topic(one.topic)
             plain = plain_blocks(self._tenant, one.topic, one.messages)
@@ -219,7 +222,11 @@ class Publishing:
                 items += plain
                 replies += plain
                 continue
+            evaluations = self._tenant.index.evaluations(one.topic) * len(one.messages)
+            slices = evaluations > INLINE_EVALUATIONS
             for new in one.messages:
+                if slices and current.is_over:
+                    await current.next()
                 if new.id is not None:
                     seen = ids.seen(one.topic, new.id, policy.dedup_window_ms)
                     if seen is not None:

@@ -80,7 +80,12 @@ from penstock.testing.conformance.receipts import TestStaleReceipts
 from penstock.testing.conformance.reopening import TestReopening
 from penstock.testing.conformance.replay import TestReplay, TestReplayFromLog, TestReplayIds
 from penstock.testing.conformance.results import TestResults
-from penstock.testing.conformance.route import TestCatchingUp, TestRouting, TestStart
+from penstock.testing.conformance.route import (
+    TestCatchingUp,
+    TestLargeBatches,
+    TestRouting,
+    TestStart,
+)
 from penstock.testing.conformance.routers import TestManyRouters
 from penstock.testing.conformance.settle import TestAck, TestNack, TestRelease
 from penstock.testing.conformance.settle_and_publish import TestSettleAndPublish
@@ -113,6 +118,7 @@ __all__ = [
     "TestIsolation",
     "TestKeyed",
     "TestLapsed",
+    "TestLargeBatches",
     "TestLeases",
     "TestLog",
     "TestLogRetention",

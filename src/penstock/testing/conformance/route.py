@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from penstock.errors import QueueFull, UnknownQueue
@@ -18,7 +20,7 @@ from penstock.testing.conformance.harness import (
     opened_with,
 )
 
-__all__ = ["TestCatchingUp", "TestRouting", "TestStart"]
+__all__ = ["TestCatchingUp", "TestLargeBatches", "TestRouting", "TestStart"]
 
 EARLIEST = Start(Start.EARLIEST)
 
@@ -98,6 +100,31 @@ class TestRouting(Conformance):
     async def test_an_unknown_queue(self, store: Store) -> None:
         with pytest.raises(UnknownQueue):
             await store.engine.route(TENANT, "nope", 1)
+
+
+class TestLargeBatches(Conformance):
+    """Many messages through many filters take several turns, and are routed as if at once."""
+
+    FILTERS = 55
+    MESSAGES = 200
+
+    async def test_r1_queues_that_change_while_a_batch_is_routed(self, store: Store) -> None:
+        """Each queue has what one version of its filter takes: all of it, or none."""
+        for number in range(self.FILTERS):
+            await store.queue(f"scan{number}", f"amount > {number}")
+        batch = [msg(amount=number) for number in range(self.MESSAGES)]
+        await asyncio.gather(
+            store.publish(*batch),
+            store.queue("new", "amount >= 0"),
+            store.queue("scan1", "amount < 5"),
+            store.engine.delete_queue(TENANT, "scan2"),
+        )
+        assert len(await store.log()) == self.MESSAGES
+        assert len(await store.ids("new", State.AVAILABLE)) in (0, self.MESSAGES)
+        assert len(await store.ids("scan1", State.AVAILABLE)) in (5, self.MESSAGES - 2)
+        for number in (0, 3, self.FILTERS - 1):
+            found = await store.ids(f"scan{number}", State.AVAILABLE)
+            assert len(found) == self.MESSAGES - 1 - number
 
 
 class TestCatchingUp(Conformance):

@@ -1,0 +1,103 @@
+"""Turns: long work runs in slices of a few milliseconds, shared fairly between tenants.
+
+Everything that a store does for its callers runs on one event loop. A call that has more to do
+than a slice (a preview of the whole log, the routing of a large batch through a thousand filters)
+waits for a turn before each slice. One slice runs at a time. Tenants that wait have their turns
+round robin, and the calls of one tenant follow one another, so ten previews of one tenant cost
+another tenant no more than one does. While short calls are under way, the loop is theirs after
+every slice for as long as the slice took.
+
+A cancelled caller leaves its line, so its work ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+__all__ = ["SLICE_S", "Slice", "Turns"]
+
+#: How long a slice may take.
+SLICE_S: Final = 0.005
+#: The longest pause after a slice, however long it took.
+_LONGEST_PAUSE_S: Final = 0.05
+
+
+class Turns:
+    """Who does the next slice of long work in one store."""
+
+    def __init__(self) -> None:
+        #: By tenant, the calls that wait. The tenant whose turn is next comes first.
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}
+        self._scheduled = False
+        self._began = 0.0
+        #: Short calls under way, as the broker counts them.
+        self.short_calls = 0
+        #: Slices that were granted, for tests and measurements.
+        self.granted = 0
+
+    async def take(self, tenant: str) -> None:
+        """Wait for the tenant's next turn; it lasts until the caller awaits something else."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._lines.setdefault(tenant, deque()).append(future)
+        if not self._scheduled:
+            self._scheduled = True
+            loop.call_soon(self._grant, loop)
+        await future
+
+    def _grant(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake the first caller of the next tenant."""
+        while self._lines:
+            tenant = next(iter(self._lines))
+            line = self._lines.pop(tenant)
+            while line and line[0].done():
+                line.popleft()  # Cancelled.
+            if not line:
+                continue
+            line.popleft().set_result(None)
+            if line:
+                self._lines[tenant] = line  # The last in the round now.
+            self.granted += 1
+            self._began = time.perf_counter()
+            # Runs after the slice: its caller is woken in the next turn of the loop, before this.
+            loop.call_soon(self._after_slice, loop)
+            return
+        self._scheduled = False
+
+    def _after_slice(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self.short_calls:
+            took = time.perf_counter() - self._began
+            loop.call_later(min(took, _LONGEST_PAUSE_S), self._grant, loop)
+        else:
+            self._grant(loop)
+
+
+class Slice:
+    """The slices of one call: asks for a turn whenever the time of one is used up."""
+
+    __slots__ = ("_ends", "_tenant", "_turns")
+
+    def __init__(self, turns: Turns, tenant: str) -> None:
+        self._turns = turns
+        self._tenant = tenant
+        self._ends = time.perf_counter() + SLICE_S
+
+    async def run(self, steps: Iterable[object]) -> None:
+        """Take the steps, as many in a slice as its time allows."""
+        for _ in steps:
+            if self.is_over:
+                await self.next()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time of the slice is used up."""
+        return time.perf_counter() >= self._ends
+
+    async def next(self) -> None:
+        """Wait for the next turn."""
+        await self._turns.take(self._tenant)
+        self._ends = time.perf_counter() + SLICE_S
