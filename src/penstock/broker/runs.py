@@ -16,9 +16,8 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.broker.scope import BrokerOptions, Scope, check_count, check_text, utf8_bytes
-from penstock.consume.failure import bounded
 from penstock.errors import BadInput, StoreCorrupt, TooLarge
-from penstock.model.limits import MAX_HEADER_NAME_BYTES, MAX_TIME_MS, check_name, shown
+from penstock.model.limits import MAX_HEADER_NAME_BYTES, MAX_TIME_MS, check_name, cut_error, shown
 from penstock.model.runs import (
     MAX_REPORT_BYTES,
     MAX_RUN_VALUES,
@@ -113,7 +112,7 @@ def check_run(run: Run) -> Run:
         return run
     if type(run.error) is not str:
         raise BadInput(f"error is {type(run.error).__name__}; it is text.", field="error")
-    return replace(run, error=bounded(run.error))
+    return replace(run, error=cut_error(run.error))
 
 
 def check_listing(job: object, limit: object) -> None:

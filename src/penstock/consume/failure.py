@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import traceback
 
-from penstock.model.limits import MAX_ERROR_BYTES
+from penstock.model.limits import cut_error
 
-__all__ = ["bounded", "describe"]
+__all__ = ["describe"]
 
 
 def describe(error: BaseException, *, frames: int = 0) -> str:
@@ -23,12 +23,4 @@ def describe(error: BaseException, *, frames: int = 0) -> str:
     if frames and error.__traceback__ is not None:
         lines = traceback.format_tb(error.__traceback__, limit=-frames)
         text = f"{text}\n{''.join(lines).rstrip()}"
-    return bounded(text)
-
-
-def bounded(text: str) -> str:
-    """The text as a delivery can keep it: cut, and valid Unicode."""
-    raw = text.encode(errors="replace")
-    if len(raw) <= MAX_ERROR_BYTES:
-        return raw.decode()
-    return raw[: MAX_ERROR_BYTES - 3].decode(errors="ignore") + "…"
+    return cut_error(text)

@@ -25,11 +25,13 @@ __all__ = [
     "MAX_BUCKET_EXPONENT",
     "MAX_CLAIM",
     "MAX_ERROR_BYTES",
+    "MAX_EVENT_ERROR_CHARS",
     "MAX_FILTER_BYTES",
     "MAX_FILTER_NODES",
     "MAX_HEADERS",
     "MAX_HEADERS_BYTES",
     "MAX_HEADER_NAME_BYTES",
+    "MAX_HISTORY_EVENTS",
     "MAX_KEY_BYTES",
     "MAX_LEASE_MS",
     "MAX_OFFSET",
@@ -44,6 +46,7 @@ __all__ = [
     "check_limits",
     "check_name",
     "check_queue_name",
+    "cut_error",
     "is_dead_letter",
     "shown",
 ]
@@ -71,6 +74,11 @@ MAX_PAYLOAD_BYTES: Final = 1024**3
 MAX_KEY_BYTES: Final = 512
 #: An error is kept with every failed delivery; a longer text is cut, not refused.
 MAX_ERROR_BYTES: Final = 8 * 1024
+#: A history keeps this much of the error of each event.
+MAX_EVENT_ERROR_CHARS: Final = 1024
+#: A history keeps the newest events after the publish, so that a delivery that is nacked for
+#: weeks stays small.
+MAX_HISTORY_EVENTS: Final = 100
 
 #: Every queue of a tenant is kept in memory, with its compiled filter: some 20 KB each.
 MAX_QUEUES: Final = 1_000_000
@@ -133,6 +141,14 @@ def shown(value: object) -> str:
     except ValueError:
         return "a number of too many digits"
     return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
+
+
+def cut_error(error: str) -> str:
+    """An error as every engine keeps it: bounded, and text that UTF-8 can encode."""
+    raw = error.encode(errors="replace")
+    if len(raw) <= MAX_ERROR_BYTES:
+        return raw.decode()
+    return raw[: MAX_ERROR_BYTES - 3].decode(errors="ignore") + "…"
 
 
 def check_limits(limits: Limits) -> Limits:

@@ -37,8 +37,6 @@ Plain: TypeAlias = object
 #: A call on one side, and its answer made plain.
 Verb: TypeAlias = Callable[["Side"], Coroutine[object, object, Plain]]
 
-#: Where ``Snapshot.at`` means something: the others show nothing or how they came there.
-_AT_MATTERS: Final = (State.DELAYED, State.DONE, State.FAILED, State.EXPIRED)
 _MAX_PAGES: Final = 10_000
 #: Looks at a log of which one is made in bulk too.
 _LOOKS_IN_BULK: Final = 8
@@ -138,8 +136,8 @@ class Side:
             shown.queue,
             str(shown.state),
             self.message(tenant, shown.message),
-            shown.attempts,
-            ("at", shown.at if shown.state in _AT_MATTERS else None),
+            (shown.attempts, shown.released),
+            ("at", shown.at),
             (shown.claimed_at, shown.lease_deadline, shown.consumer),
             ("error", shown.error),
             shown.payload,
@@ -157,7 +155,7 @@ class Side:
         return (reply.scanned, reply.assigned, cursor)
 
     def replay(self, tenant: str, reply: ReplayReply, limit: int) -> Plain:
-        sample = [self._number(tenant, s.message.id) for s in reply.sample]
+        sample = [self.snapshot(tenant, s) for s in reply.sample]
         return (reply.count, sample, reply.skipped if reply.count < limit else None)
 
     def result(self, tenant: str, result: Result | None) -> Plain:
@@ -218,6 +216,11 @@ class Side:
         ]
         return (entries, self.below(tenant, await self.engine.log_end(tenant)))
 
+    async def histories(self, tenant: str) -> Plain:
+        """Every event of every message, by message."""
+        page = await self.engine.read_history(tenant, Offset(0), 1_000_000)
+        return [(self._number(tenant, e.message_id), e.event) for e in page.entries]
+
     async def documents(self, kinds: Sequence[str]) -> Plain:
         """Every document of these kinds, asked for in both ways."""
         shown: dict[str, Plain] = {}
@@ -247,6 +250,7 @@ class Side:
                     shown[f"{name} {state}"] = await self.browse(tenant, name, state)
         if scan:
             shown["log"] = await self.log(tenant)
+            shown["histories"] = await self.histories(tenant)
         return shown
 
 

@@ -327,12 +327,13 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             message_id = side.id(tenant, number % len(side.offsets(tenant)))
             found = await side.engine.message(tenant, message_id)
             shown = [side.snapshot(tenant, s) for s in found.deliveries]
-            await side.engine.history(tenant, message_id)
+            events = await side.engine.history(tenant, message_id)
             result = await side.engine.result(tenant, queue, message_id)
             return (
                 side.message(tenant, found.message),
                 found.payload,
                 shown,
+                events,
                 side.result(tenant, result),
             )
 

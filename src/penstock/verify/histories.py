@@ -21,14 +21,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from penstock.model.delivery import Event, Snapshot
-from penstock.model.limits import MAX_ATTEMPTS, is_dead_letter
+from penstock.model.limits import MAX_HISTORY_EVENTS, is_dead_letter
 from penstock.model.states import TRANSITIONS, State, Transition
 from penstock.verify.deliveries import CLOCK_STEP_MS, Defect
 
 __all__ = ["history_defects", "is_whole"]
 
-#: Events that every engine keeps, grants apart; the key-value engine keeps 64.
-_SURELY_KEPT: Final = 50
 #: What ends a grant.
 _ENDINGS: Final = frozenset(
     {Transition.ACK, Transition.NACK, Transition.RELEASE, Transition.LAPSE, Transition.REJECT}
@@ -42,8 +40,7 @@ _STEPS: Final = frozenset(
 
 def is_whole(events: Sequence[Event]) -> bool:
     """Whether nothing can be missing at the beginning."""
-    grants = _count(events, Transition.CLAIM)
-    return len(events) - grants <= _SURELY_KEPT and grants < MAX_ATTEMPTS
+    return len(events) <= MAX_HISTORY_EVENTS
 
 
 def history_defects(shown: Snapshot, events: Sequence[Event]) -> Iterator[Defect]:

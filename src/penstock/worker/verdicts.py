@@ -18,11 +18,11 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from penstock.broker.settle import MAX_NACK_DELAY_MS
-from penstock.consume.failure import bounded, describe
+from penstock.consume.failure import describe
 from penstock.errors import BadInput, QueueFull
 from penstock.model import delivery
 from penstock.model.delivery import Ack, Nack, Receipt
-from penstock.model.limits import shown
+from penstock.model.limits import cut_error, shown
 
 __all__ = ["Decision", "Reject", "Retry", "to_decision"]
 
@@ -76,13 +76,13 @@ def to_decision(
     place of the queue's backoff.
     """
     if isinstance(error, Reject):
-        return delivery.Reject(receipt, bounded(str(error) or "rejected"))
+        return delivery.Reject(receipt, cut_error(str(error) or "rejected"))
     if isinstance(error, reject_on):
         return delivery.Reject(receipt, describe(error, frames=_FRAMES))
     delay_ms = retry_ms[min(attempts, len(retry_ms)) - 1] if retry_ms else None
     if isinstance(error, Retry):
         wanted_ms = delay_ms if error.after_ms is None else error.after_ms
-        return Nack(receipt, bounded(str(error)), wanted_ms)
+        return Nack(receipt, cut_error(str(error)), wanted_ms)
     if isinstance(error, QueueFull):
         delay_ms = error.retry_after_ms if delay_ms is None else delay_ms
     return Nack(receipt, describe(error, frames=_FRAMES), delay_ms)

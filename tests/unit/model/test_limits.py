@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from penstock.errors import BadInput, BadName
 from penstock.model import limits
 from penstock.model.limits import (
+    MAX_ERROR_BYTES,
     Limits,
     check_limits,
     check_name,
     check_queue_name,
+    cut_error,
     is_dead_letter,
 )
 
@@ -145,3 +147,18 @@ def test_a_name_that_is_too_long_is_not_remembered() -> None:
             with pytest.raises(BadName):
                 check_queue_name(name)
     assert limits._is_name.cache_info() == before
+
+
+@pytest.mark.parametrize(
+    "error, kept",
+    [
+        ("", ""),
+        ("é" * (MAX_ERROR_BYTES // 2), "é" * (MAX_ERROR_BYTES // 2)),
+        ("x" * (MAX_ERROR_BYTES + 1), "x" * (MAX_ERROR_BYTES - 3) + "…"),
+        ("é" * MAX_ERROR_BYTES, "é" * ((MAX_ERROR_BYTES - 3) // 2) + "…"),
+        ("\ud800", "?"),
+    ],
+)
+def test_errors_are_cut_and_never_refused(error: str, kept: str) -> None:
+    assert cut_error(error) == kept
+    assert len(kept.encode()) <= MAX_ERROR_BYTES

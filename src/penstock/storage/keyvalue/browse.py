@@ -84,8 +84,7 @@ def snapshots(queue: Queue, state: State, after: int) -> Iterator[tuple[int, Sna
         case State.FAILED:
             if queue.dead is not None:
                 for entry in queue.dead.shelf.walk(start):
-                    number = entry.claim_id & NUMBER_MASK
-                    yield number, _waiting(queue, entry, state, at=entry.at)
+                    yield entry.claim_id & NUMBER_MASK, _failed(queue, entry)
         case _:
             assert_never(state)
 
@@ -119,7 +118,7 @@ def snapshots_of(queue: Queue, message: Message) -> Iterator[Snapshot]:
         return
     entry = queue.dead.shelf.find(claim_id)
     if entry is not None:
-        yield _waiting(queue, entry, State.FAILED, at=entry.at)
+        yield _failed(queue, entry)
         return
     yield from snapshots_of(queue.dead, message)
 
@@ -136,24 +135,35 @@ def _live(queue: Queue, claim_id: int) -> Snapshot | None:
 
 
 def _waiting(queue: Queue, entry: Entry, state: State, at: int | None = None) -> Snapshot:
+    dead = queue.is_dead_letter
     return Snapshot(
         queue=queue.name,
         message=entry.message,
         state=state,
         attempts=entry.attempts,
-        at=at,
-        error=queue.trail(entry.message_id).last_error if entry.attempts else None,
+        at=entry.at if dead and at is None else at,
+        # What was never granted has no error, unless it was replayed within the dead letters.
+        error=queue.trail(entry.message_id).last_error if dead or entry.attempts else None,
     )
 
 
+def _failed(queue: Queue, entry: Entry) -> Snapshot:
+    """A dead letter as its queue shows it."""
+    assert queue.dead is not None
+    shown = _waiting(queue.dead, entry, State.FAILED)
+    return replace(shown, queue=queue.name)
+
+
 def _held(queue: Queue, entry: Entry) -> Snapshot:
+    dead = queue.is_dead_letter
     # A first grant has no trail: there was nothing before it to end.
-    trail = queue.trail(entry.message_id) if entry.attempts > 1 else Trail()
+    trail = queue.trail(entry.message_id) if dead or entry.attempts > 1 else Trail()
     return Snapshot(
         queue=queue.name,
         message=entry.message,
         state=State.IN_FLIGHT,
         attempts=entry.attempts,
+        at=entry.at if dead else None,
         claimed_at=entry.claimed_at,
         lease_deadline=entry.deadline,
         consumer=entry.consumer,
@@ -174,5 +184,4 @@ def _settled(queue: Queue, item: Settled, state: State) -> Snapshot:
 
 
 def _with_payload(queue: Queue, snapshot: Snapshot) -> Snapshot:
-
     return replace(snapshot, payload=read_payload(queue.stage.get, snapshot.message))

@@ -8,11 +8,17 @@ when it was acked. For many messages each place is read once, in order of messag
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
 from penstock.model.columns import LogColumns
 from penstock.model.delivery import Attempt, Event
-from penstock.model.limits import MAX_PRIORITY
+from penstock.model.limits import (
+    DLQ_SUFFIX,
+    MAX_EVENT_ERROR_CHARS,
+    MAX_HISTORY_EVENTS,
+    MAX_PRIORITY,
+)
 from penstock.model.message import Message
 from penstock.model.states import State, Transition
 from penstock.storage.keyvalue.browse import snapshots_of
@@ -50,20 +56,27 @@ class Published:
         self.lanes = sorted({MAX_PRIORITY - priority for priority in columns.priority})
 
 
+class _Place(NamedTuple):
+    """Where a delivery is, as far as its history depends on it."""
+
+    dead: bool = False
+    in_flight: bool = False
+    done_at: int | None = None
+
+
 def history_in(queue: Queue, message: Message) -> Iterator[Event]:
     """Every transition of one message in one queue that is still on record, in order."""
-    place = next(snapshots_of(queue, message), None)
-    if place is None:
+    shown = next(snapshots_of(queue, message), None)
+    if shown is None:
         return
-    attempts = queue.stage.get(queue.keys.attempts + message.id.to_bytes(8, "big"))
-    done = place.state is State.DONE and place.at is not None
-    yield from _life(
-        queue,
-        (message.published_at, message.deliver_at),
-        attempts,
-        queue.trail(message.id),
-        (place.queue, place.at or 0) if done else None,
+    place = _Place(
+        dead=shown.queue != queue.name,
+        in_flight=shown.state is State.IN_FLIGHT,
+        done_at=shown.at if shown.state is State.DONE else None,
     )
+    attempts = queue.stage.get(queue.keys.attempts + message.id.to_bytes(8, "big"))
+    times = (message.published_at, message.deliver_at)
+    yield from _life(queue, times, attempts, queue.trail(message.id), place)
 
 
 def histories_in(queue: Queue, messages: Published) -> Iterator[tuple[int, list[Event]]]:
@@ -71,26 +84,26 @@ def histories_in(queue: Queue, messages: Published) -> Iterator[tuple[int, list[
     if not messages.ids:
         return
     low, high = messages.ids[0], messages.ids[-1] + 1
-    held = _held(queue, messages, low, high)
-    if not held:
+    places = _places(queue, messages, low, high)
+    if not places:
         return
     attempts = _by_id(queue, queue.keys.attempts, low, high)
     trails = _by_id(queue, queue.keys.trail, low, high)
-    for message_id, done in held.items():
+    for message_id, place in places.items():
         times = messages.times.get(message_id)
         if times is not None:
             trail = Trail.decode(trails.get(message_id))
-            yield message_id, list(_life(queue, times, attempts.get(message_id), trail, done))
+            yield message_id, list(_life(queue, times, attempts.get(message_id), trail, place))
 
 
-def _held(
-    queue: Queue, messages: Published, low: int, high: int
-) -> dict[int, tuple[str, int] | None]:
-    """The messages with low <= id < high that are in the queue, and where and when they were acked.
+def _places(queue: Queue, messages: Published, low: int, high: int) -> dict[int, _Place]:
+    """Where those of the messages with low <= id < high are that the queue has.
 
     In the order of ``snapshots_of``: what is live, done or expired, then the dead letters.
     """
-    held: dict[int, tuple[str, int] | None] = {}
+    places: dict[int, _Place] = {}
+    dead = queue.is_dead_letter
+    waiting, in_flight = _Place(dead), _Place(dead, in_flight=True)
     base = queue.policy.bucket_size << EXPONENT_SHIFT
     for first in (lane * LANE_SPAN for lane in messages.lanes):
         start, end = base + first + low, base + first + high
@@ -98,25 +111,25 @@ def _held(
             for entry in queue.shelf.walk(start - 1):
                 if entry.claim_id >= end:
                     break
-                held[entry.message_id] = None
+                places[entry.message_id] = waiting
         if queue.delayed_count:
             place = queue.keys.place
             span = (place + start.to_bytes(8, "big"), place + end.to_bytes(8, "big"))
             for key, _ in queue.stage.scan(*span):
-                held[message_id_of(int.from_bytes(key[-8:], "big"))] = None
+                places[message_id_of(int.from_bytes(key[-8:], "big"))] = waiting
         if queue.done_count:
             for message_id, at in _settled(queue.done, first + low, first + high):
-                held[message_id] = (queue.name, at)
+                places[message_id] = _Place(dead, done_at=at)
         if queue.expired_count:
             for message_id, _ in _settled(queue.expired, first + low, first + high):
-                held[message_id] = None
+                places[message_id] = waiting
     for entry in queue.claims.values():
         if low <= entry.message_id < high:
-            held[entry.message_id] = None
+            places[entry.message_id] = in_flight
     if queue.dead is not None:
-        for message_id, done in _held(queue.dead, messages, low, high).items():
-            held.setdefault(message_id, done)
-    return held
+        for message_id, place_there in _places(queue.dead, messages, low, high).items():
+            places.setdefault(message_id, place_there)
+    return places
 
 
 def _settled(shelf: SettledShelf, low: int, high: int) -> Iterator[tuple[int, int]]:
@@ -132,11 +145,7 @@ def _by_id(queue: Queue, prefix: bytes, low: int, high: int) -> Mapping[int, byt
 
 
 def _life(
-    queue: Queue,
-    times: tuple[int, int],
-    attempts: bytes | None,
-    trail: Trail,
-    done: tuple[str, int] | None,
+    queue: Queue, times: tuple[int, int], attempts: bytes | None, trail: Trail, place: _Place
 ) -> Iterator[Event]:
     published_at, deliver_at = times
     yield Event(
@@ -145,41 +154,50 @@ def _life(
         transition=Transition.PUBLISH,
         state=State.DELAYED if deliver_at > published_at else State.AVAILABLE,
     )
-    yield from _interleave(queue.name, decode_attempts(attempts), trail.marks)
-    if done is not None:
-        name, at = done
-        yield Event(at=at, queue=name, transition=Transition.ACK, state=State.DONE)
+    backwards = _newest_first(queue.name, decode_attempts(attempts), trail.marks, place)
+    yield from reversed(list(islice(backwards, MAX_HISTORY_EVENTS)))
 
 
-def _interleave(queue: str, attempts: list[Attempt], marks: tuple[Mark, ...]) -> Iterator[Event]:
-    """Grants and marks by time; what ended a grant comes between it and the next."""
-    position = 0
-    held = False
-    for attempt in attempts:
-        while position < len(marks) and marks[position].at <= attempt.claimed_at:
-            ends = marks[position].transition in _ENDINGS
-            if ends and not held:
-                break
-            held = held and not ends
-            yield _event(queue, marks[position])
-            position += 1
-        yield Event(
-            at=attempt.claimed_at,
-            queue=queue,
-            transition=Transition.CLAIM,
-            state=State.IN_FLIGHT,
-            consumer=attempt.consumer,
-        )
-        held = True
-    for mark in marks[position:]:
-        yield _event(queue, mark)
+def _newest_first(
+    queue: str, attempts: list[Attempt], marks: Sequence[Mark], place: _Place
+) -> Iterator[Event]:
+    """Grants and marks, backwards.
+
+    The newest records are never cut off, so each ending met on the way back belongs to the
+    newest grant that is left. Times do not matter: several events may share one.
+    """
+    if place.in_flight and attempts:
+        yield _claim(queue, attempts.pop(), dead=place.dead)
+    if place.done_at is not None:
+        acked = Mark(place.done_at, Transition.ACK, State.DONE, None, place.dead)
+        marks = (*marks, acked)
+    for mark in reversed(marks):
+        if mark.transition not in _ENDINGS or not attempts:
+            yield _event(queue, mark, None)
+            continue
+        attempt = attempts.pop()
+        yield _event(queue, mark, attempt.consumer)
+        yield _claim(queue, attempt, dead=mark.dead)
+    while attempts:
+        yield _claim(queue, attempts.pop(), dead=False)
 
 
-def _event(queue: str, mark: Mark) -> Event:
+def _claim(queue: str, attempt: Attempt, *, dead: bool) -> Event:
+    return Event(
+        at=attempt.claimed_at,
+        queue=queue + DLQ_SUFFIX if dead else queue,
+        transition=Transition.CLAIM,
+        state=State.IN_FLIGHT,
+        consumer=attempt.consumer,
+    )
+
+
+def _event(queue: str, mark: Mark, consumer: str | None) -> Event:
     return Event(
         at=mark.at,
-        queue=queue,
+        queue=queue + DLQ_SUFFIX if mark.dead else queue,
         transition=mark.transition,
         state=mark.state,
-        error=mark.error,
+        consumer=consumer,
+        error=None if mark.error is None else mark.error[:MAX_EVENT_ERROR_CHARS],
     )

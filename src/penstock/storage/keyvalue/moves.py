@@ -209,9 +209,11 @@ def revive(
 
 
 def remember_ack(queue: Queue, message_id: int, done_at: int) -> None:
-    """A done record is about to be replayed away; its ack stays in the trail."""
+    """A done record of the queue is about to be replayed away; its ack stays in the trail."""
     trail = queue.trail(message_id)
-    queue.write_trail(message_id, trail.then(done_at, Transition.ACK, State.DONE, None, 0))
+    dead = queue.is_dead_letter
+    trail = trail.then(done_at, Transition.ACK, State.DONE, None, 0, dead=dead)
+    queue.write_trail(message_id, trail)
 
 
 def drop_available(queue: Queue, claim_id: int) -> None:
@@ -345,5 +347,6 @@ def _leave_mark(
     error: str | None,
     trail: Trail,
 ) -> None:
-    grant = queue.home.last_grant
-    queue.write_trail(entry.message_id, trail.then(now, transition, state, error, grant))
+    grant, dead = queue.home.last_grant, queue.is_dead_letter
+    trail = trail.then(now, transition, state, error, grant, dead=dead)
+    queue.write_trail(entry.message_id, trail)

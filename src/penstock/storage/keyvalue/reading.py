@@ -113,11 +113,10 @@ class ReadingVerbs(Guarded):
         owner = self._core.tenant(tenant)
         message, _ = self._find(tenant, message_id)
         payload = read_payload(self._core.stage.get, message)
-        deliveries = tuple(
-            snapshot
-            for name in sorted(owner.queues)
-            for snapshot in snapshots_of(owner.queues[name], message)
-        )
+        found = [
+            snapshot for queue in owner.queues.values() for snapshot in snapshots_of(queue, message)
+        ]
+        deliveries = tuple(sorted(found, key=lambda snapshot: snapshot.queue))
         await self._committer.settled()
         return MessageDeliveries(message, payload, deliveries)
 

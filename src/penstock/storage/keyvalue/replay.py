@@ -75,10 +75,11 @@ class Replay:
             self._position = position
             if snapshot is None or not self._selects(snapshot, now):
                 continue
-            if not self._dry_run:
-                self._move(snapshot, now)
+            due_at = self._due_at(snapshot.message, now)
             if len(self._sample) < _SAMPLE:
-                self._sample.append(snapshot)
+                self._sample.append(self._replayed(snapshot, now, due_at))
+            if not self._dry_run:
+                self._move(snapshot, now, due_at)
             self._count += 1
             self._left -= 1
             if self._left == 0:
@@ -131,14 +132,29 @@ class Replay:
         key = self._queue.keys.replay_mark(message.id, self._replay_id)
         return self._queue.stage.get(key) is not None
 
-    def _move(self, snapshot: Snapshot, now: int) -> None:
+    def _due_at(self, message: Message, now: int) -> int:
+        wait_ms = 0 if self._rate is None else self._count * 1000 // self._rate
+        return max(now + wait_ms, message.deliver_at)
+
+    def _replayed(self, before: Snapshot, now: int, due_at: int) -> Snapshot:
+        """The delivery as the replay leaves it."""
+        delayed, dead = due_at > now, self._queue.is_dead_letter
+        failed_at = now if dead else None
+        return Snapshot(
+            queue=self._queue.name,
+            message=before.message,
+            state=State.DELAYED if delayed else State.AVAILABLE,
+            attempts=0,
+            at=due_at if delayed else failed_at,
+            error=before.error if dead else None,
+        )
+
+    def _move(self, snapshot: Snapshot, now: int, due_at: int) -> None:
         queue, message = self._queue, snapshot.message
         # What reviving will read is read first, while the delivery is still where it was.
         queue.trail(message.id)
         queue.shelf.load(claim_id_of(queue.policy.bucket_size, message.priority, message.id))
         self._take(snapshot)
-        due_at = now if self._rate is None else now + self._count * 1000 // self._rate
-        due_at = max(due_at, message.deliver_at)
         revive(queue, message.id, message.priority, encode_metadata(message), now, due_at)
         if self._replay_id is not None:
             queue.stage.put(queue.keys.replay_mark(message.id, self._replay_id), b"")
@@ -154,7 +170,7 @@ class Replay:
             # Found by its message, it may be done in the dead letters.
             where = queue.dead if queue.dead and snapshot.queue == queue.dead.name else queue
             where.remove_done(message)
-            remember_ack(queue, message.id, snapshot.at or 0)
+            remember_ack(where, message.id, snapshot.at or 0)
         elif snapshot.state is State.EXPIRED:
             queue.remove_expired(message)
 

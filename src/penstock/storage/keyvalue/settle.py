@@ -16,12 +16,12 @@ from penstock.model.delivery import (
     Settlement,
     Verdict,
 )
+from penstock.model.limits import cut_error
 from penstock.model.states import State, Transition
 from penstock.storage.contract import Jitter
 from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.moves import come_back, exhausted, fail, finish, finish_many, release
 from penstock.storage.keyvalue.queue import Queue
-from penstock.storage.keyvalue.trail import cut_error
 
 __all__ = ["abort", "leaving", "settle", "stale"]
 
@@ -118,7 +118,8 @@ def _settle_one(queue: Queue, entry: Entry, item: Settlement, now: int, jitter: 
         case Nack():
             state, until = _nack(queue, entry, item, now, jitter)
         case Reject():
-            state = fail(queue, entry, now, Transition.REJECT, cut_error(item.error))
+            error = None if item.error is None else cut_error(item.error)
+            state = fail(queue, entry, now, Transition.REJECT, error)
         case Release():
             state = release(queue, entry, now)
         case Extend():
@@ -136,7 +137,7 @@ def _nack(
     queue: Queue, entry: Entry, item: Nack, now: int, jitter: Jitter
 ) -> tuple[State, int | None]:
     queue.nacks += 1
-    error = cut_error(item.error)
+    error = None if item.error is None else cut_error(item.error)
     if exhausted(queue, entry):
         return fail(queue, entry, now, Transition.NACK, error), None
     if item.delay_ms is not None:

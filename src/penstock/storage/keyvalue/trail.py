@@ -12,21 +12,22 @@ not count against max_attempts, C2), and the highest grant given before the last
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
 
-from penstock.model.limits import MAX_ATTEMPTS, MAX_ERROR_BYTES
+from penstock.model.limits import MAX_ATTEMPTS, MAX_HISTORY_EVENTS
 from penstock.model.states import State, Transition
 from penstock.storage.keyvalue.encoding import Reader, pack_utf8, seal, unseal
 
-__all__ = ["Mark", "Trail", "cut_error"]
+__all__ = ["Mark", "Trail"]
 
 _HEAD = struct.Struct("<HQH")
 _MARK = struct.Struct("<qBB")
 _NO_STATE: Final = 255
-#: The newest marks are kept; a delivery that is nacked a thousand times has a bounded trail.
-_MAX_MARKS: Final = 64
+#: Set in the transition's byte of a mark that was made in the dead-letter queue.
+_DEAD: Final = 0x80
 
 _TRANSITIONS: Final = tuple(Transition)
 _STATES: Final = tuple(State)
@@ -39,6 +40,13 @@ class Mark(Struct, frozen=True):
     transition: Transition
     state: State | None
     error: str | None
+    dead: bool = False
+    """Whether it was in the dead-letter queue, or for a replay whether it led there."""
+
+    @property
+    def clears_error(self) -> bool:
+        """A replay into the queue begins without an error; one into the dead letters keeps it."""
+        return self.transition is Transition.REPLAY and not self.dead
 
 
 class Trail(Struct, frozen=True):
@@ -50,13 +58,9 @@ class Trail(Struct, frozen=True):
 
     @property
     def last_error(self) -> str | None:
-        """The error that was reported last; a replayed delivery begins without one."""
-        for mark in reversed(self.marks):
-            if mark.transition is Transition.REPLAY:
-                return None
-            if mark.error is not None:
-                return mark.error
-        return None
+        """The error that was reported last, since the replay that cleared it."""
+        mark = _last_error(self.marks)
+        return None if mark is None else mark.error
 
     def then(
         self,
@@ -65,6 +69,8 @@ class Trail(Struct, frozen=True):
         state: State | None,
         error: str | None,
         grant: int,
+        *,
+        dead: bool = False,
     ) -> Trail:
         """The trail with one more transition; ``grant`` is the queue's highest so far."""
         released, replayed_grant = self.released, self.replayed_grant
@@ -72,14 +78,15 @@ class Trail(Struct, frozen=True):
             released = min(released + 1, MAX_ATTEMPTS)
         elif transition is Transition.REPLAY:
             released, replayed_grant = 0, grant
-        marks = (*self.marks, Mark(at, transition, state, error))
-        return Trail(released, replayed_grant, marks[-_MAX_MARKS:])
+        marks = (*self.marks, Mark(at, transition, state, error, dead))
+        return Trail(released, replayed_grant, _newest(marks))
 
     def encode(self) -> bytes:
         parts = [_HEAD.pack(self.released, self.replayed_grant, len(self.marks))]
         for mark in self.marks:
             state = _NO_STATE if mark.state is None else _STATES.index(mark.state)
-            parts.append(_MARK.pack(mark.at, _TRANSITIONS.index(mark.transition), state))
+            transition = _TRANSITIONS.index(mark.transition) | (_DEAD if mark.dead else 0)
+            parts.append(_MARK.pack(mark.at, transition, state))
             parts.append(b"\x00" if mark.error is None else b"\x01" + pack_utf8(mark.error))
         return seal(b"".join(parts))
 
@@ -95,9 +102,10 @@ class Trail(Struct, frozen=True):
             marks.append(
                 Mark(
                     at,
-                    _TRANSITIONS[transition],
+                    _TRANSITIONS[transition & ~_DEAD],
                     None if state == _NO_STATE else _STATES[state],
                     reader.utf8() if reader.u8() else None,
+                    bool(transition & _DEAD),
                 )
             )
         reader.finish()
@@ -107,11 +115,20 @@ class Trail(Struct, frozen=True):
 _EMPTY = Trail()
 
 
-def cut_error(error: str | None) -> str | None:
-    """Bound an error text; what is cut is said."""
-    if error is None:
-        return None
-    raw = error.encode(errors="replace")
-    if len(raw) <= MAX_ERROR_BYTES:
-        return raw.decode()
-    return raw[: MAX_ERROR_BYTES - 3].decode(errors="ignore") + "…"
+def _last_error(marks: Sequence[Mark]) -> Mark | None:
+    """The mark that has the error that is shown with the delivery."""
+    for mark in reversed(marks):
+        if mark.clears_error:
+            return None
+        if mark.error is not None:
+            return mark
+    return None
+
+
+def _newest(marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
+    """As many marks as a history shows, and before them the one with the last error."""
+    if len(marks) <= MAX_HISTORY_EVENTS:
+        return marks
+    kept = marks[-MAX_HISTORY_EVENTS:]
+    error = _last_error(marks)
+    return kept if error is None or error in kept else (error, *kept)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby, pairwise, repeat
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -217,6 +217,9 @@ def _payloads_in(
 
 # -- histories -------------------------------------------------------------------------
 
+#: By run and by when its messages were published and due.
+_Made: TypeAlias = dict[tuple[int, tuple[int, int]], list[Event]]
+
 
 async def read_history(
     core: Core, tenant: str, start: Offset, limit: int, queue: str | None
@@ -238,12 +241,13 @@ async def read_history(
             place = known.numbered[run.queue]
             for member in run.ids():
                 lives[member].append((place, run))
-        made: dict[tuple[int, bool], list[Event]] = {}
+        made: _Made = {}
         entries: list[HistoryEntry] = []
-        for offset, number, due in zip(columns.offset, columns.id, columns.deliver_at, strict=True):
+        times = zip(columns.published_at, columns.deliver_at, strict=True)
+        for offset, number, when in zip(columns.offset, columns.id, times, strict=True):
             # The history of a replacement is with the entry that it replaced.
             if offset == number and offset in lives:
-                entries += _history(MessageId(number), due, lives[offset], made, queue)
+                entries += _history(MessageId(number), when, lives[offset], made, queue)
         return HistoryPage(tuple(entries), columns.next_offset)
 
     return await core.read(tenant, look)
@@ -251,18 +255,20 @@ async def read_history(
 
 def _history(
     number: MessageId,
-    deliver_at: int,
+    times: tuple[int, int],
     lives: list[tuple[Queue, Run]],
-    made: dict[tuple[int, bool], list[Event]],
+    made: _Made,
     queue: str | None,
 ) -> list[HistoryEntry]:
-    """The transitions of one message; ``made`` has those of whole runs, which it shares."""
+    """The transitions of one message that was published and first due at these times.
+
+    ``made`` has the lives that were put together before: the messages of a run share one.
+    """
     events: list[Event] = []
     for place, run in sorted(lives, key=lambda life: life[0].name):
-        delayed = deliver_at > run.life.joined_at
-        life = made.get((id(run), delayed))
+        life = made.get((id(run), times))
         if life is None:
-            life = made[id(run), delayed] = life_of(place, run, delayed=delayed)
+            life = made[id(run), times] = life_of(place, run, *times)
         events += life
     events.sort(key=lambda event: event.at)
     return [HistoryEntry(number, event) for event in events if queue in (None, event.queue)]

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.model.limits import MAX_ATTEMPTS, MAX_ERROR_BYTES
+from penstock.model.limits import MAX_ATTEMPTS
 from penstock.model.states import State, Transition
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.phases import DEAD, Phase, is_dead
@@ -21,7 +21,6 @@ from penstock.storage.sql.work import Work
 
 __all__ = [
     "LEASE_EXPIRED",
-    "cut_error",
     "expire",
     "fail",
     "finish",
@@ -34,13 +33,6 @@ __all__ = [
 
 #: The error of a delivery that failed because nobody settled its last claim in time.
 LEASE_EXPIRED: Final = "lease expired"
-
-
-def cut_error(error: str | None) -> str | None:
-    """The error, not longer than is kept."""
-    if error is None or len(error) * 4 <= MAX_ERROR_BYTES:
-        return error
-    return error.encode()[:MAX_ERROR_BYTES].decode(errors="ignore")
 
 
 def is_expired(life: Life, now: int) -> bool:
@@ -117,12 +109,13 @@ def expire(
     run: Run,
     members: Sequence[int],
     transition: Transition,
+    error: str | None = None,
     life: Life | None = None,
 ) -> None:
     """Past ``expires_at``: never delivered again (C3); ``life`` is theirs, if not the run's."""
     life = life or run.life
     mark = Mark.of(
-        work.now, transition, State.EXPIRED, dead=is_dead(run.phase), consumer=life.consumer
+        work.now, transition, State.EXPIRED, dead=False, consumer=life.consumer, error=error
     )
     expired = replace(_ended(life), at=work.now, lease=0, marks=life.marked(mark))
     work.move(run, members, Phase.EXPIRED, expired)
@@ -155,9 +148,10 @@ def give_back(
     dead = is_dead(run.phase)
     if transition is Transition.LAPSE:
         work.lapsed[run.queue, dead] += len(members)
+    if transition is Transition.RELEASE:
+        life = replace(life, released=life.released + 1)
     if not dead:
         if transition is Transition.RELEASE:
-            life = replace(life, released=life.released + 1)
             used_up = False
         else:
             used_up = life.attempts - life.released >= queue.policy.max_attempts
@@ -168,7 +162,7 @@ def give_back(
         if error is not None:
             life = replace(life, error=error)
         if is_expired(life, work.now):
-            expire(work, run, members, transition, life)
+            expire(work, run, members, transition, error, life)
             return State.EXPIRED
     elif error is not None:
         life = replace(life, error=error)

@@ -148,16 +148,21 @@ async def history(core: Core, tenant: str, id: MessageId) -> tuple[Event, ...]:
         events = [
             event
             for queue, run in await _deliveries(session, known, id)
-            for event in life_of(queue, run, delayed=found.deliver_at > run.life.joined_at)
+            for event in life_of(queue, run, found.published_at, found.deliver_at)
         ]
         return tuple(sorted(events, key=lambda event: event.at))
 
     return await core.read(tenant, look)
 
 
-def life_of(queue: Queue, run: Run, *, delayed: bool) -> list[Event]:
-    """The life of a delivery; one that a replay made begins with that, not with a publish."""
-    life = run.life
+def life_of(queue: Queue, run: Run, published_at: int, deliver_at: int) -> list[Event]:
+    """The life of a delivery of a message that was published and first due at these times."""
+    published = Event(
+        at=published_at,
+        queue=queue.name,
+        transition=Transition.PUBLISH,
+        state=State.DELAYED if deliver_at > published_at else State.AVAILABLE,
+    )
     events = [
         Event(
             at=mark.at,
@@ -167,17 +172,9 @@ def life_of(queue: Queue, run: Run, *, delayed: bool) -> list[Event]:
             consumer=mark.consumer,
             error=mark.error,
         )
-        for mark in life.marks
+        for mark in run.life.marks
     ]
-    if events and (events[0].transition, events[0].at) == (Transition.REPLAY, life.joined_at):
-        return events
-    joined = Event(
-        at=life.joined_at,
-        queue=queue.name,
-        transition=Transition.PUBLISH,
-        state=State.DELAYED if delayed else State.AVAILABLE,
-    )
-    return [joined, *events]
+    return [published, *events]
 
 
 async def _newest(

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.errors import StoreCorrupt
+from penstock.model.limits import MAX_EVENT_ERROR_CHARS, MAX_HISTORY_EVENTS
 from penstock.model.message import MessageId
 from penstock.model.states import State, Transition
 from penstock.storage.sql.phases import LIVE, Phase
@@ -25,7 +26,6 @@ from penstock.storage.sql.sealing import seal, unseal
 
 __all__ = [
     "INDEX_BITS",
-    "MAX_MARKS",
     "Life",
     "Mark",
     "Place",
@@ -40,10 +40,6 @@ __all__ = [
 #: An offset is the number of its segment and, in these many bits, its index there.
 INDEX_BITS: Final = 14
 _INDEX_MASK: Final = (1 << INDEX_BITS) - 1
-#: The newest marks of a life are kept: one that is nacked a thousand times stays small.
-MAX_MARKS: Final = 100
-#: An error is kept whole with its delivery, and cut in the marks of its life.
-_MAX_MARK_ERROR: Final = 1024
 
 _TRANSITIONS: Final = tuple(Transition)
 _STATES: Final = tuple(State)
@@ -81,7 +77,7 @@ class Mark(Struct, frozen=True, array_like=True, gc=False):
         error: str | None = None,
     ) -> Mark:
         """The mark of a transition into ``state``."""
-        cut = None if error is None else error[:_MAX_MARK_ERROR]
+        cut = None if error is None else error[:MAX_EVENT_ERROR_CHARS]
         return cls(at, _TRANSITIONS.index(transition), _STATES.index(state), dead, consumer, cut)
 
     @property
@@ -99,7 +95,7 @@ class Life(Struct, frozen=True, array_like=True):
     """What the members of a run have in common, beyond what the database sorts them by."""
 
     joined_at: int
-    """When they were routed to the queue."""
+    """When they were routed to the queue, or replayed into it from the log."""
     expires_at: int | None = None
     due_at: int | None = None
     """When a delayed one is due."""
@@ -130,7 +126,7 @@ class Life(Struct, frozen=True, array_like=True):
 
     def marked(self, mark: Mark) -> tuple[Mark, ...]:
         """The marks with one more."""
-        return (*self.marks, mark)[-MAX_MARKS:]
+        return (*self.marks, mark)[-MAX_HISTORY_EVENTS:]
 
     def pack(self) -> bytes:
         """The life as it is written."""

@@ -26,6 +26,7 @@ from penstock.model.delivery import (
     SettleReply,
     Verdict,
 )
+from penstock.model.limits import cut_error
 from penstock.model.message import Published
 from penstock.model.states import State, Transition
 from penstock.storage.contract import Jitter, Outgoing
@@ -256,7 +257,7 @@ class _Table:
             case Nack():
                 state, until = self._nack(run, index, item, jitter)
             case Reject():
-                error = moves.cut_error(item.error)
+                error = None if item.error is None else cut_error(item.error)
                 if self._dead:
                     state = self._back(run, index, Transition.REJECT, error=error)
                 else:
@@ -278,7 +279,7 @@ class _Table:
             delay_ms = 0
         else:
             delay_ms = jitter(self._queue.policy.backoff.ceiling_ms(run.life.attempts))
-        error = moves.cut_error(item.error)
+        error = None if item.error is None else cut_error(item.error)
         state = self._back(run, index, Transition.NACK, delay_ms=delay_ms, error=error)
         return state, self._work.now + delay_ms if state is State.DELAYED else None
 

@@ -15,6 +15,7 @@ pytest.register_assert_rewrite(
     *(
         f"{__name__}.{name}"
         for name in (
+            "answers",
             "assign",
             "bulk",
             "claim",
@@ -26,6 +27,7 @@ pytest.register_assert_rewrite(
             "idempotency",
             "keyed",
             "leases",
+            "lives",
             "log",
             "next_due",
             "ownership",
@@ -51,6 +53,12 @@ pytest.register_assert_rewrite(
     )
 )
 
+from penstock.testing.conformance.answers import (
+    TestAnswers,
+    TestErrorsShown,
+    TestHistoryBounds,
+    TestReplaySample,
+)
 from penstock.testing.conformance.assign import (
     TestAssign,
     TestAssignConflicts,
@@ -96,6 +104,7 @@ from penstock.testing.conformance.topics import TestTopics
 
 __all__ = [
     "TestAck",
+    "TestAnswers",
     "TestAssign",
     "TestAssignConflicts",
     "TestAssignKeyed",
@@ -112,8 +121,10 @@ __all__ = [
     "TestDeliveryRetention",
     "TestDepth",
     "TestDocuments",
+    "TestErrorsShown",
     "TestFilterQuota",
     "TestHistory",
+    "TestHistoryBounds",
     "TestIdempotency",
     "TestIsolation",
     "TestKeyed",
@@ -143,6 +154,7 @@ __all__ = [
     "TestReplay",
     "TestReplayFromLog",
     "TestReplayIds",
+    "TestReplaySample",
     "TestResults",
     "TestRouting",
     "TestSettleAndPublish",

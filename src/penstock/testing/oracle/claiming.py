@@ -18,7 +18,7 @@ from penstock.model.delivery import (
     Settlement,
     Verdict,
 )
-from penstock.model.limits import MAX_ATTEMPTS
+from penstock.model.limits import MAX_ATTEMPTS, cut_error
 from penstock.model.queue import Ordering, QueuePolicy
 from penstock.model.states import State, Transition
 from penstock.storage.contract import Jitter
@@ -136,15 +136,15 @@ def _settle_one(
                 Transition.NACK,
                 now,
                 delay_ms=delay_ms,
-                error=settlement.error,
+                error=_error(settlement),
             )
             until = held.due_at
         case Reject() if dead:
             transitions.give_back(
-                store, queue, held, Transition.REJECT, now, error=settlement.error
+                store, queue, held, Transition.REJECT, now, error=_error(settlement)
             )
         case Reject():
-            transitions.fail(store, queue, held, Transition.REJECT, now, settlement.error)
+            transitions.fail(store, queue, held, Transition.REJECT, now, _error(settlement))
         case Release():
             transitions.give_back(store, queue, held, Transition.RELEASE, now)
         case Extend():
@@ -154,6 +154,10 @@ def _settle_one(
     failed = held.dead and not dead
     state = State.FAILED if failed else held.state
     return Outcome(receipt=receipt, verdict=Verdict.OK, state=state, until=until)
+
+
+def _error(settlement: Nack | Reject) -> str | None:
+    return None if settlement.error is None else cut_error(settlement.error)
 
 
 def _ack(store: Store, queue: Queue, held: Held, result: bytes | None, now: int) -> None:

@@ -17,10 +17,10 @@ from penstock.model.delivery import (
     Result,
     Snapshot,
 )
-from penstock.model.limits import MAX_ATTEMPTS
-from penstock.model.message import MessageId, Offset
+from penstock.model.limits import MAX_ATTEMPTS, MAX_HISTORY_EVENTS
+from penstock.model.message import Message, MessageId, Offset
 from penstock.model.queue import Ordering, QueueInfo
-from penstock.model.states import State
+from penstock.model.states import State, Transition
 from penstock.testing.oracle.state import Held, Queue, Store
 
 __all__ = [
@@ -115,14 +115,23 @@ def result(store: Store, queue: Queue, message_id: MessageId, *, dead: bool) -> 
 
 def history(store: Store, tenant: str, message_id: MessageId) -> tuple[Event, ...]:
     """All events of all deliveries, by time."""
-    store.newest(tenant, message_id)
-    events = [
-        event
-        for queue in store.queues_of(tenant)
-        if message_id in queue.deliveries
-        for event in queue.deliveries[message_id].events
-    ]
+    message = store.newest(tenant, message_id).message
+    events: list[Event] = []
+    for queue in store.queues_of(tenant):
+        held = queue.deliveries.get(message_id)
+        if held is not None:
+            events += [_publish(queue, message), *held.events[-MAX_HISTORY_EVENTS:]]
     return tuple(sorted(events, key=lambda e: e.at))
+
+
+def _publish(queue: Queue, message: Message) -> Event:
+    delayed = message.deliver_at > message.published_at
+    return Event(
+        at=message.published_at,
+        queue=queue.name,
+        transition=Transition.PUBLISH,
+        state=State.DELAYED if delayed else State.AVAILABLE,
+    )
 
 
 def log_end(store: Store, tenant: str) -> Offset:

@@ -7,7 +7,7 @@ function leaves the delivery in exactly one state (S3) and keeps one event of it
 from __future__ import annotations
 
 from penstock.model.delivery import Event
-from penstock.model.limits import MAX_ATTEMPTS
+from penstock.model.limits import MAX_ATTEMPTS, MAX_EVENT_ERROR_CHARS
 from penstock.model.message import Message
 from penstock.model.states import State, Transition
 from penstock.testing.oracle.state import Held, Queue, Store, Tally
@@ -53,7 +53,7 @@ def note(
         transition=transition,
         state=held.state if state is None else state,
         consumer=consumer,
-        error=error,
+        error=None if error is None else error[:MAX_EVENT_ERROR_CHARS],
     )
     held.events = (*held.events, event)
 
@@ -77,13 +77,11 @@ def forget_empty_partitions(store: Store, queue: Queue) -> None:
 def add(queue: Queue, message: Message, now: int) -> None:
     """Route: the message joins the queue."""
     delayed = message.deliver_at > now
-    held = Held(
+    queue.deliveries[message.id] = Held(
         message_id=message.id,
         state=State.DELAYED if delayed else State.AVAILABLE,
         due_at=message.deliver_at if delayed else None,
     )
-    queue.deliveries[message.id] = held
-    note(queue, held, Transition.PUBLISH, now)
 
 
 def remove(store: Store, queue: Queue, held: Held) -> None:
@@ -112,14 +110,21 @@ def fail(
     forget_empty_partitions(store, queue)
 
 
-def expire(store: Store, queue: Queue, held: Held, transition: Transition, now: int) -> None:
+def expire(
+    store: Store,
+    queue: Queue,
+    held: Held,
+    transition: Transition,
+    now: int,
+    error: str | None = None,
+) -> None:
     """Past ``expires_at``: never delivered again (C3)."""
     close_key(store, queue, held)
     consumer = held.consumer
     _end_claim(held)
     held.receipt = None
     held.state, held.at = State.EXPIRED, now
-    note(queue, held, transition, now, consumer=consumer)
+    note(queue, held, transition, now, consumer=consumer, error=error)
     forget_empty_partitions(store, queue)
 
 
@@ -134,11 +139,12 @@ def give_back(
     error: str | None = None,
 ) -> None:
     """End a claim without settling it: back to the queue, or failed, or expired."""
+    if transition is Transition.RELEASE:
+        held.released += 1
     if held.dead:
         _return(queue, held, transition, now, delay_ms, error)
         return
     if transition is Transition.RELEASE:
-        held.released += 1
         used_up = False
     else:
         used_up = held.attempts - held.released >= queue.policy.max_attempts
@@ -148,7 +154,7 @@ def give_back(
         return
     held.error = held.error if error is None else error
     if is_expired(store.message(queue, held), now):
-        expire(store, queue, held, transition, now)
+        expire(store, queue, held, transition, now, error)
     else:
         _return(queue, held, transition, now, delay_ms, error)
 

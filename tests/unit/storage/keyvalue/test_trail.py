@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import StoreCorrupt
-from penstock.model.limits import MAX_ERROR_BYTES
+from penstock.model.limits import MAX_HISTORY_EVENTS
 from penstock.model.states import State, Transition
 from penstock.storage.keyvalue.encoding import seal
-from penstock.storage.keyvalue.trail import Mark, Trail, cut_error
+from penstock.storage.keyvalue.trail import Mark, Trail
 
 MARKS = st.builds(
     Mark,
@@ -16,6 +16,7 @@ MARKS = st.builds(
     transition=st.sampled_from(Transition),
     state=st.none() | st.sampled_from(State),
     error=st.none() | st.text(max_size=20),
+    dead=st.booleans(),
 )
 TRAILS = st.builds(
     Trail,
@@ -58,6 +59,20 @@ def test_golden_trail() -> None:
     assert trail.last_error == "bad"
 
 
+def test_golden_trail_of_a_dead_letter() -> None:
+    """Rejected, nacked in the dead-letter queue: 128 is added to the transition there."""
+    trail = (
+        Trail()
+        .then(1_000, Transition.REJECT, State.FAILED, None, 1)
+        .then(2_000, Transition.NACK, State.AVAILABLE, "bad", 2, dead=True)
+    )
+    body = bytes.fromhex(
+        "0000 0000000000000000 0200e803000000000000 07 04 00d007000000000000 84 01 01 0300 626164"
+    )
+    assert trail.encode() == seal(body)
+    assert Trail.decode(seal(body)) == trail
+
+
 @given(TRAILS)
 def test_a_trail_is_found_again(trail: Trail) -> None:
     assert Trail.decode(trail.encode()) == trail
@@ -98,10 +113,28 @@ def test_a_replay_begins_without_an_error() -> None:
 
 def test_only_the_newest_marks_are_kept() -> None:
     trail = Trail()
-    for at in range(100):
+    for at in range(MAX_HISTORY_EVENTS + 36):
         trail = trail.then(at, Transition.RELEASE, State.AVAILABLE, None, at)
-    assert [mark.at for mark in trail.marks] == list(range(36, 100))
-    assert trail.released == 100
+    assert [mark.at for mark in trail.marks] == list(range(36, MAX_HISTORY_EVENTS + 36))
+    assert trail.released == MAX_HISTORY_EVENTS + 36
+
+
+def test_d1_the_last_error_is_kept_with_the_newest_marks() -> None:
+    trail = Trail().then(0, Transition.NACK, State.AVAILABLE, "bad", 0)
+    for at in range(1, 2 * MAX_HISTORY_EVENTS):
+        trail = trail.then(at, Transition.NACK, State.AVAILABLE, None, at)
+    assert trail.last_error == "bad"
+    assert len(trail.marks) == MAX_HISTORY_EVENTS + 1
+    trail = trail.then(1_000, Transition.NACK, State.AVAILABLE, "worse", 1_000)
+    assert trail.last_error == "worse"
+    assert len(trail.marks) == MAX_HISTORY_EVENTS
+
+
+def test_a_replay_within_the_dead_letters_keeps_the_error() -> None:
+    trail = Trail().then(0, Transition.REJECT, State.FAILED, "bad", 0)
+    trail = trail.then(1, Transition.ACK, State.DONE, None, 1, dead=True)
+    assert trail.then(2, Transition.REPLAY, State.AVAILABLE, None, 1, dead=True).last_error == "bad"
+    assert trail.then(2, Transition.REPLAY, State.AVAILABLE, None, 1).last_error is None
 
 
 def test_a_delivery_may_be_released_for_ever() -> None:
@@ -124,19 +157,3 @@ def test_x1_a_trail_that_does_not_say_its_length() -> None:
     for wrong in (body[:-1], body + b"\x00"):
         with pytest.raises(StoreCorrupt):
             Trail.decode(seal(wrong))
-
-
-@pytest.mark.parametrize(
-    "error, kept",
-    [
-        (None, None),
-        ("", ""),
-        ("é" * (MAX_ERROR_BYTES // 2), "é" * (MAX_ERROR_BYTES // 2)),
-        ("x" * (MAX_ERROR_BYTES + 1), "x" * (MAX_ERROR_BYTES - 3) + "…"),
-        ("é" * MAX_ERROR_BYTES, "é" * ((MAX_ERROR_BYTES - 3) // 2) + "…"),
-        ("\ud800", "?"),
-    ],
-)
-def test_errors_are_cut_and_never_refused(error: str | None, kept: str | None) -> None:
-    assert cut_error(error) == kept
-    assert kept is None or len(kept.encode()) <= MAX_ERROR_BYTES
