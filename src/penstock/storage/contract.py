@@ -69,6 +69,7 @@ __all__ = [
     "Listener",
     "Outgoing",
     "full_jitter",
+    "random_token",
 ]
 
 #: Picks a wait below the ceiling it is given. Injected, so that tests are deterministic.
@@ -81,11 +82,19 @@ def full_jitter(ceiling_ms: int) -> int:
     return random.randint(0, ceiling_ms)  # noqa: S311, TID251
 
 
+def random_token() -> int:
+    """A random number of 62 bits, which no other transaction or server has."""
+    # The operating system's randomness: servers that start at the same time differ.
+    return random.SystemRandom().getrandbits(62)  # noqa: TID251
+
+
 class EngineOptions(Struct, frozen=True, kw_only=True):
     """What an engine is opened with: its surroundings and the operator's choices."""
 
     clock: Clock = SystemClock()
     jitter: Jitter = full_jitter
+    token: Callable[[], int] = random_token
+    """Gives numbers that are never alike, on any server. Injected, as ``jitter`` is."""
     limits: Limits = Limits()
     auto_create: bool = True
     """A message that matches no queue creates one named after its topic, if none is."""

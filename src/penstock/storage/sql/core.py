@@ -9,10 +9,11 @@ to lead nowhere.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.errors import (
@@ -31,13 +32,15 @@ from penstock.storage.sql.database import (
     Lost,
     Moved,
     NotAtOnce,
+    Overdue,
     Session,
     Stable,
     Stale,
 )
-from penstock.storage.sql.leases import Leases
+from penstock.storage.sql.leases import Leases, NoServerNumber
 from penstock.storage.sql.seats import Seats
 from penstock.storage.sql.segments import Segments
+from penstock.storage.sql.server_numbers import ServerNumbers
 from penstock.storage.sql.timers import Timers
 from penstock.storage.sql.work import Work
 from penstock.storage.turns import Turns
@@ -49,10 +52,16 @@ __all__ = ["Core"]
 
 T = TypeVar("T")
 
-#: How often a transaction that the database rolled back is made again.
+#: How often a transaction that the database rolled back is made again, and one whose catalog was
+#: out of date.
 _TRIES: Final = 8
-#: What is waited before that, in seconds, times two to the power of the try.
-_PAUSE_S: Final = 0.005
+_MAX_TRIES: Final = 20
+#: The most that is waited before that, in milliseconds: times two to the power of the try, up to
+#: the second. Servers that have met do not meet again, as each waits a random part of it.
+_PAUSE_MS: Final = 5
+_MAX_PAUSE_MS: Final = 1_000
+
+_log = logging.getLogger("penstock.storage")
 
 
 class Core:
@@ -65,7 +74,8 @@ class Core:
         self.catalog = Catalog(self.plainly)
         self.segments = Segments()
         self.timers = Timers()
-        self.leases = Leases(0)
+        self.leases = Leases()
+        self.server_numbers = ServerNumbers(self.plainly, self.leases, options.token)
         #: By queue number and side, how many runs the last claim needed, and one more.
         self.run_hints: dict[tuple[int, bool], int] = {}
         #: By queue number, its floors (see ``floors``), and when they were read.
@@ -140,11 +150,7 @@ class Core:
                         raise
                     if version != known.version + work.raised:
                         raise Stale
-            except Stale:
-                self._count("catalog")
-                await self.catalog.reload(tenant)
-                continue
-            except (Again, Lost, StoreBusy) as error:
+            except (Again, Lost, NoServerNumber, Stale, StoreBusy) as error:
                 tries += 1
                 await self._recover(error, tries)
                 # What stood in the way may be in the catalog: another server's queue, say.
@@ -185,7 +191,7 @@ class Core:
             if error.committing:
                 await self._recover(error, 1)
             raise NotAtOnce from error
-        except (Again, Stale, PenstockError) as error:
+        except (Again, Stale, NoServerNumber, PenstockError) as error:
             raise NotAtOnce from error
 
     async def read(self, tenant: str, look: Callable[[Session, Tenant], Awaitable[T]]) -> T:
@@ -197,13 +203,13 @@ class Core:
             try:
                 async with self.database.reading() as session:
                     rows = await session.fetch("find_tenant", name=tenant)
-                    if rows and rows[0][1] == known.version:
-                        return await look(session, known)
-            except (Again, Lost, StoreBusy) as error:
+                    if not rows or rows[0][1] != known.version:
+                        raise Stale
+                    return await look(session, known)
+            except (Again, Lost, Stale, StoreBusy) as error:
                 tries += 1
                 await self._recover(error, tries)
-                continue
-            await self.catalog.reload(tenant)
+                self.catalog.forget(tenant)
 
     async def plainly(
         self, act: Callable[[Session], Awaitable[T]], *, transaction: bool = False
@@ -242,22 +248,36 @@ class Core:
         if not rows or rows[0][1] != known.version + raised:
             raise Stale
 
-    async def _recover(self, error: Again | Lost | StoreBusy, tries: int) -> None:
-        """Wait a moment before the next try, or give up with an error that says what to do."""
+    async def _recover(
+        self, error: Again | Lost | NoServerNumber | Stale | StoreBusy, tries: int
+    ) -> None:
+        """Prepare the next try, or give up with an error that says what to do."""
+        if isinstance(error, NoServerNumber):
+            await self.server_numbers.lease()
         if isinstance(error, Lost):
             self.forget()
+            # A database that has failed over may have leased the server's number to another.
+            self.leases.lapse()
         if isinstance(error, Lost) and error.committing:
             raise CommitFailed(
                 f"The connection was lost during the commit, whose outcome is unknown: {error}."
             ) from error
-        self._count("connection" if isinstance(error, Lost) else "conflict")
-        if tries >= _TRIES:
+        self._count(_reason(error))
+        if isinstance(error, Overdue):
+            raise StoreBusy(f"The database did not answer in time: {error}.") from error
+        outdated = isinstance(error, Stale | NoServerNumber)
+        if tries >= (_MAX_TRIES if outdated else _TRIES):
             if isinstance(error, StoreBusy):
                 raise error
+            why = "the catalog of the tenant keeps changing" if outdated else error
             raise StoreBusy(
-                f"The database did not let the call through in {tries} tries: {error}."
+                f"The database did not let the call through in {tries} tries: {why}."
             ) from error
-        await asyncio.sleep(_PAUSE_S * (1 << tries))
+        # Nobody holds what the next try of an outdated one needs: the first tries do not wait.
+        doublings = tries - _TRIES if outdated else tries
+        if doublings > 0:
+            ceiling_ms = min(_PAUSE_MS << doublings, _MAX_PAUSE_MS)
+            await asyncio.sleep(self.options.jitter(ceiling_ms) / 1000)
 
     def _count(self, reason: str) -> None:
         """A transaction is made again."""
@@ -267,18 +287,25 @@ class Core:
     def brought(self, tenant: Tenant, queues: set[int], records: int, seconds: float) -> None:
         """A commit has brought these queues something, and has done nothing else."""
         self.commits += 1
-        self.listener.committed(records, seconds)
-        for queue in sorted(queues):
-            self.tell(tenant, queue, dead=False)
-        self.spread(queues)
+        with _logged():
+            self.listener.committed(records, seconds)
+            for queue in sorted(queues):
+                self.tell(tenant, queue, dead=False)
+            self.spread(queues)
 
     async def _committed(self, work: Work, seconds: float) -> None:
-        """Remember what holds now, and tell whoever has to know."""
+        """Remember what holds now, and tell whoever has to know.
+
+        The call has succeeded, whatever goes wrong here: it would be made twice if it failed.
+        """
         self.commits += 1
+        with _logged():
+            await self._tell_committed(work, seconds)
+
+    async def _tell_committed(self, work: Work, seconds: float) -> None:
         tenant = work.tenant
         if work.raised:
             self.catalog.forget(tenant.name)
-            # The call has succeeded, whatever becomes of the telling.
             with suppress(StoreError):
                 tenant = await self.catalog.reload(tenant.name)
         self.seats.wrote(work.gone, work.put)
@@ -309,6 +336,26 @@ class Core:
         found = tenant.numbered.get(queue)
         if found is not None:
             self.listener.ready(tenant.name, found.shown_as(dead=dead))
+
+
+@contextmanager
+def _logged() -> Iterator[None]:
+    """Log an error of a listener; it fails no verb."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001  (whatever it is, the commit is made)
+        _log.exception("a listener failed after a commit")
+
+
+def _reason(error: Exception) -> str:
+    """Why a transaction is made again, as it is counted."""
+    match error:
+        case Lost():
+            return "connection"
+        case Stale():
+            return "catalog"
+        case _:
+            return "conflict"
 
 
 def _nobody(queues: set[int]) -> None:

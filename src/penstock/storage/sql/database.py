@@ -26,6 +26,7 @@ __all__ = [
     "Moved",
     "NewSegment",
     "NotAtOnce",
+    "Overdue",
     "PartitionCount",
     "Row",
     "Session",
@@ -71,6 +72,13 @@ class Lost(Exception):
     def __init__(self, detail: str, *, committing: bool) -> None:
         super().__init__(detail)
         self.committing = committing
+
+
+class Overdue(Lost):
+    """A statement or a connection missed its deadline, and the connection was dropped.
+
+    It is not tried again here: the next connection may be as silent, and the caller has waited.
+    """
 
 
 class Stale(Exception):
@@ -145,8 +153,12 @@ class Session(ABC):
         partition_counts: Sequence[PartitionCount] = (),
         held: Sequence[Row] = (),
         version: int | None = None,
+        replaced: Sequence[RunRow] = (),
     ) -> tuple[int, list[int]]:
-        """Append segments, delete runs, put runs, count, all at once.
+        """Append segments, delete runs, replace runs, insert ``runs``, count, all at once.
+
+        ``replaced`` have the keys of runs that this transaction has locked. If the key of one of
+        ``runs`` is taken, the transaction fails with ``Again``: nothing is overwritten (C1).
 
         With ``version`` this is all that the transaction writes. Where nothing was done in it
         yet, this may then be a transaction of its own: it checks that the catalog has this

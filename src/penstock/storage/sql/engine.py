@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, TypeAlias
 
-from penstock.errors import StoreError, StoreUnavailable
+from penstock.errors import PenstockError, StoreError, StoreUnavailable
 from penstock.filters import Filter, Selection
 from penstock.model.columns import LogColumns
 from penstock.model.delivery import (
@@ -59,7 +60,6 @@ from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Again, Database, Lost
 from penstock.storage.sql.granting import Claim
 from penstock.storage.sql.lanes import Call, Lanes
-from penstock.storage.sql.leases import Leases
 from penstock.storage.sql.publish import Publish, publish
 from penstock.storage.sql.settle import Settle, settle, settle_and_publish
 from penstock.storage.sql.watching import Watch
@@ -77,6 +77,8 @@ _MAX_PUBLISH: Final = 4_000
 _PUBLISH_BESIDE: Final = 600
 #: Deliveries that one transaction hands out or settles at most, if for more than one call.
 _MAX_CLAIM: Final = 2_000
+#: Seconds that closing waits for the server number to be released.
+_RELEASE_S: Final = 2.0
 
 
 class SqlEngine(Engine):
@@ -107,10 +109,7 @@ class SqlEngine(Engine):
         core = Core(database, options, clock)
         engine = cls(core)
         try:
-            rows = await core.plainly(
-                lambda session: session.fetch("next_server"), transaction=True
-            )
-            core.leases = Leases(int(rows[0][0]))
+            await core.server_numbers.lease()
             await engine._watch.start()
         except BaseException:
             await engine.close()
@@ -368,7 +367,14 @@ class SqlEngine(Engine):
         self._core.closed = True
         for lanes in (self._publishes, self._claims, self._settles):
             await lanes.drain()
+        await self._release_server_number()
         await self._watch.close()
         if isinstance(self._core.clock, DatabaseClock):
             await self._core.clock.close()
         await self._core.database.close()
+
+    async def _release_server_number(self) -> None:
+        """Let another server have the number now. If that fails its lease ends by itself."""
+        with suppress(Again, Lost, PenstockError, TimeoutError):
+            async with asyncio.timeout(_RELEASE_S), self._core.database.transaction() as session:
+                await self._core.server_numbers.release(session)

@@ -2,6 +2,7 @@
 
 - ``Again``: the database rolled the transaction back, and the same one may succeed.
 - ``Lost``: the connection is gone; only during a commit is the outcome unknown (P2).
+- ``Overdue``: a statement missed its deadline, and its connection is dropped.
 - an error of ``penstock.errors``: somebody has to do something about it, or try later.
 
 What is none of these is a mistake of the engine, and stays what it is. The ``failures`` of a
@@ -23,7 +24,7 @@ from penstock.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from penstock.storage.sql.database import Again, Lost
+from penstock.storage.sql.database import Again, Lost, Overdue
 
 __all__ = [
     "DAMAGE",
@@ -75,6 +76,8 @@ def translate_network(error: BaseException, *, committing: bool) -> Exception:
         case ssl.SSLCertVerificationError():
             words = one_line(str(error), error)
             return StoreUnavailable(f"The database's certificate is not trusted: {words}.")
+        case TimeoutError():
+            return Overdue("it did not answer in time", committing=committing)
         case OSError() | EOFError():
             return Lost(one_line(str(error), error), committing=committing)
         case Exception():

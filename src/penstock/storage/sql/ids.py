@@ -1,7 +1,7 @@
 """Ids: which idempotency ids and batch ids were seen inside their windows (P4).
 
-An id that is new is written down, with a mark of this transaction, before it is looked at: if
-two transactions bring the same id, the second waits for the first, and then sees it.
+An id that is new is written down, with a random token of this transaction, before it is looked at:
+if two transactions bring the same id, the second waits for the first, and then sees its token.
 
 The window of an id is its topic's. A batch id may have one of its own, which a row keeps where
 another names its message.
@@ -9,14 +9,13 @@ another names its message.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
 from penstock.model.message import MessageId, Offset, Outgoing, Published
 from penstock.storage.sql.entries import Entry, Planned, Twin, published
-from penstock.storage.sql.leases import Leases
 from penstock.storage.sql.work import Work
 
 __all__ = ["Ids"]
@@ -61,9 +60,9 @@ class _Kept(NamedTuple):
 class Ids:
     """The ids of one transaction."""
 
-    def __init__(self, work: Work, leases: Leases) -> None:
+    def __init__(self, work: Work, token: Callable[[], int]) -> None:
         self.work = work
-        self._leases = leases
+        self._new_token = token
         self._token = 0
         self.found: dict[tuple[str, str], _Seen] = {}
         self.kept: dict[tuple[str, str], _Kept] = {}
@@ -110,7 +109,7 @@ class Ids:
         """
         if not wanted:
             return []
-        self._token = self._token or self._leases.next(self.work.now)
+        self._token = self._token or self._new_token()
         session, tenant, now = self.work.session, self.work.tenant.number, self.work.now
         new = [
             (tenant, kind, topic, text.encode(), now, now + window_ms, self._token)

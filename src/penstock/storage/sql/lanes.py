@@ -3,6 +3,9 @@
 A lane has one transaction under way at a time; whoever comes meanwhile is in the next one. Under
 load a commit carries what many calls brought, and a lone call waits for nobody. Where so much waits
 that making a transaction of it takes a while, that is done beside the one that is under way.
+
+A transaction that fails because of what one call brings is rolled back, and its calls are made
+again one by one: only that call fails (E1).
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Generic, TypeVar
+
+from penstock.errors import StoreCorrupt, StoreError
 
 __all__ = ["Call", "Lane", "Lanes"]
 
@@ -97,18 +102,28 @@ class Lane(Generic[T, R]):
                 self._under_way += 1
                 self._begin()
                 try:
-                    await self._perform([call for call in calls if call.waiting])
-                except BaseException as error:
-                    for call in calls:
-                        call.refuse(error)
-                    if isinstance(error, asyncio.CancelledError):
-                        raise
+                    await self._serve(calls)
                 finally:
                     self._under_way -= 1
         finally:
             task = asyncio.current_task()
             assert task is not None
             self._tasks.discard(task)
+
+    async def _serve(self, calls: Sequence[Call[T, R]]) -> None:
+        """Answer or refuse the calls; whatever fails is the calls' to raise."""
+        waiting = [call for call in calls if call.waiting]
+        try:
+            await self._perform(waiting)
+        except BaseException as error:
+            if len(waiting) > 1 and _is_of_one_call(error):
+                for call in waiting:
+                    await self._serve([call])
+                return
+            for call in waiting:
+                call.refuse(error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
 
     def _take(self) -> list[Call[T, R]]:
         """The calls that have waited longest, as many as one transaction should carry.
@@ -133,6 +148,18 @@ class Lane(Generic[T, R]):
         """Wait until nothing is under way."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+
+def _is_of_one_call(error: BaseException) -> bool:
+    """Whether other calls may succeed: nothing was committed, and the database is not the cause."""
+    match error:
+        case StoreCorrupt():
+            return True
+        case StoreError():
+            # Exactly that: the database refused a statement, perhaps because of a value.
+            return type(error) is StoreError
+        case _:
+            return isinstance(error, Exception)
 
 
 class Lanes(Generic[K, T, R]):

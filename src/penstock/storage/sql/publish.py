@@ -155,7 +155,7 @@ class Publishing:
         self._created: dict[str, Queue] = {}
         self._added: Counter[int] = Counter()
         self._depths: dict[int, int] = {}
-        self.ids = Ids(work, core.leases)
+        self.ids = Ids(work, core.options.token)
         self.keys = Keys(core, work, self._created)
 
     async def publish_calls(self, asked: Sequence[Publish]) -> list[PublishReply | PenstockError]:

@@ -307,6 +307,8 @@ class _Table:
         for (_, until), (run, members) in longer.items():
             # Alone in its seat the run keeps it; beside others that end earlier it moves.
             alone = len(members) == len(self._work.left(run))
-            seat = run.life.seat if alone else core.leases.next(self._work.now)
+            seat = run.life.seat
+            if not alone:
+                seat = core.leases.next(self._work.now, max(run.life.lease, run.life.seat))
             life = replace(run.life, deadline=until, seat=seat)
             self._work.move(run, members, run.phase, life)

@@ -24,7 +24,8 @@ __all__ = ["DEFAULT_POOL", "MAX_POOL", "Address", "parse"]
 DEFAULT_POOL: Final = 10
 MAX_POOL: Final = 100
 _CONNECT_TIMEOUT_S: Final = 10
-_MAX_CONNECT_TIMEOUT_S: Final = 600
+_STATEMENT_TIMEOUT_S: Final = 30
+_MAX_TIMEOUT_S: Final = 600
 _MAX_PORT: Final = 65_535
 
 #: ``user:password@[host]:port``; the last @ ends the password.
@@ -51,6 +52,8 @@ class Address(Struct, frozen=True, kw_only=True):
     """The most connections that a process opens."""
     connect_timeout: int
     """Seconds."""
+    statement_timeout: int
+    """Seconds that a statement may take, waiting for locks included."""
     security: Tls
 
     def tls(self) -> ssl.SSLContext | bool | None:
@@ -115,8 +118,11 @@ def _pool(reading: _Reading, text: str) -> int:
     return reading.number(text, "pool", 1, MAX_POOL)
 
 
-def _timeout(reading: _Reading, text: str) -> int:
-    return reading.number(text, "connect_timeout", 1, _MAX_CONNECT_TIMEOUT_S)
+def _timeout(name: str) -> Reader:
+    def read(reading: _Reading, text: str) -> int:
+        return reading.number(text, name, 1, _MAX_TIMEOUT_S)
+
+    return read
 
 
 def _text(reading: _Reading, text: str) -> str:
@@ -148,7 +154,8 @@ class _Dialect(Struct, frozen=True):
         mode, *files = self.tls
         return {
             "pool": _pool,
-            "connect_timeout": _timeout,
+            "connect_timeout": _timeout("connect_timeout"),
+            "statement_timeout": _timeout("statement_timeout"),
             self.socket: _text,
             mode: _one_of(mode, self.modes),
             **dict.fromkeys(files, _text),
@@ -208,6 +215,7 @@ def parse(url: str) -> Address:
         database=_database(reading, parts.path),
         pool=given.get("pool", DEFAULT_POOL),
         connect_timeout=given.get("connect_timeout", _CONNECT_TIMEOUT_S),
+        statement_timeout=given.get("statement_timeout", _STATEMENT_TIMEOUT_S),
         security=Tls(Security.IF_OFFERED if mode is None else mode, authority, certificate, key),
     )
 

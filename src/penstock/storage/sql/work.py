@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.model.queue import Ordering
 from penstock.storage.sql.catalog import Queue, Tenant
-from penstock.storage.sql.database import Count, NewSegment, PartitionCount, Row, Session
+from penstock.storage.sql.database import Again, Count, NewSegment, PartitionCount, Row, Session
 from penstock.storage.sql.phases import DEAD, LIVE, Phase
 from penstock.storage.sql.runs import Life, Place, Run, message_id
 from penstock.storage.sql.runs import Row as RunRow
@@ -211,8 +211,14 @@ class Work:
             self._note(run)
             runs.append(run)
         rows = [run.row() for run in runs]
-        # A run whose deadline moved as a whole stays where it is, and is put over itself.
-        kept = {row[:4] for row in rows}
+        # A run that keeps its key, as one does whose deadline moved as a whole, is replaced. No
+        # other row is: one that is there already belongs to another transaction.
+        locked = {(row[0], row[1], row[2], row[3]) for row in changed}
+        replaced = [row for row in rows if row[:4] in locked]
+        inserted = [row for row in rows if row[:4] not in locked] if replaced else rows
+        kept = {row[:4] for row in replaced}
+        if len(kept) < len(replaced):
+            raise Again("two rows have one key")
         gone = [key for key in gone if key not in kept]
         counts = [(q, k, n) for (q, k), n in self._counts.items() if n]
         counts += self._news(counts)
@@ -229,11 +235,12 @@ class Work:
             self.tenant.number,
             self._segments,
             gone,
-            rows,
+            inserted,
             counts,
             partition_counts,
             changed,
             self.tenant.version if self.at_once and not more else None,
+            replaced,
         )
         self._version = version
         self.put += rows

@@ -43,6 +43,7 @@ _COMMON: Final[dict[str, Any]] = {
     "deadline": NOW,
     "first": SEGMENTS // 2,
     "floors": [0] * 10,
+    "holder": 7,
     "ids": [b"%08d" % n for n in range(_SOME)],
     "in_flight": 3,
     "index": 5,
@@ -57,6 +58,7 @@ _COMMON: Final[dict[str, Any]] = {
     "name": "c1",
     "names": ["c1", "c2"],
     "now": NOW,
+    "number": 3,
     "numbers": list(range(1000, 1000 + _SOME)),
     "partitions": [b"p%03d" % n for n in range(20)],
     "phase": 0,
@@ -72,6 +74,7 @@ _COMMON: Final[dict[str, Any]] = {
     "segments": list(range(1000, 1000 + _SOME)),
     "tenant": 1,
     "topic": "t",
+    "until": NOW + 60_000,
     "window": 60_000,
 }
 _OWN: Final[dict[str, dict[str, Any]]] = {
@@ -122,19 +125,20 @@ COLUMNS: Final[dict[str, tuple[Any, ...]]] = {
     "put_newest": (_COMMON["messages"], [1] * _SOME, _COMMON["places"]),
     "put_owners": ([3] * 20, _COMMON["partitions"], ["c1"] * 20, [1] * 20),
     "put_replayed": ([3] * _SOME, [False] * _SOME, ["r"] * _SOME, _COMMON["messages"]),
-    "put_runs": _RUNS,
+    "insert_runs": _RUNS,
+    "replace_runs": _RUNS,
 }
 _HELD: Final = (*_GONE, [1] * _SOME, [b"\x03\x00"] * _SOME, [b"life"] * _SOME)
 #: What PostgreSQL writes at once: the tenant, that it publishes, the version that it expects;
 #: segments, runs that are held, places of runs that go, runs, counts, counts by partition.
 WRITE: Final = (
     *(1, True, 1, *_SEGMENTS[1][:1], *_SEGMENTS[2:], *_HELD),
-    *(*_GONE, *_RUNS, *_COUNTS, *_PARTITION_COUNTS),
+    *(*_GONE, *_RUNS, 0, *_COUNTS, *_PARTITION_COUNTS),
 )
 #: The same for whoever has them locked already.
 WRITE_UNHELD: Final = (
     *(1, False, None, *_SEGMENTS[1][:1], *_SEGMENTS[2:], *[None] * 7),
-    *(*_GONE, *_RUNS, *_COUNTS, *_PARTITION_COUNTS),
+    *(*_GONE, *_RUNS, 0, *_COUNTS, *_PARTITION_COUNTS),
 )
 #: What a plain publish writes: the tenant, the version it expects, segments, runs of the first.
 PUBLISH: Final = (

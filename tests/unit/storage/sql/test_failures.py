@@ -19,7 +19,7 @@ from penstock.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from penstock.storage.sql.database import Again, Lost
+from penstock.storage.sql.database import Again, Lost, Overdue
 from penstock.storage.sql.postgresql.failures import FAILURES, opening, translate
 
 
@@ -35,7 +35,7 @@ def raised(state: str, *, severity: str = "ERROR", **fields: str) -> asyncpg.Pos
         ("40001", Again),
         ("40P01", Again),
         ("55P03", Again),
-        ("57014", Again),
+        ("57014", Overdue),
         ("23505", Again),
         ("57P01", Lost),
         ("57P02", Lost),
@@ -73,7 +73,10 @@ def test_e1_what_a_state_means(state: str, kind: type[Exception], committing: bo
     found = translate(raised(state), committing=committing)
     assert type(found) is kind
     assert "some words. more" in str(found)
-    if isinstance(found, Lost):
+    if isinstance(found, Overdue):
+        # The server says so itself: it has rolled the statement back.
+        assert not found.committing
+    elif isinstance(found, Lost):
         assert found.committing is committing
     if type(found) is StoreError:
         assert state in found.detail
@@ -164,7 +167,7 @@ def test_whoever_was_cancelled_stays_cancelled() -> None:
     "error, kind, words",
     [
         (ConnectionRefusedError(111, "refused"), StoreUnavailable, "DB cannot be reached"),
-        (TimeoutError(), StoreUnavailable, "DB cannot be reached: TimeoutError"),
+        (TimeoutError(), StoreUnavailable, "DB cannot be reached: it did not answer"),
         (raised("57P03"), StoreUnavailable, "DB cannot be reached: some words. more"),
         (asyncpg.InterfaceError("no SASL"), StoreUnavailable, "DB cannot be used: no SASL"),
         (raised("28P01"), StoreUnavailable, "password or the user is wrong"),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from penstock.errors import BadInput, CommitFailed, StoreBusy, StoreError, StoreUnavailable
 from penstock.storage.sql.lanes import Call, Lane
 
 #: Only a test that would hang for ever waits this long.
@@ -133,8 +134,52 @@ async def test_whoever_has_left_is_left_out(database: Database) -> None:
 
 async def test_a_failure_is_told_to_all_who_shared_it() -> None:
     async def perform(calls: Sequence[Call[int, int]]) -> None:
-        raise RuntimeError(f"not these {len(calls)}")
+        raise StoreBusy(f"not these {len(calls)}")
 
     lane: Lane[int, int] = Lane(perform, most=100, beside=10)
     told = await asyncio.gather(lane.call(1), lane.call(2), return_exceptions=True)
-    assert [str(error) for error in told] == ["not these 2", "not these 2"]
+    assert ["not these 2" in str(error) for error in told] == [True, True]
+
+
+# -- one call that fails ---------------------------------------------------------------
+
+
+class Refusing:
+    """Fails every transaction that carries one of these calls."""
+
+    def __init__(self, errors: dict[int, BaseException]) -> None:
+        self._errors = errors
+        self.batches: list[list[int]] = []
+
+    async def perform(self, calls: Sequence[Call[int, int]]) -> None:
+        self.batches.append([call.asked for call in calls])
+        await asyncio.sleep(0)
+        for call in calls:
+            if call.asked in self._errors:
+                raise self._errors[call.asked]
+        for call in calls:
+            call.answer(-call.asked)
+
+
+async def _outcomes(database: Refusing, count: int) -> list[int | BaseException]:
+    lane = Lane(database.perform, 100)
+    calls = [lane.call(asked) for asked in range(1, count)]
+    return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), HANG_S)
+
+
+@pytest.mark.parametrize(
+    "error", [BadInput("x"), UnicodeEncodeError("utf-8", "\ud800", 0, 1, "x"), StoreError("22021")]
+)
+async def test_e1_what_one_call_brings_fails_no_other(error: Exception) -> None:
+    database = Refusing({2: error})
+    assert await _outcomes(database, 5) == [-1, error, -3, -4]
+    assert database.batches == [[1, 2, 3, 4], [1], [2], [3], [4]]
+
+
+@pytest.mark.parametrize("error", [CommitFailed("x"), StoreBusy("x"), StoreUnavailable("x")])
+async def test_p2_what_may_be_committed_or_fails_for_all_is_not_made_again(
+    error: Exception,
+) -> None:
+    database = Refusing({2: error})
+    assert await _outcomes(database, 4) == [error, error, error]
+    assert database.batches == [[1, 2, 3]]

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.errors import StoreBusy, StoreError, StoreTooNew, StoreTooOld, StoreUnavailable
+from penstock.model.message import NewMessage
+from penstock.storage.contract import EngineOptions
+from penstock.storage.engines import open_engine
 from penstock.storage.sql import migrations
 from penstock.storage.sql.dialects import load_module
 from penstock.storage.sql.migrations import Migrated, check, known, migrate, read
@@ -149,6 +152,37 @@ async def test_what_partitions_have_already_is_counted(
     counted = "SELECT queue, partition_key, unsettled FROM penstock_partition ORDER BY 1, 2"
     found = [(queue, unsettled) for queue, _, unsettled in database.sql(counted, NAME)]
     assert found == [("1", "5"), ("1", "1"), ("2", "4")]
+
+
+async def test_a_store_of_the_version_before_leased_server_numbers_is_used_on(
+    database: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Migration ``server_numbers``: what was in flight stays so (C1)."""
+    url = database.url(NAME)
+    every = known(database.SCHEME)
+    (number,) = [item.number for item in every if item.name.endswith("_server_numbers")]
+    with monkeypatch.context() as older:
+        older.setattr(migrations, "known", lambda _: every[: number - 1])
+        await migrate(url)
+    if database.SCHEME == "postgresql":
+        database.sql("SELECT setval('penstock_server', 1025)", NAME)
+    else:
+        database.sql("INSERT INTO penstock_server (one, number) VALUES (1, 1025)", NAME)
+    database.sql(
+        "INSERT INTO penstock_run VALUES (99, 3, 5, 7, 1, 1, 9, NULL, NULL, 'm', 'l')", NAME
+    )
+    with pytest.raises(StoreTooOld):
+        await open_engine(url, EngineOptions())
+    await migrate(url)
+    engine = await open_engine(url, EngineOptions())
+    try:
+        await engine.publish("t", "topic", [NewMessage(b"x")])
+        (delivery,) = await engine.claim("t", "topic", "c", 1, None)
+        assert delivery.payload == b"x"
+    finally:
+        await engine.close()
+    assert database.sql("SELECT number FROM penstock_server", NAME) == [["1"]]
+    assert database.sql("SELECT count(*) FROM penstock_run WHERE place = 7", NAME) == [["1"]]
 
 
 async def test_a_newer_schema_is_refused(database: Server) -> None:

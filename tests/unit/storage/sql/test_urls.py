@@ -36,6 +36,7 @@ def address(**fields: Any) -> Address:
         "database": "store",
         "pool": 10,
         "connect_timeout": 10,
+        "statement_timeout": 30,
         "security": Tls(Security.IF_OFFERED),
     }
     return Address(**{**given, **fields})
@@ -62,6 +63,7 @@ def address(**fields: Any) -> Address:
         ("postgresql://%2Frun%2Fpostgresql/store", address(host="/run/postgresql")),
         ("mysql:///store?unix_socket=/run/my%20sock", None),
         ("postgresql://db/store?pool=1&connect_timeout=3", address(pool=1, connect_timeout=3)),
+        ("postgresql://db/store?statement_timeout=5", address(statement_timeout=5)),
         ("postgresql://db/store?pool=100", address(pool=100)),
         ("postgresql://db/store?", address()),
     ],
@@ -103,7 +105,10 @@ def test_what_a_url_means(url: str, expected: Address | None) -> None:
         ("postgresql://me:hunter2@db/store\n", "control character"),
         ("postgresql://me:hunter2@db/store%00", "control character"),
         ("postgresql://me:hunter2%ff@db/store", "UTF-8"),
-        ("postgresql://me:hunter2@db/store?pol=3", "options are pool, connect_timeout, host, ssl"),
+        (
+            "postgresql://me:hunter2@db/store?pol=3",
+            "options are pool, connect_timeout, statement_timeout, host, ssl",
+        ),
         ("postgresql://db/store?password=hunter2", "options are pool"),
         ("postgresql://me:hunter2@db/store?pool", "pool is not a whole number from 1 to 100"),
         ("postgresql://me:hunter2@db/store?pool=0", "pool is not a whole number from 1 to 100"),
@@ -114,6 +119,7 @@ def test_what_a_url_means(url: str, expected: Address | None) -> None:
         ("postgresql://me:hunter2@db/store?pool=" + "9" * 5000, "pool is not a whole number"),
         ("postgresql://me:hunter2@db/store?pool=1&pool=2", "pool is given twice"),
         ("postgresql://me:hunter2@db/store?connect_timeout=0", "connect_timeout is not"),
+        ("postgresql://me:hunter2@db/store?statement_timeout=0", "statement_timeout is not"),
         ("postgresql://me:hunter2@db/store?host=/tmp", "names a host twice"),
         ("postgresql:///store?host=db", "host is an absolute path"),
         ("postgresql://me:hunter2@db/store?sslmode=allow", "one of disable, prefer, require"),

@@ -157,6 +157,7 @@ class _Session(Session):
         partition_counts: Sequence[PartitionCount] = (),
         held: Sequence[Row] = (),
         version: int | None = None,
+        replaced: Sequence[RunRow] = (),
     ) -> tuple[int, list[int]]:
         del held, version  # Every change has a transaction here, in which they were locked.
         numbers = await self.append(segments) if segments else []
@@ -164,10 +165,12 @@ class _Session(Session):
         link = self.link or await self._linked()
         most = link.packet // 2
         rows = [_timed(run) for run in sorted(runs, key=_place)]
+        over = [_timed(run) for run in sorted(replaced, key=_place)]
         replies = await link.together(
             [
                 *self._at("remove_runs", gone),
-                *self._statements["put_runs"].lots(rows, most),
+                *self._statements["replace_runs"].lots(over, most),
+                *self._statements["insert_runs"].lots(rows, most),
                 *self._statements["count"].lots(counts, most),
                 *self._statements["count_partitions"].lots(partition_counts, most),
                 self._statements["version"].bind({"tenant": tenant}),
@@ -222,7 +225,8 @@ class MySQL(Database):
         self._address = address
         connector = Connector(address)
         self._statements = {name: Statement(text) for name, text in load("mysql").items()}
-        self._pool = Pool(connector, address.pool, self._opened)
+        patience_s = address.statement_timeout + address.connect_timeout
+        self._pool = Pool(connector, address.pool, self._opened, patience_s)
         self._tickets = Tickets(connector, self._statements)
 
     @classmethod
@@ -302,7 +306,7 @@ class MySQL(Database):
             driver.get_autocommit() and not driver.get_transaction_status()
         ):
             raise BadInput("connection has no transaction open.", field="connection")
-        link = Link(driver)
+        link = Link(driver, self._address.statement_timeout)
         try:
             await _look_at(link)
             await link.plainly(f"SAVEPOINT {_SAVEPOINT}")

@@ -12,7 +12,7 @@ import asyncmy
 
 from penstock.errors import StoreBusy, StoreReadOnly, StoreUnavailable, TooLarge
 from penstock.storage.sql import failing
-from penstock.storage.sql.database import Again, Lost
+from penstock.storage.sql.database import Again, Lost, Overdue
 
 __all__ = ["FAILURES", "number_of", "opening", "translate"]
 
@@ -28,10 +28,10 @@ _AGAIN: Final = frozenset(
         1412,  # the table was altered meanwhile
         1615,  # prepare the statement again
         1317,  # the statement was killed
-        1969,  # it took too long, says MariaDB
-        3024,  # and so says MySQL
     }
 )
+#: The server ended a statement that took too long: MariaDB's number, and MySQL's.
+_OVERDUE: Final = frozenset({1969, 3024})
 _LOST: Final = frozenset(
     {
         *(2002, 2003, 2005),  # nobody answers there
@@ -106,6 +106,8 @@ def _by_number(error: asyncmy.MySQLError, *, committing: bool) -> Exception:
         return translate(error.__cause__)
     if number in _AGAIN:
         return Again(words)
+    if number in _OVERDUE:
+        return Overdue(words, committing=False)
     # Without a number the driver is closed, or cannot go on with what it has read.
     broken = not number and isinstance(error, asyncmy.InterfaceError | asyncmy.InternalError)
     if number in _LOST or broken or (committing and number not in _NOT_COMMITTED):

@@ -43,15 +43,26 @@ _SETTINGS: Final = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     # Nobody waits for a lock for ever. What a machine that vanished had locked is free after two
     # minutes; connections that nobody has used for so long are closed before (see ``pool``).
-    "SET SESSION innodb_lock_wait_timeout = 10, lock_wait_timeout = 10, wait_timeout = 120",
+    "SET SESSION innodb_lock_wait_timeout = {lock_s}, lock_wait_timeout = {lock_s}",
+    "SET SESSION wait_timeout = 120",
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00'",
 )
 # A recursive query goes one step a partition, and both stop at a thousand by default. MySQL
 # tells AUTO_INCREMENT as it was a day ago, unless it is asked not to.
-_MARIADB: Final = "SET SESSION max_recursive_iterations = 10000000, idle_transaction_timeout = 60"
-_MYSQL: Final = (
-    "SET SESSION cte_max_recursion_depth = 10000000, information_schema_stats_expiry = 0"
+# A statement that takes too long is ended by MariaDB whatever it does, by MySQL if it only reads.
+_MARIADB: Final = (
+    "SET SESSION max_recursive_iterations = 10000000, idle_transaction_timeout = {statement_s}, "
+    "max_statement_time = {statement_s}"
 )
+_MYSQL: Final = (
+    "SET SESSION cte_max_recursion_depth = 10000000, information_schema_stats_expiry = 0, "
+    "max_execution_time = {statement_s}000"
+)
+#: Seconds that a statement waits for a lock, if it may take that long.
+_LOCK_S: Final = 10
+#: Seconds that the server is given to say that it has ended a statement: the connection is
+#: dropped only if it does not say so.
+_GRACE_S: Final = 2
 
 
 class Reply(NamedTuple):
@@ -65,10 +76,15 @@ class Reply(NamedTuple):
 
 
 class Link:
-    """A connection, and the statements that are prepared on it."""
+    """A connection, and the statements that are prepared on it.
 
-    def __init__(self, connection: Any) -> None:
+    Everything that waits for the server raises ``TimeoutError`` when it misses its deadline; nobody
+    knows then what is under way on the connection, and it has to be closed.
+    """
+
+    def __init__(self, connection: Any, statement_timeout: int) -> None:
         self.connection = connection
+        self._deadline_s = statement_timeout + _GRACE_S
         #: The most bytes that the server takes at once, as soon as it was asked for that.
         self.packet = _MARGIN
         self._statements: OrderedDict[str, Any] = OrderedDict()
@@ -78,6 +94,10 @@ class Link:
     ) -> Reply:
         """Run a statement with a value for each of its question marks."""
         self._refuse_large(values)
+        async with asyncio.timeout(self._deadline_s):
+            return await self._execute(sql, values, prepared=prepared)
+
+    async def _execute(self, sql: str, values: Sequence[object], *, prepared: bool) -> Reply:
         few = prepared and len(values) <= _MAX_VALUES
         statement = await self._prepare(sql) if few else None
         if statement is None:
@@ -92,23 +112,32 @@ class Link:
         if len(parts) == 1 or sum(_weight(values) for _, values in parts) > _MAX_TEXT:
             return [await self.execute(sql, values) for sql, values in parts]
         cursor = self.connection.cursor()
-        await cursor.execute(";".join([_text(sql, values) for sql, values in parts]))
-        replies = [await _reply(cursor)]
-        while await cursor.nextset():
-            replies.append(await _reply(cursor))
+        async with asyncio.timeout(self._deadline_s):
+            await cursor.execute(";".join([_text(sql, values) for sql, values in parts]))
+            replies = [await _reply(cursor)]
+            while await cursor.nextset():
+                replies.append(await _reply(cursor))
         return replies
 
     async def plainly(self, sql: str) -> None:
         """Run a statement that has no values and gives no rows."""
-        await self.connection.query(sql)
+        async with asyncio.timeout(self._deadline_s):
+            await self.connection.query(sql)
+
+    async def autocommit(self, value: bool) -> None:
+        """Have every statement be a transaction of its own, or not."""
+        async with asyncio.timeout(self._deadline_s):
+            await self.connection.autocommit(value)
 
     async def commit(self) -> None:
         """End the transaction."""
-        await self.connection.commit()
+        async with asyncio.timeout(self._deadline_s):
+            await self.connection.commit()
 
     async def roll_back(self) -> None:
         """End the transaction, if there is one: after a failure nobody knows."""
-        await self.connection.rollback()
+        async with asyncio.timeout(self._deadline_s):
+            await self.connection.rollback()
 
     async def forget_statements(self) -> None:
         """Have the server forget what was prepared here."""
@@ -243,9 +272,11 @@ class Connector:
             # The driver's own timeout is for the socket alone.
             async with asyncio.timeout(address.connect_timeout):
                 await connection.connect()
+                statement_s = address.statement_timeout
+                lock_s = min(_LOCK_S, statement_s)
                 for setting in (*_SETTINGS, _of_server(connection)):
-                    await connection.query(setting)
-                link = Link(connection)
+                    await connection.query(setting.format(lock_s=lock_s, statement_s=statement_s))
+                link = Link(connection, statement_s)
                 ((link.packet,),) = (await link.execute("SELECT @@max_allowed_packet")).rows or ()
                 return link
         except BaseException:

@@ -24,8 +24,12 @@ IDLE_S: Final = 60.0
 class Pool:
     """At most so many connections at a time; who finds none free waits."""
 
-    def __init__(self, connector: Connector, size: int, opened: Callable[[], None]) -> None:
+    def __init__(
+        self, connector: Connector, size: int, opened: Callable[[], None], patience_s: float
+    ) -> None:
         self._connector = connector
+        #: Seconds that a caller waits for a connection that is free.
+        self._patience_s = patience_s
         #: Called when a connection was opened.
         self._opened = opened
         self._free = asyncio.Semaphore(size)
@@ -34,14 +38,15 @@ class Pool:
 
     async def take(self, *, autocommit: bool) -> Link:
         """A connection on which nothing is open."""
-        await self._free.acquire()
+        async with asyncio.timeout(self._patience_s):
+            await self._free.acquire()
         try:
             link = self._pick(autocommit=autocommit)
             if link is None:
                 link = await self._connector.connect()
                 self._opened()
             try:
-                await link.connection.autocommit(autocommit)
+                await link.autocommit(autocommit)
             except BaseException:
                 link.close()
                 raise

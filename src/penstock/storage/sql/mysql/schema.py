@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from typing import Final, NoReturn
 
 import asyncmy
+from msgspec.structs import replace
 
 from penstock.errors import StoreError, StoreUnavailable
 from penstock.storage.sql.database import Again
@@ -28,6 +29,8 @@ __all__ = ["opened"]
 
 #: Seconds to wait for another migration, and for the locks of servers that run.
 _PATIENCE_S: Final = 60
+#: Seconds that one statement may take: it may have to copy a large table.
+_STATEMENT_S: Final = 86_400
 #: The table, the column or the index is there already, or is gone already.
 _DONE_BEFORE: Final = frozenset({1050, 1051, 1060, 1061, 1091, 1826})
 #: The first that have SKIP LOCKED.
@@ -104,11 +107,11 @@ def _refuse(error: asyncmy.MySQLError, migration: Migration, number: int) -> NoR
 async def opened(address: Address) -> AsyncIterator[Schema]:
     """The schema, as soon as nobody else changes it."""
     try:
-        link = await Connector(address).connect()
+        link = await Connector(replace(address, statement_timeout=_STATEMENT_S)).connect()
     except FAILURES as error:
         raise opening(error, address.shown) from error
     try:
-        await link.connection.autocommit(True)
+        await link.autocommit(True)
         await _check_version(link)
         await link.plainly(f"SET SESSION lock_wait_timeout = {_PATIENCE_S}")
         await _lock(link, address.database)

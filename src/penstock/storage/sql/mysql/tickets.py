@@ -134,7 +134,7 @@ class Tickets:
             link = await self._connector.connect()
             try:
                 await link.plainly(_DIRTY)
-                await link.connection.autocommit(True)
+                await link.autocommit(True)
             except BaseException:
                 link.close()
                 raise

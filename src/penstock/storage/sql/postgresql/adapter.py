@@ -29,6 +29,7 @@ from penstock.storage.sql.database import (
     Stale,
 )
 from penstock.storage.sql.failing import raise_as
+from penstock.storage.sql.postgresql.connecting import connection_arguments
 from penstock.storage.sql.postgresql.failures import FAILURES, opening, translate
 from penstock.storage.sql.postgresql.listening import NOTIFY, Listening, announcements
 from penstock.storage.sql.runs import Place
@@ -38,23 +39,8 @@ from penstock.storage.sql.urls import Address
 
 __all__ = ["PostgreSQL"]
 
-#: Settings of every session.
-_SETTINGS: Final = {
-    "application_name": "penstock",
-    "default_transaction_isolation": "read committed",
-    # One plan a statement, whatever its parameters, and always by an index.
-    "plan_cache_mode": "force_generic_plan",
-    "enable_seqscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "jit": "off",
-    "max_parallel_workers_per_gather": "0",
-    # Nobody waits for a lock, or holds one in silence, for ever.
-    "lock_timeout": "10s",
-    "idle_in_transaction_session_timeout": "60s",
-}
-#: Statements that a session remembers; there are fewer.
-_STATEMENTS: Final = 500
+#: Seconds that the pool waits for a statement whose caller was cancelled.
+_RELEASE_S: Final = 5.0
 #: What needs no transaction: it is read as it is, and what was remembered of it is checked later.
 _READS: Final = frozenset({"look_at_heads", "read_segments"})
 #: What a publish inside a caller's transaction goes back to if it is refused.
@@ -155,6 +141,7 @@ class _Session(Session):
         partition_counts: Sequence[PartitionCount] = (),
         held: Sequence[Row] = (),
         version: int | None = None,
+        replaced: Sequence[RunRow] = (),
     ) -> tuple[int, list[int]]:
         at_once = version is not None and not self.begun
         if at_once:
@@ -172,7 +159,8 @@ class _Session(Session):
             *(entries, heads, payloads),
             *_columns([(*row[:4], row[5], *row[9:]) for row in held] if at_once else (), 7),
             *_columns(gone, 4),
-            *_columns(runs, 11),
+            *_columns([*replaced, *runs], 11),
+            len(replaced),
             *_columns(counts, 3),
             *_columns(partition_counts, 3),
         )
@@ -234,7 +222,7 @@ class _Opened(AbstractAsyncContextManager[Session]):
                     await self._connection.execute("COMMIT")
                 unharmed = True
             except BaseException as failed:  # noqa: BLE001  (raised again)
-                await _roll_back(self._connection)
+                await self._database.abandon(self._connection, failed)
                 _raise(failed, committing=self._session.committing)
         finally:
             await self._database.give_back(self._connection, unharmed=unharmed)
@@ -254,8 +242,13 @@ class PostgreSQL(Database):
 
     def __init__(self, address: Address) -> None:
         self._address = address
+        #: Seconds that a caller waits for a connection.
+        self._patience_s = address.statement_timeout + address.connect_timeout
         self._pool: Any = None
         self._at_hand: list[Any] = []
+        #: Connections that are open, and by identity the processes of those that the pool has lent.
+        self._open: set[Any] = set()
+        self._out: dict[int, int] = {}
         #: How many wait for the pool.
         self._waiting = 0
         self._tidying: asyncio.TimerHandle | None = None
@@ -272,7 +265,7 @@ class PostgreSQL(Database):
         database = cls(address)
         try:
             database._pool = pool = await asyncpg.create_pool(
-                **_arguments(address),
+                **connection_arguments(address),
                 min_size=0,
                 max_size=address.pool,
                 max_inactive_connection_lifetime=_IDLE_S,
@@ -285,13 +278,15 @@ class PostgreSQL(Database):
             raise opening(error, address.shown) from error
         return database
 
-    async def _opened(self, _connection: object) -> None:
+    async def _opened(self, connection: Any) -> None:
         """The pool has opened a connection."""
+        self._open.add(connection)
+        connection.add_termination_listener(self._open.discard)
         self.renewed()
 
     async def _connect(self) -> Any:
         """A connection of its own, for whoever listens."""
-        return await asyncpg.connect(**_arguments(self._address))
+        return await asyncpg.connect(**connection_arguments(self._address))
 
     def transaction(self) -> AbstractAsyncContextManager[Session]:
         return _Opened(self, loose=False)
@@ -337,6 +332,9 @@ class PostgreSQL(Database):
         try:
             yield connection
             unharmed = True
+        except TimeoutError:
+            self._drop_all(connection)
+            raise
         finally:
             await self.give_back(connection, unharmed=unharmed)
 
@@ -350,11 +348,30 @@ class PostgreSQL(Database):
                 await self._release(connection)
             self._waiting += 1
             try:
-                return await self._pool.acquire()
+                connection = await self._pool.acquire(timeout=self._patience_s)
             finally:
                 self._waiting -= 1
+            self._out[id(connection)] = connection.get_server_pid()
+            return connection
         except Exception as error:  # noqa: BLE001  (raised again)
             _raise(error)
+
+    async def abandon(self, connection: Any, failed: BaseException) -> None:
+        """End the transaction, or the connection if it does not answer."""
+        if isinstance(failed, TimeoutError):
+            self._drop_all(connection)
+        else:
+            await _roll_back(connection)
+
+    def _drop_all(self, connection: Any) -> None:
+        """Drop a connection that does not answer, and those that are not in use: they are likely
+        to be as silent, and every caller would wait for one of them."""
+        for one in (connection, *self._at_hand):
+            _terminate(one)
+        out = set(self._out.values())
+        for one in tuple(self._open):
+            if not one.is_closed() and one.get_server_pid() not in out:
+                one.terminate()
 
     async def give_back(self, connection: Any, *, unharmed: bool) -> None:
         """Keep the connection at hand or let the pool have it, which waits for what was
@@ -378,8 +395,9 @@ class PostgreSQL(Database):
     async def _release(self, connection: Any) -> None:
         # What was done is done. The pool ends a connection that it cannot take back, and of one
         # that is lost at this moment it has taken leave already.
+        self._out.pop(id(connection), None)
         with suppress(*FAILURES):
-            await self._pool.release(connection)
+            await self._pool.release(connection, timeout=_RELEASE_S)
 
     def _tidy(self) -> None:
         """Let the pool have what is at hand: it knows how long a connection may stay unused."""
@@ -452,20 +470,10 @@ async def _roll_back(connection: Any) -> None:
         if connection.is_in_transaction():
             await asyncio.wait_for(connection.execute("ROLLBACK"), 10)
     except FAILURES:
-        # The pool has taken one that was lost back already.
-        with suppress(asyncpg.InterfaceError):
-            connection.terminate()
+        _terminate(connection)
 
 
-def _arguments(address: Address) -> dict[str, Any]:
-    return {
-        "host": address.host,
-        "port": address.port,
-        "user": address.user,
-        "password": address.password,
-        "database": address.database,
-        "ssl": address.tls(),
-        "timeout": address.connect_timeout,
-        "statement_cache_size": _STATEMENTS,
-        "server_settings": _SETTINGS,
-    }
+def _terminate(connection: Any) -> None:
+    # The pool has taken one that was lost back already.
+    with suppress(asyncpg.InterfaceError):
+        connection.terminate()

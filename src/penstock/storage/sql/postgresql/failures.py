@@ -11,7 +11,7 @@ import asyncpg
 
 from penstock.errors import StoreUnavailable
 from penstock.storage.sql import failing
-from penstock.storage.sql.database import Again, Lost
+from penstock.storage.sql.database import Again, Lost, Overdue
 
 __all__ = ["FAILURES", "opening", "translate"]
 
@@ -23,9 +23,11 @@ FAILURES: Final = (
     OSError,
 )
 
-#: Serialization failure, deadlock, lock not had in time, statement cancelled, and a key that
-#: another transaction wrote first: all rolled back, and made again against what is there now.
-_AGAIN: Final = frozenset({"40001", "40P01", "55P03", "57014", "23505"})
+#: Serialization failure, deadlock, lock not had in time, and a key that another transaction wrote
+#: first: all rolled back, and made again against what is there now.
+_AGAIN: Final = frozenset({"40001", "40P01", "55P03", "23505"})
+#: The server cancelled a statement, mostly because of ``statement_timeout``, and rolled it back.
+_CANCELLED: Final = "57014"
 #: Shutdowns and timeouts that end the session.
 _LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
 #: Severities that end the session.
@@ -86,6 +88,8 @@ def _by_state(error: asyncpg.PostgresError, *, committing: bool) -> Exception:
     words = _words(error)
     if state in _AGAIN or isinstance(error, asyncpg.InvalidCachedStatementError):
         return Again(words)
+    if state == _CANCELLED:
+        return Overdue(words, committing=False)
     if state in _LOST or state.startswith(_CONNECTION):
         return Lost(words, committing=committing)
     if committing and getattr(error, "severity_en", None) in _FATAL:

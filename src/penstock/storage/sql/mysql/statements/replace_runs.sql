@@ -1,4 +1,4 @@
--- Put runs, over those that are there (S3).
+-- Replace runs that this transaction has locked (S3).
 INSERT INTO penstock_run (
     queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
 )
