@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import unittest
+from collections.abc import Awaitable
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from penstock.storage.contract import Engine, EngineOptions
+from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
+from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.sql import tallying
 from penstock.testing.machine import CI, machine_for
 from penstock.testing.opening import Opener
@@ -37,7 +42,14 @@ def case_for(store: str | Opener, programs: settings = LOCAL) -> type[unittest.T
     return case
 
 
+def in_slices(options: EngineOptions, path: Path) -> Awaitable[Engine]:
+    """A store whose bulk verbs do two things at a time."""
+    del path
+    return KeyValueEngine.open(MemoryAdapter(), options, slice_size=2)
+
+
 TestMemory = case_for("memory://")
+TestInSlices = case_for(in_slices, settings(CI, max_examples=50))
 TestRocksdb = case_for("rocksdb://{path}")
 TestPostgresql = case_for(store_opener("postgresql"), SQL)
 TestMysql = case_for(store_opener("mysql"), SQL)

@@ -8,7 +8,6 @@ record, all in the commit that the reply waits for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
 from itertools import islice
 from typing import Final
 
@@ -19,7 +18,7 @@ from penstock.model.limits import MAX_ATTEMPTS
 from penstock.model.message import Message
 from penstock.storage.keyvalue.encoding import pack_utf8
 from penstock.storage.keyvalue.entry import LEASE, Entry, receipt_of
-from penstock.storage.keyvalue.keys import EXPONENT_SHIFT, NUMBER_MASK, payload_key
+from penstock.storage.keyvalue.keys import payload_key
 from penstock.storage.keyvalue.moves import (
     expire_available,
     heartbeat,
@@ -27,7 +26,7 @@ from penstock.storage.keyvalue.moves import (
     key_to_close,
     let_time_pass,
 )
-from penstock.storage.keyvalue.partitions import Partition, Partitions
+from penstock.storage.keyvalue.partitions import Partitions
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import append_attempt, first_attempt
 from penstock.storage.keyvalue.stage import Stage
@@ -41,11 +40,15 @@ MAX_TIMERS: Final = 2_000
 
 def claim(
     queue: Queue, consumer: str, limit: int, lease_ms: int | None, now: int
-) -> list[Delivery]:
-    """Lease up to ``limit`` deliveries to ``consumer``."""
+) -> list[Delivery] | None:
+    """Lease up to ``limit`` deliveries to ``consumer``.
+
+    Returns None if so many partitions have to change hands first that the caller had better
+    give others a turn, and then claim again.
+    """
     let_time_pass(queue, now, MAX_TIMERS)
-    if queue.partitions is not None:
-        heartbeat(queue, queue.partitions, consumer, now)
+    if queue.partitions is not None and heartbeat(queue, queue.partitions, consumer, now):
+        return None
     if queue.paused:
         return []
     entries: list[Entry] = []
@@ -125,16 +128,11 @@ def _take_from_partitions(
     taken: list[Entry],
 ) -> None:
     """Take the first entries of the consumer's partitions; never one past another."""
-    heads: list[tuple[int, str]] = []
-    for partition in partitions.owned_by(consumer):
-        _offer(partitions, partition, heads)
-    while heads and len(taken) < limit:
-        number, name = heappop(heads)
-        partition = partitions.by_name[name]
-        claim_id = queue.policy.bucket_size << EXPONENT_SHIFT | number
+    while len(taken) < limit and (first := partitions.first_ready(consumer)) is not None:
+        claim_id, partition = first
         found = queue.shelf.find(claim_id)
         if found is None:
-            raise StoreCorrupt(f"Partition {name!r} names a delivery that is not there.")
+            raise StoreCorrupt(f"Partition {partition.name!r} names a delivery that is not there.")
         if is_expired(found, now):
             expire_available(queue, found, now)
         else:
@@ -142,13 +140,6 @@ def _take_from_partitions(
             entry.epoch = partition.epoch
             partitions.held(entry)
             taken.append(entry)
-        _offer(partitions, partition, heads)
-
-
-def _offer(partitions: Partitions, partition: Partition, heads: list[tuple[int, str]]) -> None:
-    claim_id = partitions.next_of(partition) if partition.unsettled else None
-    if claim_id is not None:
-        heappush(heads, (claim_id & NUMBER_MASK, partition.name))
 
 
 def _grant(

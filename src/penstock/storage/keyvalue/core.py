@@ -23,7 +23,7 @@ from penstock.storage.keyvalue.keys import (
     TOPIC_PREFIX,
 )
 from penstock.storage.keyvalue.log import Log
-from penstock.storage.keyvalue.partitions import Partitions
+from penstock.storage.keyvalue.partitions import MOST_MOVES, Partitions
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import decode_spec
 from penstock.storage.keyvalue.stage import Stage
@@ -139,11 +139,20 @@ class Core:
         queue.change_policy(policy, changed)
         if before.ordering is not policy.ordering:
             ordered = policy.ordering is Ordering.PARTITION
-            queue.partitions = Partitions(queue) if ordered else None
+            queue.partitions = self._partitions(queue) if ordered else None
+        elif (
+            queue.partitions is not None
+            and before.partition_concurrency != policy.partition_concurrency
+        ):
+            queue.partitions.policy_changed()
         if before.filter != policy.filter:
             queue.filter_version += 1
             self.tenant(queue.tenant).reindex(queue)
         queue.write_spec()
+
+    def is_live(self, queue: Queue) -> bool:
+        """Whether this very queue is still there: another one may have its name by now."""
+        return self.tenant(queue.tenant).queues.get(queue.home.name) is queue.home
 
     def queues(self) -> list[Queue]:
         return [queue for tenant in self.tenants.values() for queue in tenant.queues.values()]
@@ -164,5 +173,8 @@ class Core:
         filter_ = parse(policy.filter)
         queue = Queue(self.stage, tenant, name, number, policy, filter_, teller=self.teller)
         if policy.ordering is Ordering.PARTITION:
-            queue.partitions = Partitions(queue)
+            queue.partitions = self._partitions(queue)
         return queue
+
+    def _partitions(self, queue: Queue) -> Partitions:
+        return Partitions(queue, min(MOST_MOVES, self.slice_size))

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.errors import BadName, Conflict, UnknownTopic
+from penstock.errors import BadName, UnknownTopic
 from penstock.filters import Filter, Selection, parse
 from penstock.model.delivery import (
     Delivery,
     Outcome,
-    Ownership,
     Page,
     PurgeReply,
     ReplayReply,
@@ -40,8 +39,8 @@ from penstock.storage.keyvalue.core import SLICE, Core
 from penstock.storage.keyvalue.documents import DocumentVerbs
 from penstock.storage.keyvalue.guarded import changing, reading
 from penstock.storage.keyvalue.keys import topic_key
-from penstock.storage.keyvalue.moves import heartbeat, let_time_pass, release
-from penstock.storage.keyvalue.partitions import Partitions
+from penstock.storage.keyvalue.membership import MembershipVerbs
+from penstock.storage.keyvalue.moves import let_time_pass
 from penstock.storage.keyvalue.publish import Plan
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.reading import ReadingVerbs
@@ -58,7 +57,7 @@ from penstock.storage.quotas import check_filter_quota, check_queue_quota
 __all__ = ["KeyValueEngine"]
 
 
-class KeyValueEngine(ReadingVerbs, DocumentVerbs, Engine):
+class KeyValueEngine(ReadingVerbs, MembershipVerbs, DocumentVerbs, Engine):
     """The contract over an ordered store."""
 
     def __init__(self, core: Core, committer: Committer) -> None:
@@ -256,11 +255,16 @@ class KeyValueEngine(ReadingVerbs, DocumentVerbs, Engine):
         self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
     ) -> list[Delivery]:
         now = self._begin()
-        state = self._core.tenant(tenant).queue(queue)
-        try:
-            deliveries = claim(state, consumer, limit, lease_ms, now)
-        except Exception as error:
-            raise self._broken(error) from error
+        while True:
+            state = self._core.tenant(tenant).queue(queue)
+            try:
+                deliveries = claim(state, consumer, limit, lease_ms, now)
+            except Exception as error:
+                raise self._broken(error) from error
+            if deliveries is not None:
+                break
+            await self._next_slice()
+            now = self.clock.now()
         if deliveries or self._core.stage.has_work:
             await self._committer.commit()
         return deliveries
@@ -348,24 +352,6 @@ class KeyValueEngine(ReadingVerbs, DocumentVerbs, Engine):
         reply = assign(owner, owner.queue(queue), self._core.log, asked, now)
         await self._committer.commit()
         return reply
-
-    @changing
-    async def join(self, tenant: str, queue: str, consumer: str) -> Ownership:
-        now = self._begin()
-        state = self._core.tenant(tenant).queue(queue)
-        partitions = _partitions(state)
-        heartbeat(state, partitions, consumer, now)
-        owned = {item.name: item.epoch for item in partitions.owned_by(consumer)}
-        reply = Ownership(consumer, dict(sorted(owned.items())), partitions.consumers[consumer])
-        await self._committer.commit()
-        return reply
-
-    @changing
-    async def leave(self, tenant: str, queue: str, consumer: str) -> None:
-        now = self._begin()
-        state = self._core.tenant(tenant).queue(queue)
-        _partitions(state).leave(consumer, lambda entry: release(state, entry, now))
-        await self._committer.commit()
 
     # -- bulk verbs --------------------------------------------------------------------
 
@@ -483,12 +469,3 @@ class KeyValueEngine(ReadingVerbs, DocumentVerbs, Engine):
         except Exception as error:
             self._committer.poison(error)
             raise
-
-
-def _partitions(queue: Queue) -> Partitions:
-    if queue.partitions is None:
-        raise Conflict(
-            f"Queue {queue.name!r} is not ordered by partition; only ordered queues are joined.",
-            field="queue",
-        )
-    return queue.partitions

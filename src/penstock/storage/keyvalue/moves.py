@@ -30,6 +30,7 @@ __all__ = [
     "fail",
     "finish",
     "finish_many",
+    "free_departed",
     "heartbeat",
     "is_expired",
     "key_to_close",
@@ -238,10 +239,10 @@ def let_time_pass(queue: Queue, now: int, limit: int) -> tuple[int, int, int]:
         for entry in queue.deadlines.lapsed(now, limit):
             lapse(queue, entry, now)
             lapsed += 1
-    lost = 0
+    queue.lapsed(lapsed)
     if queue.partitions is not None:
-        lost = queue.partitions.drop_dead(now, lambda entry: lapse(queue, entry, now))
-    queue.lapsed(lapsed + lost)
+        queue.partitions.drop_dead(now)
+        free_departed(queue, queue.partitions, now)
     if queue.next_due is not None and queue.next_due <= now:
         for due_at, claim_id, value in queue.timers(queue.keys.delayed, now, limit):
             entry = queue.delayed_entry(value)
@@ -257,15 +258,30 @@ def let_time_pass(queue: Queue, now: int, limit: int) -> tuple[int, int, int]:
     return due, lapsed, expired
 
 
-def heartbeat(queue: Queue, partitions: Partitions, consumer: str, now: int) -> None:
-    """Join an ordered queue, or renew: whoever is dead or has too much gives back (O1)."""
-    lost = partitions.join(
+def heartbeat(queue: Queue, partitions: Partitions, consumer: str, now: int) -> bool:
+    """Join an ordered queue, or renew: whoever is dead or has too much gives back (O1).
+
+    Returns whether more partitions have to change hands, or to be looked at, before the consumer
+    has its share and a claim costs what it takes: then the caller calls again, in another turn.
+    """
+    lost, more = partitions.join(
         consumer,
         now,
         lapse=lambda entry: lapse(queue, entry, now),
         release=lambda entry: release(queue, entry, now),
     )
     queue.lapsed(lost)
+    return more or partitions.look(consumer)
+
+
+def free_departed(queue: Queue, partitions: Partitions, now: int) -> bool:
+    """Free what consumers that are gone still own; returns whether there is more."""
+    lost, more = partitions.free_departed(
+        lapse=lambda entry: lapse(queue, entry, now),
+        release=lambda entry: release(queue, entry, now),
+    )
+    queue.lapsed(lost)
+    return more
 
 
 def key_to_close(queue: Queue, message: Message) -> bytes | None:

@@ -4,33 +4,46 @@ Laws: O1 (one owner a partition an epoch; an older epoch is fenced) and C4 (insi
 partition strictly publish order).
 
 Every unsettled delivery of an ordered queue has a *sequence* record, keyed by partition and
-message id, so that the first one of a partition is one seek away. In memory a partition
-keeps a window of the lowest ids only; the rest stays on disk, however deep it is.
+message id, so that the first one of a partition is one seek away. In memory some partitions
+keep a window of their lowest ids; the rest stays on disk, however deep it is.
 
 A partition exists while it has unsettled deliveries. Epochs come from one counter a queue
 and never repeat, so a partition that comes back is not mistaken for its former self.
+
+Whatever costs as much as there are partitions moves ``most_moves`` of them and says whether there
+is more to do: its caller goes on in the next turn of the event loop.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_left, insort
+from collections import OrderedDict
 from collections.abc import Callable
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
+
+from sortedcontainers import SortedDict, SortedSet
 
 from penstock.model.limits import CONSUMER_LEASE_MS
-from penstock.storage.keyvalue.encoding import Reader, pack_utf8, prefix_end, seal, unseal
+from penstock.storage.keyvalue.encoding import Reader, prefix_end, seal, unseal
 from penstock.storage.keyvalue.entry import Entry
+from penstock.storage.keyvalue.keys import EXPONENT_SHIFT, NUMBER_MASK
+from penstock.storage.keyvalue.partition import Owner, Partition
 from penstock.storage.keyvalue.queue import Queue
-from penstock.storage.keyvalue.stage import Stage
 
-__all__ = ["Partition", "Partitions", "fair_share"]
+__all__ = ["MOST_MOVES", "Partition", "Partitions", "fair_share"]
 
-#: Ids kept in memory a partition.
+#: Ids kept in memory a partition, and of all partitions of a queue.
 _WINDOW: Final = 128
+_MAX_WINDOWS: Final = 16_384
+#: Partitions that change hands, or are looked at, in one turn of the event loop: at some 40 µs
+#: each, under three milliseconds.
+MOST_MOVES: Final = 64
 _I64 = struct.Struct("<q")
 _U64 = struct.Struct("<Q")
+
+_TakeBack: TypeAlias = Callable[[Entry], object]
 
 
 def fair_share(partitions: int, consumers: int, rank: int) -> int:
@@ -39,50 +52,26 @@ def fair_share(partitions: int, consumers: int, rank: int) -> int:
     return max(1, share + (rank < rest))
 
 
-class Partition:
-    """One partition: its owner and the ids that come next."""
-
-    __slots__ = (
-        "epoch",
-        "in_flight",
-        "name",
-        "owner",
-        "partitions",
-        "partial",
-        "unsettled",
-        "window",
-    )
-
-    def __init__(self, partitions: Partitions, name: str) -> None:
-        self.partitions = partitions
-        self.name = name
-        self.owner: str | None = None
-        self.epoch = 0
-        self.unsettled = 0
-        self.in_flight: set[int] = set()
-        #: (message id, claim id) of the first unsettled deliveries, in order.
-        self.window: list[tuple[int, int]] = []
-        #: Whether there may be more on disk behind the window.
-        self.partial = False
-
-    def write_to(self, stage: Stage) -> None:
-        key = self.partitions.queue.keys.partition + self.name.encode()
-        if self.unsettled == 0:
-            stage.writes[key] = None
-            return
-        owner = b"\x00" if self.owner is None else b"\x01" + pack_utf8(self.owner)
-        stage.writes[key] = seal(_U64.pack(self.epoch) + _U64.pack(self.unsettled) + owner)
-
-
 class Partitions:
     """Every partition and consumer of one ordered queue."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, most_moves: int = MOST_MOVES) -> None:
         self.queue = queue
+        self._most = most_moves
         self._stage = queue.stage
         self.by_name: dict[str, Partition] = {}
         #: Consumer to the deadline of its lease.
-        self.consumers: dict[str, int] = {}
+        self.consumers: SortedDict[str, int] = SortedDict()
+        self._owners: dict[str, Owner] = {}
+        #: Names of partitions without an owner.
+        self._free: SortedSet[str] = SortedSet()
+        #: Consumers that are gone, whose partitions are not free yet.
+        self._departed: list[Owner] = []
+        #: No consumer's lease ends before this.
+        self._first_deadline = 0
+        #: Partitions with a loaded window, the longest unused first, and the ids in them.
+        self._windows: OrderedDict[Partition, None] = OrderedDict()
+        self._windowed = 0
 
     def load(self) -> None:
         """After opening: owners and consumers, and what is in flight where."""
@@ -91,14 +80,19 @@ class Partitions:
             partition = Partition(self, key[len(keys.partition) :].decode())
             reader = Reader(unseal(value, "partition"), "partition")
             partition.epoch, partition.unsettled = reader.u64(), reader.u64()
-            partition.owner = reader.utf8() if reader.u8() else None
             partition.partial = True
             self.by_name[partition.name] = partition
+            if reader.u8():
+                self._owner(reader.utf8()).add(partition)
+            else:
+                self._free.add(partition.name)
         for key, value in self._stage.prefix(keys.consumer):
             name = key[len(keys.consumer) :].decode()
             (self.consumers[name],) = _I64.unpack(unseal(value, "consumer"))
+        for name in [name for name in self._owners if name not in self.consumers]:
+            self._departed.append(self._owners.pop(name))
         for entry in self.queue.claims.values():
-            self._of(entry).in_flight.add(entry.claim_id)
+            self.held(entry)
 
     def discard(self) -> None:
         for partition in self.by_name.values():
@@ -112,17 +106,14 @@ class Partitions:
         partition = self.by_name.get(name)
         if partition is None:
             partition = self.by_name[name] = Partition(self, name)
+            self._free.add(name)
         partition.unsettled += 1
         self.queue.ready()
         key = self.queue.keys.partition_sequence(name) + entry.message_id.to_bytes(8, "big")
         self._stage.put(key, seal(_U64.pack(entry.claim_id)))
-        place = (entry.message_id, entry.claim_id)
-        if not partition.partial or (partition.window and place < partition.window[-1]):
-            insort(partition.window, place)
-            if len(partition.window) > 2 * _WINDOW:
-                del partition.window[_WINDOW:]
-                partition.partial = True
+        self._extend_window(partition, (entry.message_id, entry.claim_id))
         self._stage.mark(partition)
+        self._note(partition)
 
     def removed(self, entry: Entry) -> None:
         """A delivery is settled, or gone."""
@@ -131,136 +122,258 @@ class Partitions:
         key = self.queue.keys.partition_sequence(partition.name)
         self._stage.delete(key + entry.message_id.to_bytes(8, "big"))
         place = (entry.message_id, entry.claim_id)
-        index = bisect_left(partition.window, place)
-        if index < len(partition.window) and partition.window[index] == place:
-            del partition.window[index]
+        window = partition.window
+        if window:
+            index = bisect_left(window, place)
+            if index < len(window) and window[index] == place:
+                del window[index]
+                self._windowed -= 1
         if partition.unsettled == 0:
-            del self.by_name[partition.name]
+            self._forget(partition)
+        else:
+            self._note(partition)
         self._stage.mark(partition)
         self.queue.ready()
 
     def held(self, entry: Entry) -> None:
-        self._of(entry).in_flight.add(entry.claim_id)
+        """A delivery is in flight."""
+        partition = self._of(entry)
+        if partition.in_flight is None:
+            partition.in_flight = {}
+            if partition.holder is not None:
+                partition.holder.became_busy(partition)
+        partition.in_flight[entry.claim_id] = entry
+        self._note(partition)
 
     def let_go(self, entry: Entry) -> None:
-        self._of(entry).in_flight.discard(entry.claim_id)
+        """A delivery is no longer in flight."""
+        partition = self._of(entry)
+        if partition.in_flight is not None:
+            partition.in_flight.pop(entry.claim_id, None)
+            if not partition.in_flight:
+                partition.in_flight = None
+                if partition.holder is not None:
+                    partition.holder.became_idle(partition)
+        self._note(partition)
         self.queue.ready()
 
+    def moved(self, entry: Entry) -> None:
+        """A delivery has become available or delayed; it may be about to be added."""
+        partition = self.by_name.get(entry.message.partition_key or "")
+        if partition is not None:
+            self._note(partition)
+
+    def policy_changed(self) -> None:
+        """Another number may be in flight in a partition at a time."""
+        for partition in self.by_name.values():
+            self._note(partition)
+
+    def _note(self, partition: Partition) -> None:
+        if partition.holder is not None:
+            partition.holder.note(partition, self._next_number)
+
+    def _forget(self, partition: Partition) -> None:
+        """The partition has nothing unsettled: it costs nothing any more."""
+        if partition.holder is None:
+            self._free.remove(partition.name)
+        else:
+            partition.holder.remove(partition)
+        self._drop_window(partition)
+        del self.by_name[partition.name]
+
     # -- what may be handed out --------------------------------------------------------
+
+    def look(self, consumer: str) -> bool:
+        """Find out what the consumer's partitions have to give; returns whether some are left."""
+        return self._owners[consumer].look(self._next_number, self._most)
+
+    def first_ready(self, consumer: str) -> tuple[int, Partition] | None:
+        """The claim id that the consumer is handed next, with its partition."""
+        owner = self._owners[consumer]
+        while owner.look(self._next_number, self._most):
+            pass  # Not more than the claim itself has changed.
+        found = owner.first_ready()
+        if found is None:
+            return None
+        return self.queue.policy.bucket_size << EXPONENT_SHIFT | found[0], found[1]
 
     def next_of(self, partition: Partition) -> int | None:
         """The claim id that the partition may hand out next, or None."""
         concurrency = self.queue.policy.partition_concurrency
-        if len(partition.in_flight) >= concurrency:
+        held = partition.in_flight or ()
+        if len(held) >= concurrency:
             return None
         index = 0
-        while self._reach(partition, index):
-            claim_id = partition.window[index][1]
-            if claim_id not in partition.in_flight and self.queue.due_of(claim_id) is None:
+        while window := self._reach(partition, index):
+            claim_id = window[index][1]
+            if claim_id not in held and self.queue.due_of(claim_id) is None:
                 return claim_id
             if concurrency == 1:
                 return None
             index += 1
         return None
 
+    def _next_number(self, partition: Partition) -> int | None:
+        claim_id = self.next_of(partition)
+        return None if claim_id is None else claim_id & NUMBER_MASK
+
     def first_unsettled(self, partition: Partition) -> int:
         """The lowest unsettled message id of the partition."""
-        self._reach(partition, 0)
-        return partition.window[0][0]
+        window = self._reach(partition, 0)
+        assert window
+        return window[0][0]
 
-    def owned_by(self, consumer: str) -> list[Partition]:
-        return [item for item in self.by_name.values() if item.owner == consumer]
+    def owned_by(self, consumer: str, after: str | None, most: int) -> list[Partition]:
+        """Up to ``most`` of the consumer's partitions by name, from after that name on."""
+        owner = self._owners.get(consumer)
+        if owner is None:
+            return []
+        return [self.by_name[name] for name in owner.names_after(after, most)]
 
     # -- who owns what -----------------------------------------------------------------
 
-    def drop_dead(self, now: int, lapse: Callable[[Entry], object]) -> int:
-        """Forget consumers without a heartbeat; ``lapse`` takes their deliveries back.
+    def drop_dead(self, now: int) -> None:
+        """Forget consumers without a heartbeat; ``free_departed`` frees what they own."""
+        if self.consumers and self._first_deadline <= now:
+            for name in [name for name, end in self.consumers.items() if end <= now]:
+                self._depart(name, left=False)
+            self._first_deadline = min(self.consumers.values(), default=0)
 
-        Returns how many deliveries that were.
+    def free_departed(self, lapse: _TakeBack, release: _TakeBack) -> tuple[int, bool]:
+        """Free what consumers that are gone own.
+
+        ``lapse`` takes back the deliveries of the dead, ``release`` of those who left. Returns how
+        many deliveries lapsed, and whether more is to be freed.
         """
-        dead = [name for name, deadline in self.consumers.items() if deadline <= now]
-        return sum(self.leave(name, lapse) for name in dead)
+        lapsed = 0
+        most = self._most
+        while self._departed and most:
+            owner = self._departed[0]
+            if len(owner):
+                most -= 1
+                partition = self.by_name[owner.first_to_release]
+                back = self._free_from(owner, partition, release if owner.left else lapse)
+                lapsed += 0 if owner.left else back
+            else:
+                del self._departed[0]
+        return lapsed, any(map(len, self._departed))
 
     def join(
-        self,
-        consumer: str,
-        now: int,
-        lapse: Callable[[Entry], object],
-        release: Callable[[Entry], object],
-    ) -> int:
+        self, consumer: str, now: int, lapse: _TakeBack, release: _TakeBack
+    ) -> tuple[int, bool]:
         """Heartbeat: renew, let go of the excess, take what is free.
 
-        Returns how many deliveries dead consumers lost.
+        Returns how many deliveries dead consumers lost, and whether the consumer does not have
+        its share yet: then the caller calls again.
         """
-        lapsed = self.drop_dead(now, lapse)
+        self.drop_dead(now)
+        lapsed, more = self.free_departed(lapse, release)
         deadline = now + CONSUMER_LEASE_MS
         if self.consumers.get(consumer) != deadline:
             self.consumers[consumer] = deadline
+            self._first_deadline = min(self._first_deadline or deadline, deadline)
             self._stage.put(self.queue.keys.consumer + consumer.encode(), seal(_I64.pack(deadline)))
-        rank = sorted(self.consumers).index(consumer)
-        share = fair_share(len(self.by_name), len(self.consumers), rank)
-        owned = self.owned_by(consumer)
-        if len(owned) > share:
-            owned.sort(key=lambda item: item.name, reverse=True)
-            owned.sort(key=lambda item: bool(item.in_flight))
-            for partition in owned[: len(owned) - share]:
-                self._free(partition, release)
-        elif len(owned) < share:
-            free = sorted(name for name, item in self.by_name.items() if item.owner is None)
-            for name in free[: share - len(owned)]:
-                self._give(self.by_name[name], consumer)
-        return lapsed
+        owner, most = self._owner(consumer), self._most
+        rank = self.consumers.index(consumer)
+        missing = fair_share(len(self.by_name), len(self.consumers), rank) - len(owner)
+        for _ in range(min(-missing, most)):
+            self._free_from(owner, self.by_name[owner.first_to_release], release)
+        for _ in range(min(missing, most, len(self._free))):
+            self._give(self.by_name[self._free[0]], owner)
+        unbalanced = -missing > most or (missing > most and len(self._free) > 0)
+        return lapsed, more or unbalanced
 
-    def leave(self, consumer: str, take_back: Callable[[Entry], object]) -> int:
-        """Release everything the consumer owns; returns how many deliveries came back."""
-        if self.consumers.pop(consumer, None) is not None:
-            self._stage.delete(self.queue.keys.consumer + consumer.encode())
-            self.queue.ready()  # The share of the others is larger now.
-        return sum(self._free(partition, take_back) for partition in self.owned_by(consumer))
+    def leave(self, consumer: str) -> None:
+        """Forget the consumer; ``free_departed`` frees what it owns."""
+        if consumer in self.consumers:
+            self._depart(consumer, left=True)
 
-    def _give(self, partition: Partition, consumer: str) -> None:
+    def _depart(self, consumer: str, *, left: bool) -> None:
+        del self.consumers[consumer]
+        self._stage.delete(self.queue.keys.consumer + consumer.encode())
+        owner = self._owners.pop(consumer, None)
+        if owner is not None:
+            owner.left = left
+            self._departed.append(owner)
+        self.queue.ready()  # The share of the others is larger now.
+
+    def _owner(self, name: str) -> Owner:
+        owner = self._owners.get(name)
+        if owner is None:
+            owner = self._owners[name] = Owner(name)
+        return owner
+
+    def _give(self, partition: Partition, owner: Owner) -> None:
         self.queue.epoch += 1
         self.queue.touch()
-        partition.owner = consumer
+        self._free.remove(partition.name)
+        owner.add(partition)
         partition.epoch = self.queue.epoch
         self._stage.mark(partition)
         # It is the first free one no longer: others would take the next, which may have more.
         self.queue.ready()
 
-    def _free(self, partition: Partition, take_back: Callable[[Entry], object]) -> int:
-        partition.owner = None
+    def _free_from(self, owner: Owner, partition: Partition, take_back: _TakeBack) -> int:
+        """Take a partition from its owner; returns how many deliveries came back."""
+        owner.remove(partition)
+        self._free.add(partition.name)
         self._stage.mark(partition)
         self.queue.ready()
-        held = self._in_flight_of(partition)
+        held = sorted((partition.in_flight or {}).values(), key=lambda entry: entry.message_id)
         for entry in held:
             take_back(entry)
         return len(held)
 
-    def _in_flight_of(self, partition: Partition) -> list[Entry]:
-        if not partition.in_flight:
-            return []
-        held = [e for e in self.queue.claims.values() if e.claim_id in partition.in_flight]
-        return sorted(held, key=lambda entry: entry.message_id)
-
     def _of(self, entry: Entry) -> Partition:
         return self.by_name[entry.message.partition_key or ""]
 
-    def _reach(self, partition: Partition, index: int) -> bool:
-        """Make ``window[index]`` there, reading more of the sequence if need be."""
-        if index < len(partition.window):
-            return True
+    # -- windows -----------------------------------------------------------------------
+
+    def _reach(self, partition: Partition, index: int) -> list[tuple[int, int]] | None:
+        """The window with ``window[index]`` in it, reading more if need be; None at the end."""
+        window = partition.window or []
+        if index < len(window):
+            return window
         if not partition.partial:
-            return False
+            return None
         prefix = self.queue.keys.partition_sequence(partition.name)
         start = prefix
-        if partition.window:
-            start = prefix + (partition.window[-1][0] + 1).to_bytes(8, "big")
+        if window:
+            start = prefix + (window[-1][0] + 1).to_bytes(8, "big")
         pairs = list(islice(self._stage.scan(start, prefix_end(prefix)), _WINDOW))
+        more = []
         for key, value in pairs:
             (claim_id,) = _U64.unpack(unseal(value, "partition sequence"))
-            place = (int.from_bytes(key[-8:], "big"), claim_id)
-            partition.window.append(place)
-        if len(pairs) == _WINDOW:
-            return True
-        partition.partial = False
-        return index < len(partition.window)
+            more.append((int.from_bytes(key[-8:], "big"), claim_id))
+        partition.partial = len(pairs) == _WINDOW
+        window += more
+        self._keep_window(partition, window, len(more))
+        return window if index < len(window) else None
+
+    def _extend_window(self, partition: Partition, place: tuple[int, int]) -> None:
+        window = partition.window or []
+        if partition.partial and not (window and place < window[-1]):
+            return
+        insort(window, place)
+        added = 1
+        if len(window) > 2 * _WINDOW:
+            added -= len(window) - _WINDOW
+            del window[_WINDOW:]
+            partition.partial = True
+        self._keep_window(partition, window, added)
+
+    def _keep_window(self, partition: Partition, window: list[tuple[int, int]], added: int) -> None:
+        """Count the window in, and drop those that were not used for longest if there are many."""
+        partition.window = window
+        self._windowed += added
+        self._windows[partition] = None
+        self._windows.move_to_end(partition)
+        while self._windowed > _MAX_WINDOWS and len(self._windows) > 1:
+            self._drop_window(next(iter(self._windows)))
+
+    def _drop_window(self, partition: Partition) -> None:
+        if partition.window is not None:
+            self._windowed -= len(partition.window)
+            partition.window = None
+            partition.partial = True
+            self._windows.pop(partition, None)

@@ -283,6 +283,8 @@ class Queue:
         self.available_count += 1
         self.touch()
         self.ready()
+        if self.partitions is not None:
+            self.partitions.moved(entry)
 
     def make_many_available(self, entries: list[Entry]) -> None:
         """New entries to the shelf; not for dead letters, which come one by one."""
@@ -311,6 +313,8 @@ class Queue:
             self.ready()
         self.delayed_count += 1
         self.touch()
+        if self.partitions is not None:
+            self.partitions.moved(entry)
 
     def replace_waiting(self, message: Message, metadata: bytes) -> None:
         """Give a delivery that nobody has claimed yet new metadata, at its place."""

@@ -92,6 +92,6 @@ def _partition_stats(queue: Queue) -> Iterator[PartitionStats]:
             partition.owner,
             partition.epoch,
             partition.unsettled,
-            len(partition.in_flight),
+            partition.in_flight_count,
             Offset(partitions.first_unsettled(partition) - 1),
         )

@@ -1,0 +1,71 @@
+"""join and leave: consumers of an ordered queue get their share of its partitions (O1).
+
+Both move a bounded number of partitions in a turn of the event loop, and answer when all is done.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.errors import Conflict
+from penstock.model.delivery import Ownership
+from penstock.storage.keyvalue.core import Core
+from penstock.storage.keyvalue.guarded import Guarded, changing
+from penstock.storage.keyvalue.moves import free_departed, heartbeat
+from penstock.storage.keyvalue.partitions import Partitions
+from penstock.storage.keyvalue.queue import Queue
+
+__all__ = ["MembershipVerbs"]
+
+#: Partitions that a reply names in one turn: a millisecond or two. A longer reply says of each
+#: partition what was true when it was its turn.
+_NAMES: Final = 1_000
+
+
+class MembershipVerbs(Guarded):
+    """The verbs of the contract that are about consumers."""
+
+    _core: Core
+
+    @changing
+    async def join(self, tenant: str, queue: str, consumer: str) -> Ownership:
+        now = self._begin()
+        while True:
+            state = self._core.tenant(tenant).queue(queue)
+            partitions = _partitions(state)
+            if not heartbeat(state, partitions, consumer, now):
+                break
+            await self._next_slice()
+            now = self.clock.now()
+        deadline = partitions.consumers[consumer]
+        owned: dict[str, int] = {}
+        last: str | None = None
+        while found := partitions.owned_by(consumer, last, _NAMES):
+            owned.update((item.name, item.epoch) for item in found)
+            last = found[-1].name
+            if len(found) < _NAMES:
+                break
+            await self._next_slice()
+        await self._committer.commit()
+        return Ownership(consumer, owned, deadline)
+
+    @changing
+    async def leave(self, tenant: str, queue: str, consumer: str) -> None:
+        now = self._begin()
+        state = self._core.tenant(tenant).queue(queue)
+        partitions = _partitions(state)
+        partitions.leave(consumer)
+        while free_departed(state, partitions, now):
+            await self._next_slice()
+            if not self._core.is_live(state) or state.partitions is not partitions:
+                break  # What it owned is gone with the queue.
+        await self._committer.commit()
+
+
+def _partitions(queue: Queue) -> Partitions:
+    if queue.partitions is None:
+        raise Conflict(
+            f"Queue {queue.name!r} is not ordered by partition; only ordered queues are joined.",
+            field="queue",
+        )
+    return queue.partitions

@@ -1,0 +1,167 @@
+"""One partition of an ordered queue, and one consumer's partitions, as they are in memory.
+
+An ``Owner`` keeps its partitions in the orders that verbs ask for: by name, idle and busy apart,
+for balancing; and by what each may hand out next, for claims. A partition whose next delivery may
+have changed is noted, and looked at when the owner claims, or a few at a time when many are noted.
+So a claim costs what it takes and what has changed, however many partitions there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import merge
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from sortedcontainers import SortedDict, SortedSet
+
+from penstock.storage.keyvalue.encoding import pack_utf8, seal
+from penstock.storage.keyvalue.entry import Entry
+
+if TYPE_CHECKING:
+    from penstock.storage.keyvalue.partitions import Partitions
+    from penstock.storage.keyvalue.stage import Stage
+
+__all__ = ["Owner", "Partition"]
+
+#: From here on, noting one more partition looks at two, so that no claim finds many left.
+_MANY_CHANGED: Final = 64
+
+
+class Partition:
+    """One partition with unsettled deliveries: its owner and what comes next."""
+
+    __slots__ = (
+        "epoch",
+        "head",
+        "holder",
+        "in_flight",
+        "name",
+        "partial",
+        "partitions",
+        "unsettled",
+        "window",
+    )
+
+    def __init__(self, partitions: Partitions, name: str) -> None:
+        self.partitions = partitions
+        self.name = name
+        self.holder: Owner | None = None
+        self.epoch = 0
+        self.unsettled = 0
+        #: By claim id; None while there are none, which is what most partitions have.
+        self.in_flight: dict[int, Entry] | None = None
+        #: (message id, claim id) of the first unsettled deliveries, in order; None if not loaded.
+        self.window: list[tuple[int, int]] | None = None
+        #: Whether there may be more on disk behind the window.
+        self.partial = False
+        #: The number under which the owner's ``ready`` has it; None if it has nothing to give.
+        self.head: int | None = None
+
+    @property
+    def owner(self) -> str | None:
+        return None if self.holder is None else self.holder.name
+
+    @property
+    def in_flight_count(self) -> int:
+        return 0 if self.in_flight is None else len(self.in_flight)
+
+    def write_to(self, stage: Stage) -> None:
+        key = self.partitions.queue.keys.partition + self.name.encode()
+        if self.unsettled == 0:
+            stage.writes[key] = None
+            return
+        owner = self.owner
+        tail = b"\x00" if owner is None else b"\x01" + pack_utf8(owner)
+        head = self.epoch.to_bytes(8, "little") + self.unsettled.to_bytes(8, "little")
+        stage.writes[key] = seal(head + tail)
+
+
+class Owner:
+    """What one consumer owns."""
+
+    __slots__ = ("_changed", "_ready", "busy", "idle", "left", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        #: Whether the consumer left by itself: its grants then do not count.
+        self.left = False
+        #: Names of partitions without and with something in flight.
+        self.idle: SortedSet[str] = SortedSet()
+        self.busy: SortedSet[str] = SortedSet()
+        #: Partitions with something to give, by the claim number of what comes next.
+        self._ready: SortedDict[int, Partition] = SortedDict()
+        #: Partitions whose place in ``_ready`` may be wrong.
+        self._changed: dict[Partition, None] = {}
+
+    def __len__(self) -> int:
+        return len(self.idle) + len(self.busy)
+
+    def names_after(self, name: str | None, most: int) -> list[str]:
+        """Up to ``most`` names that follow ``name``, in order; None is before all."""
+        idle, busy = (names.irange(name, None, (False, True)) for names in (self.idle, self.busy))
+        return list(islice(merge(idle, busy), most))
+
+    @property
+    def first_to_release(self) -> str:
+        """Idle partitions go before busy ones, each from the last name on."""
+        return str(self.idle[-1] if self.idle else self.busy[-1])
+
+    def add(self, partition: Partition) -> None:
+        partition.holder = self
+        (self.busy if partition.in_flight else self.idle).add(partition.name)
+        self._changed[partition] = None
+
+    def remove(self, partition: Partition) -> None:
+        partition.holder = None
+        (self.busy if partition.in_flight else self.idle).remove(partition.name)
+        self._changed.pop(partition, None)
+        if partition.head is not None:
+            del self._ready[partition.head]
+            partition.head = None
+
+    def became_busy(self, partition: Partition) -> None:
+        self.idle.remove(partition.name)
+        self.busy.add(partition.name)
+
+    def became_idle(self, partition: Partition) -> None:
+        self.busy.remove(partition.name)
+        self.idle.add(partition.name)
+
+    # -- what comes next ---------------------------------------------------------------
+
+    def note(self, partition: Partition, next_of: Callable[[Partition], int | None]) -> None:
+        """What the partition may hand out next may have changed, or will in this move."""
+        if partition not in self._changed:
+            if len(self._changed) >= _MANY_CHANGED:
+                self.look(next_of, 2)
+            self._changed[partition] = None
+
+    def look(self, next_of: Callable[[Partition], int | None], most: int) -> bool:
+        """Put up to ``most`` noted partitions in their place; returns whether some are left.
+
+        ``next_of`` tells a partition's next claim number. A partition that cannot be read stays
+        noted, so that every claim reports it (X1).
+        """
+        while self._changed and most:
+            most -= 1
+            partition, _ = self._changed.popitem()
+            try:
+                number = next_of(partition)
+            except BaseException:
+                self._changed[partition] = None
+                raise
+            if number != partition.head:
+                if partition.head is not None:
+                    del self._ready[partition.head]
+                partition.head = number
+                if number is not None:
+                    self._ready[number] = partition
+        return bool(self._changed)
+
+    def first_ready(self) -> tuple[int, Partition] | None:
+        """The claim number that comes first, with its partition; nothing must be noted."""
+        if not self._ready:
+            return None
+        number, partition = self._ready.peekitem(0)
+        return number, partition
