@@ -3,8 +3,8 @@
 A request whose answer was lost is repeated. An ack that took effect the first time succeeds
 again; an extend counts from the later time. A nack, reject or release that took effect the first
 time is answered ``stale`` the second: the claim is over, which is what the program is told,
-and what it has to do is the same. Only with ``publish``, where stale means that nothing was
-published, would that be a lie: then the outcome is unknown, and ``Unreachable`` says so.
+and what it has to do is the same. The server recognises a settle with ``publish`` by the claims
+that it ends and gives its first answer again; one that ends no claim is not repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.client.publish import Publishing, as_sendable, check_shape
 from penstock.client.scope import UNENCODABLE, encoded
 from penstock.client.tracing import traced
 from penstock.client.transport import Request
-from penstock.errors import BadInput, BadReply, StaleReceipt, Unreachable
+from penstock.errors import BadInput, BadReply, StaleReceipt
 from penstock.model.delivery import (
     Ack,
     Delivery,
@@ -38,7 +38,7 @@ from penstock.model.delivery import (
     SettleReply,
 )
 from penstock.model.limits import MAX_PAYLOAD_BYTES, check_name, check_queue_name
-from penstock.model.message import NewMessage, Outgoing
+from penstock.model.message import Outgoing
 from penstock.wire.bodies import SettleBody
 from penstock.wire.codecs import MSGPACK, encode_msgpack
 from penstock.wire.problems import read_problem, to_error
@@ -114,13 +114,12 @@ class Settling(Publishing):
     async def _settle(
         self, queue: str, settlements: Sequence[Settlement], publish: Sequence[Outgoing]
     ) -> SettleReply:
-        sent: list[NewMessage] = [message for item in publish for message in item.messages]
         request = Request(
             "POST",
             self._target(f"/v1/queues/{queue}/settlements"),
             _encode(settlements, publish),
             MSGPACK,
-            repeatable=all(message.id is not None for message in sent),
+            repeatable=not publish or any(type(item) is not Extend for item in settlements),
             accepts=_CONFLICT,
         )
         try:
@@ -131,27 +130,15 @@ class Settling(Publishing):
         reply = _read(answer)
         if len(reply.outcomes) != len(settlements):
             raise BadReply(f"{len(reply.outcomes)} answers to {len(settlements)} settlements.")
-        if answer.repeated and publish:
-            if not all(outcome.ok for outcome in reply.outcomes):
-                raise Unreachable(
-                    f"The answer to a settle of {queue!r} with publish was lost, and repeating it "
-                    "found a claim that is over: it may have taken effect as a whole."
-                )
-            if self._ids is not None:
-                return replace(reply, published=self._ids.as_first(sent, reply.published))
-        return reply
+        # The caller called once, and is not told of tries that the client made.
+        return replace(reply, repeated=False) if answer.repeated and reply.repeated else reply
 
     def _complete(self, publish: Sequence[Outgoing]) -> Sequence[Outgoing]:
         check_publishes(publish)
         for item in publish:
             check_name(item.topic, "topic")
             check_shape(item.messages)
-        return [Outgoing(item.topic, self._identified(item.messages)) for item in publish]
-
-    def _identified(self, messages: Sequence[NewMessage]) -> Sequence[NewMessage]:
-        """The messages with a trace, and with ids: a settle has no id of its own."""
-        messages = traced(messages)
-        return messages if self._ids is None else self._ids.complete(messages)
+        return [Outgoing(item.topic, traced(item.messages)) for item in publish]
 
 
 def _read(answer: Answer) -> SettleReply:

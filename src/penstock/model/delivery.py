@@ -167,6 +167,8 @@ class SettleReply(Struct, frozen=True):
     outcomes: tuple[Outcome, ...]
     published: tuple[Published, ...]
     durability: Durability
+    repeated: bool = False
+    """The same settle with publish was carried out before: this is its first answer (P4)."""
 
 
 class Attempt(Struct, frozen=True, gc=False):

@@ -279,7 +279,9 @@ class Engine(BulkReading, ABC):
 
         Repeating an ack is OK while its done record is kept. With ``publish`` the call is
         all or nothing: one stale receipt aborts the others and nothing is published; a
-        refused publish (``QueueFull``) settles nothing.
+        refused publish (``QueueFull``) settles nothing. A claim that an earlier call has ended
+        publishes nothing more: repeated within ``REPEAT_WINDOW_MS``, with the same settlements
+        but for extensions, the call is answered as the first time, and ``repeated`` (P4).
         """
 
     @abstractmethod

@@ -49,6 +49,7 @@ from penstock.model.message import Durability, MessageId, NewMessage, Offset, Pu
 from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import Capabilities, Engine, EngineOptions, Outgoing
+from penstock.storage.repetition import REPEAT_WINDOW_MS, settle_id
 from penstock.testing.oracle import bulk, claiming, hearing, partitions, publishing, reading
 from penstock.testing.oracle.state import Queue, Store
 
@@ -166,8 +167,15 @@ class Oracle(Engine):
         with self._telling() as (store, now):
             found, dead = store.find(tenant, queue)
             before = store.copy()
+            repetition = settle_id(settlements) if publish else None
+            if repetition is not None:
+                at, first = store.settles.get((tenant, queue, repetition), (0, None))
+                if first is not None and now < at + REPEAT_WINDOW_MS:
+                    return replace(first, repeated=True)
             outcomes = claiming.settle(
-                store, found, settlements, now, self._options.jitter, dead=dead
+                *(store, found, settlements, now, self._options.jitter),
+                dead=dead,
+                publishing=bool(publish),
             )
             if not publish:
                 return SettleReply(outcomes=tuple(outcomes), published=(), durability=_DURABILITY)
@@ -180,9 +188,10 @@ class Oracle(Engine):
             except PenstockError:
                 self._store = before
                 raise
-            return SettleReply(
-                outcomes=tuple(outcomes), published=published, durability=_DURABILITY
-            )
+            reply = SettleReply(tuple(outcomes), published, _DURABILITY)
+            if repetition is not None:
+                store.settles[tenant, queue, repetition] = (now, reply)
+            return reply
 
     async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
         with self._telling() as (store, now):

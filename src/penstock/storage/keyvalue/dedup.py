@@ -6,6 +6,8 @@ looking at all of them, each commit also writes its ids under the minute their w
 A batch id stands for a whole batch and what was answered to it. Its messages have consecutive
 ids and offsets, but for replacements and duplicates among them, so its record is a few runs,
 mostly one. Its window is the topic's, or one of its own, which then stands behind the runs.
+
+A settle with publish is remembered in the same way, under the id that ``storage.repetition`` makes.
 """
 
 from __future__ import annotations
@@ -24,8 +26,11 @@ from penstock.storage.keyvalue.keys import (
     dedup_key,
     dedup_slot_key,
     is_batch_key,
+    is_settle_key,
+    settle_key,
 )
 from penstock.storage.keyvalue.stage import Stage
+from penstock.storage.repetition import REPEAT_WINDOW_MS
 
 __all__ = ["Dedup", "FirstPublish"]
 
@@ -114,6 +119,23 @@ class Dedup:
         self._schedule(key, now + (window_ms if own_ms is None else own_ms))
         self._serial = max(self._serial, messages[-1].offset)
 
+    def find_settle(self, tenant: str, queue: str, settle_id: str, now: int) -> bytes | None:
+        """The answer to a settle with publish, if it was given inside the window."""
+        value = self._stage.get(settle_key(tenant, queue, settle_id))
+        if value is None:
+            return None
+        record = unseal(value, "settle id")
+        at: int = _AT.unpack_from(record)[0]
+        return record[_AT.size :] if now < at + REPEAT_WINDOW_MS else None
+
+    def remember_settle(
+        self, tenant: str, queue: str, settle_id: str, reply: bytes, now: int
+    ) -> None:
+        """Remember the answer to a settle with publish."""
+        key = settle_key(tenant, queue, settle_id)
+        self._stage.put(key, seal(_AT.pack(now) + reply))
+        self._schedule(key, now + REPEAT_WINDOW_MS)
+
     def write_to(self, stage: Stage) -> None:
         for slot, keys in self._staged.items():
             for begin in range(0, len(keys), _MAX_KEYS):
@@ -170,6 +192,8 @@ def _remembered(key: bytes, value: bytes) -> tuple[int, int | None]:
     """Since when an id is remembered, and its own window, if it has one."""
     if is_batch_key(key):
         return _batch(value)[:2]
+    if is_settle_key(key):
+        return _AT.unpack_from(unseal(value, "settle id"))[0], REPEAT_WINDOW_MS
     _, _, at = _VALUE.unpack(unseal(value, "idempotency id"))
     return at, None
 

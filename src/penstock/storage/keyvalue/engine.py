@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from penstock.errors import BadName, UnknownTopic
 from penstock.filters import Filter, Selection, parse
 from penstock.model.delivery import (
@@ -47,7 +49,8 @@ from penstock.storage.keyvalue.reading import ReadingVerbs
 from penstock.storage.keyvalue.replay import Purge, Replay
 from penstock.storage.keyvalue.route import route, start_cursor
 from penstock.storage.keyvalue.routed_ahead import RoutedAhead, is_quick, routed_ahead
-from penstock.storage.keyvalue.settle import abort, leaving, settle, stale
+from penstock.storage.keyvalue.settle import settle
+from penstock.storage.keyvalue.settle_and_publish import SettleAndPublish
 from penstock.storage.keyvalue.sweep import remove_settled, remove_unreferenced
 from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.keyvalue.topics import encode_topic
@@ -278,17 +281,28 @@ class KeyValueEngine(ReadingVerbs, MembershipVerbs, DocumentVerbs, Engine):
     ) -> SettleReply:
         now = self._begin()
         owner = self._core.tenant(tenant)
+        if not publish:
+            outcomes = self._settle(owner.queue(queue), settlements, now)
+            return SettleReply(outcomes, (), await self._committer.commit())
         if all(is_quick(owner, item.topic, len(item.messages)) for item in publish):
-            outcomes, published = self._settle(owner, queue, settlements, publish, now, None)
+            reply = self._settle_and_publish(owner, queue, settlements, publish, now, None)
         else:
             publish = [Outgoing(item.topic, tuple(item.messages)) for item in publish]
             replaced = Plan(self._core, owner, now).replaced
             async with routed_ahead(self.turns, owner, publish, now, replaced) as ahead:
                 self._begin()
-                outcomes, published = self._settle(owner, queue, settlements, publish, now, ahead)
-        return SettleReply(outcomes, published, await self._committer.commit())
+                reply = self._settle_and_publish(owner, queue, settlements, publish, now, ahead)
+        return replace(reply, durability=await self._committer.commit())
 
     def _settle(
+        self, queue: Queue, settlements: Sequence[Settlement], now: int
+    ) -> tuple[Outcome, ...]:
+        try:
+            return settle(queue, settlements, now, self._core.options.jitter)
+        except Exception as error:
+            raise self._broken(error) from error
+
+    def _settle_and_publish(
         self,
         owner: Tenant,
         queue: str,
@@ -296,36 +310,13 @@ class KeyValueEngine(ReadingVerbs, MembershipVerbs, DocumentVerbs, Engine):
         publish: Sequence[Outgoing],
         now: int,
         ahead: RoutedAhead | None,
-    ) -> tuple[tuple[Outcome, ...], tuple[Published, ...]]:
+    ) -> SettleReply:
         """Settle and publish, in one go."""
-        state = owner.queue(queue)
+        call = SettleAndPublish(self._core, owner, owner.queue(queue), settlements, now)
         try:
-            bad = stale(state, settlements) if publish else set()
-            if bad:
-                return abort(settlements, bad), ()
-            plan = self._plan(owner, publish, state, settlements, now, ahead)
-            outcomes = settle(state, settlements, now, self._core.options.jitter)
-            return outcomes, self._apply(plan)
+            return call.carry_out(publish, ahead, self._apply)
         except Exception as error:
             raise self._broken(error) from error
-
-    def _plan(
-        self,
-        owner: Tenant,
-        publish: Sequence[Outgoing],
-        settled: Queue,
-        settlements: Sequence[Settlement],
-        now: int,
-        ahead: RoutedAhead | None,
-    ) -> Plan | None:
-        """What a settle publishes, refused before anything is settled."""
-        if not publish:
-            return None
-        plan = Plan(self._core, owner, now)
-        for outgoing in publish:
-            plan.add(outgoing, ahead)
-        plan.check_depth(settled, leaving(settled, settlements, now))
-        return plan
 
     @changing
     async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
@@ -460,10 +451,8 @@ class KeyValueEngine(ReadingVerbs, MembershipVerbs, DocumentVerbs, Engine):
 
     # -- shared ------------------------------------------------------------------------
 
-    def _apply(self, plan: Plan | None) -> tuple[Published, ...]:
+    def _apply(self, plan: Plan) -> tuple[Published, ...]:
         """Carry a plan out. It was checked, so whatever goes wrong now is half done."""
-        if plan is None:
-            return ()
         try:
             return plan.apply()
         except Exception as error:

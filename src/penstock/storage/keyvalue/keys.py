@@ -40,6 +40,7 @@ __all__ = [
     "document_key",
     "documents_prefix",
     "is_batch_key",
+    "is_settle_key",
     "message_id_of",
     "open_key",
     "payload_key",
@@ -47,6 +48,7 @@ __all__ = [
     "replacement_key",
     "segment_meta_key",
     "segment_range",
+    "settle_key",
     "tenant_key",
     "topic_key",
 ]
@@ -93,6 +95,7 @@ QUEUE_NUMBER_KEY: Final = _OURS + b"\x14"
 _REPLACEMENT = _OURS + b"\x15"
 _DOCUMENT = _OURS + b"\x16"
 _BATCH = _OURS + b"\x17"
+_SETTLE = _OURS + b"\x1a"
 
 _LOG = b"\x03\x01"
 _SYSTEM_SEGMENT = _U32.pack(0)
@@ -166,6 +169,16 @@ def dedup_key(tenant: str, topic: str, idempotency_id: str) -> bytes:
 def batch_key(tenant: str, topic: str, batch_id: str) -> bytes:
     """The messages that a batch id stands for."""
     return _BATCH + terminated(f"{tenant}/{topic}".encode()) + batch_id.encode()
+
+
+def settle_key(tenant: str, queue: str, settle_id: str) -> bytes:
+    """The answer to a settle with publish, for a caller that repeats it."""
+    return _SETTLE + terminated(f"{tenant}/{queue}".encode()) + settle_id.encode()
+
+
+def is_settle_key(key: bytes) -> bool:
+    """Whether the key is that of a settle with publish, not a message's or batch's."""
+    return key.startswith(_SETTLE)
 
 
 def is_batch_key(key: bytes) -> bool:

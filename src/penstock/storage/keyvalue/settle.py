@@ -27,14 +27,17 @@ __all__ = ["abort", "leaving", "settle", "stale"]
 
 
 def stale(queue: Queue, settlements: Sequence[Settlement]) -> set[int]:
-    """Which settlements, by position, would find their receipt stale."""
+    """Which settlements of a settle with publish, by position, find their receipt stale.
+
+    An ack that an earlier call made is one of them: its claim publishes nothing any more.
+    """
     out: set[int] = set()
     ended: set[Receipt] = set()
     acked: set[Receipt] = set()
     for position, item in enumerate(settlements):
         receipt = item.receipt
         current = receipt in queue.claims and receipt not in ended
-        repeated = isinstance(item, Ack) and (receipt in acked or _was_acked(queue, receipt))
+        repeated = isinstance(item, Ack) and receipt in acked
         if not current and not repeated:
             out.add(position)
         if current and not isinstance(item, Extend):

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.model.message import MessageId, Offset, Outgoing, Published
+from penstock.storage.repetition import REPEAT_WINDOW_MS
 from penstock.storage.sql.entries import Entry, Planned, Twin, published
 from penstock.storage.sql.work import Work
 
@@ -22,6 +23,7 @@ __all__ = ["Ids"]
 
 _MESSAGE: Final = 0
 _BATCH: Final = 1
+_SETTLE: Final = 2
 
 _encode_reply: Final = msgspec.msgpack.Encoder().encode
 _decode_reply: Final = msgspec.msgpack.Decoder(tuple[Published, ...]).decode
@@ -154,6 +156,27 @@ class Ids:
         """The batch is accepted: from now on it is repeated."""
         if batch_id is not None and self._window(topic, own_ms) > 0:
             self._kept_batches[topic, batch_id] = _KeptBatch(plan, own_ms)
+
+    # -- settles with publish ----------------------------------------------------------
+
+    async def read_settle(self, queue: str, settle_id: str) -> bytes | None:
+        """The answer to a settle with publish, if it was given inside the window."""
+        rows = await self.work.session.fetch(
+            "read_ids",
+            tenant=self.work.tenant.number,
+            kind=_SETTLE,
+            topic=queue,
+            ids=[settle_id.encode()],
+        )
+        return next((row[4] for row in rows if self.work.now < row[1] + REPEAT_WINDOW_MS), None)
+
+    async def write_settle(self, queue: str, settle_id: str, reply: bytes) -> None:
+        """Keep the answer to a settle with publish."""
+        tenant, now = self.work.tenant.number, self.work.now
+        until = now + REPEAT_WINDOW_MS
+        row = (tenant, _SETTLE, queue, settle_id.encode(), now, until, self._token)
+        await self.work.session.write("put_ids", [(*row, None, None, reply)])
+        self.work.records += 1
 
     # -- the end -----------------------------------------------------------------------
 

@@ -27,9 +27,9 @@ from penstock.model.delivery import (
     Verdict,
 )
 from penstock.model.limits import cut_error
-from penstock.model.message import Published
 from penstock.model.states import State, Transition
 from penstock.storage.contract import Jitter, Outgoing
+from penstock.storage.repetition import decode_reply, encode_reply, settle_id
 from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
@@ -84,22 +84,36 @@ async def settle_and_publish(
     settlements: Sequence[Settlement],
     outgoing: Sequence[Outgoing],
 ) -> SettleReply:
-    """All or nothing: one stale receipt aborts the others and publishes nothing."""
+    """All or nothing: one stale receipt aborts the others and publishes nothing.
 
-    async def act(work: Work) -> tuple[tuple[Outcome, ...], tuple[Published, ...]]:
+    A call that is repeated gets the first answer again.
+    """
+
+    repetition = settle_id(settlements)
+
+    async def act(work: Work) -> SettleReply:
         queue, dead = work.tenant.find(name)
+        publishing = Publishing(core, work)
         table = await _Table.read(core, work, queue, settlements, dead=dead)
+        table.allow_no_repeated_acks()
         outcomes = table.settle_all(settlements, core.options.jitter)
         if not all(outcome.ok for outcome in outcomes):
             work.undo()
-            return tuple(_aborted(outcome) for outcome in outcomes), ()
+            # Only now: the runs are locked, so a call that is carried out at this moment is seen.
+            first = repetition and await publishing.ids.read_settle(name, repetition)
+            if first:
+                return decode_reply(first, settlements, "fsync")
+            return SettleReply(tuple(_aborted(outcome) for outcome in outcomes), (), "fsync")
         table.finish(core)
         # What leaves the queue makes room in it.
         await work.write()
-        return outcomes, await Publishing(core, work).publish_all(outgoing)
+        published = await publishing.publish_all(outgoing)
+        if repetition is not None:
+            reply = encode_reply(outcomes, published)
+            await publishing.ids.write_settle(name, repetition, reply)
+        return SettleReply(outcomes, published, "fsync")
 
-    outcomes, published = await core.transact(tenant, act, publishing=True)
-    return SettleReply(outcomes=outcomes, published=published, durability="fsync")
+    return await core.transact(tenant, act, publishing=True)
 
 
 def _aborted(outcome: Outcome) -> Outcome:
@@ -212,6 +226,10 @@ class _Table:
         for run in done:
             messages = missing.get((run.rank, run.life.lease), ())
             self._acked.update(receipt for receipt, _ in _of(run, messages))
+
+    def allow_no_repeated_acks(self) -> None:
+        """A claim that an earlier call has ended publishes nothing any more."""
+        self._acked.clear()
 
     def settle_all(self, items: Sequence[Settlement], jitter: Jitter) -> tuple[Outcome, ...]:
         """Carry the settlements out, each of them if its receipt is current."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from msgspec.structs import replace
 
 from penstock.errors import QueueFull
 from penstock.model.delivery import (
@@ -10,11 +13,16 @@ from penstock.model.delivery import (
     Delivery,
     Extend,
     Nack,
+    Receipt,
+    Reject,
+    Release,
+    Settlement,
     Verdict,
 )
 from penstock.model.queue import QueuePolicy, Start
 from penstock.model.states import State
 from penstock.storage.contract import Outgoing
+from penstock.storage.repetition import REPEAT_WINDOW_MS
 from penstock.testing.conformance.harness import (
     TENANT,
     Conformance,
@@ -109,16 +117,68 @@ class TestSettleAndPublish(Conformance):
         assert await store.picture("in") == before
         assert (await store.ack(first)).ok
 
-    async def test_a_repeated_ack_does_not_abort(self, store: Store) -> None:
-        """With an idempotency id, a lost reply can be repeated as a whole."""
+    @pytest.mark.parametrize(
+        "verb",
+        [
+            Ack,
+            lambda receipt: Ack(receipt, b"result"),
+            lambda receipt: Nack(receipt, "later", 5_000),
+            Reject,
+            Release,
+        ],
+        ids=["ack", "ack with a result", "nack", "reject", "release"],
+    )
+    async def test_p4_repeating_it_answers_as_the_first_time(
+        self, store: Store, verb: Callable[[Receipt], Settlement]
+    ) -> None:
+        """A caller whose reply was lost sends the same request again, with no id of its own."""
+        first, second = await self.ready(store)
+        settlements = [verb(first.receipt), Extend(second.receipt, 9_000), Ack(second.receipt)]
+        outgoing = [Outgoing("bills", [msg(b"b1"), msg(b"b2")]), Outgoing("notes", [msg(b"n")])]
+        reply = await store.engine.settle(TENANT, "in", settlements, outgoing)
+        assert not reply.repeated
+        before, end = await store.picture("in"), await store.engine.log_end(TENANT)
+        for _ in range(2):
+            again = await store.engine.settle(TENANT, "in", settlements, outgoing)
+            assert again == replace(reply, repeated=True)
+        assert await store.picture("in") == before
+        assert await store.engine.log_end(TENANT) == end
+        assert [d.payload for d in await store.claim("out", 9)] == [b"b1", b"b2"]
+
+    async def test_p4_it_is_recognised_after_reopening(self, store: Store) -> None:
         first, _ = await self.ready(store)
-        for expected in (False, True):
-            reply = await store.engine.settle(
-                TENANT, "in", [Ack(first.receipt)], [Outgoing("bills", [msg(b"b1", id="i")])]
-            )
-            assert reply.outcomes[0].state is State.DONE
-            assert reply.published[0].duplicate is expected
+        settlements, outgoing = [Ack(first.receipt)], [Outgoing("bills", [msg(b"b1")])]
+        reply = await store.engine.settle(TENANT, "in", settlements, outgoing)
+        await store.reopen()
+        again = await store.engine.settle(TENANT, "in", settlements, outgoing)
+        assert again.published == reply.published
+        assert again.repeated
         assert len(await store.claim("out", 9)) == 1
+
+    async def test_p4_a_claim_that_has_ended_publishes_nothing_more(self, store: Store) -> None:
+        """An ack may be repeated, but its receipt buys no second publish, now or later."""
+        first, second = await self.ready(store)
+        publish = [Outgoing("bills", [msg(b"b1")])]
+        await store.ack(second)
+        await store.engine.settle(TENANT, "in", [Ack(first.receipt)], publish)
+        end = await store.engine.log_end(TENANT)
+        other = [Ack(first.receipt), Ack(second.receipt)]
+        for settlements in ([Ack(second.receipt)], other, [Nack(first.receipt)]):
+            reply = await store.engine.settle(TENANT, "in", settlements, publish)
+            assert {outcome.verdict for outcome in reply.outcomes} == {Verdict.STALE}
+        store.clock.advance(REPEAT_WINDOW_MS)
+        await store.engine.sweep(10_000)
+        reply = await store.engine.settle(TENANT, "in", [Ack(first.receipt)], publish)
+        assert reply.outcomes[0].verdict is Verdict.STALE
+        assert await store.engine.log_end(TENANT) == end
+
+    async def test_q1_the_same_receipts_in_another_queue_are_stale(self, store: Store) -> None:
+        first, _ = await self.ready(store)
+        await store.queue("other", "topic = 'other'")
+        settlements, outgoing = [Ack(first.receipt)], [Outgoing("bills", [msg(b"b1")])]
+        await store.engine.settle(TENANT, "in", settlements, outgoing)
+        reply = await store.engine.settle(TENANT, "other", settlements, outgoing)
+        assert reply.outcomes[0].verdict is Verdict.STALE
 
     async def test_the_settlement_makes_room(self, store: Store) -> None:
         await store.queue(max_depth=1)

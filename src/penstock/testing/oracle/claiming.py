@@ -74,9 +74,19 @@ def settle(
     jitter: Jitter,
     *,
     dead: bool,
+    publishing: bool,
 ) -> list[Outcome]:
-    """Apply the settlements in order, each on its own."""
-    return [_settle_one(store, queue, s, now, jitter, dead=dead) for s in settlements]
+    """Apply the settlements in order, each on its own.
+
+    An ack may be repeated, but not to publish something with it.
+    """
+    ended = {d.receipt for d in queue.held(dead=dead) if d.state is State.DONE}
+    return [
+        Outcome(receipt=one.receipt, verdict=Verdict.STALE)
+        if publishing and one.receipt in ended
+        else _settle_one(store, queue, one, now, jitter, dead=dead)
+        for one in settlements
+    ]
 
 
 def _of_own_partitions(store: Store, queue: Queue, consumer: str) -> list[Held]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.errors import UnknownMessage, UnknownQueue
-from penstock.model.delivery import Event, Receipt
+from penstock.model.delivery import Event, Receipt, SettleReply
 from penstock.model.limits import DLQ_SUFFIX, is_dead_letter
 from penstock.model.message import Message, MessageId, Offset, Published
 from penstock.model.queue import QueuePolicy, TopicPolicy
@@ -155,6 +155,8 @@ class Store:
     """Idempotency id to when, which message, which entry (P4)."""
     batches: dict[Id, Batch] = field(default_factory=dict)
     """Batch id to what became of the batch (P4)."""
+    settles: dict[Id, tuple[int, SettleReply]] = field(default_factory=dict)
+    """By tenant, queue and id, when a settle with publish was answered, and how (P4)."""
     keys: dict[Id, MessageId] = field(default_factory=dict)
     """Open keys: nothing of the message was claimed, purged or expired yet."""
     archived: dict[str, Offset] = field(default_factory=dict)
@@ -173,6 +175,7 @@ class Store:
         twin.topics = dict(self.topics)
         twin.ids = dict(self.ids)
         twin.batches = dict(self.batches)
+        twin.settles = dict(self.settles)
         twin.keys = dict(self.keys)
         twin.archived = dict(self.archived)
         twin.documents = dict(self.documents)

@@ -5,7 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from penstock.errors import StoreCorrupt
+from penstock.model.delivery import Ack, Extend, Outcome, Receipt, Verdict
 from penstock.model.message import MessageId, Offset, Published
+from penstock.model.states import State
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.dedup import Dedup, FirstPublish
 from penstock.storage.keyvalue.encoding import seal
@@ -14,8 +16,10 @@ from penstock.storage.keyvalue.keys import (
     batch_key,
     dedup_key,
     dedup_slot_key,
+    settle_key,
 )
 from penstock.storage.keyvalue.stage import Stage
+from penstock.storage.repetition import encode_reply, settle_id
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
@@ -201,3 +205,28 @@ def test_x1_damaged_records(adapter: MemoryAdapter, stage: Stage) -> None:
         dedup.find("t", "orders", "a")
     with pytest.raises(StoreCorrupt, match="idempotency slot"):
         dedup.sweep(HOUR, 100, _window(0))
+
+
+def test_golden_record_of_a_settle_with_publish(stage: Stage) -> None:
+    """The example of docs/formats.md."""
+    ack = Ack(Receipt("0-26f05b59d3b20001-2-1"))
+    settle = settle_id([ack, Extend(Receipt("0-0-0-0"), 1_000)])
+    assert settle is not None
+    outcome = Outcome(ack.receipt, Verdict.OK, State.DONE)
+    reply = encode_reply([outcome], [Published(MessageId(8), Offset(8))])
+    at = 1_700_000_001_000
+    Dedup(stage).remember_settle("default", "orders", settle, reply, at)
+    key = bytes.fromhex("01071a 64656661756c742f6f7264657273 00") + settle.encode()
+    assert settle == "a532031dc74578eb40df02713089e2db"
+    assert stage.get(key) == bytes.fromhex("e86be5cf8b010000929192a4646f6e65c091940808c2c2afc254fd")
+
+
+def test_a_settle_is_forgotten_with_its_window(stage: Stage) -> None:
+    dedup = Dedup(stage)
+    dedup.remember_settle("t", "q", "id", b"answer", 0)
+    dedup.write_to(stage)
+    assert dedup.find_settle("t", "q", "id", HOUR - 1) == b"answer"
+    assert dedup.find_settle("t", "q", "id", HOUR) is None
+    assert dedup.sweep(HOUR - MINUTE, 10, _window(0)) == 0
+    assert dedup.sweep(HOUR + MINUTE, 10, _window(0)) == 1
+    assert stage.get(settle_key("t", "q", "id")) is None
