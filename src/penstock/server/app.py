@@ -25,6 +25,7 @@ from penstock.errors import (
 )
 from penstock.server.access import ANYBODY
 from penstock.server.call import Call
+from penstock.server.decoding import DIRECT_BYTES
 from penstock.server.head import check_head
 from penstock.server.openapi import openapi
 from penstock.server.reading import Disconnected, Receive, drop_rest, read_query
@@ -131,8 +132,13 @@ class Application:
             query = read_query(route.query, query_string)
         body: object = _EMPTY
         if route.body is not None:
-            call.raw = await service.bodies.read(receive, headers)
-            body = call.raw if route.is_raw else route.body.decode(call.raw, call.media)
+            raw = call.raw = await service.bodies.read(receive, headers, route.body.most)
+            if route.is_raw:
+                body = raw
+            elif len(raw) <= DIRECT_BYTES:
+                body = route.body.decode(raw, call.media)
+            else:
+                body = await route.body.decode_large(raw, call.media, service.payload_bytes)
         value = await route.handler(call, query, body)
         if type(value) is Plain or type(value) is Streamed:
             return value

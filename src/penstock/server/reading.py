@@ -10,15 +10,19 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import Struct
 
-from penstock.errors import BadInput, Busy, SlowRequest, TooLarge, UnsupportedMedia
+from penstock.errors import BadInput, Busy, SlowRequest, TooLarge
+from penstock.server.decoding import Lists, format_of
 from penstock.server.patience import Patience
-from penstock.wire.codecs import JSON, MSGPACK_ALIASES, Codec, refused
+from penstock.wire.codecs import Codec, refused
+from penstock.wire.splitting import Bounds
 
 __all__ = [
+    "SMALL_BYTES",
     "Bodies",
     "Body",
     "ConvertedBody",
     "Disconnected",
+    "ListBody",
     "RawBody",
     "Receive",
     "drop_rest",
@@ -27,6 +31,7 @@ __all__ = [
 
 B = TypeVar("B")
 Q = TypeVar("Q", bound=Struct)
+S = TypeVar("S", bound=Struct)
 W = TypeVar("W")
 
 #: ASGI's own shapes.
@@ -37,6 +42,9 @@ _QUERY_FIELDS: Final = 32
 #: Most callers stop sending when they see the reply; those who do not are cut.
 _DROP_S: Final = 1.0
 _MAX_DIGITS: Final = 18
+#: The body of a call that has no long lists.
+SMALL_BYTES: Final = 128 * 1024
+_NUMBERS_A_PIECE: Final = 10_000
 
 
 class Disconnected(Exception):
@@ -69,15 +77,18 @@ class Bodies:
         self._patience = Patience(timeout_s)
         self._held = 0
 
-    async def read(self, receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
-        """The whole body."""
+    async def read(
+        self, receive: Receive, headers: Mapping[bytes, bytes], most: int | None = None
+    ) -> bytes:
+        """The whole body; ``most`` is what this call takes, if less than others may."""
+        most = self._body_bytes if most is None else min(most, self._body_bytes)
         length = headers.get(b"content-length")
         if length is None:
             if b"transfer-encoding" not in headers and b"content-type" not in headers:
                 return b""
             expected = -1
         else:
-            expected = self._length(length)
+            expected = _length(length, most)
             if not expected:
                 return b""
         try:
@@ -91,23 +102,23 @@ class Bodies:
             if len(body) == expected:
                 return body
             if event.get("more_body", False):
-                return await self._patience.bear(self._read_on(receive, body, expected))
-            if len(body) > self._body_bytes:
-                raise self._too_large()
+                return await self._patience.bear(self._read_on(receive, body, expected, most))
+            if len(body) > most:
+                raise _too_large(most)
             return body
         except TimeoutError as error:
             raise SlowRequest(
                 f"The body took longer than {self._timeout_s:g} s to arrive.", field="body"
             ) from error
 
-    async def _read_on(self, receive: Receive, first: bytes, expected: int) -> bytes:
+    async def _read_on(self, receive: Receive, first: bytes, expected: int, most: int) -> bytes:
         parts = [first]
         size = len(first)
         self._held += size
         try:
             while True:
-                if size > self._body_bytes:
-                    raise self._too_large()
+                if size > most:
+                    raise _too_large(most)
                 if self._held > self._total_bytes:
                     raise Busy("Too many large requests are under way.", field="body")
                 if size == expected:
@@ -124,28 +135,33 @@ class Bodies:
         finally:
             self._held -= size
 
-    def _length(self, text: bytes) -> int:
-        if not text.isdigit():
-            raise BadInput("Content-Length is not a number.", field="Content-Length")
-        if len(text) > _MAX_DIGITS or int(text) > self._body_bytes:
-            raise self._too_large()
-        return int(text)
 
-    def _too_large(self) -> TooLarge:
-        return TooLarge(
-            f"The body is over the limit of {self._body_bytes} bytes.",
-            field="body",
-            limit=self._body_bytes,
-        )
+def _length(text: bytes, most: int) -> int:
+    if not text.isdigit():
+        raise BadInput("Content-Length is not a number.", field="Content-Length")
+    if len(text) > _MAX_DIGITS or int(text) > most:
+        raise _too_large(most)
+    return int(text)
+
+
+def _too_large(most: int) -> TooLarge:
+    return TooLarge(f"The body is over the limit of {most} bytes.", field="body", limit=most)
 
 
 class Body(Generic[B]):
     """How a body is read: the same type from JSON and from MessagePack."""
 
     def __init__(
-        self, kind: type[B], *, required: bool = True, json_kind: type | None = None
+        self,
+        kind: type[B],
+        *,
+        required: bool = True,
+        json_kind: type | None = None,
+        most: int | None = SMALL_BYTES,
     ) -> None:
         self.kind = kind
+        self.most = most
+        """The largest body of the call; None: the largest there may be."""
         self.json_kind: type = kind if json_kind is None else json_kind
         self.required = required
         self._codec = Codec(kind)
@@ -154,11 +170,13 @@ class Body(Generic[B]):
         """The value, by the type that the request declares."""
         if not body and not self.required:
             return self.kind()
-        if media == JSON or not media:
+        if format_of(media).is_json:
             return self.from_json(body)
-        if media in MSGPACK_ALIASES:
-            return self._codec.from_msgpack(body)
-        raise UnsupportedMedia(f"A body of type {media!r} is not read here.", field="Content-Type")
+        return self._codec.from_msgpack(body)
+
+    async def decode_large(self, body: bytes, media: str, payload_bytes: int) -> B:  # noqa: ARG002
+        """The value of a body above ``DIRECT_BYTES``, without holding up others for long."""
+        return self.decode(body, media)
 
     def from_json(self, body: bytes) -> B:
         """The value of a JSON body."""
@@ -169,7 +187,7 @@ class ConvertedBody(Body[B], Generic[B, W]):
     """A body whose JSON has a shape of its own, from which the value is made."""
 
     def __init__(self, kind: type[B], json_kind: type[W], convert: Callable[[W], B]) -> None:
-        super().__init__(kind, json_kind=json_kind)
+        super().__init__(kind, json_kind=json_kind, most=None)
         self._json = Codec(json_kind)
         self._convert = convert
 
@@ -182,7 +200,22 @@ class RawBody(Body[bytes]):
     """A body that is handed to its route as it came."""
 
     def __init__(self) -> None:
-        super().__init__(bytes, required=False)
+        super().__init__(bytes, required=False, most=None)
+
+
+class ListBody(Body[S]):
+    """A body with one long list of numbers."""
+
+    def __init__(self, kind: type[S], name: str, items: int, *, required: bool = True) -> None:
+        # Numbers have at most twenty digits, and something between them.
+        super().__init__(kind, required=required, most=22 * items + SMALL_BYTES)
+        bounds = Bounds(items, piece_items=_NUMBERS_A_PIECE, large_member="")
+        self._bounds = {name: bounds}
+        self._lists = Lists(kind, {name: int})
+
+    async def decode_large(self, body: bytes, media: str, payload_bytes: int) -> S:  # noqa: ARG002
+        """The value, its list decoded in pieces."""
+        return await self._lists.decode(format_of(media), body, self._bounds)
 
 
 def read_query(kind: type[Q], query_string: bytes) -> Q:

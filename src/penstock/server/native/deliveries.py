@@ -8,11 +8,11 @@ from msgspec import Struct, field
 
 from penstock.errors import BadInput, Conflict, UnknownQueue
 from penstock.model.delivery import Page, PurgeReply, ReplayReply, SweepReply
-from penstock.model.limits import MAX_PAGE
+from penstock.model.limits import MAX_ASSIGN, MAX_PAGE
 from penstock.model.reports import HistoryPage
 from penstock.model.states import State
 from penstock.server.call import Call
-from penstock.server.reading import Body
+from penstock.server.reading import Body, ListBody
 from penstock.server.replies import Streamed
 from penstock.server.routing import Empty, Need, Route
 from penstock.wire.bodies import PurgeBody, ReplayBody, SweepBody
@@ -150,7 +150,7 @@ ROUTES: Final = (
         need=_ADMIN,
         handler=replay,
         query=Empty,
-        body=Body(ReplayBody, required=False),
+        body=ListBody(ReplayBody, "ids", MAX_ASSIGN, required=False),
         replies=((JSON, ReplayReply),),
         errors=(BadInput, UnknownQueue, Conflict),
         tag="deliveries",

@@ -7,7 +7,7 @@ byte as it came (P3), with its content type. Its options come in headers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -22,7 +22,7 @@ from penstock.errors import (
     TooManyQueues,
     UnknownTopic,
 )
-from penstock.model.limits import DEFAULT_PRIORITY
+from penstock.model.limits import DEFAULT_PRIORITY, MAX_BATCH
 from penstock.model.message import (
     NO_HEADERS,
     Durability,
@@ -32,6 +32,14 @@ from penstock.model.message import (
     PublishReply,
 )
 from penstock.server.call import Call
+from penstock.server.decoding import (
+    DIRECT_BYTES,
+    DIRECT_MSGPACK_BYTES,
+    JSON_FORMAT,
+    MSGPACK_FORMAT,
+    Lists,
+    item_bytes,
+)
 from penstock.server.reading import RawBody
 from penstock.server.routing import Need, Route
 from penstock.wire.bodies import PublishBody
@@ -43,12 +51,15 @@ from penstock.wire.codecs import (
     Codec,
     refused,
 )
-from penstock.wire.payloads import JsonPublishBody, to_new_message
+from penstock.wire.payloads import JsonMessage, JsonPublishBody, to_new_message
+from penstock.wire.splitting import Bounds
 
 __all__ = ["ROUTES"]
 
 _BATCH: Final = Codec(PublishBody)
 _JSON_BATCH: Final = Codec(JsonPublishBody)
+_LISTS: Final = Lists(PublishBody, {"messages": NewMessage})
+_JSON_LISTS: Final = Lists(JsonPublishBody, {"messages": JsonMessage})
 _HEADERS: Final = msgspec.json.Decoder(dict[str, HeaderValue])
 _MAX_DIGITS: Final = 18
 #: The headers that say more about a raw body than its type.
@@ -83,23 +94,33 @@ async def publish(call: Call, query: PublishQuery, body: bytes) -> PublishReply:
     """Store a message or a batch, all of it or nothing."""
     media = call.media
     durability: Durability = query.durability or "fsync"
-    if media == BATCH_MSGPACK:
-        batch = _BATCH.from_msgpack(body)
+    if media in (BATCH_MSGPACK, BATCH_JSON):
+        batch = await _read_batch(call, body, is_json=media == BATCH_JSON)
         durability = query.durability or batch.durability
         named = (batch.batch_id, batch.batch_ms)
         return await _publish_batch(call, batch.messages, durability, *named)
-    if media == BATCH_JSON:
-        given = _JSON_BATCH.from_json(body)
-        messages = [to_new_message(message) for message in given.messages]
-        durability = query.durability or given.durability
-        named = (given.batch_id, given.batch_ms)
-        return await _publish_batch(call, messages, durability, *named)
     if media == ARROW_STREAM:
         from penstock.wire.arrow import read_messages  # noqa: PLC0415  (an extra)
 
         named = (query.batch_id, query.batch_ms)
         return await _publish_batch(call, read_messages(body), durability, *named)
     return await _publish_one(call, body, durability)
+
+
+async def _read_batch(call: Call, body: bytes, *, is_json: bool) -> PublishBody:
+    """The batch of a body; a large one is decoded in pieces."""
+    if len(body) > (DIRECT_BYTES if is_json else DIRECT_MSGPACK_BYTES):
+        bounds = {"messages": Bounds(MAX_BATCH, item_bytes(call.service.payload_bytes))}
+        if not is_json:
+            return await _LISTS.decode(MSGPACK_FORMAT, body, bounds)
+        given = await _JSON_LISTS.decode(JSON_FORMAT, body, bounds, to_new_message)
+        messages: list[Any] = given.messages
+    elif is_json:
+        given = _JSON_BATCH.from_json(body)
+        messages = [to_new_message(message) for message in given.messages]
+    else:
+        return _BATCH.from_msgpack(body)
+    return PublishBody(messages, given.durability, given.batch_id, given.batch_ms)
 
 
 async def _publish_batch(

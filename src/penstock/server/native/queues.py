@@ -19,9 +19,10 @@ from penstock.errors import (
     UnknownQueue,
 )
 from penstock.model.delivery import QueueStats, RouteReply
+from penstock.model.limits import MAX_ASSIGN
 from penstock.model.queue import Backoff, QueueInfo, QueuePolicy, Start
 from penstock.server.call import Call
-from penstock.server.reading import Body
+from penstock.server.reading import Body, ListBody
 from penstock.server.routing import ANY_NAME, Empty, Need, Route
 from penstock.wire.bodies import AssignBody, DryRunReply, QueueList, RouteBody
 from penstock.wire.codecs import JSON
@@ -261,7 +262,7 @@ ROUTES: Final = (
         need=_ADMIN,
         handler=assign,
         query=Empty,
-        body=Body(AssignBody),
+        body=ListBody(AssignBody, "offsets", MAX_ASSIGN),
         replies=((JSON, RouteReply),),
         errors=(BadInput, UnknownQueue, Conflict, TooLarge),
     ),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
+from penstock.broker.settle import MAX_PUBLISHES
 from penstock.errors import (
     BadInput,
     QueueFull,
@@ -15,18 +16,54 @@ from penstock.errors import (
     TooManyQueues,
     UnknownQueue,
 )
-from penstock.model.delivery import Extend, SettleReply, Verdict
-from penstock.model.message import Outgoing
+from penstock.model.delivery import Extend, Settlement, SettleReply, Verdict
+from penstock.model.limits import MAX_BATCH
+from penstock.model.message import NewMessage, Outgoing
 from penstock.server.call import Call
+from penstock.server.decoding import Lists, format_of, item_bytes
 from penstock.server.reading import ConvertedBody
 from penstock.server.replies import Plain, problem_reply
 from penstock.server.routing import Empty, Need, Route
 from penstock.wire.bodies import SettleBody
 from penstock.wire.codecs import JSON
-from penstock.wire.payloads import JsonSettleBody, to_new_message
+from penstock.wire.payloads import JsonMessage, JsonOutgoing, JsonSettleBody, to_new_message
 from penstock.wire.problems import to_problem
+from penstock.wire.splitting import Bounds, Piece
 
 __all__ = ["ROUTES"]
+
+
+class SettlementsBody(ConvertedBody[SettleBody, JsonSettleBody]):
+    """Settlements and what is published with them; a large body is decoded in pieces."""
+
+    def __init__(self) -> None:
+        super().__init__(SettleBody, JsonSettleBody, _from_json)
+        settlements = {"settlements": Settlement}
+        self._lists = Lists(SettleBody, settlements)
+        self._json_lists = Lists(JsonSettleBody, settlements)
+        self._outgoing = Lists(Outgoing, {"messages": NewMessage})
+        self._json_outgoing = Lists(JsonOutgoing, {"messages": JsonMessage})
+
+    async def decode_large(self, body: bytes, media: str, payload_bytes: int) -> SettleBody:
+        """The value, its lists and those within them decoded in pieces."""
+        coded = format_of(media)
+        each = Bounds(MAX_BATCH, item_bytes(payload_bytes))
+        # A list of messages is as large as the body may be, and cut in turn.
+        whole = len(body)
+        topics = Bounds(MAX_PUBLISHES, whole, whole, piece_items=1, large_member="")
+        bounds = {"settlements": each, "publish": topics}
+        outgoing: Lists[Any] = self._json_outgoing if coded.is_json else self._outgoing
+        convert = to_new_message if coded.is_json else None
+
+        async def read(piece: Piece) -> Outgoing:
+            begin, end = piece.begin, piece.end
+            inner = {"messages": each}
+            item = await outgoing.decode(coded, body, inner, convert, begin=begin, end=end)
+            return Outgoing(item.topic, item.messages)
+
+        lists: Lists[Any] = self._json_lists if coded.is_json else self._lists
+        found = await lists.decode(coded, body, bounds, nested={"publish": read})
+        return SettleBody(found.settlements, found.publish)
 
 
 def _from_json(body: JsonSettleBody) -> SettleBody:
@@ -78,7 +115,7 @@ ROUTES: Final = (
         need=Need("consume", "queue"),
         handler=settle,
         query=Empty,
-        body=ConvertedBody(SettleBody, JsonSettleBody, _from_json),
+        body=SettlementsBody(),
         replies=((JSON, SettleReply),),
         errors=(
             BadInput,

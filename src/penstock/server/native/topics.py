@@ -7,15 +7,17 @@ from typing import Any, Final
 import msgspec
 
 from penstock.errors import BadInput, BadPolicy, UnknownTopic
-from penstock.model.queue import TopicPolicy
+from penstock.model.queue import MAX_SCHEMA_BYTES, TopicPolicy
 from penstock.server.call import Call
-from penstock.server.reading import Body
+from penstock.server.reading import SMALL_BYTES, Body
 from penstock.server.routing import ANY_NAME, Empty, Need, Route
 from penstock.wire.bodies import TopicInfo, TopicList
 from penstock.wire.codecs import JSON
 
 __all__ = ["ROUTES"]
 
+#: JSON may write a byte of the schema as six.
+_MAX_BODY_BYTES: Final = 6 * MAX_SCHEMA_BYTES + SMALL_BYTES
 _FIELDS: Final = frozenset(TopicPolicy.__struct_fields__)
 
 
@@ -23,7 +25,7 @@ class TopicBody(Body[TopicPolicy]):
     """The fields of a topic policy; what is not given has its default."""
 
     def __init__(self) -> None:
-        super().__init__(TopicPolicy, required=False)
+        super().__init__(TopicPolicy, required=False, most=_MAX_BODY_BYTES)
         self._fields = Body(dict[str, Any])
 
     def decode(self, body: bytes, media: str) -> TopicPolicy:
