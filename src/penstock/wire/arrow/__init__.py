@@ -7,7 +7,7 @@ sends or asks for Arrow.
 
 from __future__ import annotations
 
-from penstock.wire.arrow.messages import read_messages
+from penstock.wire.arrow.messages import open_messages, read_messages
 from penstock.wire.arrow.stream import COMPRESSIONS, StreamWriter
 from penstock.wire.arrow.tables import (
     DELIVERY_SCHEMA,
@@ -28,6 +28,7 @@ __all__ = [
     "delivery_batch",
     "history_batch",
     "log_batch",
+    "open_messages",
     "read_messages",
     "with_payloads",
 ]

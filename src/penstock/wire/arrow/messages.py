@@ -1,44 +1,64 @@
-"""Messages to publish, from an Arrow IPC stream."""
+"""Messages to publish, from an Arrow IPC stream: bounded before it is decompressed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import BadInput, TooLarge
 from penstock.filters.to_arrow import METADATA_SCHEMA
-from penstock.model.limits import DEFAULT_PRIORITY, MAX_BATCH
+from penstock.model.limits import DEFAULT_PRIORITY, MAX_BATCH, MAX_HEADERS, MAX_HEADERS_BYTES
 from penstock.model.message import NO_HEADERS, HeaderValue, NewMessage
+from penstock.wire.arrow.sizes import check_sizes
 
-__all__ = ["read_messages"]
+__all__ = ["open_messages", "read_messages"]
 
 _TEXT: Final = ("id", "key", "partition_key", "content_type")
 _NUMBERS: Final = ("priority", "deliver_at", "expires_at", "delay_ms", "ttl_ms")
 _COLUMNS: Final = frozenset({"payload", "headers", *_TEXT, *_NUMBERS})
+_HEADERS: Final = METADATA_SCHEMA.field("headers").type
 _json_headers: Final = msgspec.json.Decoder(dict[str, HeaderValue])
+#: Rows, and about as many bytes, that become messages in one go.
+_SLICE_ROWS: Final = 100
+_SLICE_BYTES: Final = 256 * 1024
+#: Headers as JSON text, which may write a byte as six.
+_JSON_HEADERS_BYTES: Final = 8 * MAX_HEADERS_BYTES
 
 
-def read_messages(body: bytes) -> list[NewMessage]:
-    """The messages of an Arrow IPC stream; ``BadInput`` says what is wrong with it."""
+def open_messages(body: bytes, size: int) -> pa.Table:
+    """The columns of an Arrow IPC stream with at most ``size`` bytes after decompression.
+
+    May take long and needs no event loop: call it in a thread. ``BadInput`` says what is wrong.
+    """
+    check_sizes(body, rows=MAX_BATCH, size=size)
     try:
         with pa.ipc.open_stream(body) as reader:
-            table = _bounded(reader)
+            _check_names(reader.schema.names)
+            table = pa.Table.from_batches(list(_batches(reader)), reader.schema)
+        return _plain(table, size)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise BadInput(f"The Arrow stream cannot be read: {error}.", field="body") from error
+
+
+def read_messages(table: pa.Table) -> Iterator[list[NewMessage]]:
+    """The messages, as many at a time as take a few milliseconds."""
+    rows = max(table.num_rows, 1)
+    step = max(1, min(_SLICE_ROWS, rows * _SLICE_BYTES // max(table.nbytes, 1)))
+    for begin in range(0, table.num_rows, step):
+        yield _messages(table.slice(begin, step))
+
+
+def _messages(table: pa.Table) -> list[NewMessage]:
     names = table.column_names
-    unknown = sorted(set(names) - _COLUMNS)
-    if unknown or len(set(names)) != len(names):
-        wrong = unknown[0] if unknown else "one that is there twice"
-        raise BadInput(
-            f"A batch has no column {wrong!r}; it has {', '.join(sorted(_COLUMNS))}.", field="body"
-        )
-    if "payload" not in names:
-        raise BadInput("The column payload is missing.", field="payload")
     columns: dict[str, list[Any]] = {
-        name: _column(table, name) for name in names if name != "headers"
+        name: table.column(name).to_pylist() for name in names if name != "headers"
     }
+    if None in columns["payload"]:
+        raise BadInput("A payload is missing.", field="payload")
     rows = table.num_rows
     headers = _headers(table.column("headers")) if "headers" in names else [NO_HEADERS] * rows
     nothing = [None] * rows
@@ -61,30 +81,93 @@ def read_messages(body: bytes) -> list[NewMessage]:
     ]
 
 
-def _bounded(reader: Any) -> pa.Table:
-    batches: list[pa.RecordBatch] = []
-    rows = 0
+def _check_names(names: list[str]) -> None:
+    unknown = sorted(set(names) - _COLUMNS)
+    if unknown or len(set(names)) != len(names):
+        wrong = unknown[0] if unknown else "one that is there twice"
+        raise BadInput(
+            f"A batch has no column {wrong!r}; it has {', '.join(sorted(_COLUMNS))}.", field="body"
+        )
+    if "payload" not in names:
+        raise BadInput("The column payload is missing.", field="payload")
+
+
+def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
     for batch in reader:
         batch.validate(full=True)
-        rows += batch.num_rows
-        if rows > MAX_BATCH:
-            raise TooLarge(
-                f"A batch has more than {MAX_BATCH} messages.", field="messages", limit=MAX_BATCH
-            )
-        batches.append(batch)
-    return pa.Table.from_batches(batches, reader.schema)
+        yield batch
 
 
-def _column(table: pa.Table, name: str) -> list[Any]:
-    column = table.column(name)
+def _plain(table: pa.Table, size: int) -> pa.Table:
+    """The columns in the types that messages have."""
+    columns = {name: _column(table.column(name), name, size) for name in table.column_names}
+    return pa.table(columns)
+
+
+def _column(column: pa.ChunkedArray, name: str, size: int) -> pa.ChunkedArray:
+    if name == "headers":
+        return _header_column(column)
     wanted = pa.binary() if name == "payload" else pa.string() if name in _TEXT else pa.int64()
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        _check_dictionary(column, name, size)
+        kind = kind.value_type
+    if not _is_plain(kind):
+        # Views and runs may name the same bytes any number of times.
+        raise BadInput(f"The column {name} is {column.type}; it is {wanted}.", field=name)
     try:
-        values: list[Any] = column.cast(wanted).to_pylist()
+        return column.cast(wanted)
     except (pa.ArrowException, ValueError) as error:
         raise BadInput(f"The column {name} is not {wanted}.", field=name) from error
-    if name == "payload" and None in values:
-        raise BadInput("A payload is missing.", field="payload")
-    return values
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or (pa.types.is_primitive(kind) and not pa.types.is_dictionary(kind))
+        or pa.types.is_null(kind)
+    )
+
+
+def _check_dictionary(column: pa.ChunkedArray, name: str, size: int) -> None:
+    """Refuse a column whose rows have more bytes together than a stream may have."""
+    total = 0
+    for chunk in column.chunks:
+        if not _is_plain(chunk.dictionary.type):
+            raise BadInput(f"The column {name} is {column.type}.", field=name)
+        if not (pa.types.is_primitive(chunk.dictionary.type) or not len(chunk)):
+            lengths = pc.binary_length(chunk.dictionary)
+            total += pc.sum(pc.take(lengths, chunk.indices)).as_py() or 0
+        if total > size:
+            raise TooLarge(f"The column {name} has more than {size} bytes.", field=name, limit=size)
+
+
+def _header_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        longest = pc.max(pc.binary_length(column)).as_py() or 0
+        if longest > _JSON_HEADERS_BYTES:
+            raise TooLarge(
+                f"The headers of a message have {longest} bytes.",
+                field="headers",
+                limit=_JSON_HEADERS_BYTES,
+            )
+        return column
+    if not kind.equals(_HEADERS):
+        raise BadInput("headers is a map of typed values, or JSON text.", field="headers")
+    for chunk in column.chunks:
+        most = pc.max(pc.subtract(chunk.offsets[1:], chunk.offsets[:-1])).as_py() or 0
+        if most > MAX_HEADERS:
+            raise TooLarge(
+                f"{most} headers are over the limit of {MAX_HEADERS}.",
+                field="headers",
+                limit=MAX_HEADERS,
+            )
+    return column
 
 
 def _headers(column: pa.ChunkedArray) -> list[dict[str, HeaderValue]]:
@@ -95,8 +178,6 @@ def _headers(column: pa.ChunkedArray) -> list[dict[str, HeaderValue]]:
             return [NO_HEADERS if row is None else _json_headers.decode(row) for row in rows]
         except (msgspec.MsgspecError, ValueError) as error:
             raise BadInput(f"headers cannot be read: {error}.", field="headers") from error
-    if not column.type.equals(METADATA_SCHEMA.field("headers").type):
-        raise BadInput("headers is a map of typed values, or JSON text.", field="headers")
     return [NO_HEADERS if row is None else dict(map(_header, row)) for row in rows]
 
 

@@ -1,0 +1,138 @@
+"""What an Arrow IPC stream declares: rows, and bytes once it is decompressed.
+
+Read from the metadata of its messages before anything is decompressed, so that a stream of a few
+kilobytes cannot become gigabytes. Arrow allocates exactly what is declared and refuses a buffer
+that decompresses to anything else, so the declared sizes are a bound.
+
+Only as much of the flatbuffers format is read as this takes (Message.fbs of the Arrow project).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from penstock.errors import BadInput, TooLarge
+
+__all__ = ["check_sizes"]
+
+#: Messages of one stream: a schema, dictionaries, and batches of one row.
+_MAX_MESSAGES: Final = 20_000
+_CONTINUATION: Final = 0xFFFFFFFF
+#: Of the union MessageHeader.
+_DICTIONARY: Final = 2
+_BATCH: Final = 3
+#: A buffer says by this that it was not worth compressing.
+_NOT_COMPRESSED: Final = -1
+
+_u16: Final = struct.Struct("<H")
+_i32: Final = struct.Struct("<i")
+_u32: Final = struct.Struct("<I")
+_i64: Final = struct.Struct("<q")
+_buffer: Final = struct.Struct("<qq")
+
+
+def check_sizes(body: bytes, *, rows: int, size: int) -> None:
+    """Refuse a stream that declares more rows, or more bytes after decompression."""
+    try:
+        _Sizes(body, rows, size).check()
+    except (struct.error, IndexError) as error:
+        raise BadInput("The Arrow stream cannot be read: it ends early.", field="body") from error
+
+
+class _Sizes:
+    def __init__(self, body: bytes, rows: int, size: int) -> None:
+        self._body = body
+        self._max_rows = rows
+        self._max_size = size
+        self._rows = 0
+        self._size = 0
+
+    def check(self) -> None:
+        position = 0
+        for _ in range(_MAX_MESSAGES):
+            if position >= len(self._body):
+                return
+            length = _u32.unpack_from(self._body, position)[0]
+            position += 4
+            if length == _CONTINUATION:
+                length = _u32.unpack_from(self._body, position)[0]
+                position += 4
+            if not length:
+                return
+            position = self._message(position, length)
+        raise TooLarge(
+            f"An Arrow stream has at most {_MAX_MESSAGES} messages.",
+            field="body",
+            limit=_MAX_MESSAGES,
+        )
+
+    def _message(self, begin: int, length: int) -> int:
+        """Count one message; returns the position behind it."""
+        content = begin + length
+        table = self._reference(begin)
+        kind_at, header_at = self._field(table, 1), self._field(table, 2)
+        size_at = self._field(table, 3)
+        size = _i64.unpack_from(self._body, size_at)[0] if size_at else 0
+        if size < 0 or content + size > len(self._body):
+            raise BadInput("The Arrow stream cannot be read: it ends early.", field="body")
+        kind = self._body[kind_at] if kind_at else 0
+        if header_at and kind in (_DICTIONARY, _BATCH):
+            batch = self._reference(header_at)
+            if kind == _DICTIONARY:
+                inner = self._field(batch, 1)
+                batch = self._reference(inner) if inner else 0
+            if batch:
+                self._batch(batch, content, content + size, counted=kind == _BATCH)
+        return content + size
+
+    def _batch(self, table: int, content: int, end: int, *, counted: bool) -> None:
+        rows_at = self._field(table, 0)
+        if counted and rows_at:
+            self._rows += _i64.unpack_from(self._body, rows_at)[0]
+            if not 0 <= self._rows <= self._max_rows:
+                raise TooLarge(
+                    f"A batch has more than {self._max_rows} messages.",
+                    field="messages",
+                    limit=self._max_rows,
+                )
+        buffers_at = self._field(table, 2)
+        if not buffers_at:
+            return
+        compressed = bool(self._field(table, 3))
+        vector = self._reference(buffers_at)
+        count = _u32.unpack_from(self._body, vector)[0]
+        # Each is in the metadata, so there are no more than that has room for.
+        for index in range(min(count, (content - vector) // _buffer.size + 1)):
+            offset, length = _buffer.unpack_from(self._body, vector + 4 + index * _buffer.size)
+            if offset < 0 or length < 0 or content + offset + length > end:
+                raise BadInput("A buffer of the Arrow stream is outside of it.", field="body")
+            if compressed and length:
+                declared = _i64.unpack_from(self._body, content + offset)[0]
+                length = length if declared == _NOT_COMPRESSED else declared
+            self._add(length)
+
+    def _add(self, size: int) -> None:
+        self._size += size
+        if size < 0 or self._size > self._max_size:
+            raise TooLarge(
+                f"The Arrow stream has more than {self._max_size} bytes after decompression.",
+                field="body",
+                limit=self._max_size,
+            )
+
+    def _field(self, table: int, number: int) -> int:
+        """The position of a field of a table; 0 if it is not there."""
+        vtable = table - _i32.unpack_from(self._body, table)[0]
+        if not 0 <= vtable < len(self._body):
+            raise IndexError(vtable)
+        place = 4 + 2 * number
+        if place + 2 > _u16.unpack_from(self._body, vtable)[0]:
+            return 0
+        offset = _u16.unpack_from(self._body, vtable + place)[0]
+        return table + offset if offset else 0
+
+    def _reference(self, position: int) -> int:
+        """What the offset at a position points to."""
+        found: int = position + _u32.unpack_from(self._body, position)[0]
+        return found

@@ -1,0 +1,122 @@
+"""Arrow batches: bounded by what they declare, before anything is decompressed."""
+
+from __future__ import annotations
+
+import io
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import BadInput, TooLarge
+from penstock.filters.to_arrow import METADATA_SCHEMA
+from penstock.model.message import NewMessage
+from penstock.wire.arrow import open_messages, read_messages
+from penstock.wire.arrow.sizes import check_sizes
+
+MB = 2**20
+LIMIT = 8 * MB
+HEADERS = METADATA_SCHEMA.field("headers").type
+
+
+def stream(*batches: pa.RecordBatch | pa.Table, compression: str | None = None) -> bytes:
+    sink = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, batches[0].schema, options=options) as writer:
+        for batch in batches:
+            writer.write(batch)
+    return sink.getvalue()
+
+
+def messages(body: bytes) -> list[NewMessage]:
+    return [one for part in read_messages(open_messages(body, LIMIT)) for one in part]
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_p3_what_is_sent_is_read(compression: str | None) -> None:
+    random = Random(1)
+    payloads = [random.randbytes(random.randrange(2_000)) for _ in range(700)]
+    names = [f"id-{number}" for number in range(700)]
+    batch = pa.record_batch(
+        {
+            "payload": payloads,
+            "id": names,
+            "content_type": pa.array(["text/plain", "a/b"] * 350).dictionary_encode(),
+            "priority": pa.array([number % 10 for number in range(700)], pa.int32()),
+            "headers": pa.array(
+                [[("n", {"s": None, "i": n, "d": None, "b": None})] for n in range(700)], HEADERS
+            ),
+        }
+    )
+    found = messages(stream(batch, batch.slice(0, 5), compression=compression))
+    assert [message.payload for message in found] == payloads + payloads[:5]
+    assert found[3] == NewMessage(payloads[3], {"n": 3}, "id-3", priority=3, content_type="a/b")
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_e1_a_decompression_bomb(compression: str) -> None:
+    """Zeros of 64 MiB are some kilobytes; ten batches of 1 MiB each are over the limit too."""
+    bomb = stream(pa.record_batch({"payload": [bytes(64 * MB)]}), compression=compression)
+    assert len(bomb) < MB
+    before = pa.total_allocated_bytes()
+    with pytest.raises(TooLarge) as caught:
+        open_messages(bomb, LIMIT)
+    assert caught.value.limit == LIMIT
+    assert pa.total_allocated_bytes() - before < MB
+    several = [pa.record_batch({"payload": [bytes(MB)]})] * 10
+    with pytest.raises(TooLarge):
+        open_messages(stream(*several, compression=compression), LIMIT)
+    assert len(messages(stream(*several[:7], compression=compression))) == 7
+
+
+def test_e1_a_value_that_is_named_again_and_again() -> None:
+    """A dictionary, a view or runs: 1 MB in the body, 10 GB in the rows."""
+    big = pa.array([b"x" * MB])
+    dictionary = pa.DictionaryArray.from_arrays(pa.array([0] * 10_000, pa.int32()), big)
+    with pytest.raises(TooLarge) as caught:
+        messages(stream(pa.record_batch({"payload": dictionary})))
+    assert caught.value.field == "payload"
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([10_000], pa.int32()), big)
+    with pytest.raises(BadInput):
+        messages(stream(pa.record_batch({"payload": runs})))
+    views = big.cast(pa.binary_view())
+    with pytest.raises(BadInput):
+        messages(stream(pa.record_batch({"payload": views})))
+
+
+def test_e1_more_rows_than_a_batch_may_have() -> None:
+    nothing = pa.record_batch({"payload": pa.nulls(10_001)})
+    with pytest.raises(TooLarge) as caught:
+        open_messages(stream(nothing), LIMIT)
+    assert caught.value.field == "messages"
+    with pytest.raises(TooLarge):
+        open_messages(stream(*[nothing.slice(0, 5_001)] * 2), LIMIT)
+
+
+def test_e1_more_headers_than_a_message_may_have() -> None:
+    row = [(f"h{n}", {"s": None, "i": n, "d": None, "b": None}) for n in range(65)]
+    batch = pa.record_batch({"payload": [b"x"], "headers": pa.array([row], HEADERS)})
+    with pytest.raises(TooLarge):
+        open_messages(stream(batch), LIMIT)
+    text = "{" + " " * 200_000 + "}"
+    with pytest.raises(TooLarge):
+        open_messages(stream(pa.record_batch({"payload": [b"x"], "headers": [text]})), LIMIT)
+
+
+def test_e1_damaged_streams() -> None:
+    """Whatever a byte becomes, it is read within the bounds or refused."""
+    body = stream(pa.record_batch({"payload": [b"x" * 100] * 3}), compression="zstd")
+    random = Random(7)
+    for _ in range(400):
+        damaged = bytearray(body)
+        for _ in range(random.randint(1, 4)):
+            damaged[random.randrange(len(body))] = random.randrange(256)
+        try:
+            messages(bytes(damaged))
+        except BadInput:
+            continue
+    for end in range(len(body)):
+        try:
+            check_sizes(body[:end], rows=10, size=LIMIT)
+        except BadInput:
+            continue
