@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -34,10 +35,14 @@ from penstock.model.message import (
 )
 from penstock.storage.contract import Engine
 
-__all__ = ["Publishing", "check_batch", "check_batch_id", "to_payload"]
+__all__ = ["Publishing", "check_batch", "check_batch_id", "is_long", "to_payload"]
 
 _INT64: Final = range(-(2**63), 2**63)
 _NUMBER_BYTES: Final = 8
+#: Messages, and bytes of payloads, that are checked before others have their turn: with all
+#: headers or a schema, some milliseconds.
+_SLICE_MESSAGES: Final = 250
+_SLICE_BYTES: Final = 512 * 1024
 
 
 class Publishing(Scope):
@@ -110,9 +115,8 @@ class Publishing(Scope):
         """
         check_name(topic, "topic")
         check_batch_id(batch_id, batch_ms)
-        demand = self._remembered(topic) or await self._demand(topic)
+        checked = await self._checked(topic, messages, durability)
         # Nothing may wait between this and the engine: the caller's list could change.
-        checked = self._check_batch(topic, messages, demand, durability)
         if connection is not None:
             return await self._engine.publish_within(
                 connection, self.tenant, topic, checked, batch_id, batch_ms
@@ -121,18 +125,49 @@ class Publishing(Scope):
             self.tenant, topic, checked, durability, batch_id, batch_ms
         )
 
+    async def _checked(
+        self, topic: str, messages: Sequence[NewMessage], durability: Durability = "fsync"
+    ) -> Sequence[NewMessage]:
+        """The batch as it may be stored; a large one is checked in slices, on a copy."""
+        demand = self._remembered(topic) or await self._demand(topic)
+        while _is_large(messages, demand):
+            checked = await self._check_slices(topic, messages, demand, durability)
+            # The topic's schema may have changed meanwhile, and is in force at once.
+            now = self._remembered(topic) or await self._demand(topic)
+            if now.checker is demand.checker:
+                return checked
+            demand = now
+        return self._check_batch(topic, messages, demand, durability)
+
+    async def _check_slices(
+        self,
+        topic: str,
+        messages: Sequence[NewMessage],
+        demand: Demand,
+        durability: Durability,
+    ) -> Sequence[NewMessage]:
+        check_batch_size(messages)
+        owned = tuple(messages)
+        checked: list[NewMessage] = []
+        while len(checked) < len(owned):
+            part = _slice(owned, len(checked))
+            checked += self._check_batch(topic, part, demand, durability, len(checked))
+            await asyncio.sleep(0)
+        return checked
+
     def _check_batch(
         self,
         topic: str,
         messages: Sequence[NewMessage],
         demand: Demand,
         durability: Durability = "fsync",
+        first: int = 0,
     ) -> Sequence[NewMessage]:
         if durability not in ("fsync", "os"):
             raise BadInput(f"durability is {durability!r}; it is fsync or os.", field="durability")
         checked = check_batch(messages, self._limits.payload_bytes, self._clock.now())
         if demand.checker is not None:
-            check_payloads(demand.checker, topic, checked)
+            check_payloads(demand.checker, topic, checked, first)
         return checked
 
     def _remembered(self, topic: str) -> Demand | None:
@@ -175,10 +210,8 @@ def check_batch_id(batch_id: str | None, batch_ms: int | None) -> None:
             )
 
 
-def check_batch(
-    messages: Sequence[NewMessage], payload_limit: int, now: int
-) -> Sequence[NewMessage]:
-    """Return the batch, with relative times made absolute, if all of it may be stored."""
+def check_batch_size(messages: Sequence[NewMessage]) -> None:
+    """Refuse what is no batch, or one that is empty or too long."""
     if not isinstance(messages, list | tuple):
         raise BadInput("A batch is a list or tuple of NewMessage.", field="messages")
     if not messages:
@@ -189,6 +222,49 @@ def check_batch(
             field="messages",
             limit=MAX_BATCH,
         )
+
+
+def is_long(messages: Sequence[NewMessage]) -> bool:
+    """Whether checking the batch in one go may hold up others: many messages, or many bytes."""
+    if not isinstance(messages, list | tuple) or not 1 < len(messages) <= MAX_BATCH:
+        return False
+    return len(messages) > _SLICE_MESSAGES or sum(map(_size, messages)) > _SLICE_BYTES
+
+
+def _is_large(messages: Sequence[NewMessage], demand: Demand) -> bool:
+    if not isinstance(messages, list | tuple):
+        return False
+    # Without a schema the payloads are not looked at, and adding their sizes up takes time.
+    return (demand.checker is not None or len(messages) > _SLICE_MESSAGES) and is_long(messages)
+
+
+def _slice(messages: Sequence[NewMessage], begin: int) -> list[NewMessage]:
+    """Messages from an index on that are checked in one go, whose headers nobody else has."""
+    part: list[NewMessage] = []
+    room = _SLICE_BYTES
+    for message in messages[begin : begin + _SLICE_MESSAGES]:
+        room -= _size(message)
+        if room < 0 and part:
+            break
+        is_shared = type(message) is NewMessage and message.headers
+        if is_shared and type(message.headers) is dict:
+            part.append(replace(message, headers=message.headers.copy()))
+        else:
+            part.append(message)
+    return part
+
+
+def _size(message: NewMessage) -> int:
+    # What is no message, or has no bytes, is refused when it is checked.
+    payload = getattr(message, "payload", b"")
+    return len(payload) if type(payload) is bytes else 0
+
+
+def check_batch(
+    messages: Sequence[NewMessage], payload_limit: int, now: int
+) -> Sequence[NewMessage]:
+    """Return the batch, with relative times made absolute, if all of it may be stored."""
+    check_batch_size(messages)
     relative = False
     for message in messages:
         if type(message) is not NewMessage:

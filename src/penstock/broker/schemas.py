@@ -93,12 +93,21 @@ def compile_schema(policy: TopicPolicy) -> Checker | None:
     return _compiled(policy.schema_type, policy.schema)
 
 
-def check_payloads(checker: Checker, topic: str, messages: Sequence[NewMessage]) -> None:
-    """Refuse the batch if one payload of it breaks the topic's schema."""
-    for index, message in enumerate(messages):
+def check_payloads(
+    checker: Checker, topic: str, messages: Sequence[NewMessage], first: int = 0
+) -> None:
+    """Refuse the batch if one payload of it breaks the topic's schema.
+
+    ``first`` is the index of the first message, where these are a slice of a larger batch.
+    """
+    for index, message in enumerate(messages, first):
         violation = checker.violation(message.payload)
         if violation is not None:
-            which = "The payload" if len(messages) == 1 else f"The payload of message {index}"
+            which = (
+                "The payload"
+                if len(messages) == 1 and not first
+                else f"The payload of message {index}"
+            )
             raise SchemaViolation(
                 f"{which} does not match the schema of topic {topic!r}: {violation}.",
                 index=index,

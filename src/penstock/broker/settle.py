@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.broker.claim import check_lease
-from penstock.broker.publish import Publishing
+from penstock.broker.publish import Publishing, is_long
 from penstock.errors import BadInput, StaleReceipt, TooLarge
 from penstock.model.delivery import (
     Ack,
@@ -20,6 +20,7 @@ from penstock.model.delivery import (
     SettleReply,
 )
 from penstock.model.limits import MAX_BATCH, check_name, check_queue_name, shown
+from penstock.model.message import NewMessage
 from penstock.storage.contract import Outgoing
 
 __all__ = ["Settling", "check_publishes", "check_settlements"]
@@ -45,15 +46,24 @@ class Settling(Publishing):
         check_queue_name(queue)
         check_publishes(publish)
         publish = tuple(publish)
-        demands = []
-        for item in publish:
+        large: dict[int, Sequence[NewMessage]] = {}
+        for index, item in enumerate(publish):
             check_name(item.topic, "topic")
-            demands.append(self._remembered(item.topic) or await self._demand(item.topic))
+            if is_long(item.messages):
+                large[index] = await self._checked(item.topic, item.messages)
+        demands = [
+            self._remembered(item.topic) or await self._demand(item.topic) for item in publish
+        ]
         # Nothing may wait between this and the engine: the caller's lists could change.
         check_settlements(settlements, self._limits.payload_bytes)
         outgoing = [
-            Outgoing(item.topic, self._check_batch(item.topic, item.messages, demand))
-            for item, demand in zip(publish, demands, strict=True)
+            Outgoing(
+                item.topic,
+                large[index]
+                if index in large
+                else self._check_batch(item.topic, item.messages, demands[index]),
+            )
+            for index, item in enumerate(publish)
         ]
         return await self._engine.settle(self.tenant, queue, settlements, outgoing)
 

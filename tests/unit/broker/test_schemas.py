@@ -344,3 +344,68 @@ def test_a_schema_is_compiled_once() -> None:
     again: Any = compile_schema(TopicPolicy(schema_type="json-schema", schema=str(NUMBER.schema)))
     assert first is again
     assert compile_schema(TopicPolicy()) is None
+
+
+# -- large batches -----------------------------------------------------------------------
+
+
+class _Counted:
+    """A checker that counts what it checks in the same turn."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._turn: object = None
+        self._in_turn = 0
+
+    def violation(self, payload: bytes) -> str | None:
+        loop = asyncio.get_running_loop()
+        if self._turn is None:
+            self._in_turn = 0
+            self._turn = loop.call_soon(self._end)
+        self._in_turn += len(payload)
+        self.most = max(self.most, self._in_turn)
+        return "not good" if payload == b"bad" else None
+
+    def _end(self) -> None:
+        self._turn = None
+
+
+async def test_large_batches_are_checked_in_slices(
+    q: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checker = _Counted()
+    monkeypatch.setattr(schemas, "compile_schema", lambda policy: checker)
+    await q.put_topic("orders", NUMBER)
+    batch = messages(*[b"x" * 100_000] * 100)
+    await q.publish_batch("orders", batch)
+    assert checker.most <= 512 * 1024
+    await q.publish("here", b"x")
+    (delivery,) = await q.claim("here")
+    await q.settle("here", [Ack(delivery.receipt)], publish=[Outgoing("orders", batch)])
+    assert checker.most <= 512 * 1024
+    batch[77] = NewMessage(b"bad")
+    with pytest.raises(SchemaViolation) as caught:
+        await q.publish_batch("orders", batch)
+    assert caught.value.index == 77
+
+
+async def test_a_schema_that_changes_while_a_large_batch_is_checked(q: Broker) -> None:
+    await q.put_topic("orders", NUMBER)
+    publishing = asyncio.ensure_future(q.publish_batch("orders", messages(*[b"1"] * 3_000)))
+    await asyncio.sleep(0)
+    await q.put_topic("orders", TEXT)
+    with pytest.raises(SchemaViolation):
+        await publishing
+    assert await stored(q) == []
+
+
+async def test_a_large_batch_is_stored_as_it_was_when_it_was_checked(q: Broker) -> None:
+    headers: dict[str, Any] = {"n": 1}
+    batch = [NewMessage(b"1", headers)] * 3_000
+    publishing = asyncio.ensure_future(q.publish_batch("orders", batch))
+    await asyncio.sleep(0)
+    headers["n"] = object()
+    batch.clear()
+    with pytest.raises(BadInput, match="object"):
+        await publishing
+    assert await stored(q) == []
