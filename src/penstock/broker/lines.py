@@ -44,8 +44,6 @@ _LOOK_TURNS: Final = 12
 #: Results that are read again, a millisecond, because something in their queue was settled:
 #: a few per cent of a core, however many wait for however busy a queue.
 _RESULTS_A_MS: Final = 4
-#: Where other processes settle too, a result is looked for once a second at least.
-_ELSEWHERE_MS: Final = 1_000
 
 
 class Pace(Protocol):
@@ -253,11 +251,9 @@ class QueueLine(Line):
 class ResultLine(Line):
     """Those who wait for results in one queue, whatever their messages are."""
 
-    def __init__(self, clock: Clock, *, elsewhere: bool) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.everybody = True
-        if elsewhere:
-            self.rest_ms = _ELSEWHERE_MS
         self._told_at = 0
 
     def tell(self) -> None:

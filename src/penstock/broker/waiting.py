@@ -1,9 +1,9 @@
 """Waiting: everyone who waits for something in one store, and what wakes them (C5).
 
 ``Waiting`` is the engine's listener. It hears that a claim of a queue may give more and tells
-the line of that queue (``lines`` says how none of those in it is forgotten); it hears from
-the broker what engines do not tell, such as a settled delivery whose result somebody waits
-for. Tenants share one, and no line (T1).
+the line of that queue (``lines`` says how none of those in it is forgotten), or that another
+process settled deliveries whose results somebody waits for. What this process itself settled it
+hears from the broker. Tenants share one, and no line (T1).
 
 A claim that does not wait stands in no line. It may come between a waiter's waking and its
 look and take what the waiter was woken for, as may any claim of another process.
@@ -71,8 +71,7 @@ class Waiting(Listener):
         key = (tenant, queue)
         line = self._results.get(key)
         if line is None:
-            elsewhere = self._engine.capabilities.multi_process
-            line = self._results[key] = ResultLine(self._clock, elsewhere=elsewhere)
+            line = self._results[key] = ResultLine(self._clock)
         return Place(line, self.check, lambda: self._results.pop(key))
 
     # -- what the engine tells ---------------------------------------------------------
@@ -100,6 +99,10 @@ class Waiting(Listener):
         """For the other listener."""
         if self._listener is not None:
             self._listener.repeated(reason)
+
+    def acked(self, tenant: str, queue: str) -> None:
+        """Another process settled deliveries of the queue."""
+        self.settled(tenant, queue)
 
     # -- what the broker tells ---------------------------------------------------------
 

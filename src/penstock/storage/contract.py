@@ -130,6 +130,13 @@ class Listener:
         what ``next_due`` is for.
         """
 
+    def acked(self, tenant: str, queue: str) -> None:
+        """Another process acked deliveries of this queue, or may have: there may be results.
+
+        Told by engines whose store several processes share, for as long as a wait can last
+        after ``result`` found nothing. Like ``ready``, too often rather than too seldom.
+        """
+
     def lapsed(self, tenant: str, queue: str, count: int) -> None:
         """A claim, a join or a sweep took ``count`` deliveries back whose leases had lapsed."""
 

@@ -86,7 +86,8 @@ class Core:
         self.shared: dict[int, int] = {}
         self.listener = Listener()
         self.turns = Turns()
-        #: Called with the queues that a commit made ready, to tell other servers.
+        #: Called with the queues that a commit made ready, and the negative numbers of those in
+        #: which it acked deliveries, to tell other servers.
         self.spread: Callable[[set[int]], None] = _nobody
         #: Transactions that were made again, by reason, for those who look after the service.
         self.repeated: dict[str, int] = {"conflict": 0, "connection": 0, "catalog": 0}
@@ -323,8 +324,8 @@ class Core:
             found = tenant.numbered.get(queue)
             if found is not None:
                 self.listener.lapsed(work.tenant.name, found.shown_as(dead=dead), count)
-        if ready:
-            self.spread({queue for queue, _ in ready})
+        if ready or work.acked:
+            self.spread({queue for queue, _ in ready} | {-queue for queue in work.acked})
 
     async def tell_at_commit(self, session: Session, queues: set[int]) -> None:
         """Have the database tell everybody, this server too, when a caller's own commit is made."""

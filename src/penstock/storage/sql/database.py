@@ -251,7 +251,8 @@ class Database(ABC):
     async def watch(self, heard: Callable[[Sequence[int]], None]) -> None:
         """Call ``heard`` with the numbers of queues that other servers say are ready.
 
-        With none, any of them may be. Where the database has no way to say so this does
+        A negative number stands for a queue in which deliveries were acked. With none, any
+        queue may be ready. Where the database has no way to say so this does
         nothing; the engine polls as well.
         """
 
@@ -267,7 +268,7 @@ class Database(ABC):
 
     @abstractmethod
     async def tell(self, queues: Sequence[int]) -> None:
-        """Tell the other servers that these queues are ready. Losing it loses time only."""
+        """Tell the other servers of these queues, as in ``watch``. Losing it loses time only."""
 
     @abstractmethod
     async def close(self) -> None:

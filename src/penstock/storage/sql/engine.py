@@ -353,7 +353,11 @@ class SqlEngine(Engine):
         return await reading.message(self._core, tenant, message_id)
 
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
-        return await reading.result(self._core, tenant, queue, message_id)
+        found = await reading.result(self._core, tenant, queue, message_id)
+        if found is None:
+            # Whoever goes on to wait is told if another server settles it.
+            await self._watch.interested_in(tenant, queue)
+        return found
 
     async def history(self, tenant: str, message_id: MessageId) -> tuple[Event, ...]:
         return await reading.history(self._core, tenant, message_id)

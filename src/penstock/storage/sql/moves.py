@@ -79,6 +79,7 @@ def finish(work: Work, run: Run, members: Sequence[int], result: bytes | None) -
     life = replace(_ended(run.life), at=work.now, result=result, marks=run.life.marked(mark))
     work.move(run, members, Phase.DEAD_DONE if dead else Phase.DONE, life)
     work.count(run.queue, Kind.of(Kind.ACKS, dead=dead), len(members))
+    work.acked.add(run.queue)
 
 
 def fail(

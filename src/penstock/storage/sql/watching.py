@@ -78,7 +78,7 @@ class Watch:
     # -- telling -----------------------------------------------------------------------
 
     def spread(self, queues: set[int]) -> None:
-        """Tell other servers soon that these queues are ready."""
+        """Tell other servers soon of these queues, as in ``Database.watch``."""
         if self._closed or not self._database.has_company:
             return
         self._news |= queues
@@ -102,14 +102,20 @@ class Watch:
     # -- hearing -----------------------------------------------------------------------
 
     def heard(self, queues: Sequence[int]) -> None:
-        """Other servers say that these queues are ready; none: any may be."""
+        """Other servers say that these queues are ready, or acked; none: any may be."""
         if not queues:
             # The connection is another one, and so may be the machine at its other end.
             self._core.forget()
             if isinstance(self._core.clock, DatabaseClock):
                 self._core.clock.doubt()
-        for queue in queues or tuple(self._watched):
-            self._ready(queue)
+        for queue in queues:
+            if queue < 0:
+                self._acked(-queue)
+            else:
+                self._ready(queue)
+        if not queues:
+            for queue in tuple(self._watched):
+                self._changed(queue)
 
     def _ready(self, queue: int) -> None:
         """Looking at the queue may be worth it; one that was never named here is left alone."""
@@ -119,6 +125,20 @@ class Watch:
         tenant, name = named
         self._core.listener.ready(tenant, name)
         self._core.listener.ready(tenant, name + DLQ_SUFFIX)
+
+    def _acked(self, queue: int) -> None:
+        """There may be results in the queue."""
+        named = self._core.catalog.name_of(queue)
+        if named is None or self._closed:
+            return
+        tenant, name = named
+        self._core.listener.acked(tenant, name)
+        self._core.listener.acked(tenant, name + DLQ_SUFFIX)
+
+    def _changed(self, queue: int) -> None:
+        """Something may have happened in the queue."""
+        self._ready(queue)
+        self._acked(queue)
 
     # -- polling -----------------------------------------------------------------------
 
@@ -191,5 +211,5 @@ class Watch:
         changed = [queue for queue in asked if self._seen.get(queue) != found.get(queue, ())]
         for queue in changed:
             self._seen[queue] = found.get(queue, ())
-            self._ready(queue)
+            self._changed(queue)
         return bool(changed)

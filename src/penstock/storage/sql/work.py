@@ -67,6 +67,8 @@ class Work:
         #: Queues of which something was tallied, which is how others notice.
         self._noticed: set[int] = set()
         self.lapsed: Counter[tuple[int, bool]] = Counter()
+        #: Queues of which deliveries were acked: somebody may wait for their results.
+        self.acked: set[int] = set()
         #: The earliest time at which the runs of a queue that were written are acted on.
         self.next_due: dict[tuple[int, bool], int] = {}
         #: Partitions of ordered queues that a delivery has left.
@@ -115,6 +117,7 @@ class Work:
         self._clear()
         self.ready.clear()
         self.lapsed.clear()
+        self.acked.clear()
 
     def left(self, run: Run) -> Sequence[int]:
         """The members of a held run that were not moved or dropped yet."""

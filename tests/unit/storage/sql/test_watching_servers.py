@@ -10,8 +10,11 @@ import pytest
 
 import penstock
 from penstock import Broker
+from penstock.model.delivery import Result
+from penstock.model.message import MessageId
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.engine import SqlEngine
+from penstock.storage.sql.watching import Watch
 from tests.databases import server, store_url
 
 #: Only a test that would hang for ever waits this long.
@@ -64,6 +67,86 @@ async def test_c5_a_wait_ends_when_another_server_nacks_and_when_it_resumes(
     await resting(a, 1)
     await b.resume("q")
     assert await asyncio.wait_for(waiting, HANG_S)
+
+
+class Looks:
+    """Counts how often a server reads a result, and says when it did so in vain."""
+
+    def __init__(self, q: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.vain = asyncio.Event()
+        self._result = q.engine.result
+        monkeypatch.setattr(q.engine, "result", self._look)
+
+    async def _look(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
+        self.count += 1
+        found = await self._result(tenant, queue, message_id)
+        if found is None:
+            self.vain.set()
+        return found
+
+
+@pytest.mark.parametrize("queue", ["q", "q.dlq"])
+async def test_c5_a_result_is_told_and_not_polled_for(
+    queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = store_url("postgresql")
+    async with penstock.open(url) as a, penstock.open(url) as b:
+        await a.create_queue("q")
+        # Without polls, only a notification can end the wait.
+        poller = watch_of(a)._poller
+        assert poller is not None
+        poller.cancel()
+        message = await b.publish("q", b"x")
+        (held,) = await b.claim("q")
+        if queue == "q.dlq":
+            await b.reject(held, "no")
+            (held,) = await b.claim(queue)
+        looks = Looks(a, monkeypatch)
+        waiting = asyncio.create_task(a.result(queue, message.id, wait_ms=30_000))
+        await asyncio.wait_for(looks.vain.wait(), HANG_S)
+        # Nobody looks again without being told.
+        assert [line.rest_ms for line in a._waiting._results.values()] == [None]
+        await heard_of(b)
+        await b.ack(held, b"done")
+        found = await asyncio.wait_for(waiting, HANG_S)
+        assert found is not None
+        assert (found.result, looks.count) == (b"done", 2)
+
+
+async def test_c5_a_result_is_found_by_a_poll(
+    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where servers are not told, the queue is watched as one that somebody claims from."""
+    a, b = pair
+    monkeypatch.setattr(type(core_of(a).database), "hears", False)
+    monkeypatch.setattr(core_of(b), "spread", lambda _: None)
+    message = await b.publish("q", b"x")
+    (held,) = await b.claim("q")
+    looks = Looks(a, monkeypatch)
+    waiting = asyncio.create_task(a.result("q", message.id, wait_ms=30_000))
+    await asyncio.wait_for(looks.vain.wait(), HANG_S)
+    watched = [core_of(a).catalog.name_of(queue) for queue in watch_of(a)._watched]
+    assert watched == [("default", "q")]
+    await b.ack(held, b"done")
+    found = await asyncio.wait_for(waiting, HANG_S)
+    assert found is not None
+    assert found.result == b"done"
+    # In vain, for the first answer of a queue that was not watched before, and for the ack.
+    assert looks.count <= 3
+
+
+async def heard_of(q: Broker) -> None:
+    """Wait until the server knows that it is not alone."""
+    async with asyncio.timeout(HANG_S):
+        while not core_of(q).database.has_company:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def watch_of(q: Broker) -> Watch:
+    engine = q.engine
+    assert isinstance(engine, SqlEngine)
+    return engine._watch
 
 
 async def test_c5_dead_letters_are_heard_of(pair: tuple[Broker, Broker]) -> None:
