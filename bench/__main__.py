@@ -7,6 +7,7 @@ import asyncio
 import sys
 
 from bench.depth import DEEP, depth
+from bench.fairness import fairness
 from bench.measuring import Figure
 from bench.routing import routing
 from bench.throughput import publish_by_many, publish_in_batches, whole_cycle
@@ -90,6 +91,7 @@ async def run_engine(seconds: float, rounds: int, deep: int) -> list[Figure]:
         _show(await whole_cycle(seconds, rounds)),
         _show(await routing(seconds, rounds)),
     ]
+    figures += [_show(figure) for figure in await fairness(seconds, rounds)]
     figures += [_show(figure) for figure in await depth(rounds, deep)]
     return figures
 

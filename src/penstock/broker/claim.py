@@ -71,7 +71,7 @@ class Claiming(Scope):
             return []
         given = 0
         try:
-            deliveries = await self._engine.claim(self.tenant, queue, consumer, allowed, lease_ms)
+            deliveries = await self._claim(queue, consumer, allowed, lease_ms)
             given = len(deliveries)
         finally:
             throttle.give_back(allowed - given)
@@ -116,9 +116,7 @@ class Claiming(Scope):
         if not allowed:
             line.rest_until(throttle.next_at(now) or now)
             return []
-        claiming = asyncio.ensure_future(
-            self._engine.claim(self.tenant, queue, consumer, allowed, lease_ms)
-        )
+        claiming = asyncio.ensure_future(self._claim(queue, consumer, allowed, lease_ms))
         given = 0
         try:
             deliveries = await asyncio.shield(claiming)
@@ -129,6 +127,13 @@ class Claiming(Scope):
         finally:
             throttle.give_back(allowed - given)
         return deliveries
+
+    async def _claim(
+        self, queue: str, consumer: str, limit: int, lease_ms: int | None
+    ) -> list[Delivery]:
+        """Claim within the tenant's share of the store."""
+        async with self._engine.shares.take(self.tenant, limit):
+            return await self._engine.claim(self.tenant, queue, consumer, limit, lease_ms)
 
     async def _hand_back(self, claiming: asyncio.Future[list[Delivery]], queue: str) -> None:
         """Release what was claimed for somebody who has gone."""

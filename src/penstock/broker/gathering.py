@@ -67,7 +67,8 @@ class Gathering:
             return
         try:
             batch = [message for message, _ in singles]
-            reply = await self._engine.publish(self._tenant, topic, batch, durability)
+            async with self._engine.shares.take(self._tenant, len(batch)):
+                reply = await self._engine.publish(self._tenant, topic, batch, durability)
         except PenstockError as error:
             if len(singles) == 1 or isinstance(error, StoreError):
                 _fail(singles, error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -11,7 +10,14 @@ from msgspec.structs import replace
 
 from penstock.broker.gathering import Gathering
 from penstock.broker.schemas import Demand, check_payloads
-from penstock.broker.scope import BrokerOptions, Scope, check_count, check_text, utf8_bytes
+from penstock.broker.scope import (
+    BrokerOptions,
+    Scope,
+    check_count,
+    check_text,
+    count_of,
+    utf8_bytes,
+)
 from penstock.errors import BadInput, TooLarge, UnknownTopic
 from penstock.model.limits import (
     DEFAULT_PRIORITY,
@@ -115,15 +121,16 @@ class Publishing(Scope):
         """
         check_name(topic, "topic")
         check_batch_id(batch_id, batch_ms)
-        checked = await self._checked(topic, messages, durability)
-        # Nothing may wait between this and the engine: the caller's list could change.
-        if connection is not None:
-            return await self._engine.publish_within(
-                connection, self.tenant, topic, checked, batch_id, batch_ms
+        async with self._engine.shares.take(self.tenant, count_of(messages)):
+            checked = await self._checked(topic, messages, durability)
+            # Nothing may wait between this and the engine: the caller's list could change.
+            if connection is not None:
+                return await self._engine.publish_within(
+                    connection, self.tenant, topic, checked, batch_id, batch_ms
+                )
+            return await self._engine.publish(
+                self.tenant, topic, checked, durability, batch_id, batch_ms
             )
-        return await self._engine.publish(
-            self.tenant, topic, checked, durability, batch_id, batch_ms
-        )
 
     async def _checked(
         self, topic: str, messages: Sequence[NewMessage], durability: Durability = "fsync"
@@ -152,7 +159,7 @@ class Publishing(Scope):
         while len(checked) < len(owned):
             part = _slice(owned, len(checked))
             checked += self._check_batch(topic, part, demand, durability, len(checked))
-            await asyncio.sleep(0)
+            await self._engine.turns.take(self.tenant)
         return checked
 
     def _check_batch(

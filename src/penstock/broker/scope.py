@@ -31,6 +31,7 @@ __all__ = [
     "check_ids",
     "check_offset",
     "check_text",
+    "count_of",
     "to_message_id",
     "to_selection",
     "to_state",
@@ -120,6 +121,11 @@ def utf8_bytes(field: str, text: str) -> int:
         return len(text.encode())
     except UnicodeEncodeError as error:
         raise BadInput(f"{field} holds text that is not valid Unicode.", field=field) from error
+
+
+def count_of(items: object) -> int:
+    """How many items a call brings, before it is known to be well formed."""
+    return len(items) if isinstance(items, list | tuple) else 0
 
 
 def check_text(field: str, value: object, *, least: int = 0, most: int = MAX_KEY_BYTES) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock.broker.claim import check_lease
 from penstock.broker.publish import Publishing, is_long
+from penstock.broker.scope import count_of
 from penstock.errors import BadInput, StaleReceipt, TooLarge
 from penstock.model.delivery import (
     Ack,
@@ -46,9 +47,17 @@ class Settling(Publishing):
         check_queue_name(queue)
         check_publishes(publish)
         publish = tuple(publish)
+        for item in publish:
+            check_name(item.topic, "topic")
+        cost = count_of(settlements) + sum(count_of(item.messages) for item in publish)
+        async with self._engine.shares.take(self.tenant, cost):
+            return await self._settle(queue, settlements, publish)
+
+    async def _settle(
+        self, queue: str, settlements: Sequence[Settlement], publish: tuple[Outgoing, ...]
+    ) -> SettleReply:
         large: dict[int, Sequence[NewMessage]] = {}
         for index, item in enumerate(publish):
-            check_name(item.topic, "topic")
             if is_long(item.messages):
                 large[index] = await self._checked(item.topic, item.messages)
         demands = [

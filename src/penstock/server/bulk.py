@@ -150,7 +150,7 @@ async def _log(
         columns = columns.before(end)
         # What is below the end was there before it was asked for: nothing more comes (L2).
         following = columns.next_offset if len(columns) else end
-        await asyncio.sleep(0)
+        await _turn(call)
         if where is None:
             batch = log_batch(columns)
         else:
@@ -166,7 +166,7 @@ async def _log(
                     # Retention was quicker: what is still there is read again.
                     following = Offset(offsets[begin])
                     break
-                await asyncio.sleep(0)
+                await _turn(call)
                 data = b"".join(found)
                 part = with_payloads(batch.slice(begin, stop - begin), data)
                 beyond = offsets[stop] if stop < len(offsets) else following
@@ -210,7 +210,7 @@ async def _history(
         is_last = page.next_offset >= end or page.next_offset == position
         following = end if is_last else page.next_offset
         entries = [entry for entry in page.entries if entry.message_id < end]
-        await asyncio.sleep(0)
+        await _turn(call)
         batch = history_batch(entries)
         yield _Part(batch, _at(following), _HISTORIES)
         position = following
@@ -228,7 +228,7 @@ async def _deliveries(
     while more:
         page = await _page(call, queue, state, cursor, where, payloads=payloads)
         cursor, more = page.cursor, page.cursor is not None
-        await asyncio.sleep(0)
+        await _turn(call)
         batch = delivery_batch(page.items)
         yield _Part(batch, {"cursor": cursor or ""}, max(len(page.items), 1))
 
@@ -248,3 +248,8 @@ async def _page(
         return page
     _, fitting = next(_pieces([item.message.size for item in page.items]))
     return await peek(fitting, payloads=True)
+
+
+async def _turn(call: Call) -> None:
+    """Wait for the tenant's next turn."""
+    await call.broker.engine.turns.take(call.credential.tenant)

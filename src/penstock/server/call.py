@@ -112,12 +112,42 @@ class Call:
         for a claim must not be handed deliveries that nobody would see before their leases
         lapse.
         """
+        tenant = self.credential.tenant
         try:
-            self.service.begin_wait()
+            self.service.begin_wait(tenant)
         except Busy:
             work.close()
             raise
         working = asyncio.ensure_future(work)
+        try:
+            return working.result() if await self._finishes(working) else None
+        finally:
+            self.service.end_wait(tenant)
+
+    async def scan(self, work: Coroutine[Any, Any, T]) -> T:
+        """Read through a log or a queue, for as long as the caller is there.
+
+        Raises ``Busy`` if the tenant has too many such calls under way, or the server stops
+        first, and ``Disconnected`` as soon as the caller has gone; the work is cancelled then.
+        """
+        tenant = self.credential.tenant
+        try:
+            self.service.check_running()
+            self.service.scans.take(tenant)
+        except Busy:
+            work.close()
+            raise
+        working = asyncio.ensure_future(work)
+        try:
+            if await self._finishes(working):
+                return working.result()
+            raise Busy("The server is stopping.")
+        finally:
+            self.service.scans.give_back(tenant)
+            self.end()
+
+    async def _finishes(self, working: asyncio.Future[T]) -> bool:
+        """Wait for the work; False, and it is cancelled, if the server stops first."""
         stopping = asyncio.ensure_future(self.service.stopping.wait())
         if self._leaving is None:
             # One for the whole call: what ``receive`` gave to a cancelled task is lost.
@@ -126,13 +156,10 @@ class Call:
             await asyncio.wait(
                 (working, stopping, self._leaving), return_when=asyncio.FIRST_COMPLETED
             )
-            if working.done():
-                return working.result()
-            if self._leaving.done():
+            if not working.done() and self._leaving.done():
                 raise Disconnected
-            return None
+            return working.done()
         finally:
-            self.service.end_wait()
             stopping.cancel()
             if not working.done():
                 working.cancel()

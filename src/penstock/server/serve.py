@@ -252,4 +252,6 @@ def _limits(settings: Settings) -> ServiceLimits:
         total_body_bytes=settings.max_total_body_bytes,
         body_timeout_s=settings.body_timeout_s,
         waits=settings.max_waits,
+        tenant_waits=settings.max_tenant_waits,
+        tenant_scans=settings.max_tenant_scans,
     )

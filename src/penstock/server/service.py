@@ -17,6 +17,7 @@ from penstock.broker import Broker
 from penstock.errors import Busy
 from penstock.server.access import Access, Browsers
 from penstock.server.metrics import Metrics
+from penstock.server.places import Places
 from penstock.server.reading import Bodies
 from penstock.server.streams import Streams
 
@@ -24,6 +25,8 @@ __all__ = ["Service", "ServiceLimits"]
 
 #: How long a commit counts as proof that the store can commit.
 _READY_MS: Final = 1_000
+#: Calls of all tenants that read through a log or a queue; each holds a page in memory.
+_SCANS: Final = 1_000
 
 
 class ServiceLimits(Struct, frozen=True, kw_only=True):
@@ -37,6 +40,10 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
     """A body that takes longer to arrive is a caller that holds memory for nothing."""
     waits: int = 10_000
     """Claims, results and streams that wait at the same time."""
+    tenant_waits: int = 10_000
+    """Of one tenant."""
+    tenant_scans: int = 8
+    """Calls of one tenant that read through a log or a queue at the same time."""
 
 
 class Service:
@@ -70,7 +77,13 @@ class Service:
         """Set once: whoever waits for something that may take long is sent home."""
         numbers = count(1)
         self.next_request_id: Callable[[], str] = lambda: f"{request_prefix}{next(numbers):x}"
-        self._waits = 0
+        self._waits = Places(
+            "are waiting", self.limits.waits, self.limits.tenant_waits, field="wait_ms"
+        )
+        self.scans = Places(
+            "are reading through a log or a queue", _SCANS, self.limits.tenant_scans, field=None
+        )
+        """Previews, dry runs and the like: as much work as there are messages."""
         self._probing = asyncio.Lock()
         self._ready_at = -_READY_MS
         self.description = b"{}"
@@ -83,37 +96,37 @@ class Service:
     @property
     def waits(self) -> int:
         """How many calls are waiting."""
-        return self._waits
+        return self._waits.taken
 
     async def check_ready(self) -> None:
         """Commit something real, at most once a second however often it is asked.
 
         Raises what the store raises when it cannot.
         """
-        if self.stopping.is_set():
-            raise Busy("The server is stopping.")
+        self.check_running()
         async with self._probing:
             now = self.now()
             if not 0 <= now - self._ready_at < _READY_MS:
                 await self.broker.engine.put_document("probe", "ready", b"%d" % now)
                 self._ready_at = now
 
-    def check_waits(self) -> None:
-        """Raise ``Busy`` if no more calls may wait."""
+    def check_waits(self, tenant: str) -> None:
+        """Raise ``Busy`` if no more calls of the tenant may wait."""
+        self.check_running()
+        self._waits.check(tenant)
+
+    def begin_wait(self, tenant: str) -> None:
+        """Take a place among those that may wait, or raise ``Busy``."""
+        self.check_running()
+        self._waits.take(tenant)
+        self.metrics.waits(self._waits.taken)
+
+    def end_wait(self, tenant: str) -> None:
+        """Give the place back."""
+        self._waits.give_back(tenant)
+        self.metrics.waits(self._waits.taken)
+
+    def check_running(self) -> None:
+        """Raise ``Busy`` if the server is stopping."""
         if self.stopping.is_set():
             raise Busy("The server is stopping.")
-        if self._waits >= self.limits.waits:
-            raise Busy(
-                f"{self._waits} calls are waiting already.", field="wait_ms", limit=self._waits
-            )
-
-    def begin_wait(self) -> None:
-        """Take a place among those that may wait, or raise ``Busy``."""
-        self.check_waits()
-        self._waits += 1
-        self.metrics.waits(self._waits)
-
-    def end_wait(self) -> None:
-        """Give the place back."""
-        self._waits -= 1
-        self.metrics.waits(self._waits)

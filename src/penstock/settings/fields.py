@@ -28,6 +28,8 @@ FILE_SUFFIX: Final = "_file"
 _MAX_BODY_BYTES: Final = 4 * 1024**3
 #: More than a process has file descriptors for on any common system.
 _MAX_CONNECTIONS: Final = 1_000_000
+#: More only wait for each other: one slice of such work runs at a time.
+_MAX_SCANS: Final = 1_000
 _HOUR_S: Final = 3600
 #: Clocks that differ by more are broken, and a leeway for them prolongs every token.
 _MAX_LEEWAY_S: Final = 300
@@ -187,6 +189,22 @@ class Settings(Struct, frozen=True, kw_only=True):
             description="Claims, results and streams that wait at the same time.",
         ),
     ] = 10_000
+    max_tenant_waits: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=_MAX_CONNECTIONS,
+            description="Of one tenant. While others wait, it is its fair part at most.",
+        ),
+    ] = 10_000
+    max_tenant_scans: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=_MAX_SCANS,
+            description="Previews, dry runs and filtered browsing of one tenant at the same time.",
+        ),
+    ] = 8
     header_timeout_s: Annotated[
         float,
         Meta(gt=0, le=_HOUR_S, description="Seconds for a request's headers to arrive."),

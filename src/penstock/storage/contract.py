@@ -59,6 +59,7 @@ from penstock.model.message import (
 from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.bulk import BulkReading
+from penstock.storage.shares import Shares
 from penstock.storage.turns import Turns
 
 __all__ = [
@@ -161,6 +162,11 @@ class Engine(BulkReading, ABC):
     def turns(self) -> Turns:
         """Who does the next slice of long work."""
         return Turns()
+
+    @cached_property
+    def shares(self) -> Shares:
+        """How much of it the calls of each tenant take at a time."""
+        return Shares(self.turns)
 
     # -- queues and topics -------------------------------------------------------------
 

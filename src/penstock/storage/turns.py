@@ -13,7 +13,6 @@ A cancelled caller leaves its line, so its work ends with it.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Final
@@ -62,7 +61,7 @@ class Turns:
             if line:
                 self._lines[tenant] = line  # The last in the round now.
             self.granted += 1
-            self._began = time.perf_counter()
+            self._began = loop.time()
             # Runs after the slice: its caller is woken in the next turn of the loop, before this.
             loop.call_soon(self._after_slice, loop)
             return
@@ -70,7 +69,7 @@ class Turns:
 
     def _after_slice(self, loop: asyncio.AbstractEventLoop) -> None:
         if self.short_calls:
-            took = time.perf_counter() - self._began
+            took = loop.time() - self._began
             loop.call_later(min(took, _LONGEST_PAUSE_S), self._grant, loop)
         else:
             self._grant(loop)
@@ -79,12 +78,14 @@ class Turns:
 class Slice:
     """The slices of one call: asks for a turn whenever the time of one is used up."""
 
-    __slots__ = ("_ends", "_tenant", "_turns")
+    __slots__ = ("_ends", "_tenant", "_time", "_turns")
 
     def __init__(self, turns: Turns, tenant: str) -> None:
         self._turns = turns
         self._tenant = tenant
-        self._ends = time.perf_counter() + SLICE_S
+        #: The loop's, so that a loop with a time of its own decides where slices end.
+        self._time = asyncio.get_running_loop().time
+        self._ends = self._time() + SLICE_S
 
     async def run(self, steps: Iterable[object]) -> None:
         """Take the steps, as many in a slice as its time allows."""
@@ -95,9 +96,9 @@ class Slice:
     @property
     def is_over(self) -> bool:
         """Whether the time of the slice is used up."""
-        return time.perf_counter() >= self._ends
+        return self._time() >= self._ends
 
     async def next(self) -> None:
         """Wait for the next turn."""
         await self._turns.take(self._tenant)
-        self._ends = time.perf_counter() + SLICE_S
+        self._ends = self._time() + SLICE_S

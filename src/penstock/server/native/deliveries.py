@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from penstock.errors import BadInput, Conflict, UnknownQueue
+from penstock.errors import BadInput, Busy, Conflict, UnknownQueue
 from penstock.model.delivery import Page, PurgeReply, ReplayReply, SweepReply
 from penstock.model.limits import MAX_ASSIGN, MAX_PAGE
 from penstock.model.reports import HistoryPage
@@ -72,7 +72,7 @@ async def peek(call: Call, query: PeekQuery, body: Empty) -> Page | Streamed:  #
             field="limit",
             limit=MAX_PAYLOAD_PAGE,
         )
-    return await call.broker.peek(
+    looking = call.broker.peek(
         call.name,
         query.state,
         where=query.where,
@@ -80,11 +80,12 @@ async def peek(call: Call, query: PeekQuery, body: Empty) -> Page | Streamed:  #
         cursor=query.cursor,
         payloads=query.payloads,
     )
+    return await looking if query.where is None else await call.scan(looking)
 
 
 async def replay(call: Call, query: Empty, body: ReplayBody) -> ReplayReply:  # noqa: ARG001
     """Make deliveries available again."""
-    return await call.broker.replay(
+    replaying = call.broker.replay(
         call.name,
         body.source,
         where=body.where,
@@ -94,6 +95,8 @@ async def replay(call: Call, query: Empty, body: ReplayBody) -> ReplayReply:  # 
         dry_run=body.dry_run,
         replay_id=body.replay_id,
     )
+    # A replay that moves something goes on without its caller; one that only counts does not.
+    return await call.scan(replaying) if body.dry_run else await replaying
 
 
 async def purge(call: Call, query: Empty, body: PurgeBody) -> PurgeReply:  # noqa: ARG001
@@ -139,7 +142,7 @@ ROUTES: Final = (
         handler=peek,
         query=PeekQuery,
         replies=((JSON, JsonPage), (ARROW_STREAM, None)),
-        errors=(BadInput, UnknownQueue),
+        errors=(BadInput, UnknownQueue, Busy),
         tag="deliveries",
     ),
     Route(
@@ -152,7 +155,7 @@ ROUTES: Final = (
         query=Empty,
         body=ListBody(ReplayBody, "ids", MAX_ASSIGN, required=False),
         replies=((JSON, ReplayReply),),
-        errors=(BadInput, UnknownQueue, Conflict),
+        errors=(BadInput, UnknownQueue, Conflict, Busy),
         tag="deliveries",
     ),
     Route(

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from penstock.errors import BadInput
+from penstock.errors import BadInput, Busy
 from penstock.model.delivery import LogPage
 from penstock.model.limits import MAX_OFFSET, MAX_PAGE
 from penstock.model.message import Offset
@@ -153,7 +153,7 @@ async def archived(call: Call, query: Empty, body: ArchivedBody) -> None:  # noq
 
 async def preview(call: Call, query: PreviewQuery, body: Empty) -> Preview:  # noqa: ARG001
     """What a filter takes from the log."""
-    return await call.broker.preview(query.filter, start=query.start)
+    return await call.scan(call.broker.preview(query.filter, start=query.start))
 
 
 _EVERYTHING: Final = Need("consume")
@@ -250,7 +250,7 @@ ROUTES: Final = (
         handler=preview,
         query=PreviewQuery,
         replies=((JSON, Preview),),
-        errors=(BadInput,),
+        errors=(BadInput, Busy),
         tag="log",
     ),
 )

@@ -73,9 +73,8 @@ async def _dry_run(call: Call, start: Start, fields: dict[str, Any]) -> DryRunRe
     wanted = policy.filter
     if start.at == Start.TIME:
         wanted = f"({wanted}) AND published_at >= {start.value}"
-    preview = await call.broker.preview(
-        wanted, start=start.value if start.at == Start.OFFSET else 0
-    )
+    first = start.value if start.at == Start.OFFSET else 0
+    preview = await call.scan(call.broker.preview(wanted, start=first))
     words = f"{preview.count} of {preview.scanned} messages in the log match the filter"
     if start.at == Start.LATEST:
         words += "; a queue that starts at latest takes none of them, only what comes"

@@ -59,7 +59,7 @@ async def stream(call: Call, query: StreamQuery, body: Empty) -> Streamed:  # no
             limit=MAX_CLAIM,
         )
     await call.broker.queue(call.name)
-    call.service.check_waits()
+    call.service.check_waits(call.credential.tenant)
     return Streamed(EVENT_STREAM, _events(call, query))
 
 

@@ -29,7 +29,7 @@ from penstock.storage.keyvalue.trail import Trail
 
 __all__ = ["MAX_SCAN", "in_publish_order", "peek", "snapshots", "snapshots_of"]
 
-#: Deliveries that one page, or one slice of a bulk verb, looks at.
+#: Deliveries that one page looks at, in slices.
 MAX_SCAN: Final = 10_000
 
 
@@ -39,15 +39,16 @@ def peek(
     where: Filter | None,
     limit: int,
     cursor: str | None,
+    scan: int,
     *,
     payloads: bool,
 ) -> Page:
-    """One page of the deliveries in ``state``, in claim order."""
+    """A page of the deliveries in ``state``, in claim order; it looks at ``scan`` at the most."""
     after = -1 if cursor is None else int(cursor, 16)
     items: list[Snapshot] = []
     position = after
     for looked, (number, snapshot) in enumerate(snapshots(queue, state, after)):
-        if len(items) == limit or looked == MAX_SCAN:
+        if len(items) == limit or looked == scan:
             return Page(tuple(items), f"{position:x}")
         position = number
         if where is None or where.matches(snapshot.message):

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from penstock.errors import BadName, UnknownTopic
+from penstock.errors import BadName
 from penstock.filters import Filter, Selection, parse
 from penstock.model.delivery import (
     Delivery,
     Outcome,
-    Page,
     PurgeReply,
     ReplayReply,
     ReplaySource,
@@ -28,19 +27,17 @@ from penstock.model.delivery import (
 )
 from penstock.model.limits import is_dead_letter
 from penstock.model.message import Durability, NewMessage, Offset, Published, PublishReply
-from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
+from penstock.model.queue import QueueInfo, QueuePolicy, Start
 from penstock.model.states import State
 from penstock.storage.assignment import Assignment
 from penstock.storage.contract import Capabilities, Engine, EngineOptions, Listener, Outgoing
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.assign import assign
-from penstock.storage.keyvalue.browse import peek
 from penstock.storage.keyvalue.claim import claim
 from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.core import SLICE, Core
 from penstock.storage.keyvalue.documents import DocumentVerbs
 from penstock.storage.keyvalue.guarded import changing, reading
-from penstock.storage.keyvalue.keys import topic_key
 from penstock.storage.keyvalue.membership import MembershipVerbs
 from penstock.storage.keyvalue.moves import let_time_pass
 from penstock.storage.keyvalue.publish import Plan
@@ -53,18 +50,19 @@ from penstock.storage.keyvalue.settle import settle
 from penstock.storage.keyvalue.settle_and_publish import SettleAndPublish
 from penstock.storage.keyvalue.sweep import remove_settled, remove_unreferenced
 from penstock.storage.keyvalue.tenant import Tenant
-from penstock.storage.keyvalue.topics import encode_topic
+from penstock.storage.keyvalue.topic_verbs import TopicVerbs
 from penstock.storage.keyvalue.writer import Writer
 from penstock.storage.quotas import check_filter_quota, check_queue_quota
 
 __all__ = ["KeyValueEngine"]
 
 
-class KeyValueEngine(ReadingVerbs, MembershipVerbs, DocumentVerbs, Engine):
+class KeyValueEngine(ReadingVerbs, MembershipVerbs, TopicVerbs, DocumentVerbs, Engine):
     """The contract over an ordered store."""
 
     def __init__(self, core: Core, committer: Committer) -> None:
         super().__init__(committer, core.options.clock, core.teller)
+        self.turns = self._turns
         self._core = core
         self._closed = False
         adapter = core.adapter
@@ -177,35 +175,6 @@ class KeyValueEngine(ReadingVerbs, MembershipVerbs, DocumentVerbs, Engine):
         state.pause(paused)
         if not paused:
             state.ready()
-        await self._committer.commit()
-
-    @changing
-    async def put_topic(self, tenant: str, name: str, policy: TopicPolicy) -> None:
-        self._begin()
-        self._core.tenant(tenant).topics[name] = policy
-        self._core.stage.put(topic_key(tenant, name), encode_topic(policy))
-        await self._committer.commit()
-
-    @reading
-    async def get_topic(self, tenant: str, name: str) -> TopicPolicy | None:
-        self._begin()
-        policy = self._core.tenant(tenant).topics.get(name)
-        await self._committer.settled()
-        return policy
-
-    @reading
-    async def list_topics(self, tenant: str) -> tuple[tuple[str, TopicPolicy], ...]:
-        self._begin()
-        topics = tuple(sorted(self._core.tenant(tenant).topics.items(), key=lambda item: item[0]))
-        await self._committer.settled()
-        return topics
-
-    @changing
-    async def delete_topic(self, tenant: str, name: str) -> None:
-        self._begin()
-        if self._core.tenant(tenant).topics.pop(name, None) is None:
-            raise UnknownTopic(f"There is no topic {name!r}.", field="topic")
-        self._core.stage.delete(topic_key(tenant, name))
         await self._committer.commit()
 
     # -- the flow ----------------------------------------------------------------------
@@ -322,9 +291,17 @@ class KeyValueEngine(ReadingVerbs, MembershipVerbs, DocumentVerbs, Engine):
     async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
         now = self._begin()
         owner = self._core.tenant(tenant)
-        reply = route(owner, owner.queue(queue), self._core.log, limit, now)
+        scanned = assigned = 0
+        while True:
+            # Each slice is whole: what it assigned and the cursor are in one commit.
+            size = min(limit - scanned, self._core.slice_size)
+            reply = route(owner, owner.queue(queue), self._core.log, size, now)
+            scanned, assigned = scanned + reply.scanned, assigned + reply.assigned
+            if reply.cursor is None or scanned >= limit or not reply.scanned:
+                break
+            await self._next_slice(tenant)
         await self._committer.commit()
-        return reply
+        return RouteReply(scanned, assigned, reply.cursor)
 
     @changing
     async def assign(
@@ -372,7 +349,7 @@ class KeyValueEngine(ReadingVerbs, MembershipVerbs, DocumentVerbs, Engine):
             slice_size=self._core.slice_size,
         )
         while work.run_slice(now):
-            await self._next_slice()
+            await self._next_slice(tenant)
         await self._committer.commit()
         return work.reply
 
@@ -385,27 +362,9 @@ class KeyValueEngine(ReadingVerbs, MembershipVerbs, DocumentVerbs, Engine):
             self._core.tenant(tenant).queue(queue), state, where, limit, self._core.slice_size
         )
         while work.run_slice():
-            await self._next_slice()
+            await self._next_slice(tenant)
         await self._committer.commit()
         return PurgeReply(work.count, work.more)
-
-    @reading
-    async def peek(
-        self,
-        tenant: str,
-        queue: str,
-        state: State,
-        where: Filter | None,
-        limit: int,
-        cursor: str | None = None,
-        *,
-        payloads: bool = False,
-    ) -> Page:
-        self._begin()
-        found = self._core.tenant(tenant).queue(queue)
-        page = peek(found, state, where, limit, cursor, payloads=payloads)
-        await self._committer.settled()
-        return page
 
     @changing
     async def sweep(self, limit: int = 10_000) -> SweepReply:

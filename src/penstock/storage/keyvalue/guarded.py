@@ -8,21 +8,23 @@ stopped half way, so nothing that is staged may be committed any more (S3).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
 from penstock.errors import PenstockError, StoreCorrupt
 from penstock.model.clock import Clock
 from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.telling import Teller
+from penstock.storage.turns import Turns
 
 __all__ = ["Guarded", "changing", "reading"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 G = TypeVar("G", bound="Guarded")
+#: Who the store's own duties are done for, as if it were one more tenant; no tenant is called so.
+_NOBODY: Final = ""
 _Verb: TypeAlias = Callable[Concatenate[G, P], Coroutine[Any, Any, T]]
 
 
@@ -33,6 +35,7 @@ class Guarded:
         self._committer = committer
         self.clock = clock
         self._teller = teller
+        self._turns = Turns()
 
     def _begin(self) -> int:
         """Refuse to work on a store that cannot commit; returns the verb's time."""
@@ -40,9 +43,9 @@ class Guarded:
         self._teller.turn += 1
         return self.clock.now()
 
-    async def _next_slice(self) -> None:
-        """Let other verbs have their turn in the middle of a bulk verb."""
-        await asyncio.sleep(0)
+    async def _next_slice(self, tenant: str = _NOBODY) -> None:
+        """Let others have their turn in the middle of a bulk verb of the tenant."""
+        await self._turns.take(tenant)
         self._committer.check()
 
     def _broken(self, error: Exception) -> PenstockError:

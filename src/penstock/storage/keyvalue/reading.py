@@ -1,7 +1,7 @@
-"""The verbs that change nothing: the log, messages, counts, and when to look again.
+"""The verbs that change nothing: the log, messages, deliveries, counts, when to look again.
 
 They report what is stored and wait for it to be committed, so that no reply can be taken
-back by a crash. Peek has a room of its own, ``browse``; the numbers come from ``stats``.
+back by a crash. What a page shows comes from ``browse``, the numbers from ``stats``.
 """
 
 from __future__ import annotations
@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.errors import UnknownMessage
+from penstock.filters import Filter
 from penstock.model.columns import LogColumns
 from penstock.model.delivery import (
     Event,
     LogEntry,
     LogPage,
     MessageDeliveries,
+    Page,
     QueueStats,
     Result,
+    Snapshot,
 )
 from penstock.model.limits import DLQ_SUFFIX
 from penstock.model.message import MessageId, Offset
 from penstock.model.reports import HistoryEntry, HistoryPage
-from penstock.storage.keyvalue.browse import snapshots_of
+from penstock.model.states import State
+from penstock.storage.keyvalue.browse import MAX_SCAN, peek, snapshots_of
 from penstock.storage.keyvalue.claim import read_payload
 from penstock.storage.keyvalue.columns import read_columns, read_payloads
 from penstock.storage.keyvalue.core import Core
@@ -64,6 +68,35 @@ class ReadingVerbs(Guarded):
         self._begin()
         # Nothing waits for a commit here: a time that a crash takes back was only early.
         return next_due(self._core.tenant(tenant).queue(queue))
+
+    @reading
+    async def peek(
+        self,
+        tenant: str,
+        queue: str,
+        state: State,
+        where: Filter | None,
+        limit: int,
+        cursor: str | None = None,
+        *,
+        payloads: bool = False,
+    ) -> Page:
+        self._begin()
+        items: list[Snapshot] = []
+        size = self._core.slice_size
+        for looked in range(0, MAX_SCAN, size):
+            if looked:
+                await self._next_slice(tenant)
+            # By its name each time: it may have been deleted, and made again, meanwhile.
+            found = self._core.tenant(tenant).queue(queue)
+            left = limit - len(items)
+            page = peek(found, state, where, left, cursor, size, payloads=payloads)
+            items += page.items
+            cursor = page.cursor
+            if cursor is None or len(items) == limit:
+                break
+        await self._committer.settled()
+        return Page(tuple(items), cursor)
 
     @reading
     async def read_log(
@@ -162,7 +195,7 @@ class ReadingVerbs(Guarded):
                 continue
             for message_id, life in histories_in(place, messages):
                 events[message_id] += life
-            await self._next_slice()
+            await self._next_slice(tenant)
         for life in events.values():
             life.sort(key=lambda event: event.at)
         await self._committer.settled()

@@ -30,6 +30,8 @@ __all__ = ["MAX_SCAN", "peek", "purge"]
 MAX_SCAN: Final = 10_000
 #: Deliveries whose messages are read, or that are removed, at once.
 _BATCH: Final = 2_000
+#: Deliveries whose messages a filter is evaluated for in one turn.
+_SLICE: Final = 500
 #: Deliveries whose payloads are read at once, each perhaps from a segment of its own.
 _PAYLOADS: Final = 64
 #: A cursor is a number of 60 bits, in which every rank has as much room as messages need.
@@ -79,7 +81,9 @@ async def _select(
     selected: list[tuple[Item, Message]] = []
     looked, last = 0, after
     while True:
-        wanted = limit - len(selected) if where is None else _BATCH
+        if looked:
+            await core.turns.take(known.name)
+        wanted = limit - len(selected) if where is None else _SLICE
         batch = await walk.take(min(wanted, MAX_SCAN - looked, _BATCH) + 1)
         if not batch:
             return selected, None

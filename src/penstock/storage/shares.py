@@ -1,0 +1,170 @@
+"""Shares: how much of a store's capacity the calls of one tenant take at a time.
+
+What an engine stores, hands out and settles shares one event loop and one commit at a time. So
+the broker bounds how much is under way: so many messages, deliveries and settlements together,
+divided equally between the tenants that have been active lately. A call beyond its tenant's part
+waits in the tenant's line. A tenant with nothing under way is always let in, so a tenant that
+publishes now and then does not wait for one that floods the store.
+
+A large call, which an engine stores in one piece, also waits for a turn (``turns``) while other
+tenants are active: the calls that came meanwhile have the loop, and a commit, before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from types import TracebackType
+from typing import Final, TypeAlias
+
+from penstock.storage.turns import Turns
+
+__all__ = ["CAPACITY", "LARGE", "Share", "Shares"]
+
+#: Messages, deliveries and settlements under way at a time: twice the largest batch, so that one
+#: can be planned while another is written.
+CAPACITY: Final = 20_000
+#: A call of this many takes milliseconds of the loop.
+LARGE: Final = 1_000
+#: How long a tenant without calls keeps its part, in seconds: the pause of a busy client.
+_LINGER_S: Final = 1.0
+
+_Waiting: TypeAlias = tuple[int, asyncio.Future[None]]
+
+
+class Shares:
+    """What is under way in one store, by tenant, and who waits to begin."""
+
+    def __init__(self, turns: Turns, capacity: int = CAPACITY) -> None:
+        self._turns = turns
+        self._capacity = capacity
+        self._under_way: dict[str, int] = {}
+        #: The tenant that is let in next comes first.
+        self._lines: dict[str, deque[_Waiting]] = {}
+        #: The tenants that divide the capacity, and when the last call of each ended, in the loop's
+        #: time; None: it has calls.
+        self._active: dict[str, float | None] = {}
+
+    def take(self, tenant: str, cost: int) -> Share:
+        """What a call of so many messages or deliveries is made in: ``async with``."""
+        return Share(self, tenant, cost)
+
+    def enter(self, tenant: str, cost: int) -> bool:
+        """Begin a call if it need not wait; otherwise the caller awaits ``wait``."""
+        used = self._under_way.get(tenant, 0)
+        if used and (self._lines or used + cost > self._capacity // len(self._active)):
+            self._forget_idle()
+            if tenant in self._lines or not self._fits(tenant, cost):
+                return False
+        if cost >= LARGE and self._has_others(tenant):
+            return False
+        self._begin(tenant, cost)
+        return True
+
+    async def wait(self, tenant: str, cost: int) -> None:
+        """Begin a call that ``enter`` did not let in, when it is its turn."""
+        if tenant in self._lines or not self._fits(tenant, cost):
+            await self._stand_in_line(tenant, cost)
+        else:
+            self._begin(tenant, cost)
+        if cost >= LARGE and self._has_others(tenant):
+            try:
+                await self._turns.take(tenant)
+            except asyncio.CancelledError:
+                self.leave(tenant, cost)
+                raise
+
+    def leave(self, tenant: str, cost: int) -> None:
+        """A call has ended, whatever became of it."""
+        left = self._under_way[tenant] - max(1, cost)
+        if left:
+            self._under_way[tenant] = left
+        else:
+            del self._under_way[tenant]
+            self._active[tenant] = asyncio.get_running_loop().time()
+        if cost < LARGE:
+            self._turns.short_calls -= 1
+        if self._lines:
+            self._let_in()
+
+    def _begin(self, tenant: str, cost: int) -> None:
+        self._under_way[tenant] = self._under_way.get(tenant, 0) + max(1, cost)
+        self._active[tenant] = None
+        if cost < LARGE:
+            self._turns.short_calls += 1
+
+    async def _stand_in_line(self, tenant: str, cost: int) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(tenant, deque()).append((cost, future))
+        self._active[tenant] = None
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not future.cancelled():
+                self.leave(tenant, cost)  # It was let in, and cancelled before it knew.
+            else:
+                self._let_in()
+            raise
+
+    def _fits(self, tenant: str, cost: int) -> bool:
+        """Whether the call is within the tenant's part, or all that the tenant has under way."""
+        used = self._under_way.get(tenant, 0)
+        return not used or used + cost <= self._capacity // len(self._active)
+
+    def _has_others(self, tenant: str) -> bool:
+        """Whether other tenants are active."""
+        if len(self._active) > 1:
+            self._forget_idle()
+        return len(self._active) > (tenant in self._active)
+
+    def _forget_idle(self) -> None:
+        since = asyncio.get_running_loop().time() - _LINGER_S
+        idle = [name for name, left in self._active.items() if left is not None and left < since]
+        for name in idle:
+            del self._active[name]
+
+    def _let_in(self) -> None:
+        """Let in whoever may begin, a call of each tenant at a time."""
+        self._forget_idle()
+        passed = 0
+        while passed < len(self._lines):
+            tenant = next(iter(self._lines))
+            line = self._lines.pop(tenant)
+            while line and line[0][1].done():
+                line.popleft()  # Cancelled.
+            if not line:
+                if tenant not in self._under_way:
+                    self._active.pop(tenant, None)
+                continue
+            cost, future = line[0]
+            fits = self._fits(tenant, cost)
+            if fits:
+                line.popleft()
+                self._begin(tenant, cost)
+                future.set_result(None)
+            passed = 0 if fits else passed + 1
+            if line:
+                self._lines[tenant] = line  # The last in the round now.
+
+
+class Share:
+    """One call, from where it may begin to its end."""
+
+    __slots__ = ("_cost", "_shares", "_tenant")
+
+    def __init__(self, shares: Shares, tenant: str, cost: int) -> None:
+        self._shares = shares
+        self._tenant = tenant
+        self._cost = cost
+
+    async def __aenter__(self) -> None:
+        if not self._shares.enter(self._tenant, self._cost):
+            await self._shares.wait(self._tenant, self._cost)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._shares.leave(self._tenant, self._cost)
