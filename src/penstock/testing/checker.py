@@ -243,7 +243,12 @@ class _Checker:
         grant = self._grants.get(event.receipt)
         if grant is None:
             raise ValueError(f"nobody was granted {event.receipt}")
-        self._settles[event.call] = event, self._delivery_of(grant).last is not grant
+        # Of two calls that overlap either may come first, so only what was known when the call
+        # began can make it stale; but of those that end a claim one alone succeeds.
+        was_stale = self._delivery_of(grant).last is not grant
+        if event.verb not in _ENDING:
+            was_stale = was_stale or grant.verb is not None
+        self._settles[event.call] = event, was_stale
         if event.verb in _ENDING:
             grant.pending += 1
             self._delivery_of(grant).releases += event.verb == "release"
@@ -266,7 +271,7 @@ class _Checker:
                 self._broken("C1", f"the live claim {begun.receipt} was called stale")
             return
         repeated_ack = begun.verb == "ack" and grant.verb == "ack"
-        if was_stale or (grant.verb is not None and not repeated_ack):
+        if was_stale or (ends and grant.verb is not None and not repeated_ack):
             self._broken("S1", f"{begun.verb} took effect with the stale {begun.receipt}")
         if not ends:
             grant.deadline = grant.deadline if event.until is None else event.until

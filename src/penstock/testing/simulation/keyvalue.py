@@ -18,11 +18,12 @@ from typing import Final
 
 from penstock.broker import Broker, BrokerOptions
 from penstock.errors import PenstockError, StoreError
-from penstock.keepers import Keepers
-from penstock.model.limits import Limits
+from penstock.keepers import CatchUp, Keeper, Keepers, Pass, Sweep
+from penstock.model.limits import DLQ_SUFFIX, Limits
 from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.engine import KeyValueEngine
+from penstock.storage.keyvalue.keys import SPEC_PREFIX, QueueKeys
 from penstock.storage.keyvalue.writer import Write, Written
 from penstock.testing.faults import FaultyAdapter
 from penstock.testing.simulation.clients import Client, World
@@ -53,6 +54,8 @@ FAULT_KINDS: Final = ("power_loss", "kill", "restart", "failed_sync", "full_disk
 #: How often an operator looks whether a store whose disk failed has noticed, and how long at most.
 _NOTICE_S: Final = 0.05
 _NOTICES: Final = 200
+#: The second byte of record types that have a third.
+_OWN: Final = 0x07
 #: What a keeper may fail with while disks fail.
 _EXCUSED: Final = ("CommitFailed", "StoreClosed", "StoreUnavailable")
 
@@ -77,6 +80,19 @@ class _Disk:
 
     async def close(self) -> None:
         return
+
+
+class _Seldom:
+    """A keeper with longer pauses: hours of virtual time would be thousands of passes."""
+
+    every_ms = 10_000
+
+    def __init__(self, keeper: Keeper) -> None:
+        self.name = keeper.name
+        self._keeper = keeper
+
+    async def run(self) -> Pass:
+        return await self._keeper.run()
 
 
 class _Store:
@@ -169,7 +185,7 @@ class _Session:
             after = await picture(self._up.broker.for_tenant(tenant))
             found += judge_same(seen, after, "reopening")
         await self._close()
-        return found
+        return found + orphans(self._adapter.contents())
 
     # -- opening and losing it ---------------------------------------------------------
 
@@ -178,7 +194,7 @@ class _Session:
         engine = await KeyValueEngine.open(
             self._adapter, self._options, writer=disk, slice_size=self._slice_size
         )
-        duties = Keepers(engine, self.clock)
+        duties = Keepers(engine, self.clock, [_Seldom(Sweep(engine)), _Seldom(CatchUp(engine))])
         options = BrokerOptions(engine=self._options)
         broker = Broker(engine, options, TENANTS[0], background=duties)
         self._store = _Store(disk, broker, duties)
@@ -268,6 +284,24 @@ def run(program: Program) -> Outcome:
 
 
 SIMULATION: Final = Simulation(run, FAULT_KINDS)
+
+
+def orphans(contents: dict[bytes, bytes]) -> list[str]:
+    """Records of queues that do not exist."""
+    ranges: list[tuple[bytes, bytes]] = []
+    for key in contents:
+        if key.startswith(SPEC_PREFIX):
+            tenant, _, name = key[len(SPEC_PREFIX) :].decode().partition("/")
+            for queue in (name, name + DLQ_SUFFIX):
+                ranges += QueueKeys(tenant, queue).ranges()
+    kinds = {start[: 3 if start[1] == _OWN else 2] for start, _ in ranges}
+    found = [
+        key.hex()
+        for key in contents
+        if (key[:3] in kinds or key[:2] in kinds)
+        and not any(start <= key < end for start, end in ranges)
+    ]
+    return [f"S3: {len(found)} records of no queue, the first is {found[0]}"] if found else []
 
 
 def _grant_number(receipt: str) -> int:

@@ -11,12 +11,14 @@ at any time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
 from penstock.model.delivery import ReplaySource
+from penstock.model.limits import DLQ_SUFFIX
 from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start
 from penstock.model.states import State
 
@@ -113,13 +115,14 @@ class Program(Struct, frozen=True):
 
 def random_program(seed: int, steps: int, fault_kinds: tuple[str, ...]) -> Program:
     """A program of ``steps`` steps for two to five clients; most have a fault or two."""
-    random = Random(f"program {seed}")
-    clients: list[list[Step]] = [[] for _ in range(random.randint(2, 5))]
-    # A few verbs are preferred in each program, so that rare combinations are met often somewhere.
+    random = _Dice(f"program {seed}")
+    # Each client begins with a publish, so that bulk verbs find something to do.
+    clients = [[Step("publish", _publish(random))] for _ in range(random.randint(2, 5))]
+    # Each program prefers a few verbs, so that rare combinations are met often somewhere.
     favourites = random.sample(sorted(_VERBS), 4)
     names = [name for name, (weight, _) in _VERBS.items() for _ in range(weight)]
     names += favourites * 6
-    for _ in range(steps):
+    for _ in range(steps - len(clients)):
         name = random.choice(names)
         cancel_after = random.randint(1, 30) if random.random() < 0.05 else None
         step = Step(name, _VERBS[name][1](random), cancel_after)
@@ -130,6 +133,21 @@ def random_program(seed: int, steps: int, fault_kinds: tuple[str, ...]) -> Progr
         key=lambda fault: fault.at_step,
     )
     return Program(seed, tuple(map(tuple, clients)), tuple(faults))
+
+
+class _Dice(Random):
+    """Random choices of one program, which prefers one queue to the others."""
+
+    def __init__(self, seed: str) -> None:
+        super().__init__(seed)
+        self._focus = self.choice(_CHANGEABLE)
+
+    def queue(self, names: Sequence[str]) -> str:
+        """One of the names: the preferred queue, or its dead letters, every other time."""
+        name = self.choice(names)
+        if self.random() < 0.5:
+            name = self._focus + DLQ_SUFFIX if name.endswith(DLQ_SUFFIX) else self._focus
+        return name
 
 
 # -- arguments -----------------------------------------------------------------------------
@@ -146,11 +164,11 @@ _LIMITS: Final = (1, 2, 3, 100)
 _SETTLEMENTS: Final = ("ack", "ack", "ack", "nack", "nack", "reject", "release", "extend")
 
 
-def _tenant(random: Random) -> str:
+def _tenant(random: _Dice) -> str:
     return random.choice((TENANTS[0],) * 7 + TENANTS[1:])
 
 
-def _draft(random: Random, topic: str) -> Draft:
+def _draft(random: _Dice, topic: str) -> Draft:
     fields = {
         "color": random.choice((None, "red", "blue")),
         "amount": random.choice((None, 1, 5, 9.5)),
@@ -164,15 +182,15 @@ def _draft(random: Random, topic: str) -> Draft:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _batch(random: Random) -> dict[str, Any]:
+def _batch(random: _Dice) -> dict[str, Any]:
     topic = random.choice((WORK, WORK, "orders", "orders", "bills"))
     return {
         "topic": topic,
-        "batch": [_draft(random, topic) for _ in range(random.choice((1, 1, 2, 3, 5)))],
+        "batch": [_draft(random, topic) for _ in range(random.choice((1, 1, 2, 3, 5, 8)))],
     }
 
 
-def _publish(random: Random) -> dict[str, Any]:
+def _publish(random: _Dice) -> dict[str, Any]:
     return {
         "tenant": _tenant(random),
         **_batch(random),
@@ -181,10 +199,10 @@ def _publish(random: Random) -> dict[str, Any]:
     }
 
 
-def _claim(random: Random) -> dict[str, Any]:
+def _claim(random: _Dice) -> dict[str, Any]:
     return {
         "tenant": _tenant(random),
-        "queue": random.choice(_CLAIMABLE),
+        "queue": random.queue(_CLAIMABLE),
         "consumer": random.choice(_CONSUMERS),
         "limit": random.choice(_LIMITS),
         "lease_ms": random.choice((None, 20, 1_000, 5_000, 45_000)),
@@ -192,7 +210,7 @@ def _claim(random: Random) -> dict[str, Any]:
     }
 
 
-def _settle(random: Random) -> dict[str, Any]:
+def _settle(random: _Dice) -> dict[str, Any]:
     publishes = random.random() < 0.2
     return {
         "chosen": [
@@ -203,10 +221,10 @@ def _settle(random: Random) -> dict[str, Any]:
     }
 
 
-def _put_queue(random: Random) -> dict[str, Any]:
+def _put_queue(random: _Dice) -> dict[str, Any]:
     return {
         "tenant": _tenant(random),
-        "queue": random.choice(_CHANGEABLE),
+        "queue": random.queue(_CHANGEABLE),
         "start": random.choice((Start.LATEST, Start.EARLIEST, Start.OFFSET, Start.TIME)),
         "back": random.randint(0, 10_000),
         "filter": random.choice((None, None, "amount >= 5", "topic = 'bills'")),
@@ -214,17 +232,18 @@ def _put_queue(random: Random) -> dict[str, Any]:
         "max_depth": random.choice((None, None, 5)),
         "done_retention_s": random.choice((0, 10, 3600)),
         "throughput_limit": random.choice((None, None, None, 2)),
+        "bucket_size": random.choice((0, 1, 1)),
     }
 
 
-def _queue(random: Random) -> dict[str, Any]:
-    return {"tenant": _tenant(random), "queue": random.choice(_CHANGEABLE)}
+def _queue(random: _Dice) -> dict[str, Any]:
+    return {"tenant": _tenant(random), "queue": random.queue(_CHANGEABLE)}
 
 
-def _replay(random: Random) -> dict[str, Any]:
+def _replay(random: _Dice) -> dict[str, Any]:
     return {
         "tenant": _tenant(random),
-        "queue": random.choice(_BULK),
+        "queue": random.queue(_BULK),
         "source": random.choice(tuple(ReplaySource)).value,
         "where": random.choice(_CONDITIONS),
         "limit": random.choice((*_LIMITS, 100)),
@@ -234,17 +253,17 @@ def _replay(random: Random) -> dict[str, Any]:
     }
 
 
-def _purge(random: Random) -> dict[str, Any]:
+def _purge(random: _Dice) -> dict[str, Any]:
     return {
         "tenant": _tenant(random),
-        "queue": random.choice(_BULK),
+        "queue": random.queue(_BULK),
         "state": random.choice(tuple(State)).value,
         "where": random.choice(_CONDITIONS),
         "limit": random.choice((*_LIMITS, 100)),
     }
 
 
-def _member(random: Random) -> dict[str, Any]:
+def _member(random: _Dice) -> dict[str, Any]:
     return {
         "tenant": _tenant(random),
         "queue": random.choice(("lane", "wide")),
@@ -252,16 +271,16 @@ def _member(random: Random) -> dict[str, Any]:
     }
 
 
-def _look(random: Random) -> dict[str, Any]:
+def _look(random: _Dice) -> dict[str, Any]:
     return {
         "tenant": _tenant(random),
-        "queue": random.choice(_CLAIMABLE),
+        "queue": random.queue(_CLAIMABLE),
         "state": random.choice(tuple(State)).value,
         "number": random.randint(0, 10_000),
     }
 
 
-_SLEEPS_MS: Final = (1, 20, 499, 500, 1_000, 2_000, 5_000, 30_000, 60_000, 600_000)
+_SLEEPS_MS: Final = (1, 1, 20, 499, 500, 1_000, 1_000, 2_000, 5_000, 30_000, 60_000, 600_000)
 
 #: Verb to how often it comes, and what makes its arguments.
 _VERBS: Final = {
