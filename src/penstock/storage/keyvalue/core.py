@@ -21,10 +21,11 @@ from penstock.storage.keyvalue.keys import (
     QUEUE_NUMBER_KEY,
     SPEC_PREFIX,
     TOPIC_PREFIX,
+    QueueKeys,
 )
 from penstock.storage.keyvalue.log import Log
 from penstock.storage.keyvalue.partitions import MOST_MOVES, Partitions
-from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.queue import KEYED_BY_NUMBER, Queue
 from penstock.storage.keyvalue.records import decode_spec
 from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.keyvalue.telling import Teller
@@ -35,7 +36,11 @@ from penstock.storage.quotas import check_filter_quota
 __all__ = ["FORMAT_VERSION", "SLICE", "Core"]
 
 #: Raised with every change of the records that an older Penstock could not read.
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+#: What a new store has, until it holds something that came with a later format: a queue whose
+#: records are keyed by its number came with 2.
+_FIRST_FORMAT: Final = 1
+_KEYED_BY_NUMBER_FORMAT: Final = 2
 #: Deliveries kept decoded over all queues, in flight ones apart: some 50 MB.
 _CACHED_ENTRIES: Final = 50_000
 _MIN_BUCKETS: Final = 2
@@ -60,15 +65,21 @@ class Core:
         self.tenants: dict[str, Tenant] = {}
         self._next_queue_number = 0
         self._queue_count = 0
+        self._format = _FIRST_FORMAT
+        #: Whether a queue was deleted since the store was opened: a verb that began before may
+        #: still hold it, so what is created from now on shares no key with it.
+        self._deleted = False
 
     def load(self) -> None:
         """Read specs, cursors and what is in flight; never the backlog."""
         value = self.stage.get(FORMAT_KEY)
         if value is None:
-            self.stage.put(FORMAT_KEY, seal(_U32.pack(FORMAT_VERSION)))
-        elif (version := _U32.unpack(unseal(value, "format"))[0]) > FORMAT_VERSION:
+            self._write_format(_FIRST_FORMAT)
+        else:
+            (self._format,) = _U32.unpack(unseal(value, "format"))
+        if self._format > FORMAT_VERSION:
             raise StoreTooNew(
-                f"The store has format {version}; this Penstock knows up to {FORMAT_VERSION}.",
+                f"The store has format {self._format}; this Penstock knows up to {FORMAT_VERSION}.",
                 field="url",
                 limit=FORMAT_VERSION,
             )
@@ -84,7 +95,13 @@ class Core:
             policy, facts = decode_spec(value)
             if not {"queue_number", "filter_version", "created_at"} <= facts.keys():
                 raise StoreCorrupt(f"The specification of queue {name!r} is not complete.")
-            queue = self._build(tenant_name, name, facts["queue_number"], policy)
+            queue = self._build(
+                tenant_name,
+                name,
+                facts["queue_number"],
+                policy,
+                keyed_by_number=KEYED_BY_NUMBER in facts,
+            )
             queue.filter_version = facts["filter_version"]
             queue.created_at = facts["created_at"]
             queue.load(self.log.next_offset - 1)
@@ -105,19 +122,28 @@ class Core:
         """A queue that is not registered yet; without a policy, the one for a topic."""
         if policy is None:
             policy = QueuePolicy(filter=f"topic = '{name}'")
-        queue = self._build(tenant, name, self._next_queue_number, policy)
+        queue = self._build(
+            tenant,
+            name,
+            self._next_queue_number,
+            policy,
+            keyed_by_number=self._deleted or self._has_records(tenant, name),
+        )
         self._next_queue_number += 2
         queue.created_at = now
         return queue
 
     def register(self, queue: Queue) -> None:
         self.stage.put(QUEUE_NUMBER_KEY, seal(_U64.pack(self._next_queue_number)))
+        if queue.keyed_by_number and self._format < _KEYED_BY_NUMBER_FORMAT:
+            self._write_format(_KEYED_BY_NUMBER_FORMAT)
         queue.write_spec()
         queue.touch()
         self.tenant(queue.tenant).add(queue)
         self._queue_count += 1
 
     def unregister(self, queue: Queue) -> None:
+        self._deleted = True
         self.tenant(queue.tenant).remove(queue)
         queue.discard()
         self._queue_count -= 1
@@ -169,9 +195,27 @@ class Core:
     def window_of(self, tenant: str, topic: str) -> int:
         return self.tenant(tenant).topic(topic).dedup_window_ms
 
-    def _build(self, tenant: str, name: str, number: int, policy: QueuePolicy) -> Queue:
-        filter_ = parse(policy.filter)
-        queue = Queue(self.stage, tenant, name, number, policy, filter_, teller=self.teller)
+    def _has_records(self, tenant: str, name: str) -> bool:
+        """Whether a deleted queue left records behind, as versions up to format 1 could."""
+        return self.stage.get(QueueKeys(tenant, name).state) is not None
+
+    def _write_format(self, version: int) -> None:
+        self._format = version
+        self.stage.put(FORMAT_KEY, seal(_U32.pack(version)))
+
+    def _build(
+        self, tenant: str, name: str, number: int, policy: QueuePolicy, *, keyed_by_number: bool
+    ) -> Queue:
+        queue = Queue(
+            self.stage,
+            tenant,
+            name,
+            number,
+            policy,
+            parse(policy.filter),
+            teller=self.teller,
+            keyed_by_number=keyed_by_number,
+        )
         if policy.ordering is Ordering.PARTITION:
             queue.partitions = self._partitions(queue)
         return queue

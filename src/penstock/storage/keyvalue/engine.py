@@ -349,7 +349,7 @@ class KeyValueEngine(ReadingVerbs, MembershipVerbs, TopicVerbs, DocumentVerbs, E
             slice_size=self._core.slice_size,
         )
         while work.run_slice(now):
-            await self._next_slice(tenant)
+            await self._next_slice(tenant, work.queue)
         await self._committer.commit()
         return work.reply
 
@@ -362,7 +362,7 @@ class KeyValueEngine(ReadingVerbs, MembershipVerbs, TopicVerbs, DocumentVerbs, E
             self._core.tenant(tenant).queue(queue), state, where, limit, self._core.slice_size
         )
         while work.run_slice():
-            await self._next_slice(tenant)
+            await self._next_slice(tenant, work.queue)
         await self._committer.commit()
         return PurgeReply(work.count, work.more)
 
@@ -372,8 +372,8 @@ class KeyValueEngine(ReadingVerbs, MembershipVerbs, TopicVerbs, DocumentVerbs, E
         due = lapsed = expired = removed = 0
         more = False
         for queue in self._core.queues():
-            if queue.name not in self._core.tenant(queue.tenant).queues:
-                continue  # Deleted while another queue's slice was being committed.
+            if queue.deleted:
+                continue  # While another queue had its slice. Its name may be another's by now.
             for state in (queue, queue.dead):
                 if state is None:
                     continue

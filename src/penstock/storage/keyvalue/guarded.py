@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 from penstock.errors import PenstockError, StoreCorrupt
 from penstock.model.clock import Clock
 from penstock.storage.keyvalue.committer import Committer
+from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.telling import Teller
 from penstock.storage.turns import Turns
 
@@ -43,10 +44,15 @@ class Guarded:
         self._teller.turn += 1
         return self.clock.now()
 
-    async def _next_slice(self, tenant: str = _NOBODY) -> None:
-        """Let others have their turn in the middle of a bulk verb of the tenant."""
+    async def _next_slice(self, tenant: str = _NOBODY, queue: Queue | None = None) -> None:
+        """Let others have their turn in the middle of a bulk verb of the tenant.
+
+        They may have deleted ``queue``, which the verb is about: ``UnknownQueue``.
+        """
         await self._turns.take(tenant)
         self._committer.check()
+        if queue is not None:
+            queue.check_exists()
 
     def _broken(self, error: Exception) -> PenstockError:
         """What to raise for ``error``: a typed refusal as it is; a surprise ends the store."""

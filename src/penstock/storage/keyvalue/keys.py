@@ -264,10 +264,12 @@ class QueueKeys:
         "trail",
     )
 
-    def __init__(self, tenant: str, queue: str) -> None:
+    def __init__(self, tenant: str, queue: str, number: int | None = None) -> None:
+        """The keys by name alone, or by name and the queue's number."""
         home = queue.removesuffix(DLQ_SUFFIX)
-        name = terminated(f"{tenant}/{queue}".encode())
-        home_name = terminated(f"{tenant}/{home}".encode())
+        suffix = "" if number is None else f"/{number}"
+        name = terminated(f"{tenant}/{queue}{suffix}".encode())
+        home_name = terminated(f"{tenant}/{home}{suffix}".encode())
         self._name = name
         self.spec = SPEC_PREFIX + f"{tenant}/{queue}".encode()
         self.active = _ACTIVE + name

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from penstock.errors import StoreCorrupt
+from penstock.errors import StoreCorrupt, UnknownQueue
 from penstock.filters import Filter
 from penstock.model.delivery import Receipt
 from penstock.model.limits import DLQ_SUFFIX, MAX_ATTEMPTS
@@ -41,11 +41,14 @@ from penstock.storage.keyvalue.trail import Trail
 if TYPE_CHECKING:
     from penstock.storage.keyvalue.partitions import Partitions
 
-__all__ = ["DONE_SLOT", "EXPIRED_SLOT", "FAILED_SLOT", "Queue"]
+__all__ = ["DONE_SLOT", "EXPIRED_SLOT", "FAILED_SLOT", "KEYED_BY_NUMBER", "Queue"]
 
 DONE_SLOT: Final = 1
 EXPIRED_SLOT: Final = 2
 FAILED_SLOT: Final = 3
+
+#: In a specification: the queue's number is a part of the keys of its records.
+KEYED_BY_NUMBER: Final = "keyed_by_number"
 
 _CAUGHT_UP: Final = -1
 # cursor, delayed, available, in_flight, done, expired, grants, acks, nacks, failures,
@@ -67,6 +70,7 @@ class Queue:
         filter_: Filter,
         *,
         teller: Teller,
+        keyed_by_number: bool = False,
         home: Queue | None = None,
     ) -> None:
         self.stage = stage
@@ -82,9 +86,14 @@ class Queue:
         self.created_at = 0
         #: The next offset to route; None when caught up.
         self.cursor: int | None = None
-        self.keys = QueueKeys(tenant, name)
         #: The queue whose dead letters these are; itself for an ordinary queue.
         self.home = home or self
+        #: Whether the number is a part of every key, so that no record is confused with one of
+        #: an earlier queue of the same name.
+        self.keyed_by_number = keyed_by_number
+        self.keys = QueueKeys(tenant, name, self.home.number if keyed_by_number else None)
+        #: Whoever has waited since it found the queue has to look at this before it goes on.
+        self.deleted = False
         self.is_dead_letter = home is not None
         self.shelf = Shelf(stage, self.keys, dead_letters=self.is_dead_letter)
         self.done = SettledShelf(stage, self.keys, self.keys.done, DONE_SLOT, sealed=False)
@@ -120,6 +129,7 @@ class Queue:
                 policy,
                 filter_,
                 teller=teller,
+                keyed_by_number=keyed_by_number,
                 home=self,
             )
 
@@ -156,6 +166,16 @@ class Queue:
             cursor=None if self.cursor is None else Offset(self.cursor),
         )
 
+    def check_exists(self) -> None:
+        """Refuse to go on with a queue that was deleted while a verb waited.
+
+        Another queue may have its name by now; that one is none of the verb's business.
+        """
+        if self.deleted:
+            raise UnknownQueue(
+                f"Queue {self.name!r} was deleted while the call was under way.", field="queue"
+            )
+
     def change_policy(self, policy: QueuePolicy, filter_: Filter) -> None:
         self.policy = policy
         self.filter = filter_
@@ -179,6 +199,8 @@ class Queue:
             "filter_version": self.filter_version,
             "created_at": self.created_at,
         }
+        if self.keyed_by_number:
+            facts[KEYED_BY_NUMBER] = 1
         self.stage.put(self.keys.spec, encode_spec(self.policy, facts))
 
     def touch(self) -> None:
@@ -240,6 +262,7 @@ class Queue:
 
     def discard(self) -> None:
         """The queue is deleted: remove its records and write none any more."""
+        self.deleted = True
         self.shelf.discard()
         self.done.discard()
         self.expired.discard()

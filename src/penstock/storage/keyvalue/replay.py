@@ -1,7 +1,8 @@
 """Replay and purge: bulk verbs, done in slices so that other verbs get their turn.
 
 A slice selects and moves without waiting in between, so every move is whole (S3); between
-slices the world may change, and each slice looks again.
+slices the world may change, and each slice looks again. The engine asks between two slices
+whether the queue still exists.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Replay:
                 raise Conflict("A dead-letter queue is not filled from the log.", field="source")
             if source is ReplaySource.FAILED:
                 queue = queue.home
-        self._queue = queue
+        self.queue = queue
         self._log = log
         self._source = source
         self._where = where
@@ -90,17 +91,17 @@ class Replay:
         if self._source is ReplaySource.LOG:
             return self._logged(after)
         state = State.FAILED if self._source is ReplaySource.FAILED else State.DONE
-        return iter(in_publish_order(self._queue, state, after))
+        return iter(in_publish_order(self.queue, state, after))
 
     def _logged(self, after: int) -> Iterator[tuple[int, Snapshot | None]]:
-        queue = self._queue
+        queue = self.queue
         for message, _ in self._log.read(queue.tenant, after + 1, staged=True):
             if queue.cursor is not None and message.offset >= queue.cursor:
                 return
             yield message.offset, self._logged_one(message)
 
     def _logged_one(self, entry: Message) -> Snapshot | None:
-        queue = self._queue
+        queue = self.queue
         if entry.is_replacement:
             return None  # A replacement: the message was met at its own place.
         message = entry
@@ -120,7 +121,7 @@ class Replay:
         if self._where is not None and not self._where.matches(message):
             return False
         expires_at = message.expires_at
-        expired = expires_at is not None and expires_at <= now and not self._queue.is_dead_letter
+        expired = expires_at is not None and expires_at <= now and not self.queue.is_dead_letter
         if expired or self._is_marked(message):
             self._skipped += 1
             return False
@@ -129,8 +130,8 @@ class Replay:
     def _is_marked(self, message: Message) -> bool:
         if self._replay_id is None:
             return False
-        key = self._queue.keys.replay_mark(message.id, self._replay_id)
-        return self._queue.stage.get(key) is not None
+        key = self.queue.keys.replay_mark(message.id, self._replay_id)
+        return self.queue.stage.get(key) is not None
 
     def _due_at(self, message: Message, now: int) -> int:
         wait_ms = 0 if self._rate is None else self._count * 1000 // self._rate
@@ -138,10 +139,10 @@ class Replay:
 
     def _replayed(self, before: Snapshot, now: int, due_at: int) -> Snapshot:
         """The delivery as the replay leaves it."""
-        delayed, dead = due_at > now, self._queue.is_dead_letter
+        delayed, dead = due_at > now, self.queue.is_dead_letter
         failed_at = now if dead else None
         return Snapshot(
-            queue=self._queue.name,
+            queue=self.queue.name,
             message=before.message,
             state=State.DELAYED if delayed else State.AVAILABLE,
             attempts=0,
@@ -150,7 +151,7 @@ class Replay:
         )
 
     def _move(self, snapshot: Snapshot, now: int, due_at: int) -> None:
-        queue, message = self._queue, snapshot.message
+        queue, message = self.queue, snapshot.message
         # What reviving will read is read first, while the delivery is still where it was.
         queue.trail(message.id)
         queue.shelf.load(claim_id_of(queue.policy.bucket_size, message.priority, message.id))
@@ -160,7 +161,7 @@ class Replay:
             queue.stage.put(queue.keys.replay_mark(message.id, self._replay_id), b"")
 
     def _take(self, snapshot: Snapshot) -> None:
-        queue, message = self._queue, snapshot.message
+        queue, message = self.queue, snapshot.message
         if snapshot.state is State.FAILED:
             assert queue.dead is not None
             queue.dead.take_available(
@@ -186,7 +187,7 @@ class Purge:
                 "Deliveries in flight belong to their consumers; they cannot be purged.",
                 field="state",
             )
-        self._queue = queue
+        self.queue = queue
         self._state = state
         self._where = where
         self._limit = limit
@@ -197,7 +198,7 @@ class Purge:
 
     def run_slice(self) -> bool:
         """Remove what the next deliveries have to give; returns whether to go on."""
-        looked = list(islice(snapshots(self._queue, self._state, self._position), self._slice_size))
+        looked = list(islice(snapshots(self.queue, self._state, self._position), self._slice_size))
         for position, snapshot in looked:
             if self._where is not None and not self._where.matches(snapshot.message):
                 self._position = position
@@ -211,7 +212,7 @@ class Purge:
         return len(looked) == self._slice_size
 
     def _remove(self, message: Message) -> None:
-        queue = self._queue
+        queue = self.queue
         claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
         match self._state:
             case State.AVAILABLE:

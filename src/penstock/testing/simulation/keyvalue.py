@@ -24,6 +24,8 @@ from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.keys import SPEC_PREFIX, QueueKeys
+from penstock.storage.keyvalue.queue import KEYED_BY_NUMBER
+from penstock.storage.keyvalue.records import decode_spec
 from penstock.storage.keyvalue.writer import Write, Written
 from penstock.testing.faults import FaultyAdapter
 from penstock.testing.simulation.clients import Client, World
@@ -289,11 +291,13 @@ SIMULATION: Final = Simulation(run, FAULT_KINDS)
 def orphans(contents: dict[bytes, bytes]) -> list[str]:
     """Records of queues that do not exist."""
     ranges: list[tuple[bytes, bytes]] = []
-    for key in contents:
+    for key, value in contents.items():
         if key.startswith(SPEC_PREFIX):
             tenant, _, name = key[len(SPEC_PREFIX) :].decode().partition("/")
+            _, facts = decode_spec(value)
+            number = facts["queue_number"] if KEYED_BY_NUMBER in facts else None
             for queue in (name, name + DLQ_SUFFIX):
-                ranges += QueueKeys(tenant, queue).ranges()
+                ranges += QueueKeys(tenant, queue, number).ranges()
     kinds = {start[: 3 if start[1] == _OWN else 2] for start, _ in ranges}
     found = [
         key.hex()
