@@ -77,22 +77,25 @@ async def _migrate_database(url: str, engine: str) -> None:
 
 async def _migrate_folder(target: Target) -> None:
     async with open_store(target) as broker:
-        capabilities = broker.engine.capabilities
+        engine = broker.engine
+        capabilities = engine.capabilities
     # Only a store that was opened tells its engine, and only this engine has formats.
-    from penstock.storage.keyvalue.core import FORMAT_VERSION  # noqa: PLC0415
+    from penstock.storage.keyvalue.engine import KeyValueEngine  # noqa: PLC0415
 
+    assert isinstance(engine, KeyValueEngine)
+    version = engine.format_version
     store = mask_password(target.store)
     if choices().json:
         printing.document(
             {
                 "store": store,
                 "engine": capabilities.engine,
-                "format": FORMAT_VERSION,
+                "format": version,
                 "migrated": False,
             }
         )
         return
     click.echo(
-        f"{store} ({capabilities.engine}) has format {FORMAT_VERSION}, the present one: "
+        f"{store} ({capabilities.engine}) has format {version}, which this version writes: "
         "nothing to do"
     )

@@ -65,7 +65,7 @@ class Core:
         self.tenants: dict[str, Tenant] = {}
         self._next_queue_number = 0
         self._queue_count = 0
-        self._format = _FIRST_FORMAT
+        self.format_version = _FIRST_FORMAT
         #: Whether a queue was deleted since the store was opened: a verb that began before may
         #: still hold it, so what is created from now on shares no key with it.
         self._deleted = False
@@ -76,10 +76,11 @@ class Core:
         if value is None:
             self._write_format(_FIRST_FORMAT)
         else:
-            (self._format,) = _U32.unpack(unseal(value, "format"))
-        if self._format > FORMAT_VERSION:
+            (self.format_version,) = _U32.unpack(unseal(value, "format"))
+        if self.format_version > FORMAT_VERSION:
             raise StoreTooNew(
-                f"The store has format {self._format}; this Penstock knows up to {FORMAT_VERSION}.",
+                f"The store has format {self.format_version}; "
+                f"this Penstock knows up to {FORMAT_VERSION}.",
                 field="url",
                 limit=FORMAT_VERSION,
             )
@@ -135,7 +136,7 @@ class Core:
 
     def register(self, queue: Queue) -> None:
         self.stage.put(QUEUE_NUMBER_KEY, seal(_U64.pack(self._next_queue_number)))
-        if queue.keyed_by_number and self._format < _KEYED_BY_NUMBER_FORMAT:
+        if queue.keyed_by_number and self.format_version < _KEYED_BY_NUMBER_FORMAT:
             self._write_format(_KEYED_BY_NUMBER_FORMAT)
         queue.write_spec()
         queue.touch()
@@ -200,7 +201,7 @@ class Core:
         return self.stage.get(QueueKeys(tenant, name).state) is not None
 
     def _write_format(self, version: int) -> None:
-        self._format = version
+        self.format_version = version
         self.stage.put(FORMAT_KEY, seal(_U32.pack(version)))
 
     def _build(

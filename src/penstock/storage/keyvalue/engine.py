@@ -99,6 +99,11 @@ class KeyValueEngine(ReadingVerbs, MembershipVerbs, TopicVerbs, DocumentVerbs, E
         return engine
 
     @property
+    def format_version(self) -> int:
+        """The version of the records that the store holds."""
+        return self._core.format_version
+
+    @property
     def listener(self) -> Listener:
         return self._core.teller.listener
 

@@ -88,11 +88,10 @@ class Queue:
         self.cursor: int | None = None
         #: The queue whose dead letters these are; itself for an ordinary queue.
         self.home = home or self
-        #: Whether the number is a part of every key, so that no record is confused with one of
-        #: an earlier queue of the same name.
+        #: Whether the number is a part of every key: no earlier queue of the name shares one.
         self.keyed_by_number = keyed_by_number
         self.keys = QueueKeys(tenant, name, self.home.number if keyed_by_number else None)
-        #: Whoever has waited since it found the queue has to look at this before it goes on.
+        #: A verb that has waited looks at this before it goes on with the queue.
         self.deleted = False
         self.is_dead_letter = home is not None
         self.shelf = Shelf(stage, self.keys, dead_letters=self.is_dead_letter)
@@ -167,14 +166,9 @@ class Queue:
         )
 
     def check_exists(self) -> None:
-        """Refuse to go on with a queue that was deleted while a verb waited.
-
-        Another queue may have its name by now; that one is none of the verb's business.
-        """
+        """Refuse to go on with a queue that was deleted, even if another has its name now."""
         if self.deleted:
-            raise UnknownQueue(
-                f"Queue {self.name!r} was deleted while the call was under way.", field="queue"
-            )
+            raise UnknownQueue(f"Queue {self.name!r} was deleted meanwhile.", field="queue")
 
     def change_policy(self, policy: QueuePolicy, filter_: Filter) -> None:
         self.policy = policy

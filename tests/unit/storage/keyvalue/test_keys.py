@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +21,7 @@ from penstock.storage.keyvalue.keys import (
     message_id_of,
 )
 
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "formats.md"
 EXPONENTS = st.integers(0, 4)
 PRIORITIES = st.integers(0, 9)
 IDS = st.integers(0, 10**17 - 1)
@@ -154,6 +158,19 @@ def test_claim_ranges_hold_exactly_those_messages(
 )
 def test_golden_keys(key: bytes, expected: str) -> None:
     assert key == bytes.fromhex(expected)
+
+
+def test_golden_keys_of_a_queue_that_is_keyed_by_its_number() -> None:
+    later, dead = QueueKeys("default", "orders", 6), QueueKeys("default", "orders.dlq", 6)
+    page = re.sub(r"\s", "", PAGE.read_text())
+    for queue in (later, dead):
+        key = (queue.active + bucket_of(CLAIM).to_bytes(8, "big")).hex()
+        assert f"key{key}" in page
+    assert later.active.hex() == "0102" + "64656661756c742f6f72646572732f36" + "00"
+    assert later.spec == QUEUE.spec
+    assert dead.attempts == later.attempts != QUEUE.attempts
+    ranges = {start for start, _ in QUEUE.ranges()}
+    assert ranges.isdisjoint(start for start, _ in later.ranges())
 
 
 def test_golden_log_keys() -> None:

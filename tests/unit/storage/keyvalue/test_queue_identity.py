@@ -17,7 +17,6 @@ from penstock.storage.keyvalue.core import FORMAT_VERSION
 from penstock.storage.keyvalue.encoding import unseal
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.keys import FORMAT_KEY, QueueKeys
-from penstock.storage.keyvalue.records import encode_spec
 from penstock.testing.clock import FakeClock
 from penstock.testing.faults import FaultyAdapter
 from penstock.testing.simulation.keyvalue import orphans
@@ -141,9 +140,3 @@ async def test_a_queue_is_not_filled_with_what_an_older_version_left_behind(
     assert (await engine.peek(T, Q, State.AVAILABLE, None, 10)).items == ()
     assert await engine.claim(T, Q, "c", 10, None) == []
     await engine.close()
-
-
-def test_a_name_cannot_be_taken_for_a_number() -> None:
-    assert QueueKeys("t", "q", 2).state != QueueKeys("t", "q.2").state
-    assert QueueKeys("t", "q", 2).spec == QueueKeys("t", "q").spec
-    assert encode_spec(QueuePolicy(), {"keyed_by_number": 1}) != encode_spec(QueuePolicy(), {})
