@@ -25,8 +25,8 @@ from penstock.storage.keyvalue.keys import (
 )
 from penstock.storage.keyvalue.log import Log
 from penstock.storage.keyvalue.partitions import MOST_MOVES, Partitions
-from penstock.storage.keyvalue.queue import KEYED_BY_NUMBER, Queue
-from penstock.storage.keyvalue.records import decode_spec
+from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.records import KEYED_BY_NUMBER, decode_spec
 from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.keyvalue.telling import Teller
 from penstock.storage.keyvalue.tenant import Tenant

@@ -27,6 +27,7 @@ from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import QueueKeys, bucket_of, claim_id_of
 from penstock.storage.keyvalue.metadata import expires_at_of
 from penstock.storage.keyvalue.records import (
+    KEYED_BY_NUMBER,
     array,
     encode_spec,
     read_available,
@@ -41,14 +42,11 @@ from penstock.storage.keyvalue.trail import Trail
 if TYPE_CHECKING:
     from penstock.storage.keyvalue.partitions import Partitions
 
-__all__ = ["DONE_SLOT", "EXPIRED_SLOT", "FAILED_SLOT", "KEYED_BY_NUMBER", "Queue"]
+__all__ = ["DONE_SLOT", "EXPIRED_SLOT", "FAILED_SLOT", "Queue"]
 
 DONE_SLOT: Final = 1
 EXPIRED_SLOT: Final = 2
 FAILED_SLOT: Final = 3
-
-#: In a specification: the queue's number is a part of the keys of its records.
-KEYED_BY_NUMBER: Final = "keyed_by_number"
 
 _CAUGHT_UP: Final = -1
 # cursor, delayed, available, in_flight, done, expired, grants, acks, nacks, failures,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Attempt
@@ -19,6 +19,7 @@ from penstock.storage.keyvalue.encoding import Reader, pack_utf8, pack_var_bytes
 __all__ = [
     "AVAILABLE",
     "IN_FLIGHT",
+    "KEYED_BY_NUMBER",
     "SETTLED",
     "Logged",
     "append_attempt",
@@ -147,6 +148,8 @@ def decode_attempts(value: bytes | None) -> list[Attempt]:
 
 # -- the queue specification ---------------------------------------------------------------
 
+#: The queue's number is a part of the keys of its records.
+KEYED_BY_NUMBER: Final = "keyed_by_number"
 _CHECKSUM = "checksum"
 _NUMBERS = (
     "visibility_timeout_ms",

@@ -24,8 +24,7 @@ from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.keys import SPEC_PREFIX, QueueKeys
-from penstock.storage.keyvalue.queue import KEYED_BY_NUMBER
-from penstock.storage.keyvalue.records import decode_spec
+from penstock.storage.keyvalue.records import KEYED_BY_NUMBER, decode_spec
 from penstock.storage.keyvalue.writer import Write, Written
 from penstock.testing.faults import FaultyAdapter
 from penstock.testing.simulation.clients import Client, World
