@@ -126,7 +126,10 @@ class Extend(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Not a settlement but a longer lease: the new deadline is now + ``lease_ms``."""
+    """Not a settlement but a longer lease: the new deadline is now + ``lease_ms``.
+
+    All extensions of a claim together last no longer than the queue's ``max_lease_ms``.
+    """
 
     receipt: Receipt
     lease_ms: int

@@ -67,7 +67,7 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
     """The lease of a claim that names none."""
     min_lease_ms: int = MIN_LEASE_MS
     max_lease_ms: int = MAX_LEASE_MS
-    """A claim's lease is clamped between the two."""
+    """A claim's lease is clamped between the two, and all its extensions together to the second."""
     backoff: Backoff = Backoff()
     done_retention_s: int = 3600
     """Seconds that done and expired deliveries are kept; 0 keeps them for ever."""
@@ -83,6 +83,16 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
     """Exponent: a bucket of the key-value engines holds 10^bucket_size deliveries."""
     paused: bool = False
     description: str = ""
+
+    def lease_for(self, asked_ms: int | None) -> int:
+        """The lease that a claim gets when it asks for this one, or for none."""
+        wanted_ms = self.visibility_timeout_ms if asked_ms is None else asked_ms
+        return min(max(wanted_ms, self.min_lease_ms), self.max_lease_ms)
+
+    def extended_deadline(self, claimed_at: int, asked_ms: int, now: int) -> int | None:
+        """The new deadline of a claim; None if it has been held for ``max_lease_ms`` already."""
+        last = claimed_at + self.max_lease_ms
+        return min(now + self.lease_for(asked_ms), last) if now < last else None
 
 
 class Start(Struct, frozen=True):

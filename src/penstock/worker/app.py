@@ -103,6 +103,7 @@ class App:
         concurrency: int = DEFAULT_CONCURRENCY,
         max_in_flight: int | None = None,
         lease_ms: int | None = None,
+        timeout_ms: int | None = None,
         retry_ms: int | Sequence[int] = (),
         reject_on: type[Exception] | tuple[type[Exception], ...] = (),
         filter: str | None = None,
@@ -112,10 +113,12 @@ class App:
         """Register a function that handles the deliveries of ``queue``.
 
         ``max_in_flight`` is what is handled and prefetched together, twice the concurrency
-        unless given. ``retry_ms`` are the delays after the first, second … failed attempt in
-        place of the queue's backoff, ``reject_on`` exceptions that fail the delivery at once.
-        With ``filter``, and ``start`` and fields of a queue's policy, a queue that is not there is
-        created; one that is there stays as it is.
+        unless given. A handling that takes longer than ``timeout_ms`` is cancelled and nacked; a
+        thread cannot be cancelled, so its delivery is left to its lease. ``retry_ms`` are the
+        delays after the first, second … failed attempt in place of the queue's backoff,
+        ``reject_on`` exceptions that fail the delivery at once. With ``filter``, and ``start`` and
+        fields of a queue's policy, a queue that is not there is created; one that is there stays
+        as it is.
         """
         names = sys._getframe(1).f_locals  # noqa: SLF001  (annotations may name what is local there)
 
@@ -129,6 +132,7 @@ class App:
                 concurrency=concurrency,
                 max_in_flight=in_flight,
                 lease_ms=lease_ms,
+                timeout_ms=timeout_ms,
                 retry_ms=(retry_ms,) if isinstance(retry_ms, int) else tuple(retry_ms),
                 reject_on=(reject_on,) if isinstance(reject_on, type) else reject_on,
                 filter=filter,

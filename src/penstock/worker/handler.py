@@ -106,10 +106,12 @@ async def _in_thread(bound: Callable[[], object], context: Context, threads: Thr
     try:
         return await asyncio.wrap_future(future)
     except asyncio.CancelledError:
-        if future.running() and not context.lost:
-            # The thread goes on, whatever is wanted of it. Released, the delivery would at
-            # once be somebody else's as well.
-            context.lease.let_lapse()
+        if future.running():
+            threads.abandon(future)
+            if not context.lost:
+                # The thread goes on, whatever is wanted of it. Released, the delivery would at
+                # once be somebody else's as well.
+                context.lease.let_lapse()
         raise
 
 

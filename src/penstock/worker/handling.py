@@ -72,7 +72,7 @@ class Handling:
         """How the delivery is to be settled, and what the handler raised."""
         receipt = context.lease.receipt
         try:
-            value = await self._chain(context)
+            value = await self._within_timeout(context)
             return Ack(receipt, None if value is None else encode(value)[0]), None
         except asyncio.CancelledError as error:
             if _is_being_cancelled():
@@ -81,6 +81,19 @@ class Handling:
             return self._judge(context, error), error
         except Exception as error:  # noqa: BLE001  (it becomes a settlement, and is logged)
             return self._judge(context, error), error
+
+    async def _within_timeout(self, context: Context) -> object:
+        timeout_ms = self._registration.timeout_ms
+        if timeout_ms is None:
+            return await self._chain(context)
+        limit = asyncio.timeout(timeout_ms / 1000)
+        try:
+            async with limit:
+                return await self._chain(context)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise  # The handler's own.
+            raise TimeoutError(f"The handler took longer than {timeout_ms} ms.") from error
 
     def _judge(self, context: Context, error: BaseException) -> Decision:
         registration = self._registration

@@ -32,6 +32,8 @@ class Registration(Struct, frozen=True, kw_only=True):
     max_in_flight: int
     """Handled and prefetched together."""
     lease_ms: int | None
+    timeout_ms: int | None
+    """How long one handling may take; None leaves it to the queue's ``max_lease_ms``."""
     retry_ms: Sequence[int]
     """Delays after the first attempts; empty leaves them to the queue's backoff."""
     reject_on: tuple[type[Exception], ...]
@@ -48,6 +50,8 @@ def check_registration(registration: Registration) -> Registration:
     _check_whole("max_in_flight", registration.max_in_flight, registration.concurrency, MAX_BATCH)
     if registration.lease_ms is not None:
         _check_whole("lease_ms", registration.lease_ms, 1, MAX_LEASE_MS)
+    if registration.timeout_ms is not None:
+        _check_whole("timeout_ms", registration.timeout_ms, 1, MAX_LEASE_MS)
     for delay_ms in registration.retry_ms:
         _check_whole("retry_ms", delay_ms, 0, MAX_NACK_DELAY_MS)
     if registration.filter is None:

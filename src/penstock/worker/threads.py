@@ -9,13 +9,20 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
-from typing import TypeAlias
+from typing import NamedTuple
+from weakref import WeakSet
 
 __all__ = ["Threads"]
 
-_Job: TypeAlias = Callable[[], None]
+
+class _Job(NamedTuple):
+    """A call to make, and where its result goes."""
+
+    future: Future[object]
+    call: Callable[[], object]
 
 
 class Threads:
@@ -26,6 +33,8 @@ class Threads:
         self._name = name
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._started = 0
+        #: Calls that nobody waits for any more. Their threads do not count, and end with them.
+        self._abandoned: WeakSet[Future[object]] = WeakSet()
 
     def submit(self, function: Callable[[], object]) -> Future[object]:
         """Call the function in a thread, with the present context variables.
@@ -37,8 +46,13 @@ class Threads:
         if self._started < self._count:
             self._started += 1
             Thread(target=self._work, name=f"{self._name}-{self._started}", daemon=True).start()
-        self._jobs.put(lambda: _carry_out(future, context, function))
+        self._jobs.put(_Job(future, partial(context.run, function)))
         return future
+
+    def abandon(self, future: Future[object]) -> None:
+        """Give up a call that runs: another thread takes the place of the one that it blocks."""
+        self._abandoned.add(future)
+        self._started -= 1
 
     def close(self) -> None:
         """Let the threads end, each when its job does."""
@@ -47,16 +61,16 @@ class Threads:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            _carry_out(job.future, job.call)
+            if job.future in self._abandoned:
+                return
 
 
-def _carry_out(
-    future: Future[object], context: contextvars.Context, function: Callable[[], object]
-) -> None:
+def _carry_out(future: Future[object], call: Callable[[], object]) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:
-        result = context.run(function)
+        result = call()
     except StopIteration as error:
         # An event loop's future cannot carry this one.
         future.set_exception(RuntimeError(f"StopIteration: {error}"))

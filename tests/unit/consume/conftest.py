@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
@@ -75,6 +76,8 @@ class Spy(Broker):
         self.extensions: list[list[str]] = []
         #: What the next calls raise, by verb.
         self.failures: dict[str, list[PenstockError]] = {}
+        #: The settlements that were answered, by type.
+        self.settled: Counter[type[Settlement]] = Counter()
         self.most_in_flight = 0
         #: Holds back the answers to settlements, if there is one.
         self.gate: asyncio.Event | None = None
@@ -106,6 +109,7 @@ class Spy(Broker):
         if extended:
             self.extensions.append(extended)
         reply = await super().settle(queue, settlements, publish=publish)
+        self.settled.update(type(item) for item in settlements)
         if self.gate is not None and not extended:
             await self.gate.wait()
         return reply

@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock import State
+from penstock import Ack, Nack, State
 from penstock.errors import UnknownQueue, Unreachable
+from penstock.model.states import Transition
 from penstock.testing.clock import FakeClock
 from penstock.worker import App, Context
 from penstock.worker.running import Running
@@ -205,6 +206,71 @@ async def test_s1_a_lost_claim_cuts_its_handler_off_and_the_worker_goes_on(
     await run.stop()
     assert log == ["attempt 1", "lost: True", "attempt 2"]
     assert (await q.stats("q")).done == 1
+
+
+async def test_a_handler_that_takes_too_long_is_cancelled_and_nacked(
+    app: App, q: Spy, start
+) -> None:
+    cancelled = asyncio.Event()
+
+    @app.worker("q", timeout_ms=1, concurrency=1, retry_ms=3_600_000)
+    async def handler(number: int) -> int:
+        if number:
+            return number
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return number
+
+    await publish(q, 2)
+    run = start()
+    await asyncio.wait_for(cancelled.wait(), 10)
+    await until(lambda: q.settled[Nack] and q.settled[Ack])
+    await run.stop()
+    stats = await q.stats("q")
+    assert (stats.done, stats.delayed, stats.in_flight) == (1, 1, 0)
+    (event,) = [e for e in await q.history(0) if e.transition is Transition.NACK]
+    assert event.error is not None
+    assert "longer than 1 ms" in event.error
+
+
+async def test_a_handlers_own_timeout_is_its_own(app: App, q: Spy, start) -> None:
+    @app.worker("q", timeout_ms=3_600_000, retry_ms=3_600_000)
+    async def handler(number: int) -> None:
+        raise TimeoutError("the other side")
+
+    await publish(q, 1)
+    run = start()
+    await until(lambda: q.settled[Nack])
+    await run.stop()
+    (event,) = [e for e in await q.history(0) if e.transition is Transition.NACK]
+    assert event.error is not None
+    assert "the other side" in event.error
+
+
+async def test_a_thread_that_takes_too_long_is_replaced_and_its_delivery_lapses(
+    app: App, q: Spy, start
+) -> None:
+    """One thread at a time is allowed, and the second delivery is handled all the same."""
+    go_on = threading.Event()
+    handled: list[int] = []
+
+    @app.worker("q", timeout_ms=50, concurrency=1)
+    def handler(number: int) -> None:
+        if number == 0:
+            go_on.wait(60)
+        handled.append(number)
+
+    await publish(q, 2)
+    run = start()
+    try:
+        await until(lambda: handled == [1])
+        await run.stop()
+        stats = await q.stats("q")
+        assert (stats.done, stats.in_flight) == (1, 1)
+    finally:
+        go_on.set()
 
 
 async def test_c4_two_apps_share_an_ordered_queue(

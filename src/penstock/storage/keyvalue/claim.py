@@ -67,7 +67,7 @@ def claim(
         raise
     if not entries:
         return []
-    return _grant(queue, entries, reads, consumer, now + _lease(queue, lease_ms), now)
+    return _grant(queue, entries, reads, consumer, now + queue.policy.lease_for(lease_ms), now)
 
 
 class _Reads:
@@ -89,12 +89,6 @@ class _Reads:
                 closing = key_to_close(queue, entry.message)
                 if closing is not None:
                     self.keys.append(closing)
-
-
-def _lease(queue: Queue, lease_ms: int | None) -> int:
-    policy = queue.policy
-    wanted = policy.visibility_timeout_ms if lease_ms is None else lease_ms
-    return min(max(wanted, policy.min_lease_ms), policy.max_lease_ms)
 
 
 def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> None:

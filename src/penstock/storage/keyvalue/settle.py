@@ -26,7 +26,7 @@ from penstock.storage.keyvalue.queue import Queue
 __all__ = ["abort", "leaving", "settle", "stale"]
 
 
-def stale(queue: Queue, settlements: Sequence[Settlement]) -> set[int]:
+def stale(queue: Queue, settlements: Sequence[Settlement], now: int) -> set[int]:
     """Which settlements of a settle with publish, by position, find their receipt stale.
 
     An ack that an earlier call made is one of them: its claim publishes nothing any more.
@@ -36,7 +36,10 @@ def stale(queue: Queue, settlements: Sequence[Settlement]) -> set[int]:
     acked: set[Receipt] = set()
     for position, item in enumerate(settlements):
         receipt = item.receipt
-        current = receipt in queue.claims and receipt not in ended
+        entry = queue.claims.get(receipt)
+        current = entry is not None and receipt not in ended
+        if isinstance(item, Extend) and entry is not None:
+            current = current and _extended(queue, entry, item, now) is not None
         repeated = isinstance(item, Ack) and receipt in acked
         if not current and not repeated:
             out.add(position)
@@ -126,14 +129,18 @@ def _settle_one(queue: Queue, entry: Entry, item: Settlement, now: int, jitter: 
         case Release():
             state = release(queue, entry, now)
         case Extend():
-            policy = queue.policy
-            lease_ms = min(max(item.lease_ms, policy.min_lease_ms), policy.max_lease_ms)
-            until = now + lease_ms
+            until = _extended(queue, entry, item, now)
+            if until is None:
+                return Outcome(item.receipt, Verdict.STALE)
             queue.extend(entry, until)
             state = State.IN_FLIGHT
         case _:
             assert_never(item)
     return Outcome(item.receipt, Verdict.OK, state, until)
+
+
+def _extended(queue: Queue, entry: Entry, item: Extend, now: int) -> int | None:
+    return queue.policy.extended_deadline(entry.claimed_at, item.lease_ms, now)
 
 
 def _nack(

@@ -49,7 +49,7 @@ class SettleAndPublish:
         apply: Callable[[Plan], tuple[Published, ...]],
     ) -> SettleReply:
         """Settle and publish, or say why not. The caller replaces the reply's durability."""
-        bad = stale(self._queue, self._settlements)
+        bad = stale(self._queue, self._settlements, self._now)
         if bad:
             return self._first_reply() or SettleReply(abort(self._settlements, bad), (), _NOT_YET)
         plan = self._plan(publish, ahead)

@@ -23,7 +23,7 @@ from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Moved, NotAtOnce
 from penstock.storage.sql.floors import NO_FLOORS, floors_of, raise_floors
-from penstock.storage.sql.granting import Claim, Granted, deliver, lease_of, look_at_clock
+from penstock.storage.sql.granting import Claim, Granted, deliver, look_at_clock
 from penstock.storage.sql.lanes import Call
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.runs import Run, in_order, segment_of
@@ -121,7 +121,7 @@ async def _claim_in_order(
     granted: list[list[Granted]] = []
     for one in asked:
         part, taken = _first(taken, one.limit)
-        deadline = work.now + lease_of(queue.policy, one.lease_ms)
+        deadline = work.now + queue.policy.lease_for(one.lease_ms)
         granted.append(_grant(core, work, part, one.consumer, deadline))
     return await deliver(core, work, queue, granted, dead=dead)
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Delivery, Receipt
-from penstock.model.queue import QueuePolicy
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.leases import receipt_prefix
@@ -16,7 +15,7 @@ from penstock.storage.sql.runs import INDEX_BITS, Life, message_id, segment_of
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.work import Work
 
-__all__ = ["Claim", "Granted", "deliver", "lease_of", "look_at_clock"]
+__all__ = ["Claim", "Granted", "deliver", "look_at_clock"]
 
 
 class Claim(NamedTuple):
@@ -43,12 +42,6 @@ class Granted(NamedTuple):
         # Of a key, which has one message.
         segment, index = segment_of(self.life.entry)
         return segment, (index,)
-
-
-def lease_of(policy: QueuePolicy, lease_ms: int | None) -> int:
-    """The lease that is given when this one is asked for."""
-    wanted = policy.visibility_timeout_ms if lease_ms is None else lease_ms
-    return min(max(wanted, policy.min_lease_ms), policy.max_lease_ms)
 
 
 def look_at_clock(core: Core, work: Work) -> None:

@@ -20,7 +20,7 @@ from penstock.model.states import Transition
 from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.granting import Claim, Granted, lease_of, look_at_clock
+from penstock.storage.sql.granting import Claim, Granted, look_at_clock
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.runs import Run, segment_of
 from penstock.storage.sql.work import Work
@@ -202,7 +202,7 @@ def _grant(
     members: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for pick in picks:
         members[pick.run].append(segment_of(pick.message)[1])
-    deadline = work.now + lease_of(queue.policy, asked.lease_ms)
+    deadline = work.now + queue.policy.lease_for(asked.lease_ms)
     lives = {
         place: moves.grant(
             work,

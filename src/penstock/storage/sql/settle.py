@@ -34,7 +34,6 @@ from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import NotAtOnce
-from penstock.storage.sql.granting import lease_of
 from penstock.storage.sql.lanes import Call
 from penstock.storage.sql.leases import read_receipts
 from penstock.storage.sql.phases import Phase
@@ -244,7 +243,7 @@ class _Table:
                 return Outcome(receipt, Verdict.OK, State.DONE)
             return Outcome(receipt, Verdict.STALE)
         if type(item) is Extend:
-            return self._extend(item)
+            return self._extend(item, found[0])
         del self._current[receipt]
         if self._extended:
             self._extended.pop(receipt, None)
@@ -259,8 +258,12 @@ class _Table:
             return Outcome(receipt, Verdict.OK, State.DONE)
         return self._settle_one(item, run, index, jitter)
 
-    def _extend(self, item: Extend) -> Outcome:
-        deadline = self._work.now + lease_of(self._queue.policy, item.lease_ms)
+    def _extend(self, item: Extend, run: Run) -> Outcome:
+        claimed_at, now = run.life.claimed_at, self._work.now
+        assert claimed_at is not None
+        deadline = self._queue.policy.extended_deadline(claimed_at, item.lease_ms, now)
+        if deadline is None:
+            return Outcome(item.receipt, Verdict.STALE)
         self._extended[item.receipt] = deadline
         return Outcome(item.receipt, Verdict.OK, State.IN_FLIGHT, deadline)
 

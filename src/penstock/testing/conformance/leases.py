@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.model.delivery import Ack, Extend, Verdict
 from penstock.model.queue import QueuePolicy, Start
 from penstock.model.states import State
+from penstock.storage.contract import Outgoing
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, ids_of, msg
 
 __all__ = ["TestLeases", "TestTime"]
@@ -32,7 +34,41 @@ class TestLeases(Conformance):
         assert delivery.lease_deadline == store.clock.now() + given
         store.clock.advance(3)
         extended = await store.extend(delivery, asked)
-        assert extended.until == store.clock.now() + given
+        # Not longer than 5,000 ms since the claim.
+        assert extended.until == store.clock.now() + min(given, 4997)
+
+    async def test_c5_extensions_end_at_the_longest_lease(self, store: Store) -> None:
+        """A handler that hangs does not keep its delivery for ever."""
+        policy = QueuePolicy(max_lease_ms=5000)
+        await store.engine.put_queue(TENANT, "q", policy, Start())
+        await store.publish(b"x")
+        delivery = await store.claim_one(lease_ms=3000)
+        end = store.clock.now() + 5000
+        store.clock.advance(2500)
+        assert (await store.extend(delivery, 3000)).until == end
+        store.clock.advance(2499)
+        assert (await store.extend(delivery, 3000)).until == end
+        store.clock.advance(1)
+        assert (await store.extend(delivery, 3000)).verdict is Verdict.STALE
+        again = await store.claim_one(consumer="other")
+        assert again.message.id == delivery.message.id
+        assert (await store.ack(delivery)).verdict is Verdict.STALE
+        assert (await store.ack(again)).ok
+
+    async def test_an_extension_too_late_aborts_a_settle_with_publish(self, store: Store) -> None:
+        await store.engine.put_queue(TENANT, "q", QueuePolicy(max_lease_ms=5000), Start())
+        await store.publish(b"x")
+        delivery = await store.claim_one(lease_ms=5000)
+        store.clock.advance(5000)
+        end = await store.engine.log_end(TENANT)
+        reply = await store.engine.settle(
+            TENANT,
+            "q",
+            [Extend(delivery.receipt, 1000), Ack(delivery.receipt)],
+            [Outgoing("t", [msg(b"y")])],
+        )
+        assert [o.verdict for o in reply.outcomes] == [Verdict.STALE, Verdict.ABORTED]
+        assert await store.engine.log_end(TENANT) == end
 
     async def test_c1_a_lease_is_live_until_its_deadline(self, store: Store) -> None:
         await store.queue()

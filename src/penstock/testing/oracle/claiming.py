@@ -19,7 +19,7 @@ from penstock.model.delivery import (
     Verdict,
 )
 from penstock.model.limits import MAX_ATTEMPTS, cut_error
-from penstock.model.queue import Ordering, QueuePolicy
+from penstock.model.queue import Ordering
 from penstock.model.states import State, Transition
 from penstock.storage.contract import Jitter
 from penstock.testing.oracle import partitions, transitions
@@ -103,7 +103,7 @@ def _grant(
     held.attempts = min(held.attempts + 1, MAX_ATTEMPTS)
     held.receipt = Receipt(f"r{store.receipts}")
     held.claimed_at, held.consumer = now, consumer
-    held.lease_deadline = now + _lease(queue.policy, lease_ms)
+    held.lease_deadline = now + queue.policy.lease_for(lease_ms)
     queue.counters_of(dead=held.dead).grants += 1
     transitions.note(queue, held, Transition.CLAIM, now, consumer=consumer)
     newest = store.newest(queue.tenant, held.message_id)
@@ -116,11 +116,6 @@ def _grant(
         claimed_at=now,
         lease_deadline=held.lease_deadline,
     )
-
-
-def _lease(policy: QueuePolicy, lease_ms: int | None) -> int:
-    asked = policy.visibility_timeout_ms if lease_ms is None else lease_ms
-    return min(max(asked, policy.min_lease_ms), policy.max_lease_ms)
 
 
 def _settle_one(
@@ -158,7 +153,11 @@ def _settle_one(
         case Release():
             transitions.give_back(store, queue, held, Transition.RELEASE, now)
         case Extend():
-            until = held.lease_deadline = now + _lease(queue.policy, settlement.lease_ms)
+            assert held.claimed_at is not None
+            until = queue.policy.extended_deadline(held.claimed_at, settlement.lease_ms, now)
+            if until is None:
+                return Outcome(receipt=receipt, verdict=Verdict.STALE)
+            held.lease_deadline = until
         case _:
             assert_never(settlement)
     failed = held.dead and not dead

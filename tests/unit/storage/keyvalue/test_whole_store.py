@@ -88,6 +88,7 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "010715": (U64,),
     "010716": (TB, REST),
     "010717": (TB, REST),
+    "01071a": (TB, REST),
 }
 
 
