@@ -27,12 +27,17 @@ def explain_delivery(
     found: MessageDeliveries,
     ahead: Sequence[Snapshot],
     now: int,
+    *,
+    values: bool = True,
 ) -> Why:
-    """The answer for one queue; ``ahead`` is what stands before it in its partition."""
+    """The answer for one queue; ``ahead`` is what stands before it in its partition.
+
+    Without ``values``, what the message holds is left out: only its readers may see that.
+    """
     message = found.message
     snapshot = _in_queue(info, found.deliveries)
     if snapshot is None:
-        return _answer(info, message, None, _why_absent(info, found))
+        return _answer(info, message, None, _why_absent(info, found, values=values))
     blocks = _blocks(info, snapshot, ahead, now)
     if blocks:
         return _answer(info, message, snapshot.state, blocks)
@@ -81,7 +86,7 @@ def _in_queue(info: QueueInfo, deliveries: tuple[Snapshot, ...]) -> Snapshot | N
     return None
 
 
-def _why_absent(info: QueueInfo, found: MessageDeliveries) -> list[str]:
+def _why_absent(info: QueueInfo, found: MessageDeliveries, *, values: bool) -> list[str]:
     dead = info.name + DLQ_SUFFIX
     for item in found.deliveries:
         if item.queue == dead:
@@ -91,7 +96,8 @@ def _why_absent(info: QueueInfo, found: MessageDeliveries) -> list[str]:
     message = found.message
     explanation = explain_filter(parse(info.policy.filter), message)
     if not explanation.matches:
-        return [f"the filter is not TRUE: {explanation}"]
+        blames = str(explanation) if values else explanation.without_values
+        return [f"the filter is not TRUE: {blames}"]
     if info.cursor is not None and info.cursor <= message.offset:
         return [f"the queue is routed up to offset {info.cursor}; the message is still to come"]
     reason = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from itertools import groupby
 from typing import Final
 
@@ -146,11 +147,22 @@ class Reading(Bulk):
 
     async def explain(self, queue: str, message_id: int) -> Why:
         """Why a message is, or is not, handed out by a queue."""
+        return await self.explain_to(queue, message_id, lambda _: True)
+
+    async def explain_to(
+        self, queue: str, message_id: int, may_read: Callable[[Collection[str]], bool]
+    ) -> Why:
+        """Explain to somebody who may not be allowed to read every message.
+
+        ``may_read`` is asked with the queues that have the message; if it says no, the answer
+        names the conditions of the filter that are not TRUE without the message's values.
+        """
         check_queue_name(queue)
         info = await self._engine.get_queue(self.tenant, queue)
         found = await self._engine.message(self.tenant, to_message_id(message_id))
         ahead = await self._ahead(info, found.message)
-        return explain_delivery(info, found, ahead, self._clock.now())
+        values = may_read({item.queue for item in found.deliveries})
+        return explain_delivery(info, found, ahead, self._clock.now(), values=values)
 
     async def _ahead(self, info: QueueInfo, message: Message) -> list[Snapshot]:
         """What else is unsettled in the message's partition of an ordered queue.

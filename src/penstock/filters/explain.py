@@ -28,6 +28,11 @@ class Blame(Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.clause} is {_word(self.verdict)} because {self.reason}"
 
+    @property
+    def without_values(self) -> str:
+        """The same for those who may not read the message: no values, nor whether it has any."""
+        return f"{self.clause} is not TRUE"
+
 
 class Explanation(Struct, frozen=True):
     """What a filter is for a message; ``blames`` is empty iff it is TRUE."""
@@ -45,6 +50,13 @@ class Explanation(Struct, frozen=True):
         if self.matches:
             return f"{self.filter} is TRUE"
         return "; ".join(map(str, self.blames))
+
+    @property
+    def without_values(self) -> str:
+        """The same for those who may not read the message."""
+        if self.matches:
+            return str(self)
+        return "; ".join(blame.without_values for blame in self.blames)
 
 
 def explain(filter: Filter, message: Message) -> Explanation:

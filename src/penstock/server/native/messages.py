@@ -6,6 +6,7 @@ everything; a result is asked of one queue and needs a grant on that.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from msgspec import Struct
@@ -17,7 +18,7 @@ from penstock.model.delivery import MessageDeliveries
 from penstock.model.reports import Why
 from penstock.server.call import Call
 from penstock.server.replies import Plain
-from penstock.server.routing import ANY_NAME, Empty, Need, Route
+from penstock.server.routing import ANY_NAME, EVERYTHING, Empty, Need, Route
 from penstock.wire.bodies import EventList, ResultReply
 from penstock.wire.codecs import JSON
 from penstock.wire.payloads import JsonMessageDeliveries
@@ -84,7 +85,13 @@ async def get_result(call: Call, query: ResultQuery, body: Empty) -> ResultReply
 async def explain(call: Call, query: ExplainQuery, body: Empty) -> Why:  # noqa: ARG001
     """Why the message is, or is not, handed out."""
     call.check("consume", query.queue)
-    return await call.broker.explain(query.queue, _id(call.name))
+
+    def may_read(queues: Collection[str]) -> bool:
+        # Who may read the log, or consume from a queue that has the message.
+        allows = call.credential.allows
+        return allows("consume", EVERYTHING) or any(allows("consume", name) for name in queues)
+
+    return await call.broker.explain_to(query.queue, _id(call.name), may_read)
 
 
 async def history(call: Call, query: Empty, body: Empty) -> EventList:  # noqa: ARG001
