@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+import click
 from msgspec import Struct
 
 from penstock.cli.options import choices
+from penstock.cli.printing import note
 from penstock.errors import StoreUnavailable
 from penstock.settings import Loaded, Settings, load_settings
 
@@ -55,7 +57,18 @@ def settings(**flags: object) -> Loaded:
     # A flag of the command stands after the shared one of the same name, and counts if given.
     given = {name: value for name, value in flags.items() if value is not None}
     config = None if kept.config is None else Path(kept.config)
-    return load_settings({**shared, **given}, os.environ, config, Path.cwd())
+    loaded = load_settings({**shared, **given}, os.environ, config, Path.cwd())
+    _warn(loaded.warnings)
+    return loaded
+
+
+def _warn(warnings: tuple[str, ...]) -> None:
+    """Show each warning on stderr, once for a command however often it reads its settings."""
+    shown = click.get_current_context().find_root().meta.setdefault("penstock.warned", set())
+    for warning in warnings:
+        if warning not in shown:
+            shown.add(warning)
+            note(f"warning: {warning}")
 
 
 def find_target() -> Target:

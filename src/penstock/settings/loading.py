@@ -35,6 +35,8 @@ class Loaded(Struct, frozen=True):
 
     settings: Settings
     sources: Mapping[str, Source]
+    warnings: tuple[str, ...] = ()
+    """What was ignored, a line for each."""
 
     def given(self, name: str) -> bool:
         """Whether somebody set it, even to its default."""
@@ -54,12 +56,9 @@ def load_settings(
     """
     cwd = cwd.absolute()
     decided: dict[str, Given] = {}
+    variables, warnings = from_environ(environ, cwd)
     # The weakest source comes first, and what follows replaces it.
-    for source in (
-        from_file(environ, config, cwd),
-        from_environ(environ, cwd),
-        from_flags(flags, cwd),
-    ):
+    for source in (from_file(environ, config, cwd), variables, from_flags(flags, cwd)):
         decided |= _checked(source)
     values: dict[str, object] = {}
     sources: dict[str, Source] = {}
@@ -70,7 +69,7 @@ def load_settings(
     # Every value was checked against its own annotation already.
     settings = Settings(**values)  # type: ignore[arg-type]
     _check_together(settings)
-    return Loaded(settings, sources)
+    return Loaded(settings, sources, warnings)
 
 
 def _checked(source: Mapping[str, Given]) -> dict[str, Given]:
@@ -149,15 +148,9 @@ def _check_together(settings: Settings) -> None:
 
 def _refused(setting: Setting, given: Given, expected: str) -> BadSetting:
     value = "not valid" if setting.secret else mask_password(shown(given.value))
-    hint = ""
-    if given.is_text and str(given.value).startswith("tcp://"):
-        hint = (
-            " Kubernetes sets such variables for a service named penstock: give the pod"
-            " enableServiceLinks: false, or the service another name."
-        )
     expected = expected[:1].lower() + expected[1:].removesuffix(".")
     return BadSetting(
-        f"{setting.name} ({given.source}) is {value}: {expected}.{hint}", field=setting.name
+        f"{setting.name} ({given.source}) is {value}: {expected}.", field=setting.name
     )
 
 

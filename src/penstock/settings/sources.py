@@ -1,7 +1,8 @@
 """Reading the sources of settings: flags, environment variables, one TOML file.
 
-A source gives names and values, each with where it stands. An unknown name is an error that
-suggests the nearest known one; what a value has to be is not decided here.
+A source gives names and values, each with where it stands. An unknown flag or key is an error that
+suggests the nearest known one. An unknown variable is only worth a warning: other programs may use
+the same prefix, as Kubernetes does. What a value has to be is not decided here.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ CONFIG_VARIABLE: Final = "PENSTOCK_CONFIG"
 DEFAULT_CONFIG: Final = "penstock.toml"
 #: Variables that tests and benchmarks are steered by; they are not the product's settings.
 _NOT_SETTINGS: Final = ("PENSTOCK_BENCH_", "PENSTOCK_TEST_")
+
+#: What Kubernetes sets PENSTOCK_PORT to, in every pod beside a service that is named penstock.
+_SERVICE_LINK: Final = "tcp://"
 
 #: A settings file has some dozens of lines.
 _MAX_CONFIG_BYTES: Final = 1024 * 1024
@@ -81,8 +85,8 @@ def from_flags(flags: Mapping[str, object], cwd: Path) -> dict[str, Given]:
     return {name: Given(value, Source("flag", _flag(name)), cwd) for name, value in given.items()}
 
 
-def from_environ(environ: Mapping[str, str], cwd: Path) -> dict[str, Given]:
-    """The variables that begin with PENSTOCK_, by setting.
+def from_environ(environ: Mapping[str, str], cwd: Path) -> tuple[dict[str, Given], tuple[str, ...]]:
+    """The variables that begin with PENSTOCK_, by setting, and a warning for each that is none.
 
     One that is set to nothing is not set: that is how compose files and units leave one out.
     """
@@ -94,11 +98,22 @@ def from_environ(environ: Mapping[str, str], cwd: Path) -> dict[str, Given]:
         and not name.startswith(_NOT_SETTINGS)
         and value.strip()
     }
-    _check_known(given, "environment variable", _variable)
-    return {
+    warnings = {
+        name: f"Ignored the environment variable {shown(_variable(name))}, which is no setting."
+        + _nearest(name, _variable)
+        for name in sorted(given.keys() - _known())
+    }
+    if given.get("port", "").startswith(_SERVICE_LINK):
+        warnings["port"] = (
+            "Ignored the environment variable PENSTOCK_PORT, which Kubernetes set for a service "
+            "named penstock: give the pod enableServiceLinks: false, or the service another name."
+        )
+    found = {
         name: Given(value, Source("environment", _variable(name)), cwd)
         for name, value in given.items()
+        if name not in warnings
     }
+    return found, tuple(warnings.values())
 
 
 def from_file(environ: Mapping[str, str], config: Path | None, cwd: Path) -> dict[str, Given]:
@@ -152,15 +167,25 @@ def _read_bounded(path: Path, most: int) -> bytes:
 
 
 def _check_known(names: Iterable[object], what: str, spelt: Callable[[str], str]) -> None:
-    known = [setting.name for setting in all_settings()]
-    known += [setting.name + FILE_SUFFIX for setting in all_settings() if setting.file]
+    known = _known()
     for name in names:
-        if name in known:
-            continue
-        text = str(name)
-        close = get_close_matches(text.replace("-", "_").lower(), known, n=1)
-        hint = f" Did you mean {spelt(close[0])}?" if close else ""
-        raise BadSetting(f"There is no {what} {shown(spelt(text))}.{hint}", field=text)
+        if name not in known:
+            text = str(name)
+            hint = _nearest(text, spelt)
+            raise BadSetting(f"There is no {what} {shown(spelt(text))}.{hint}", field=text)
+
+
+def _known() -> dict[object, None]:
+    """The names that a source may give, in the order of their documentation."""
+    names: dict[object, None] = dict.fromkeys(setting.name for setting in all_settings())
+    return names | dict.fromkeys(s.name + FILE_SUFFIX for s in all_settings() if s.file)
+
+
+def _nearest(name: str, spelt: Callable[[str], str]) -> str:
+    """A sentence that suggests the nearest known name, if one is near."""
+    known = map(str, _known())
+    close = get_close_matches(name.replace("-", "_").lower(), list(known), n=1)
+    return f" Did you mean {spelt(close[0])}?" if close else ""
 
 
 def _line_of(name: str, text: str) -> str:

@@ -86,3 +86,15 @@ def test_a_credential_from_a_file(sh: Shell, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("psk_x\n")
     assert effective(sh, "--credential-file", "key")["credential"] == "***"
     assert sh.run("queue", "list", "--credential-file", "missing").exit_code == 3
+
+
+def test_variables_of_others_are_warned_of_once(sh: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_STOER", "elsewhere")
+    for command in (("config", "--json"), ("queue", "list", "--store", "memory://")):
+        result = sh.run(*command)
+        assert result.exit_code == 0, result.output
+        assert result.stderr.splitlines()[0] == (
+            "warning: Ignored the environment variable 'PENSTOCK_STOER', which is no setting. "
+            "Did you mean PENSTOCK_STORE?"
+        )
+        assert result.stderr.count("PENSTOCK_STOER") == 1

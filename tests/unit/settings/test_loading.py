@@ -105,8 +105,6 @@ def test_variables_of_tests_and_benchmarks_are_nobodys_business(load: Load) -> N
         ("prot = 1", {}, {}, "Did you mean port?"),
         ("tls-cert = 'x'", {}, {}, "Did you mean tls_cert?"),
         ("[server]\nport = 1", {}, {}, "'server'"),
-        ("", {"PENSTOCK_PROT": "1"}, {}, "Did you mean PENSTOCK_PORT?"),
-        ("", {"PENSTOCK_PORT_FILE": "x"}, {}, "PENSTOCK_PORT_FILE"),
         ("", {}, {"prot": 1}, "Did you mean --port?"),
     ],
 )
@@ -116,6 +114,36 @@ def test_e1_unknown_names_suggest_the_nearest(
     error = refusal(lambda: load(file, environ, **flags))
     assert told in error.detail
     assert error.field is not None
+
+
+def test_variables_of_others_are_ignored_with_a_warning(load: Load) -> None:
+    """They are not ours to refuse: every command would fail where another program sets them."""
+    environ = {
+        "PENSTOCK_PROT": "1",
+        "PENSTOCK_PORT_FILE": "x",
+        "PENSTOCK_SERVICE_HOST": "10.0.0.1",
+        "PENSTOCK_HOST": "example",
+    }
+    loaded = load("", environ)
+    assert loaded.settings.host == "example"
+    assert loaded.settings.port == 8080
+    file, prot, service = loaded.warnings
+    assert "'PENSTOCK_PORT_FILE', which is no setting" in file
+    assert prot.endswith("'PENSTOCK_PROT', which is no setting. Did you mean PENSTOCK_PORT?")
+    assert service.endswith("'PENSTOCK_SERVICE_HOST', which is no setting.")
+
+
+def test_what_kubernetes_sets_is_ignored_with_a_warning(load: Load) -> None:
+    loaded = load("", {"PENSTOCK_PORT": "tcp://10.0.0.1:80"}, port=None)
+    assert loaded.settings.port == 8080
+    assert loaded.sources["port"] == Source("default")
+    (warning,) = loaded.warnings
+    assert "enableServiceLinks" in warning
+
+
+def test_no_warnings_without_a_reason(load: Load) -> None:
+    environ = {"PENSTOCK_PORT": "1", "PENSTOCK_TEST_X": "1", "PENSTOCK_EMPTY": " ", "OTHER": "1"}
+    assert load("", environ).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -142,7 +170,6 @@ def test_e1_unknown_names_suggest_the_nearest(
         ("", {"PENSTOCK_PORT": "http"}, {}, "port", "(environment PENSTOCK_PORT) is 'http'"),
         ("", {"PENSTOCK_AUTH": "maybe"}, {}, "auth", "PENSTOCK_AUTH"),
         ("", {"PENSTOCK_GRACE_S": "nan"}, {}, "grace_s", "PENSTOCK_GRACE_S"),
-        ("", {"PENSTOCK_PORT": "tcp://10.0.0.1:80"}, {}, "port", "enableServiceLinks"),
         ("", {}, {"port": "1"}, "port", "(flag --port)"),
         ("jwt_secret = 'a'\njwt_secret_file = 'b'", {}, {}, "jwt_secret", "exclude each other"),
         ("jwt_secret_file = 5", {}, {}, "jwt_secret_file", "expected a path"),
