@@ -29,6 +29,7 @@ from penstock.model.delivery import (
     SettleReply,
     SweepReply,
 )
+from penstock.model.identity import StoreIdentity
 from penstock.model.limits import DEFAULT_PRIORITY, MAX_PAGE
 from penstock.model.message import (
     NO_HEADERS,
@@ -274,8 +275,11 @@ class Verbs(Protocol):
         """Let time take effect in every queue, and retention remove what may go."""
         ...
 
-    async def archived(self, through: int) -> None:
-        """Tell retention that everything up to ``through`` has a verified copy (A1)."""
+    async def archived(self, through: int, store: StoreIdentity) -> None:
+        """Tell retention that everything up to ``through`` has a verified copy (A1).
+
+        ``store`` is what ``identity`` returned when the copy was made.
+        """
         ...
 
     # -- runs of pipeline jobs ---------------------------------------------------------
@@ -298,6 +302,10 @@ class Verbs(Protocol):
         self, start: int = 0, *, limit: int = MAX_PAGE, payloads: bool = False
     ) -> LogPage:
         """Committed log entries from an offset on."""
+        ...
+
+    async def identity(self) -> StoreIdentity:
+        """Which store this is. An offset of another one means something else here."""
         ...
 
     async def log_end(self) -> Offset:

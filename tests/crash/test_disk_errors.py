@@ -15,6 +15,7 @@ import pytest
 
 from penstock.errors import CommitFailed, PenstockError, StoreUnavailable
 from penstock.model.delivery import Ack, Delivery, Nack, ReplaySource
+from penstock.model.identity import StoreIdentity
 from penstock.model.message import MessageId, NewMessage, Offset
 from penstock.model.queue import QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
@@ -50,7 +51,9 @@ VERBS: dict[str, Callable[[Engine], Awaitable[object]]] = {
     "purge": lambda e: e.purge(TENANT, QUEUE, State.DONE, None, 1),
     "peek": lambda e: e.peek(TENANT, QUEUE, State.DONE, None, 1),
     "sweep": lambda e: e.sweep(),
-    "archived": lambda e: e.archived(TENANT, Offset(0)),
+    "archived": lambda e: e.archived(TENANT, Offset(0), StoreIdentity("0" * 32, "0" * 32)),
+    "identity": lambda e: e.identity(TENANT),
+    "new_epoch": lambda e: e.new_epoch(),
     "put_document": lambda e: e.put_document("keys", "k1", b"x"),
     "get_document": lambda e: e.get_document("keys", "k1"),
     "list_documents": lambda e: e.list_documents("keys"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Conflict, LakeCorrupt
+from penstock.model.identity import StoreIdentity
 from penstock.pipeline.lake.commits import Block, File
 from penstock.pipeline.lake.files import LocalFiles
 from penstock.pipeline.lake.layout import commit_name, is_data
@@ -23,7 +24,7 @@ def file_of(first: int, last: int, path: str | None = None) -> File:
 
 def begun(folder: Path, run: str = "a") -> Manifest:
     manifest = Manifest(LocalFiles(folder))
-    manifest.begin(run, 0)
+    manifest.begin(run, 0, StoreIdentity("0" * 32, "0" * 32), lambda _: None)
     return manifest
 
 

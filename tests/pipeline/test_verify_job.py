@@ -74,7 +74,7 @@ def test_what_is_wrong_in_the_lake_is_found(busy: Hosted, spark: SparkSession, l
     twice = replace(others, path=others.path.replace(".parquet", "7.parquet"))
     shutil.copy(lake / others.path, lake / twice.path)
     manifest = Manifest(LocalFiles(lake))
-    manifest.begin("x", 0)
+    manifest.begin("x", 0, busy.ask(lambda q: q.identity()), lambda _: None)
     manifest.commit("compact", "x", 0, added=[twice])
     (lake / nobody.path).unlink()
     summary = run(busy, spark, verify, lake=lake, run="run-2")

@@ -21,6 +21,7 @@ from penstock.model.delivery import (
     Result,
     Snapshot,
 )
+from penstock.model.identity import StoreIdentity
 from penstock.model.limits import MAX_OFFSET, MAX_PAGE, check_queue_name
 from penstock.model.message import Message, MessageId, Offset
 from penstock.model.queue import Ordering, QueueInfo
@@ -53,6 +54,10 @@ class Reading(Bulk):
     async def log_end(self) -> Offset:
         """The offset after the last committed entry."""
         return await self._engine.log_end(self.tenant)
+
+    async def identity(self) -> StoreIdentity:
+        """Which store this is."""
+        return await self._engine.identity(self.tenant)
 
     async def log_trimmed(self) -> Offset:
         """The offset after the last entry that retention has removed; 0: none."""

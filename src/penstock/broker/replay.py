@@ -25,6 +25,7 @@ from penstock.model.delivery import (
     RouteReply,
     SweepReply,
 )
+from penstock.model.identity import StoreIdentity, check_identity
 from penstock.model.limits import MAX_PAGE, check_queue_name
 from penstock.model.message import Offset
 from penstock.model.states import State
@@ -134,9 +135,10 @@ class Replaying(Scope):
         check_count("limit", limit, BULK_LIMIT)
         return await self._engine.sweep(limit)
 
-    async def archived(self, through: int) -> None:
+    async def archived(self, through: int, store: StoreIdentity) -> None:
         """Tell retention that everything up to ``through`` has a verified copy (A1)."""
-        await self._engine.archived(self.tenant, check_offset("through", through))
+        offset = check_offset("through", through)
+        await self._engine.archived(self.tenant, offset, check_identity(store))
 
 
 def _check_cursor(cursor: object) -> None:

@@ -44,6 +44,7 @@ _COMMANDS: Final = {
     "verify": "penstock.cli.verify:verify",
     "bench": "penstock.cli.bench:bench",
     "migrate": "penstock.cli.migrate:migrate",
+    "store": "penstock.cli.store:store",
     "config": "penstock.cli.config:config",
     "key": "penstock.cli.key:key",
 }

@@ -16,6 +16,7 @@ from penstock.client.scope import Scope
 from penstock.client.transport import Request
 from penstock.filters import parse
 from penstock.model.delivery import Event, LogPage, MessageDeliveries, QueueStats, Result
+from penstock.model.identity import StoreIdentity
 from penstock.model.limits import MAX_OFFSET, MAX_PAGE, check_queue_name
 from penstock.model.message import Offset
 from penstock.model.reports import HistoryPage, Preview, Why
@@ -24,6 +25,7 @@ from penstock.wire.bodies import EventList, LogEnd, LogSplits, ResultReply
 __all__ = ["Reading"]
 
 _LOG: Final = msgspec.msgpack.Decoder(LogPage)
+_IDENTITY: Final = msgspec.msgpack.Decoder(StoreIdentity)
 _END: Final = msgspec.msgpack.Decoder(LogEnd)
 _SPLITS: Final = msgspec.msgpack.Decoder(LogSplits)
 _PREVIEW: Final = msgspec.msgpack.Decoder(Preview)
@@ -46,6 +48,10 @@ class Reading(Scope):
         check_count("limit", limit, READ_BATCH)
         query = (("from", offset), ("limit", limit), ("payloads", payloads or None))
         return await self._get(_LOG, "/v1/log", query)
+
+    async def identity(self) -> StoreIdentity:
+        """Which store the server has."""
+        return await self._get(_IDENTITY, "/v1/store")
 
     async def log_end(self) -> Offset:
         """The offset after the last committed entry."""

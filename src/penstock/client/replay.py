@@ -31,6 +31,7 @@ from penstock.model.delivery import (
     RouteReply,
     SweepReply,
 )
+from penstock.model.identity import StoreIdentity, check_identity
 from penstock.model.limits import MAX_FILTER_BYTES, MAX_PAGE, check_queue_name
 from penstock.model.message import Offset
 from penstock.model.states import State
@@ -166,9 +167,9 @@ class Replaying(Scope):
         body = encode_msgpack(SweepBody(limit))
         return read(_SWEPT, await self._send("POST", "/v1/sweeps", body, timeout_ms=self._bulk_ms))
 
-    async def archived(self, through: int) -> None:
+    async def archived(self, through: int, store: StoreIdentity) -> None:
         """Tell retention that everything up to ``through`` has a verified copy (A1)."""
-        body = ArchivedBody(check_offset("through", through))
+        body = ArchivedBody(check_offset("through", through), check_identity(store))
         await self._send("POST", "/v1/log/archived", encode_msgpack(body))
 
 

@@ -28,6 +28,7 @@
     │   └── UnknownRun           404  of a pipeline job
     ├── Conflict                 409  the state of the store forbids it now
     │   ├── StaleReceipt         409  the claim is no longer current (S1)
+    │   ├── OtherStore           409  a position of another store, or from before a restore (A1)
     │   ├── QueueNotEmpty        409
     │   ├── TooManyQueues        409  of one tenant
     │   └── TooManyUnindexedFilters 409  of one tenant
@@ -76,6 +77,7 @@ from penstock.errors.calls import (
     MethodNotAllowed,
     NotAcceptable,
     NotFound,
+    OtherStore,
     QueueFull,
     QueueNotEmpty,
     SchemaViolation,
@@ -129,6 +131,7 @@ __all__ = [
     "NotAcceptable",
     "NotFound",
     "OffsetsGone",
+    "OtherStore",
     "PenstockError",
     "PipelineError",
     "QueueFull",

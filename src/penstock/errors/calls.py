@@ -19,6 +19,7 @@ __all__ = [
     "MethodNotAllowed",
     "NotAcceptable",
     "NotFound",
+    "OtherStore",
     "QueueFull",
     "QueueNotEmpty",
     "SchemaViolation",
@@ -261,6 +262,17 @@ class StaleReceipt(Conflict):
     title = "Stale receipt"
     advice = "Drop the work: somebody else has the delivery, or it is settled."
     law = "S1"
+
+
+class OtherStore(Conflict):
+    """A position in the log, or a lake, belongs to another store or to another epoch of it."""
+
+    title = "Another store"
+    advice = (
+        "Use the store or the lake that belong together. After a restore or a copy, start a new "
+        "lake and new checkpoints, or continue the lake with archive --adopt, which compares first."
+    )
+    law = "A1"
 
 
 class QueueNotEmpty(Conflict):

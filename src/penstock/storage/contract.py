@@ -21,6 +21,7 @@ Rules that all verbs share
 
 from __future__ import annotations
 
+import os
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -47,6 +48,7 @@ from penstock.model.delivery import (
     SettleReply,
     SweepReply,
 )
+from penstock.model.identity import StoreIdentity
 from penstock.model.limits import Limits
 from penstock.model.message import (
     Durability,
@@ -69,7 +71,9 @@ __all__ = [
     "Jitter",
     "Listener",
     "Outgoing",
+    "RandomBytes",
     "full_jitter",
+    "random_bytes",
     "random_token",
 ]
 
@@ -89,6 +93,15 @@ def random_token() -> int:
     return random.SystemRandom().getrandbits(62)  # noqa: TID251
 
 
+#: So many random bytes. Injected, like ``Jitter``.
+RandomBytes: TypeAlias = Callable[[int], bytes]
+
+
+def random_bytes(count: int) -> bytes:
+    """Bytes that no other store has."""
+    return os.urandom(count)  # noqa: TID251
+
+
 class EngineOptions(Struct, frozen=True, kw_only=True):
     """What an engine is opened with: its surroundings and the operator's choices."""
 
@@ -96,6 +109,8 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     jitter: Jitter = full_jitter
     token: Callable[[], int] = random_token
     """Gives numbers that are never alike, on any server. Injected, as ``jitter`` is."""
+    random: RandomBytes = random_bytes
+    """For the identity of a new store."""
     limits: Limits = Limits()
     auto_create: bool = True
     """A message that matches no queue creates one named after its topic, if none is."""
@@ -401,8 +416,31 @@ class Engine(BulkReading, ABC):
         """Let time take effect in every queue, and retention remove what may go (G1, A1)."""
 
     @abstractmethod
-    async def archived(self, tenant: str, through: Offset) -> None:
-        """Record that every entry at or below ``through`` has a verified copy (A1)."""
+    async def archived(self, tenant: str, through: Offset, store: StoreIdentity) -> None:
+        """Record that every entry at or below ``through`` has a verified copy (A1).
+
+        ``store`` is the tenant's identity when the copy was made. Raises ``OtherStore``, and
+        records nothing, if it is not the present one or if ``through`` is not below ``log_end``.
+        """
+
+    # -- identity ----------------------------------------------------------------------
+
+    @abstractmethod
+    async def identity(self, tenant: str) -> StoreIdentity:
+        """Which store this is, for the tenant.
+
+        ``store`` is chosen when the store is first opened and never changes. ``epoch`` is new
+        after every restore and copy that the engine detects when it opens the store, and after
+        ``new_epoch``. Every server of one database returns the same identity.
+        """
+
+    @abstractmethod
+    async def new_epoch(self) -> None:
+        """Begin a new epoch, for every tenant: what was noted before is refused from now on.
+
+        For a restore or a copy that the engine cannot detect, and for a store that was opened
+        although some of its entries were lost.
+        """
 
     # -- documents ---------------------------------------------------------------------
     # Small things that a service keeps beside its queues: API keys, runs of jobs. They belong

@@ -25,6 +25,7 @@ from penstock.model.delivery import (
     SettleReply,
     SweepReply,
 )
+from penstock.model.identity import StoreIdentity
 from penstock.model.limits import DEFAULT_PRIORITY, MAX_PAGE
 from penstock.model.message import (
     NO_HEADERS,
@@ -302,9 +303,12 @@ class SyncVerbs(BlockingVerbs):
         """Let time take effect in every queue, and retention remove what may go."""
         return self._run(self._verbs.sweep, limit)
 
-    def archived(self, through: int) -> None:
-        """Tell retention that everything up to ``through`` has a verified copy (A1)."""
-        self._run(self._verbs.archived, through)
+    def archived(self, through: int, store: StoreIdentity) -> None:
+        """Tell retention that everything up to ``through`` has a verified copy (A1).
+
+        ``store`` is what ``identity`` returned when the copy was made.
+        """
+        self._run(self._verbs.archived, through, store)
 
     def put_run(self, run: Run) -> None:
         """Keep a run, or what became of it since; the last 1,000 are kept."""
@@ -321,6 +325,10 @@ class SyncVerbs(BlockingVerbs):
     def read_log(self, start: int = 0, *, limit: int = MAX_PAGE, payloads: bool = False) -> LogPage:
         """Committed log entries from an offset on."""
         return self._run(self._verbs.read_log, start, limit=limit, payloads=payloads)
+
+    def identity(self) -> StoreIdentity:
+        """Which store this is. An offset of another one means something else here."""
+        return self._run(self._verbs.identity)
 
     def log_end(self) -> Offset:
         """The offset after the last committed entry."""

@@ -176,6 +176,9 @@ class FaultyAdapter:
         if sync:
             self.synced = len(self.journal)
 
+    def place(self) -> str:
+        return ""
+
     def close(self) -> None:
         self.closed = True
 

@@ -44,6 +44,13 @@ from penstock.model.delivery import (
     SweepReply,
     Verdict,
 )
+from penstock.model.identity import (
+    ID_BYTES,
+    StoreIdentity,
+    check_position,
+    check_store,
+    derive_identity,
+)
 from penstock.model.limits import Limits, is_dead_letter
 from penstock.model.message import Durability, MessageId, NewMessage, Offset, PublishReply
 from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, Start, TopicPolicy
@@ -69,6 +76,7 @@ class Oracle(Engine):
         self.clock = options.clock
         self._options = options
         self._store = Store()
+        self._ids = (options.random(ID_BYTES), options.random(ID_BYTES))
         self._closed = False
 
     # -- queues and topics -------------------------------------------------------------
@@ -294,9 +302,19 @@ class Oracle(Engine):
         with self._telling() as (store, now):
             return bulk.sweep(store, self._options, now, limit)
 
-    async def archived(self, tenant: str, through: Offset) -> None:
-        store, _ = self._open()
-        store.archived[tenant] = max(through, store.archived.get(tenant, through))
+    async def archived(self, tenant: str, through: Offset, store: StoreIdentity) -> None:
+        held, _ = self._open()
+        check_store(await self.identity(tenant), store, "What was archived")
+        check_position(through + 1, await self.log_end(tenant), "What was archived")
+        held.archived[tenant] = max(through, held.archived.get(tenant, through))
+
+    async def identity(self, tenant: str) -> StoreIdentity:
+        self._open()
+        return derive_identity(*self._ids, tenant)
+
+    async def new_epoch(self) -> None:
+        self._open()
+        self._ids = (self._ids[0], self._options.random(ID_BYTES))
 
     # -- documents ---------------------------------------------------------------------
 

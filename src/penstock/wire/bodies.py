@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.model.delivery import Delivery, Event, ReplaySource, Result, Settlement
+from penstock.model.identity import StoreIdentity
 from penstock.model.message import (
     Durability,
     NewMessage,
@@ -133,6 +134,8 @@ class ArchivedBody(Struct, frozen=True, forbid_unknown_fields=True):
     """Everything at or below this offset has a verified copy (A1)."""
 
     through: Offset
+    store: StoreIdentity
+    """Of the store that was copied, as it was then."""
 
 
 class RunBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -26,6 +26,7 @@ from penstock.errors import (
     UnknownMessage,
     UnknownQueue,
 )
+from penstock.model.identity import StoreIdentity
 from penstock.model.runs import Run
 from penstock.testing.clock import FakeClock
 
@@ -281,7 +282,7 @@ Verb = Callable[[Broker, Delivery], Awaitable[object]]
 RUN: Final = Run(id="r1", job="archive", state="running", started_at=0, updated_at=0)
 VERBS: Final[dict[str, Verb]] = {
     "ack": lambda q, d: q.ack(d),
-    "archived": lambda q, d: q.archived(0),
+    "archived": lambda q, d: q.archived(0, StoreIdentity("0" * 32, "0" * 32)),
     "claim": lambda q, d: q.claim("orders"),
     "create_queue": lambda q, d: q.create_queue("other"),
     "delete_queue": lambda q, d: q.delete_queue("orders"),
@@ -289,6 +290,7 @@ VERBS: Final[dict[str, Verb]] = {
     "explain": lambda q, d: q.explain("orders", 0),
     "extend": lambda q, d: q.extend(d, 1),
     "history": lambda q, d: q.history(0),
+    "identity": lambda q, d: q.identity(),
     "join": lambda q, d: q.join("orders", "me"),
     "leave": lambda q, d: q.leave("orders", "me"),
     "log_end": lambda q, d: q.log_end(),

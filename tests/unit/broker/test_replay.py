@@ -13,11 +13,13 @@ from penstock.errors import (
     BadInput,
     BadName,
     Conflict,
+    OtherStore,
     TooLarge,
     UnknownMessage,
     UnknownQueue,
 )
 from penstock.filters import parse
+from penstock.model.identity import StoreIdentity
 from penstock.model.limits import MAX_FILTER_BYTES
 from penstock.testing.clock import FakeClock
 
@@ -216,7 +218,7 @@ async def test_e1_a_message_that_is_not_there(q: Broker, refuses: Refuses, messa
 async def test_e1_an_offset_that_is_none(q: Broker, refuses: Refuses, offset: Any) -> None:
     await refuses(q.read_log(offset), BadInput, "start", LAST_OFFSET)
     await refuses(q.preview("TRUE", start=offset), BadInput, "start", LAST_OFFSET)
-    await refuses(q.archived(offset), BadInput, "through", LAST_OFFSET)
+    await refuses(q.archived(offset, await q.identity()), BadInput, "through", LAST_OFFSET)
     await q.publish("orders", b"still alive")
 
 
@@ -225,17 +227,26 @@ async def test_the_last_offset_is_one(q: Broker) -> None:
     page = await q.read_log(LAST_OFFSET)
     assert (page.entries, page.next_offset) == ((), LAST_OFFSET)
     assert (await q.preview("TRUE", start=LAST_OFFSET)).scanned == 0
-    await q.archived(LAST_OFFSET)
+    with pytest.raises(OtherStore):
+        await q.archived(LAST_OFFSET, await q.identity())
     await q.publish("orders", b"still alive")
     assert await q.log_end() == 2
 
 
 async def test_an_archived_offset_only_grows(q: Broker) -> None:
+    for _ in range(3):
+        await q.publish("orders", b"")
+    for through in (0, 2, 1):
+        await q.archived(through, await q.identity())
+    assert await q.log_end() == 3
+
+
+@pytest.mark.parametrize(
+    "store", [None, "store", StoreIdentity("", ""), StoreIdentity("x" * 32, "0" * 32)]
+)
+async def test_e1_an_identity_that_is_none(q: Broker, refuses: Refuses, store: Any) -> None:
     await q.publish("orders", b"")
-    await q.archived(0)
-    await q.archived(2**53)
-    await q.archived(7)
-    assert await q.log_end() == 1
+    await refuses(q.archived(0, store), BadInput, "store")
 
 
 # -- cursors ---------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from penstock.broker import Broker
 from penstock.client import Client, ClientOptions, connect
 from penstock.errors import PenstockError
 from penstock.model.delivery import Delivery, Settlement
+from penstock.model.identity import StoreIdentity
 from penstock.model.queue import Backoff
 from penstock.model.runs import Run, RunValue
 from penstock.testing.clock import FakeClock
@@ -171,7 +172,8 @@ async def looking_and_bulk(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
     yield await tried(q.assign("history", filter="n = 1", start=2, end=5, offsets=[2]))
     yield await tried(q.assign("history", filter="TRUE", start=6, end=7, offsets=[]))
     yield await q.route("history")
-    await q.archived(1)
+    await q.archived(1, await q.identity())
+    yield await tried(q.archived(10**9, await q.identity()))
     yield await q.sweep()
 
 
@@ -331,8 +333,10 @@ async def refusals(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
         bad.runs("a b"),
         bad.runs(limit=0),
         bad.sweep(0),
-        bad.archived(-1),
-        bad.archived("all"),
+        bad.archived(-1, StoreIdentity("0" * 32, "0" * 32)),
+        bad.archived("all", StoreIdentity("0" * 32, "0" * 32)),
+        bad.archived(1, None),
+        bad.archived(1, StoreIdentity("1", "2")),
         bad.read_log(-1),
         bad.read_log(limit=0),
         bad.read_log(limit=10_001),

@@ -229,7 +229,13 @@ async def test_the_log_is_read_in_pages_and_as_arrow(door):
     assert table.column("offset").to_pylist() == [1, 2, 3, 4]
     assert table.column("payload").to_pylist() == [b"x", b"xx", b"xxx", b"xxxx"]
     assert (await door.call("GET", "/v1/log?from=9&to=3")).status == 400
-    assert (await door.call("POST", "/v1/log/archived", {"through": 3})).status == 204
+    identity = (await door.call("GET", "/v1/store")).json()
+    archived = {"through": 3, "store": identity}
+    assert (await door.call("POST", "/v1/log/archived", archived)).status == 204
+    assert (await door.call("POST", "/v1/log/archived", {"through": 3})).status == 400
+    archived["store"] = {**identity, "epoch": "0" * 32}
+    refused = await door.call("POST", "/v1/log/archived", archived)
+    assert (refused.status, refused.json()["law"]) == (409, "A1")
 
 
 async def test_an_arrow_stream_is_published_whole(door):

@@ -50,6 +50,11 @@ def route(queues: tuple[str, ...], **options: Any) -> None:
     type=click.IntRange(min=1),
     help="Entries of the log a commit, at most; what is killed loses no more.  [default: 500000]",
 )
+@click.option(
+    "--adopt",
+    is_flag=True,
+    help="After a restore: continue the lake of an earlier epoch, if all entries are the same.",
+)
 @job_options
 def archive(
     no_history: bool,
@@ -58,6 +63,7 @@ def archive(
     tell: bool,
     table_format: str,
     step: int | None,
+    adopt: bool,
     **options: Any,
 ) -> None:
     """Bring the log and the histories of its messages into the lake.
@@ -81,6 +87,7 @@ def archive(
             table_format=table_format,
             tell=tell,
             step=step,
+            adopt=adopt,
         ),
         **options,
     )

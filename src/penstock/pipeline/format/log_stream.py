@@ -7,6 +7,7 @@ server, so ``commit`` has nothing to do.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -21,15 +22,22 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.broker.bulk import READ_BATCH
+from penstock.errors import OtherStore
+from penstock.model.identity import StoreIdentity, check_position, check_store
 from penstock.model.message import Offset
 from penstock.pipeline.format.log_reader import read_range
-from penstock.pipeline.format.options import LATEST, SourceOptions
+from penstock.pipeline.format.options import EARLIEST, LATEST, SourceOptions
 from penstock.pipeline.format.ranges import Range, check_kept, cut, locate, usual_entries
 from penstock.pipeline.remote import Remote
 
-__all__ = ["LogStream", "limited"]
+__all__ = ["LogStream", "limited", "noted", "resumed"]
 
+_log: Final = logging.getLogger(__name__)
+
+#: What a checkpoint keeps.
 _OFFSET: Final = "offset"
+_STORE: Final = "store"
+_EPOCH: Final = "epoch"
 #: How many micro-batches ahead the log is cut for the end of the next one: no more than the server
 #: cuts pieces at the most, which would be larger then.
 _PIECES: Final = 10_000
@@ -48,9 +56,10 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- planning ----------------------------------------------------------------------
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a query begins that has no checkpoint."""
-        return {_OFFSET: locate(self._open(), self._options.start)}
+        remote = self._open()
+        return noted(remote.ask(lambda q: q.identity()), locate(remote, self._options.start))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """What ``maxOffsetsPerTrigger`` says."""
@@ -61,27 +70,35 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The query ends where the log ends now."""
         self._target = locate(self._open(), LATEST)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next micro-batch ends."""
         remote = self._open()
-        begin = start[_OFFSET]
+        store = remote.ask(lambda q: q.identity())
         end = locate(remote, LATEST)
+        begin = resumed(remote, start, store, end, fail=self._options.fail_on_data_loss)
         if self._target is not None:
             end = min(end, self._target)
         if end <= begin:
-            return {_OFFSET: begin}
+            return noted(store, begin)
         begin = check_kept(remote, begin, fail=self._options.fail_on_data_loss)
         # A target below what is left is passed, not fallen behind.
-        return {_OFFSET: max(begin, limited(remote, begin, end, limit))}
+        return noted(store, max(begin, limited(remote, begin, end, limit)))
 
-    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the log ends, for those who watch the query."""
-        return {_OFFSET: locate(self._open(), LATEST)}
+        remote = self._open()
+        return noted(remote.ask(lambda q: q.identity()), locate(remote, LATEST))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The ranges of one micro-batch."""
         options, remote = self._options, self._open()
+        store = remote.ask(lambda q: q.identity())
         begin, stop = start[_OFFSET], end[_OFFSET]
+        if start != end:
+            latest, fail = locate(remote, LATEST), options.fail_on_data_loss
+            begin = resumed(remote, start, store, latest, fail=fail)
+            # The end may be of a store that the server no longer has: nothing of it can be read.
+            stop = resumed(remote, end, store, latest, fail=fail)
         if begin >= stop:
             return []
         begin = check_kept(remote, begin, fail=options.fail_on_data_loss)
@@ -111,6 +128,34 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The entries of one range, in order."""
         assert isinstance(partition, Range)
         return read_range(partition, self._options, self._schema, self._options.where)
+
+
+def noted(store: StoreIdentity, offset: int) -> dict[str, Any]:
+    """A position as Spark's checkpoint keeps it: the offset, and whose it is."""
+    return {_OFFSET: offset, _STORE: store.store, _EPOCH: store.epoch}
+
+
+def resumed(
+    remote: Remote, position: dict[str, Any], store: StoreIdentity, end: int, *, fail: bool
+) -> int:
+    """The offset of a position that a checkpoint has, if the log still is the one it is of.
+
+    Raises ``OtherStore`` if it is not, or if the log, which ends at ``end``, ends below. With
+    ``fail`` false reading begins again at the start of the log. A checkpoint of an older
+    Penstock does not say whose it is.
+    """
+    offset: int = position[_OFFSET]
+    known = StoreIdentity(position.get(_STORE, store.store), position.get(_EPOCH, store.epoch))
+    what = f"The checkpoint of the stream, at offset {offset},"
+    try:
+        check_store(store, known, what)
+        check_position(offset, end, "The checkpoint of the stream")
+    except OtherStore as error:
+        if fail:
+            raise
+        _log.warning("%s Reading begins again at the start of the log.", error.detail)
+        return locate(remote, EARLIEST)
+    return offset
 
 
 def limited(remote: Remote, start: int, end: int, limit: ReadLimit) -> int:

@@ -21,8 +21,12 @@ def archive(
     table_format: str = "parquet",
     tell: bool = True,
     step: int | None = None,
+    adopt: bool = False,
 ) -> Summary:
     """Archive what there is, ``step`` entries a commit; continuously, until it is asked to end.
+
+    With ``adopt`` a lake of an earlier epoch of the store is continued, if everything that the
+    log and the lake both should have is the same.
 
     With ``tell=False`` the broker is not told what may go: the job ``retention`` does that,
     after it has read the lake once more.
@@ -35,6 +39,7 @@ def archive(
         table_format=table_format,
         tell=tell,
         step=step,
+        adopt=adopt,
     )
     archiving.begin()
     while True:
@@ -57,12 +62,15 @@ class Archiving:
         table_format: str = "parquet",
         tell: bool = True,
         step: int | None = None,
+        adopt: bool = False,
     ) -> None:
         if step is not None and step < 1:
             raise BadInput("step is at least 1.", field="step")
         if table_format not in ("parquet", "delta"):
             raise BadInput("table_format is parquet or delta.", field="table_format")
-        self._archiver = Archiver(context, skip_missing=skip_missing, tell=tell, step=step)
+        self._archiver = Archiver(
+            context, skip_missing=skip_missing, tell=tell, step=step, adopt=adopt
+        )
         if table_format == "delta":
             from penstock.pipeline.lake.delta import sync  # noqa: PLC0415  (an extra)
 

@@ -18,6 +18,7 @@ from penstock.filters.to_spark import matches
 from penstock.pipeline.context import Context, Summary
 from penstock.pipeline.lake.files import open_files
 from penstock.pipeline.lake.layout import MESSAGES
+from penstock.pipeline.lake.ownership import require_lake
 from penstock.pipeline.lake.reading import read_lake
 from penstock.pipeline.report.fingerprints import fingerprint
 from penstock.pipeline.tables import read_table, server_options
@@ -100,6 +101,7 @@ def _from_lake(
     context: Context, where: str | None, topic: str | None, run: str, *, dry_run: bool
 ) -> Summary:
     files = open_files(context.lake, lambda: context.spark)
+    require_lake(context, files)
     rows = read_lake(context.spark, files, MESSAGES)
     # What this very replay has published may be in the lake by now.
     rows = rows.where(~F.col("headers")[HEADER].s.eqNullSafe(run))

@@ -17,10 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
 from penstock.model.limits import MAX_OFFSET, Limits
 from penstock.pipeline.context import Context, Summary
 from penstock.pipeline.lake.checks import LENIENT, corrupt, damaged, row_hash
-from penstock.pipeline.lake.commits import File
-from penstock.pipeline.lake.files import open_files
+from penstock.pipeline.lake.commits import File, Lake
+from penstock.pipeline.lake.files import Files, open_files
 from penstock.pipeline.lake.layout import MESSAGES
-from penstock.pipeline.lake.manifest import Manifest
+from penstock.pipeline.lake.ownership import check_owner, require_lake, store_of
 from penstock.pipeline.lake.reading import read_files
 from penstock.pipeline.tables import read_table
 
@@ -53,6 +53,10 @@ def retention(
     ``log_retention_ms`` is the server's, where that is not the usual; it only changes what
     is expected to go.
     """
+    files = open_files(context.lake, lambda: context.spark)
+    store = store_of(context)
+    lake = require_lake(context, files)
+    check_owner(context, files, lake, store)
     usual = Limits().log_retention_ms
     kept_ms = usual if log_retention_ms is None else log_retention_ms
     first = int(context.remote.ask(lambda q: q.log_start()))
@@ -67,7 +71,7 @@ def retention(
         failOnDataLoss=False,
     ).cache()
     try:
-        verified = _verify(context, log, first)
+        verified = _verify(context, files, lake, log, first)
         context.reach("files verified", verified.checked)
         counts = _count(context, log, verified.through, kept_ms)
     finally:
@@ -75,7 +79,7 @@ def retention(
     removed = 0
     if not dry_run:
         if verified.through > 0:
-            context.remote.ask(lambda q: q.archived(verified.through - 1))
+            context.remote.ask(lambda q: q.archived(verified.through - 1, store))
         removed = _sweep(context)
     if verified.bad:
         raise corrupt(
@@ -95,10 +99,8 @@ def retention(
     }
 
 
-def _verify(context: Context, log: DataFrame, first: int) -> _Verified:
+def _verify(context: Context, files: Files, lake: Lake, log: DataFrame, first: int) -> _Verified:
     """Read the files of what is in the store, and compare what they hold with it."""
-    files = open_files(context.lake, lambda: context.spark)
-    lake = Manifest(files).refresh()
     hot = [file for file in lake.of(MESSAGES) if file.last >= first]
     bad = damaged(context.spark, files, hot)
     whole = [file for file in hot if file not in bad]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
 
-from penstock.errors import UnknownMessage
+from penstock.errors import OtherStore, UnknownMessage
 from penstock.model.delivery import Event, Snapshot
 from penstock.pipeline.context import Context, Summary
 from penstock.pipeline.lake.audit import (
@@ -24,9 +24,10 @@ from penstock.pipeline.lake.audit import (
     found_by,
 )
 from penstock.pipeline.lake.checks import LENIENT, row_hash, wrong_payloads
-from penstock.pipeline.lake.files import open_files
+from penstock.pipeline.lake.commits import Lake
+from penstock.pipeline.lake.files import Files, open_files
 from penstock.pipeline.lake.layout import HISTORY, MESSAGES
-from penstock.pipeline.lake.manifest import Manifest
+from penstock.pipeline.lake.ownership import check_owner, require_lake, store_of
 from penstock.pipeline.lake.reading import read_files
 from penstock.pipeline.tables import read_table
 from penstock.verify.browse import home_of
@@ -67,6 +68,8 @@ def verify(context: Context) -> Summary:
 def verify_all(context: Context) -> Report:
     """Every check, with what it found. Without a lake, those of the store."""
     started_at = context.clock.now()
+    if context.options.lake is not None:
+        require_lake(context, open_files(context.lake, lambda: context.spark))
     ask = context.remote.ask
     queues = ask(lambda q: q.queues())
     first, end = int(ask(lambda q: q.log_start())), int(ask(lambda q: q.log_end()))
@@ -113,8 +116,8 @@ def _read_log(context: Context, first: int, end: int, *, payload: bool) -> DataF
 def _lake_checks(context: Context, log: DataFrame) -> list[Check]:
     spark = context.spark
     files = open_files(context.lake, lambda: spark)
-    lake = Manifest(files).refresh()
-    checks = [check_files(spark, files, lake)]
+    lake = require_lake(context, files)
+    checks = [_check_identity(context, files, lake), check_files(spark, files, lake)]
     context.reach("checks", 4, 7)
     there = {**files.walk(MESSAGES), **files.walk(HISTORY)}
     chosen = [file for file in lake.of(MESSAGES) if file.path in there]
@@ -131,6 +134,24 @@ def _lake_checks(context: Context, log: DataFrame) -> list[Check]:
     finally:
         rows.unpersist()
     return checks
+
+
+def _check_identity(context: Context, files: Files, lake: Lake) -> Check:
+    """The lake holds the log of this store, in its present epoch (A1)."""
+    found: tuple[Violation, ...] = ()
+    try:
+        check_owner(context, files, lake, store_of(context))
+    except OtherStore as error:
+        found = (Violation(law="A1", detail=error.detail),)
+    return Check(
+        law="A1",
+        name="identity",
+        what="The lake belongs to this store and epoch, and the log is not behind it.",
+        examined=1,
+        violations=found,
+        violation_count=len(found),
+        unresolved=0,
+    )
 
 
 # -- the store -------------------------------------------------------------------------

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from penstock.errors import Conflict, LakeCorrupt, OffsetsGone
+from penstock.model.identity import StoreIdentity, check_position, check_store
 from penstock.pipeline.context import Context
 from penstock.pipeline.lake.checks import Digest, corrupt, digest_of, lost
-from penstock.pipeline.lake.commits import Change, File
+from penstock.pipeline.lake.commits import Change, EntryMark, File
 from penstock.pipeline.lake.files import open_files
 from penstock.pipeline.lake.layout import (
     MANIFEST,
@@ -28,6 +29,7 @@ from penstock.pipeline.lake.layout import (
     staging_folder,
 )
 from penstock.pipeline.lake.manifest import Manifest
+from penstock.pipeline.lake.ownership import check_owner, mark_at, store_of
 from penstock.pipeline.lake.staging import Staged, stage
 from penstock.pipeline.tables import read_table
 
@@ -73,8 +75,10 @@ class Archiver:
         skip_missing: bool = False,
         tell: bool = True,
         step: int | None = None,
+        adopt: bool = False,
     ) -> None:
         self.context = context
+        self._adopts = adopt
         self._step = STEP_ENTRIES if step is None else step
         self._skip_missing = skip_missing
         self._tells = tell
@@ -86,8 +90,17 @@ class Archiver:
         """The commit that this run began with."""
 
     def begin(self) -> None:
-        """Take the lake over, clear away what a run that was killed has left, and look at it."""
-        self.begun = self.manifest.begin(self.context.run, self.context.clock.now())
+        """Take the lake over, clear away what a run that was killed has left, and look at it.
+
+        Raises ``OtherStore``, and changes nothing, if the lake holds another store's log.
+        """
+        store = store_of(self.context)
+        self.begun = self.manifest.begin(
+            self.context.run,
+            self.context.clock.now(),
+            store,
+            lambda lake: check_owner(self.context, self.files, lake, store, adopt=self._adopts),
+        )
         # Listed first: what a run that begins after the next line puts there is not among it.
         there = {path: size for table in TABLES for path, size in self.files.walk(table).items()}
         self.manifest.hold()
@@ -121,9 +134,11 @@ class Archiver:
         entries: int = 0,
         quiet: bool = False,
         settled: bool = False,
+        last: EntryMark | None = None,
     ) -> Sequence[File]:
         """Put staged files into place and commit them, in the place of those ``removed``."""
         self.manifest.hold()
+        self._check_store()
         added: Sequence[File] = ()
         if staged is not None:
             added = staged.put_into_place(start, end, self.manifest.next)
@@ -140,6 +155,7 @@ class Archiver:
                 settled=settled,
                 added=added,
                 removed=[file.path for file in removed],
+                last=last,
             )
         except Conflict:
             # No commit has them, and none will: their names carry the number that was not got.
@@ -166,8 +182,10 @@ class Archiver:
     def _range(self) -> tuple[int, int]:
         """From where to where the log is not in the lake."""
         lake, ask = self.manifest.lake, self.context.remote.ask
+        self._check_store()
         # In this order: what is published between the two is above the end.
         end = int(ask(lambda q: q.log_end()))
+        check_position(lake.through, end, f"The lake {self.context.lake}")
         first = int(ask(lambda q: q.log_start()))
         trimmed = int(ask(lambda q: q.log_trimmed()))
         if lake.began is not None and trimmed > lake.through and not self._skip_missing:
@@ -178,6 +196,17 @@ class Archiver:
                 field="lake",
             )
         return max(first, lake.through), end
+
+    def _check_store(self) -> StoreIdentity:
+        """The store whose log is archived, which the server still has.
+
+        Asked after the rows were read: a server that was restarted on another store in the
+        meantime brings nothing in.
+        """
+        store = self.manifest.lake.store
+        assert store is not None, "a run begins with its store"
+        check_store(store_of(self.context), store, f"The lake {self.context.lake}")
+        return store
 
     def _bounds(self, start: int, end: int, entries: int) -> list[int]:
         ask = self.context.remote.ask
@@ -192,9 +221,9 @@ class Archiver:
             if len(bounds) > 2:
                 pieces = pairwise(bounds)
                 return sum((self._archive_range(*piece) for piece in pieces), Archived())
-        added = self.commit(
-            "archive", self._staged(start, end, told), start, end, entries=told.rows
-        )
+        staged = self._staged(start, end, told)
+        last = mark_at(self.context, told.last) if told.rows else None
+        added = self.commit("archive", staged, start, end, entries=told.rows, last=last)
         return Archived(
             entries=told.rows,
             payload_bytes=told.payload_bytes,
@@ -233,7 +262,8 @@ class Archiver:
         """Tell the broker what is safe here. What was told before is told again: it may be new."""
         through = self.manifest.lake.through
         if self._tells and through > 0:
-            self.context.remote.ask(lambda q: q.archived(through - 1))
+            store = self._check_store()
+            self.context.remote.ask(lambda q: q.archived(through - 1, store))
 
 
 def compare(wanted: Digest, found: Digest, what: str) -> None:

@@ -10,8 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.errors import LakeCorrupt
+from penstock.model.identity import StoreIdentity
 
-__all__ = ["VERSION", "Block", "Change", "Commit", "File", "Lake", "Table"]
+__all__ = ["VERSION", "Block", "Change", "Commit", "EntryMark", "File", "Lake", "Table"]
 
 Table: TypeAlias = Literal["messages", "history"]
 Change: TypeAlias = Literal["archive", "history", "compact"]
@@ -55,6 +56,21 @@ class Commit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of histories: see :class:`Block`."""
     added: tuple[File, ...] = ()
     removed: tuple[str, ...] = ()
+    store: StoreIdentity | None = None
+    """Of ``begin``: the store that the run archives."""
+    last: EntryMark | None = None
+    """Of ``archive``: the last entry of the range, if it has one."""
+
+
+class EntryMark(Struct, frozen=True):
+    """What tells one entry of a log from any other that might be at its offset."""
+
+    offset: int
+    id: int
+    topic: str
+    published_at: int
+    size: int
+    checksum: int
 
 
 class Block(Struct, frozen=True, omit_defaults=True):
@@ -83,6 +99,10 @@ class Lake(Struct, frozen=True, omit_defaults=True):
     """Every entry of the log below it, from ``began`` on, is in ``messages``."""
     began: int | None = None
     """The offset that the archive begins with."""
+    store: StoreIdentity | None = None
+    """Whose log is archived here; None: an older Penstock did not say."""
+    last: EntryMark | None = None
+    """The last entry that was archived."""
     blocks: tuple[Block, ...] = ()
     files: dict[str, File] = {}
 
@@ -112,7 +132,7 @@ class Lake(Struct, frozen=True, omit_defaults=True):
         lake = replace(self, number=commit.number, files=files)
         match commit.kind:
             case "begin":
-                return replace(lake, begun=commit.number)
+                return replace(lake, begun=commit.number, store=commit.store or lake.store)
             case "archive":
                 return _archived(lake, commit)
             case "history":
@@ -135,6 +155,7 @@ def _archived(lake: Lake, commit: Commit) -> Lake:
         lake,
         through=end,
         began=start if lake.began is None else lake.began,
+        last=commit.last or lake.last,
         blocks=(*lake.blocks, Block(start, end, commit.entries, commit.at)),
     )
 

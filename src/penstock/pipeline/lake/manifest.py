@@ -14,18 +14,20 @@ below a checkpoint that is a week old are removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from penstock.errors import Conflict, LakeCorrupt
+from penstock.model.identity import StoreIdentity
 from penstock.pipeline.lake.commits import (
     VERSION,
     Block,
     Change,
     Commit,
+    EntryMark,
     File,
     Lake,
     Table,
@@ -89,11 +91,16 @@ class Manifest:
                 self.lake = self.lake.after(self._read_commit(number))
         return self.lake
 
-    def begin(self, run: str, at: int) -> int:
-        """Be the run whose commits are taken; the number of the commit that says so."""
+    def begin(self, run: str, at: int, store: StoreIdentity, check: Callable[[Lake], None]) -> int:
+        """Be the run whose commits are taken, for ``store``; the number of that commit.
+
+        ``check`` raises if the lake, as it is right before the commit, is not this store's.
+        """
         while True:
-            self.refresh()
-            commit = Commit(version=VERSION, number=self.next, run=run, at=at, kind="begin")
+            check(self.refresh())
+            commit = Commit(
+                version=VERSION, number=self.next, run=run, at=at, kind="begin", store=store
+            )
             if self._write(commit):
                 self._begun = commit.number
                 return commit.number
@@ -122,6 +129,7 @@ class Manifest:
         settled: bool = False,
         added: Sequence[File] = (),
         removed: Iterable[str] = (),
+        last: EntryMark | None = None,
     ) -> Lake:
         """Commit a change on top of what this run has seen, or raise ``Conflict``."""
         self.hold()
@@ -138,6 +146,7 @@ class Manifest:
             settled=settled,
             added=tuple(added),
             removed=tuple(removed),
+            last=last,
         )
         if not self._write(commit):
             raise _taken()

@@ -10,15 +10,16 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from penstock.errors import BadInput, Busy
+from penstock.errors import BadInput, Busy, OtherStore
 from penstock.model.delivery import LogPage
+from penstock.model.identity import StoreIdentity
 from penstock.model.limits import MAX_OFFSET, MAX_PAGE
 from penstock.model.message import Offset
 from penstock.model.reports import Preview
 from penstock.server.call import Call
 from penstock.server.reading import Body
 from penstock.server.replies import Streamed
-from penstock.server.routing import Empty, Need, Route
+from penstock.server.routing import ANY_NAME, Empty, Need, Route
 from penstock.wire.bodies import ArchivedBody, LogEnd, LogSplits
 from penstock.wire.codecs import ARROW_STREAM, JSON
 from penstock.wire.payloads import JsonLogPage
@@ -148,7 +149,12 @@ async def history(call: Call, query: HistoryQuery, body: Empty) -> Streamed:  # 
 
 async def archived(call: Call, query: Empty, body: ArchivedBody) -> None:  # noqa: ARG001
     """Tell retention what has a verified copy (A1)."""
-    await call.broker.archived(body.through)
+    await call.broker.archived(body.through, body.store)
+
+
+async def identity(call: Call, query: Empty, body: Empty) -> StoreIdentity:  # noqa: ARG001
+    """Which store this is, for the caller's tenant."""
+    return await call.broker.identity()
 
 
 async def preview(call: Call, query: PreviewQuery, body: Empty) -> Preview:  # noqa: ARG001
@@ -238,7 +244,18 @@ ROUTES: Final = (
         query=Empty,
         body=Body(ArchivedBody),
         status=204,
-        errors=(BadInput,),
+        errors=(BadInput, OtherStore),
+        tag="log",
+    ),
+    Route(
+        method="GET",
+        path="/v1/store",
+        verb="identity",
+        summary="Which store this is: offsets of another one mean something else here",
+        need=Need("consume", ANY_NAME),
+        handler=identity,
+        query=Empty,
+        replies=((JSON, StoreIdentity),),
         tag="log",
     ),
     Route(

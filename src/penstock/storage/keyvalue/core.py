@@ -16,6 +16,7 @@ from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.dedup import Dedup
 from penstock.storage.keyvalue.encoding import seal, unseal, untangle
+from penstock.storage.keyvalue.identity import Identity
 from penstock.storage.keyvalue.keys import (
     FORMAT_KEY,
     QUEUE_NUMBER_KEY,
@@ -62,6 +63,7 @@ class Core:
         self.teller = Teller()
         self.log = Log(self.stage)
         self.dedup = Dedup(self.stage)
+        self.identity = Identity(self.stage, options.random)
         self.tenants: dict[str, Tenant] = {}
         self._next_queue_number = 0
         self._queue_count = 0
@@ -84,6 +86,7 @@ class Core:
                 field="url",
                 limit=FORMAT_VERSION,
             )
+        self.identity.load(self.adapter.place())
         self.log.load()
         number = self.stage.get(QUEUE_NUMBER_KEY)
         if number is not None:

@@ -25,6 +25,7 @@ from penstock.model.delivery import (
     SettleReply,
     SweepReply,
 )
+from penstock.model.identity import StoreIdentity, check_position, check_store
 from penstock.model.limits import is_dead_letter
 from penstock.model.message import Durability, NewMessage, Offset, Published, PublishReply
 from penstock.model.queue import QueueInfo, QueuePolicy, Start
@@ -408,9 +409,27 @@ class KeyValueEngine(ReadingVerbs, MembershipVerbs, TopicVerbs, DocumentVerbs, E
         )
 
     @changing
-    async def archived(self, tenant: str, through: Offset) -> None:
+    async def archived(self, tenant: str, through: Offset, store: StoreIdentity) -> None:
         self._begin()
-        self._core.log.archive(tenant, through)
+        log = self._core.log
+        check_store(self._core.identity.of(tenant), store, "What was archived")
+        check_position(through + 1, log.tenant(tenant).committed_end, "What was archived")
+        log.archive(tenant, through)
+        await self._committer.commit()
+
+    # -- identity ----------------------------------------------------------------------
+
+    @reading
+    async def identity(self, tenant: str) -> StoreIdentity:
+        self._begin()
+        identity = self._core.identity.of(tenant)
+        await self._committer.settled()
+        return identity
+
+    @changing
+    async def new_epoch(self) -> None:
+        self._begin()
+        self._core.identity.new_epoch()
         await self._committer.commit()
 
     # -- shared ------------------------------------------------------------------------

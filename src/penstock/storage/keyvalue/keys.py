@@ -19,6 +19,7 @@ __all__ = [
     "DEDUP_SLOT_PREFIX",
     "EXPONENT_SHIFT",
     "FORMAT_KEY",
+    "IDENTITY_KEY",
     "LANES",
     "LANE_SPAN",
     "NUMBER_MASK",
@@ -95,6 +96,7 @@ QUEUE_NUMBER_KEY: Final = _OURS + b"\x14"
 _REPLACEMENT = _OURS + b"\x15"
 _DOCUMENT = _OURS + b"\x16"
 _BATCH = _OURS + b"\x17"
+IDENTITY_KEY: Final = _OURS + b"\x18"
 _SETTLE = _OURS + b"\x1a"
 
 _LOG = b"\x03\x01"

@@ -27,6 +27,7 @@ from penstock.model.delivery import (
     SettleReply,
     SweepReply,
 )
+from penstock.model.identity import StoreIdentity
 from penstock.model.message import (
     Durability,
     MessageId,
@@ -45,6 +46,7 @@ from penstock.storage.sql import (
     browse,
     bulk,
     documents,
+    identities,
     outbox,
     partitions,
     queues,
@@ -110,6 +112,7 @@ class SqlEngine(Engine):
         engine = cls(core)
         try:
             await core.server_numbers.lease()
+            await identities.ensure(core)
             await engine._watch.start()
         except BaseException:
             await engine.close()
@@ -290,8 +293,16 @@ class SqlEngine(Engine):
     async def sweep(self, limit: int = 10_000) -> SweepReply:
         return await sweep.sweep(self._core, limit)
 
-    async def archived(self, tenant: str, through: Offset) -> None:
-        await sweep.archived(self._core, tenant, through)
+    async def archived(self, tenant: str, through: Offset, store: StoreIdentity) -> None:
+        await identities.archived(self._core, tenant, through, store)
+
+    # -- identity ----------------------------------------------------------------------
+
+    async def identity(self, tenant: str) -> StoreIdentity:
+        return await identities.identity(self._core, tenant)
+
+    async def new_epoch(self) -> None:
+        await identities.new_epoch(self._core)
 
     # -- documents ---------------------------------------------------------------------
 

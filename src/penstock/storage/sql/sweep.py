@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 from penstock.errors import StoreCorrupt
 from penstock.model.delivery import SweepReply
-from penstock.model.message import Offset
 from penstock.model.queue import QueuePolicy
 from penstock.model.states import Transition
 from penstock.storage.sql import moves, partitions
@@ -29,7 +28,7 @@ from penstock.storage.sql.tallying import Tallying
 from penstock.storage.sql.trimming import Trimming
 from penstock.storage.sql.work import Work
 
-__all__ = ["Memory", "archived", "sweep"]
+__all__ = ["Memory", "sweep"]
 
 #: Runs that one transaction changes.
 _MAX_RUNS: Final = 250
@@ -183,15 +182,6 @@ async def _tidy(core: Core, memory: Memory, limit: int, freed: Collection[int]) 
     await memory.tallying.sweep(core)
     entries, more_entries = await memory.trimming.sweep(core, limit, freed)
     return _Tidied(ids, entries, more_ids or more_leftovers or more_entries)
-
-
-async def archived(core: Core, tenant: str, through: Offset) -> None:
-    """Every entry at or below ``through`` has a verified copy (A1)."""
-
-    async def act(work: Work) -> None:
-        await work.session.run("archive_through", tenant=work.tenant.number, through=int(through))
-
-    await core.transact(tenant, act)
 
 
 # -- which queues ----------------------------------------------------------------------

@@ -72,6 +72,7 @@ from penstock.testing.conformance.documents import TestDocuments
 from penstock.testing.conformance.harness import engine_factory, store
 from penstock.testing.conformance.history import TestHistory, TestMessage
 from penstock.testing.conformance.idempotency import TestIdempotency
+from penstock.testing.conformance.identity import TestIdentity
 from penstock.testing.conformance.keyed import TestKeyed
 from penstock.testing.conformance.leases import TestLeases, TestTime
 from penstock.testing.conformance.log import TestLog
@@ -126,6 +127,7 @@ __all__ = [
     "TestHistory",
     "TestHistoryBounds",
     "TestIdempotency",
+    "TestIdentity",
     "TestIsolation",
     "TestKeyed",
     "TestLapsed",

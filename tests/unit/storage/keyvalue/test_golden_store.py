@@ -47,6 +47,10 @@ BUCKET = "26f05b59d3b20000"
 LOG = b"opendata-queue/penstock/messages/metadata/default".hex()
 
 
+#: What the store's randomness gives: first its identity, then its epoch.
+STORE_ID, EPOCH = "000102030405060708090a0b0c0d0e0f", "101112131415161718191a1b1c1d1e1f"
+
+
 def _raw(text: str) -> bytes:
     return bytes.fromhex(text)
 
@@ -170,6 +174,7 @@ STORE: dict[str, str] = {
     f"010709 {ORDERS} 03 0000000001b05515 {BUCKET}": "",
     "01070f 64656661756c74": _sealed(f"{_id(4)} {NEVER}"),
     "010714": _sealed(_id(2)),
+    "010718": _sealed(f"{STORE_ID} {EPOCH}"),
     "0301 00000000 20": "0000000000000000 0000000000001000",
     "0301 00000000 30 00000001": "0000000000000000 0000018bcfe56800",
     f"0301 00000001 10 {LOG} 00 00": f"0100 {_id(0)} {_sized(M[0])}",
@@ -235,7 +240,9 @@ def _dump(adapter: MemoryAdapter) -> dict[bytes, bytes]:
 
 
 async def _open(adapter: MemoryAdapter, clock: FakeClock) -> KeyValueEngine:
-    return await KeyValueEngine.open(adapter, EngineOptions(clock=clock))
+    given = iter([STORE_ID, EPOCH])
+    options = EngineOptions(clock=clock, random=lambda _: bytes.fromhex(next(given)))
+    return await KeyValueEngine.open(adapter, options)
 
 
 async def _write_store(adapter: MemoryAdapter, clock: FakeClock) -> KeyValueEngine:

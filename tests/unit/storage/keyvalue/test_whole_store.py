@@ -88,6 +88,7 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "010715": (U64,),
     "010716": (TB, REST),
     "010717": (TB, REST),
+    "010718": (),
     "01071a": (TB, REST),
 }
 
@@ -222,6 +223,7 @@ VALUES: dict[str, Callable[[bytes], object]] = {
     "010715": _sealed_size(8),
     "010716": _sealed(0),
     "010717": _sealed(29),
+    "010718": _sealed(32),
     "0301..10": _log_entry,
     "0301..20": _size(16),
     "0301..30": _size(16),
@@ -337,7 +339,8 @@ class Workload:
         else:
             await self.engine.put_queue(tenant, "all", QueuePolicy(), Start(Start.EARLIEST))
             await self.engine.route(tenant, "all", 20)
-        await self.engine.archived(tenant, Offset(3))
+        if await self.engine.log_end(tenant) > 3:
+            await self.engine.archived(tenant, Offset(3), await self.engine.identity(tenant))
         await self.engine.put_document("kind\x01", f"{tenant}/{len(names)}", b"x" * len(names))
 
 

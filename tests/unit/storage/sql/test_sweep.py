@@ -549,7 +549,9 @@ class TestLog:
         left = 8
         while left:
             if kept_by == "archive":
-                await store.engine.archived(TENANT, Offset(ids[9 - left]))
+                await store.engine.archived(
+                    TENANT, Offset(ids[9 - left]), await store.engine.identity(TENANT)
+                )
                 left -= 2
             elif (await store.engine.route(TENANT, "q", 2)).cursor is None:
                 left = 0
@@ -581,9 +583,12 @@ class TestLog:
         assert sum(reply.entries_removed for reply in replies) == 40
 
     async def test_archived_only_grows(self, store: Store) -> None:
-        for through in (5, 9, 3):
-            await store.engine.archived(TENANT, Offset(through))
-        assert sql("SELECT archived FROM penstock_tenant") == [["9"]]
+        ids = await store.publish(b"1", b"2", b"3")
+        for through in (ids[0], ids[2], ids[1]):
+            await store.engine.archived(
+                TENANT, Offset(through), await store.engine.identity(TENANT)
+            )
+        assert sql("SELECT archived FROM penstock_tenant") == [[str(ids[2])]]
 
     async def test_a_damaged_segment_is_kept_and_told_of(
         self, store: Store, clock: FakeClock

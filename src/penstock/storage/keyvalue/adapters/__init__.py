@@ -59,6 +59,10 @@ class Adapter(Protocol):
         """Apply atomically: first remove the ranges, then the writes; then sync if asked."""
         ...
 
+    def place(self) -> str:
+        """What a copy of the store does not share with it, as text; empty: nothing is known."""
+        ...
+
     def close(self) -> None:
         """Release the store."""
         ...

@@ -63,5 +63,8 @@ class MemoryAdapter:
             else:
                 self._map[key] = value
 
+    def place(self) -> str:
+        return ""
+
     def close(self) -> None:
         """Nothing to release."""

@@ -44,6 +44,7 @@ from rocksdict import (
 from penstock.errors import StoreCorrupt
 from penstock.model.message import Durability
 from penstock.storage.keyvalue.adapters import KeyRange, Writes
+from penstock.storage.keyvalue.adapters.place import read_place
 from penstock.storage.keyvalue.adapters.rocksdb_status import (
     is_stall,
     opening_error,
@@ -212,6 +213,9 @@ class RocksDBAdapter:
             self._db.flush_wal(True)
         except Exception as error:
             raise writing_error(error) from error
+
+    def place(self) -> str:
+        return read_place(self._path)
 
     def close(self) -> None:
         # RocksDB lets go of the directory with the last handle of a family.

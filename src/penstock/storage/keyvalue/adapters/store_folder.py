@@ -27,7 +27,7 @@ _OTHERS: Final = 0o077
 #: Files of RocksDB, of its binding and of ours. Anything else in the folder is left alone.
 _STORE_FILE: Final = re.compile(
     r"\d+\.(log|sst|blob|dbtmp)|(MANIFEST|OPTIONS)-\d+(\.dbtmp)?|LOG(\.old\.\d+)?"
-    r"|CURRENT|IDENTITY|LOCK|PENSTOCK(\.tmp)?|rocksdict-config\.json"
+    r"|CURRENT|IDENTITY|LOCK|PENSTOCK(\.tmp)?|PLACE|rocksdict-config\.json"
 )
 _log = logging.getLogger("penstock.storage")
 

@@ -1,0 +1,135 @@
+"""Which store a lake belongs to, and whether the log is still the one that was archived (A1).
+
+A lake says in its manifest which store and epoch it holds, and what the last entry was. A run
+that archives, or tells the broker what may go, compares all of that first: archiving another
+store's log into a lake would leave out what the lake seems to have already, and the store would
+remove it.
+
+A lake of an older Penstock does not say whose it is. It becomes the store's on first use, if every
+entry that both should have is the same in both. A lake of an earlier epoch of the same store is
+continued in the same way, but only when the operator asks for it (``adopt``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.errors import BadInput, OtherStore
+from penstock.model.identity import StoreIdentity, check_position, check_store
+from penstock.model.message import Message
+from penstock.pipeline.context import Context
+from penstock.pipeline.lake.audit import check_copies
+from penstock.pipeline.lake.checks import LENIENT, corrupt, lost, row_hash
+from penstock.pipeline.lake.commits import EntryMark, Lake
+from penstock.pipeline.lake.files import Files
+from penstock.pipeline.lake.layout import MESSAGES
+from penstock.pipeline.lake.manifest import Manifest
+from penstock.pipeline.lake.reading import read_files
+from penstock.pipeline.tables import read_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["check_owner", "mark_at", "require_lake", "store_of"]
+
+
+def store_of(context: Context) -> StoreIdentity:
+    """Which store the server has now."""
+    return context.remote.ask(lambda q: q.identity())
+
+
+def require_lake(context: Context, files: Files) -> Lake:
+    """The lake as its manifest says; ``BadInput`` if there is none."""
+    lake = Manifest(files).refresh()
+    if not lake.number:
+        raise BadInput(
+            f"There is no lake at {context.lake}: it has no manifest. Check the path; "
+            "the job archive makes a lake.",
+            field="lake",
+        )
+    return lake
+
+
+def check_owner(
+    context: Context, files: Files, lake: Lake, store: StoreIdentity, *, adopt: bool = False
+) -> None:
+    """Raise ``OtherStore`` unless the lake holds a part of the log that the store has or had."""
+    end = int(context.remote.ask(lambda q: q.log_end()))
+    what = f"The lake {context.lake}"
+    if lake.store is not None and not (adopt and lake.store.store == store.store):
+        check_store(store, lake.store, what)
+    check_position(lake.through, end, what)
+    if lake.last is not None:
+        _check_last(context, lake.last, what)
+    if lake.store != store and lake.through:
+        _check_entries(context, files, lake, what)
+
+
+def mark_at(context: Context, offset: int) -> EntryMark | None:
+    """The entry that the log has at an offset, in short; None: it has none there."""
+    page = context.remote.ask(lambda q: q.read_log(offset, limit=1))
+    found = [entry.message for entry in page.entries if entry.message.offset == offset]
+    return _mark(found[0]) if found else None
+
+
+def _mark(message: Message) -> EntryMark:
+    return EntryMark(
+        offset=message.offset,
+        id=message.id,
+        topic=message.topic,
+        published_at=message.published_at,
+        size=message.size,
+        checksum=message.checksum,
+    )
+
+
+def _check_last(context: Context, last: EntryMark, what: str) -> None:
+    """The last entry of the lake is the log's entry at that offset, unless retention took it."""
+    found = mark_at(context, last.offset)
+    # Asked second: what retention removes in between is not missed.
+    trimmed = int(context.remote.ask(lambda q: q.log_trimmed()))
+    if found == last or (found is None and last.offset < trimmed):
+        return
+    raise OtherStore(
+        f"{what} ends with message {last.id} at offset {last.offset}, and the log has "
+        + ("no entry" if found is None else f"message {found.id}, or another version of it,")
+        + " there: the store was restored from a backup and went on from there.",
+        field="store",
+    )
+
+
+def _check_entries(context: Context, files: Files, lake: Lake, what: str) -> None:
+    """Every entry that the log and the lake both should have is the same in both."""
+    first = int(context.remote.ask(lambda q: q.log_start()))
+    chosen = [file for file in lake.of(MESSAGES) if file.last >= first]
+    missing = lost(files.walk(MESSAGES), chosen)
+    if missing:
+        raise corrupt(missing, "Files of the lake are missing or of another size")
+    rows = read_files(context.spark, files, chosen, MESSAGES, **LENIENT)
+    hashed = rows.select("offset", row_hash(MESSAGES).alias("hash"))
+    copies = check_copies(_log(context, first, lake.through), hashed, lake)
+    if copies.violation_count:
+        raise OtherStore(
+            f"{what} was not made from this log: of {copies.examined} entries that both should "
+            f"have, {copies.violation_count} differ; {copies.violations[0].detail}.",
+            field="store",
+        )
+    newest = max((file.last for file in lake.of(MESSAGES)), default=-1)
+    trimmed = int(context.remote.ask(lambda q: q.log_trimmed()))
+    if newest >= trimmed and mark_at(context, newest) is None:
+        raise OtherStore(
+            f"{what} ends with the entry at offset {newest}, and the log never had one there.",
+            field="store",
+        )
+
+
+def _log(context: Context, start: int, end: int) -> DataFrame:
+    return read_table(
+        context.spark,
+        context.server,
+        "log",
+        startingOffsets=min(start, end),
+        endingOffsets=end,
+        payload=False,
+        failOnDataLoss=False,
+    )

@@ -1,0 +1,94 @@
+"""Which store this is: one row of two random values and the place it was written at (A1).
+
+The place is compared whenever the identity is asked for, not only when a server starts: the
+database behind a connection may be restored, or fail over, while servers run. All servers of a
+database see the same place, so the first one to ask begins the new epoch for all of them.
+"""
+
+from __future__ import annotations
+
+from penstock.model.identity import (
+    ID_BYTES,
+    StoreIdentity,
+    check_position,
+    check_store,
+    derive_identity,
+)
+from penstock.model.message import Offset
+from penstock.storage.places import is_same_place
+from penstock.storage.sql.core import Core
+from penstock.storage.sql.database import Row, Session
+from penstock.storage.sql.reading import log_end
+from penstock.storage.sql.work import Work
+
+__all__ = ["archived", "ensure", "identity", "new_epoch"]
+
+
+async def ensure(core: Core) -> None:
+    """Give the store an identity if it has none; begin a new epoch if it is a copy."""
+    await core.plainly(lambda session: _read(core, session), transaction=True)
+
+
+async def identity(core: Core, tenant: str) -> StoreIdentity:
+    """The identity that the tenant sees."""
+
+    async def look(session: Session) -> tuple[list[Row], str]:
+        return await session.fetch("find_identity"), await _place(session)
+
+    # Streams ask before every batch: the row is locked only where it has to be written.
+    rows, place = await core.plainly(look)
+    if rows and is_same_place(rows[0][2], place):
+        return derive_identity(bytes(rows[0][0]), bytes(rows[0][1]), tenant)
+    store, epoch = await core.plainly(lambda session: _read(core, session), transaction=True)
+    return derive_identity(store, epoch, tenant)
+
+
+async def new_epoch(core: Core) -> None:
+    """Begin a new epoch."""
+
+    async def act(session: Session) -> None:
+        await _read(core, session)
+        await _change(core, session, await _place(session))
+
+    await core.plainly(act, transaction=True)
+
+
+async def archived(core: Core, tenant: str, through: Offset, store: StoreIdentity) -> None:
+    """Every entry at or below ``through`` has a verified copy (A1)."""
+    # The end of the log only rises, so it may be read before the transaction.
+    end = await log_end(core, tenant)
+
+    async def act(work: Work) -> None:
+        present = derive_identity(*await _read(core, work.session), tenant)
+        check_store(present, store, "What was archived")
+        check_position(through + 1, end, "What was archived")
+        await work.session.run("archive_through", tenant=work.tenant.number, through=int(through))
+
+    await core.transact(tenant, act)
+
+
+async def _read(core: Core, session: Session) -> tuple[bytes, bytes]:
+    """Identity and epoch of the store, as of now; the row stays locked."""
+    place = await _place(session)
+    rows = await session.fetch("lock_identity")
+    if not rows:
+        random = core.options.random
+        await session.run(
+            "make_identity", store=random(ID_BYTES), epoch=random(ID_BYTES), place=place
+        )
+        rows = await session.fetch("lock_identity")
+    store, epoch, known = rows[0]
+    if not is_same_place(known, place):
+        return bytes(store), await _change(core, session, place)
+    return bytes(store), bytes(epoch)
+
+
+async def _change(core: Core, session: Session, place: str) -> bytes:
+    epoch = core.options.random(ID_BYTES)
+    await session.run("change_epoch", epoch=epoch, place=place)
+    return epoch
+
+
+async def _place(session: Session) -> str:
+    ((place,),) = await session.fetch("place")
+    return str(place)

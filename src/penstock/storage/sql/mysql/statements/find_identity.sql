@@ -1,0 +1,2 @@
+-- The identity of the store.
+SELECT store, epoch, place FROM penstock_store WHERE one = 1

@@ -1,0 +1,245 @@
+"""Lakes and checkpoints know their store: what belongs to another one is refused (A1)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from penstock.broker import Broker
+from penstock.errors import BadInput, OtherStore
+from penstock.pipeline.jobs.archive import archive
+from penstock.pipeline.jobs.replay import replay
+from penstock.pipeline.jobs.retention import retention
+from penstock.pipeline.jobs.verify import verify
+from tests.pipeline.hosted import Hosted
+from tests.pipeline.jobs import run
+from tests.pipeline.lakes import archived, lake_of, log
+from tests.pipeline.reading import stream
+
+#: Only the log: histories and compaction are tested elsewhere, and take time.
+PLAIN: Any = {"history": False, "compaction": False}
+Opens = Callable[[Path], Hosted]
+
+
+@pytest.fixture
+def opens() -> Iterator[Opens]:
+    """Opens servers whose stores keep everything until it is archived."""
+    with ExitStack() as stack:
+
+        def start(folder: Path) -> Hosted:
+            hosted = Hosted(f"rocksdb://{folder}", archive=True).start()
+            stack.callback(hosted.stop)
+            return hosted
+
+        yield start
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+def entries(server: Hosted) -> int:
+    """Entries that the log has after retention has had its chance."""
+    server.forget()
+    return len(log(server)) - 1  # Forgetting publishes one.
+
+
+def copy_of(folder: Path, name: str) -> Path:
+    shutil.copytree(folder, folder.parent / name)
+    return folder.parent / name
+
+
+def strip_identity(lake: Path) -> None:
+    """Make it the lake of an older Penstock, which did not say whose it is."""
+    for path in sorted((lake / "_penstock/manifest").glob("*.json")):
+        commit = json.loads(path.read_text())
+        commit.pop("store", None)
+        commit.pop("last", None)
+        path.write_text(json.dumps(commit))
+
+
+def test_a1_a_reset_store_is_not_archived_into_the_old_lake(
+    opens: Opens, spark: SparkSession, lake: Path, tmp_path: Path
+) -> None:
+    first = opens(tmp_path / "first")
+    first.publish("orders", *[b"old %d" % n for n in range(20)])
+    run(first, spark, archive, lake=lake, **PLAIN)
+    before = lake_of(lake)
+    reset = opens(tmp_path / "reset")
+    reset.publish("orders", *[b"new %d" % n for n in range(10)])
+    with pytest.raises(OtherStore) as refused:
+        run(reset, spark, archive, lake=lake, **PLAIN)
+    assert refused.value.law == "A1"
+    with pytest.raises(OtherStore):
+        run(reset, spark, retention, lake=lake)
+    assert lake_of(lake) == before
+    summary = run(reset, spark, verify, lake=lake)
+    assert summary["identity_violations"] == 1
+    ack_all(reset)
+    assert entries(reset) == 10
+
+
+def ack_all(server: Hosted) -> None:
+    """Let nothing but the archive keep the log."""
+    deliveries = server.claim("orders", 100)
+
+    async def ack(broker: Broker) -> None:
+        for delivery in deliveries:
+            await broker.ack(delivery)
+
+    server.ask(ack)
+
+
+def test_a1_a_restored_backup_keeps_what_is_in_no_lake(
+    opens: Opens, spark: SparkSession, lake: Path, tmp_path: Path
+) -> None:
+    """Both stores go on after the backup: offsets of one mean other messages in the other."""
+    folder = tmp_path / "store"
+    opens(folder).publish("orders", b"before")
+    backup = copy_of(folder, "backup")
+    first = opens(copy_of(backup, "went-on"))
+    run(first, spark, archive, lake=lake, **PLAIN)
+    first.publish("orders", *[b"lost %d" % n for n in range(10)])
+    run(first, spark, archive, lake=lake, **PLAIN)
+    restored = opens(copy_of(backup, "restored"))
+    restored.publish("orders", *[b"new %d" % n for n in range(10)])
+    with pytest.raises(OtherStore, match="restored or copied"):
+        run(restored, spark, archive, lake=lake, **PLAIN)
+    # Asked for explicitly, it is compared, and still refused: the logs have parted.
+    with pytest.raises(OtherStore, match="message"):
+        run(restored, spark, archive, lake=lake, **PLAIN, adopt=True)
+    ack_all(restored)
+    assert entries(restored) == 11
+
+
+def test_a_lake_is_continued_after_a_restore_that_lost_nothing(
+    opens: Opens, spark: SparkSession, lake: Path, tmp_path: Path
+) -> None:
+    first = opens(tmp_path / "store")
+    first.publish("orders", b"1", b"2")
+    run(first, spark, archive, lake=lake, **PLAIN)
+    first.publish("orders", b"3")
+    moved = opens(copy_of(tmp_path / "store", "moved"))
+    moved.publish("orders", b"4")
+    with pytest.raises(OtherStore, match="--adopt"):
+        raise_with_advice(lambda: run(moved, spark, archive, lake=lake, **PLAIN))
+    run(moved, spark, archive, lake=lake, **PLAIN, adopt=True)
+    assert archived(spark, lake) == log(moved)
+    assert lake_of(lake).store == moved.ask(lambda q: q.identity())
+    # From here on it is the copy's, and the original is refused.
+    with pytest.raises(OtherStore):
+        run(first, spark, archive, lake=lake, **PLAIN, adopt=True)
+    assert run(moved, spark, archive, lake=lake, **PLAIN)["entries"] == 0
+
+
+def raise_with_advice(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except OtherStore as error:
+        raise OtherStore(f"{error.detail} {error.advice}") from error
+
+
+def test_a1_a_log_that_is_behind_its_lake_in_the_same_epoch(
+    opens: Opens, spark: SparkSession, lake: Path, tmp_path: Path
+) -> None:
+    """A snapshot that was rolled back looks like the same store; its log is too short."""
+    server = opens(tmp_path / "store")
+    server.publish("orders", b"1", b"2", b"3")
+    run(server, spark, archive, lake=lake, **PLAIN)
+    manifest = sorted((lake / "_penstock/manifest").glob("*.json"))
+    commits = [(path, path.read_text()) for path in manifest]
+    for path, text in commits:
+        path.write_text(text.replace('"end":3', '"end":4'))
+    with pytest.raises(OtherStore, match="log ends at 3"):
+        run(server, spark, archive, lake=lake, **PLAIN)
+    for path, text in commits:
+        path.write_text(text.replace('"published_at":', '"published_at":1'))
+    with pytest.raises(OtherStore, match="another version"):
+        run(server, spark, archive, lake=lake, **PLAIN)
+
+
+def test_a_lake_of_an_older_penstock_becomes_the_stores(
+    opens: Opens, spark: SparkSession, lake: Path, tmp_path: Path
+) -> None:
+    first = opens(tmp_path / "first")
+    first.publish("orders", b"1", b"2")
+    run(first, spark, archive, lake=lake, **PLAIN)
+    strip_identity(lake)
+    other = opens(tmp_path / "other")
+    other.publish("orders", b"x", b"y", b"z")
+    with pytest.raises(OtherStore, match="2 differ"):
+        run(other, spark, archive, lake=lake, **PLAIN)
+    assert lake_of(lake).store is None
+    first.publish("orders", b"3")
+    assert run(first, spark, archive, lake=lake, **PLAIN)["entries"] == 1
+    assert lake_of(lake).store == first.ask(lambda q: q.identity())
+
+
+@pytest.mark.parametrize("job", [verify, retention])
+def test_e1_a_lake_that_is_not_there(
+    opens: Opens, spark: SparkSession, tmp_path: Path, job: Callable[..., object]
+) -> None:
+    server = opens(tmp_path / "store")
+    with pytest.raises(BadInput, match="no lake") as refused:
+        run(server, spark, job, lake=tmp_path / "typo")  # type: ignore[arg-type]
+    assert refused.value.field == "lake"
+    with pytest.raises(BadInput, match="no lake"):
+        run(server, spark, replay, lake=tmp_path / "typo", source="lake")
+    assert not (tmp_path / "typo").exists()
+
+
+# -- streams ---------------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_another_store_fails(opens: Opens, tmp_path: Path) -> None:
+    first, other = opens(tmp_path / "first"), opens(tmp_path / "other")
+    for server in (first, other):
+        server.publish("orders", *[b"x"] * 5)
+    reading = stream(first)
+    start = reading.initialOffset()
+    end = reading.latestOffset(start, ReadAllAvailable())
+    reading.stop()
+    moved = stream(other)
+    for call in (
+        lambda: moved.latestOffset(start, ReadAllAvailable()),
+        lambda: moved.partitions(start, end),
+    ):
+        with pytest.raises(OtherStore, match="checkpoint"):
+            call()
+    moved.stop()
+    # Asked to go on whatever is lost, it reads the other log from its start.
+    lenient = stream(other, failOnDataLoss=False)
+    again = lenient.latestOffset(end, ReadAllAvailable())
+    assert (again["offset"], again["store"] != end["store"]) == (5, True)
+    assert [(part.start, part.end) for part in lenient.partitions(end, again)] == [(0, 5)]  # type: ignore[attr-defined]
+    lenient.stop()
+
+
+def test_a_checkpoint_beyond_the_end_of_the_log_fails(opens: Opens, tmp_path: Path) -> None:
+    server = opens(tmp_path / "store")
+    server.publish("orders", b"1", b"2")
+    reading = stream(server)
+    ahead = {**reading.initialOffset(), "offset": 7}
+    for position in (ahead, {"offset": 7}):
+        with pytest.raises(OtherStore, match="log ends at 2"):
+            reading.latestOffset(position, ReadAllAvailable())
+    reading.stop()
+
+
+def test_a_checkpoint_of_an_older_penstock_goes_on(opens: Opens, tmp_path: Path) -> None:
+    server = opens(tmp_path / "store")
+    server.publish("orders", b"1", b"2")
+    reading = stream(server)
+    end = reading.latestOffset({"offset": 1}, ReadAllAvailable())
+    assert end["offset"] == 2
+    assert len(reading.partitions({"offset": 1}, end)) == 1
+    reading.stop()
