@@ -15,10 +15,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from penstock.broker import Broker
 from penstock.errors import BadInput, OtherStore
+from penstock.pipeline.context import Context, JobOptions
 from penstock.pipeline.jobs.archive import archive
 from penstock.pipeline.jobs.replay import replay
 from penstock.pipeline.jobs.retention import retention
-from penstock.pipeline.jobs.verify import verify
+from penstock.pipeline.jobs.verify import _check_identity, verify
+from penstock.pipeline.lake.commits import Lake
+from penstock.pipeline.lake.files import LocalFiles
+from penstock.pipeline.lake.manifest import Manifest
+from penstock.pipeline.lake.ownership import mark_at
+from penstock.pipeline.remote import Server
 from tests.pipeline.hosted import Hosted
 from tests.pipeline.jobs import run
 from tests.pipeline.lakes import archived, lake_of, log
@@ -58,6 +64,27 @@ def copy_of(folder: Path, name: str) -> Path:
     return folder.parent / name
 
 
+def context_of(server: Hosted, lake: Path) -> Context:
+    """The surroundings of a job that needs no Spark."""
+    options = JobOptions(server=Server(server.url), lake=str(lake))
+    return Context(options, run="r", job="test", clock=server.clock)
+
+
+def note(server: Hosted, lake: Path, *, named: bool = True, end: int | None = None) -> Lake:
+    """A lake that says it has the whole log of the server; its files are not looked at here."""
+    context = context_of(server, lake)
+    manifest = Manifest(LocalFiles(lake))
+    manifest.begin("r", 0, server.ask(lambda q: q.identity()), lambda _: None)
+    start, through = manifest.lake.through, end or int(server.ask(lambda q: q.log_end()))
+    entries = [one for one in log(server) if start <= one[0] < through]
+    last = mark_at(context, entries[-1][0])
+    manifest.commit("archive", "r", 0, start=start, end=through, entries=len(entries), last=last)
+    context.close()
+    if not named:
+        strip_identity(lake)
+    return lake_of(lake)
+
+
 def strip_identity(lake: Path) -> None:
     """Make it the lake of an older Penstock, which did not say whose it is."""
     for path in sorted((lake / "_penstock/manifest").glob("*.json")):
@@ -65,27 +92,6 @@ def strip_identity(lake: Path) -> None:
         commit.pop("store", None)
         commit.pop("last", None)
         path.write_text(json.dumps(commit))
-
-
-def test_a1_a_reset_store_is_not_archived_into_the_old_lake(
-    opens: Opens, spark: SparkSession, lake: Path, tmp_path: Path
-) -> None:
-    first = opens(tmp_path / "first")
-    first.publish("orders", *[b"old %d" % n for n in range(20)])
-    run(first, spark, archive, lake=lake, **PLAIN)
-    before = lake_of(lake)
-    reset = opens(tmp_path / "reset")
-    reset.publish("orders", *[b"new %d" % n for n in range(10)])
-    with pytest.raises(OtherStore) as refused:
-        run(reset, spark, archive, lake=lake, **PLAIN)
-    assert refused.value.law == "A1"
-    with pytest.raises(OtherStore):
-        run(reset, spark, retention, lake=lake)
-    assert lake_of(lake) == before
-    summary = run(reset, spark, verify, lake=lake)
-    assert summary["identity_violations"] == 1
-    ack_all(reset)
-    assert entries(reset) == 10
 
 
 def ack_all(server: Hosted) -> None:
@@ -99,26 +105,62 @@ def ack_all(server: Hosted) -> None:
     server.ask(ack)
 
 
+def test_a1_a_reset_store_is_not_archived_into_the_old_lake(
+    opens: Opens, lake: Path, tmp_path: Path
+) -> None:
+    first = opens(tmp_path / "first")
+    first.publish("orders", *[b"old %d" % n for n in range(20)])
+    before = note(first, lake)
+    reset = opens(tmp_path / "reset")
+    reset.publish("orders", *[b"new %d" % n for n in range(10)])
+    for job in (archive, retention):
+        with pytest.raises(OtherStore) as refused:
+            run(reset, None, job, lake=lake)
+        assert (refused.value.law, refused.value.field) == ("A1", "store")
+    assert lake_of(lake) == before
+    context = context_of(reset, lake)
+    check = _check_identity(context, LocalFiles(lake), before)
+    context.close()
+    assert (check.law, check.violation_count) == ("A1", 1)
+    ack_all(reset)
+    assert entries(reset) == 10
+
+
 def test_a1_a_restored_backup_keeps_what_is_in_no_lake(
-    opens: Opens, spark: SparkSession, lake: Path, tmp_path: Path
+    opens: Opens, lake: Path, tmp_path: Path
 ) -> None:
     """Both stores go on after the backup: offsets of one mean other messages in the other."""
-    folder = tmp_path / "store"
-    opens(folder).publish("orders", b"before")
-    backup = copy_of(folder, "backup")
+    opens(tmp_path / "store").publish("orders", b"before")
+    backup = copy_of(tmp_path / "store", "backup")
     first = opens(copy_of(backup, "went-on"))
-    run(first, spark, archive, lake=lake, **PLAIN)
     first.publish("orders", *[b"lost %d" % n for n in range(10)])
-    run(first, spark, archive, lake=lake, **PLAIN)
+    note(first, lake)
     restored = opens(copy_of(backup, "restored"))
     restored.publish("orders", *[b"new %d" % n for n in range(10)])
-    with pytest.raises(OtherStore, match="restored or copied"):
-        run(restored, spark, archive, lake=lake, **PLAIN)
-    # Asked for explicitly, it is compared, and still refused: the logs have parted.
+    with pytest.raises(OtherStore, match="restored or copied") as refused:
+        run(restored, None, archive, lake=lake)
+    assert "--adopt" in refused.value.advice
+    # Asked for explicitly, it is still refused: the logs have parted.
     with pytest.raises(OtherStore, match="message"):
-        run(restored, spark, archive, lake=lake, **PLAIN, adopt=True)
+        run(restored, None, archive, lake=lake, adopt=True)
     ack_all(restored)
     assert entries(restored) == 11
+
+
+def test_a1_a_log_that_is_behind_its_lake_in_the_same_epoch(
+    opens: Opens, lake: Path, tmp_path: Path
+) -> None:
+    """A snapshot that was rolled back looks like the same store; its log is too short."""
+    server = opens(tmp_path / "store")
+    server.publish("orders", b"1", b"2", b"3")
+    note(server, lake, end=4)
+    with pytest.raises(OtherStore, match="log ends at 3"):
+        run(server, None, archive, lake=lake)
+    server.publish("orders", b"4", b"5")
+    commit = lake / "_penstock/manifest/00000000000000000002.json"
+    commit.write_text(commit.read_text().replace('"published_at":', '"published_at":1'))
+    with pytest.raises(OtherStore, match="another version"):
+        run(server, None, archive, lake=lake)
 
 
 def test_a_lake_is_continued_after_a_restore_that_lost_nothing(
@@ -127,44 +169,14 @@ def test_a_lake_is_continued_after_a_restore_that_lost_nothing(
     first = opens(tmp_path / "store")
     first.publish("orders", b"1", b"2")
     run(first, spark, archive, lake=lake, **PLAIN)
-    first.publish("orders", b"3")
     moved = opens(copy_of(tmp_path / "store", "moved"))
     moved.publish("orders", b"4")
-    with pytest.raises(OtherStore, match="--adopt"):
-        raise_with_advice(lambda: run(moved, spark, archive, lake=lake, **PLAIN))
-    run(moved, spark, archive, lake=lake, **PLAIN, adopt=True)
+    run(moved, spark, archive, lake=lake, adopt=True, **PLAIN)
     assert archived(spark, lake) == log(moved)
     assert lake_of(lake).store == moved.ask(lambda q: q.identity())
     # From here on it is the copy's, and the original is refused.
     with pytest.raises(OtherStore):
-        run(first, spark, archive, lake=lake, **PLAIN, adopt=True)
-    assert run(moved, spark, archive, lake=lake, **PLAIN)["entries"] == 0
-
-
-def raise_with_advice(call: Callable[[], object]) -> None:
-    try:
-        call()
-    except OtherStore as error:
-        raise OtherStore(f"{error.detail} {error.advice}") from error
-
-
-def test_a1_a_log_that_is_behind_its_lake_in_the_same_epoch(
-    opens: Opens, spark: SparkSession, lake: Path, tmp_path: Path
-) -> None:
-    """A snapshot that was rolled back looks like the same store; its log is too short."""
-    server = opens(tmp_path / "store")
-    server.publish("orders", b"1", b"2", b"3")
-    run(server, spark, archive, lake=lake, **PLAIN)
-    manifest = sorted((lake / "_penstock/manifest").glob("*.json"))
-    commits = [(path, path.read_text()) for path in manifest]
-    for path, text in commits:
-        path.write_text(text.replace('"end":3', '"end":4'))
-    with pytest.raises(OtherStore, match="log ends at 3"):
-        run(server, spark, archive, lake=lake, **PLAIN)
-    for path, text in commits:
-        path.write_text(text.replace('"published_at":', '"published_at":1'))
-    with pytest.raises(OtherStore, match="another version"):
-        run(server, spark, archive, lake=lake, **PLAIN)
+        run(first, None, archive, lake=lake, adopt=True)
 
 
 def test_a_lake_of_an_older_penstock_becomes_the_stores(
@@ -177,23 +189,24 @@ def test_a_lake_of_an_older_penstock_becomes_the_stores(
     other = opens(tmp_path / "other")
     other.publish("orders", b"x", b"y", b"z")
     with pytest.raises(OtherStore, match="2 differ"):
-        run(other, spark, archive, lake=lake, **PLAIN)
+        run(other, spark, archive, lake=lake)
     assert lake_of(lake).store is None
     first.publish("orders", b"3")
     assert run(first, spark, archive, lake=lake, **PLAIN)["entries"] == 1
     assert lake_of(lake).store == first.ask(lambda q: q.identity())
 
 
-@pytest.mark.parametrize("job", [verify, retention])
-def test_e1_a_lake_that_is_not_there(
-    opens: Opens, spark: SparkSession, tmp_path: Path, job: Callable[..., object]
-) -> None:
+def test_e1_a_lake_that_is_not_there(opens: Opens, tmp_path: Path) -> None:
     server = opens(tmp_path / "store")
-    with pytest.raises(BadInput, match="no lake") as refused:
-        run(server, spark, job, lake=tmp_path / "typo")  # type: ignore[arg-type]
-    assert refused.value.field == "lake"
-    with pytest.raises(BadInput, match="no lake"):
-        run(server, spark, replay, lake=tmp_path / "typo", source="lake")
+    jobs: list[tuple[Any, dict[str, Any]]] = [
+        (verify, {}),
+        (retention, {}),
+        (replay, {"source": "lake"}),
+    ]
+    for job, options in jobs:
+        with pytest.raises(BadInput, match="no lake") as refused:
+            run(server, None, job, lake=tmp_path / "typo", **options)
+        assert refused.value.field == "lake"
     assert not (tmp_path / "typo").exists()
 
 
