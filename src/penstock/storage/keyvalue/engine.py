@@ -25,7 +25,6 @@ from penstock.model.delivery import (
     SettleReply,
     SweepReply,
 )
-from penstock.model.identity import StoreIdentity, check_position, check_store
 from penstock.model.limits import is_dead_letter
 from penstock.model.message import Durability, NewMessage, Offset, Published, PublishReply
 from penstock.model.queue import QueueInfo, QueuePolicy, Start
@@ -39,6 +38,7 @@ from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.core import SLICE, Core
 from penstock.storage.keyvalue.documents import DocumentVerbs
 from penstock.storage.keyvalue.guarded import changing, reading
+from penstock.storage.keyvalue.identity_verbs import IdentityVerbs
 from penstock.storage.keyvalue.membership import MembershipVerbs
 from penstock.storage.keyvalue.moves import let_time_pass
 from penstock.storage.keyvalue.publish import Plan
@@ -58,7 +58,9 @@ from penstock.storage.quotas import check_filter_quota, check_queue_quota
 __all__ = ["KeyValueEngine"]
 
 
-class KeyValueEngine(ReadingVerbs, MembershipVerbs, TopicVerbs, DocumentVerbs, Engine):
+class KeyValueEngine(
+    ReadingVerbs, MembershipVerbs, TopicVerbs, DocumentVerbs, IdentityVerbs, Engine
+):
     """The contract over an ordered store."""
 
     def __init__(self, core: Core, committer: Committer) -> None:
@@ -407,30 +409,6 @@ class KeyValueEngine(ReadingVerbs, MembershipVerbs, TopicVerbs, DocumentVerbs, E
             ids_forgotten=forgotten,
             more=more or forgotten >= limit,
         )
-
-    @changing
-    async def archived(self, tenant: str, through: Offset, store: StoreIdentity) -> None:
-        self._begin()
-        log = self._core.log
-        check_store(self._core.identity.of(tenant), store, "What was archived")
-        check_position(through + 1, log.tenant(tenant).committed_end, "What was archived")
-        log.archive(tenant, through)
-        await self._committer.commit()
-
-    # -- identity ----------------------------------------------------------------------
-
-    @reading
-    async def identity(self, tenant: str) -> StoreIdentity:
-        self._begin()
-        identity = self._core.identity.of(tenant)
-        await self._committer.settled()
-        return identity
-
-    @changing
-    async def new_epoch(self) -> None:
-        self._begin()
-        self._core.identity.new_epoch()
-        await self._committer.commit()
 
     # -- shared ------------------------------------------------------------------------
 

@@ -429,7 +429,8 @@ class Client:
 
     async def archived(self, tenant: str, back: int) -> None:
         broker = self._broker(tenant)
-        await broker.archived(max(0, await broker.log_end() - 1 - back))
+        if end := await broker.log_end():
+            await broker.archived(max(0, end - 1 - back), await broker.identity())
 
     # -- time and reading --------------------------------------------------------------
 
