@@ -41,7 +41,7 @@ class Exit(IntEnum):
     """The server does not answer, or the store cannot be opened or written."""
     NO_ACCESS = 8
     VIOLATIONS = 9
-    """``penstock verify`` found what the laws do not allow."""
+    """``penstock verify`` or ``simulate`` found what the laws do not allow."""
     INTERRUPTED = 130
     """Ctrl-C: 128 and the signal's number, as shells count."""
     BROKEN_PIPE = 141

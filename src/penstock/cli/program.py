@@ -42,6 +42,7 @@ _COMMANDS: Final = {
     "work": "penstock.cli.work:work",
     "pipeline": "penstock.cli.pipeline.family:pipeline",
     "verify": "penstock.cli.verify:verify",
+    "simulate": "penstock.cli.simulate:simulate",
     "bench": "penstock.cli.bench:bench",
     "migrate": "penstock.cli.migrate:migrate",
     "store": "penstock.cli.store:store",
@@ -190,7 +191,7 @@ def program() -> None:
     \b
     Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad input, 4 not found, 5 conflict,
     6 full or busy (try later), 7 unreachable or store unavailable, 8 no access,
-    9 verify found violations, 130 interrupted.
+    9 verify or simulate found violations, 130 interrupted.
     """
 
 

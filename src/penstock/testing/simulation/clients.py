@@ -33,6 +33,7 @@ from penstock.model.delivery import (
     Reject,
     Release,
     Settlement,
+    Verdict,
 )
 from penstock.model.message import HeaderValue, NewMessage, Outgoing
 from penstock.model.queue import Start, TopicPolicy
@@ -325,13 +326,14 @@ class Client:
                 history.record(
                     Settled(
                         call=call,
-                        verdict=str(outcome.verdict),
+                        # A repeated answer is that of an earlier call; this one changed nothing.
+                        verdict=str(Verdict.ABORTED if reply.repeated else outcome.verdict),
                         state=None if outcome.state is None else str(outcome.state),
                         until=outcome.until,
                         at=self._world.clock.now(),
                     )
                 )
-        if published is not None and reply.published:
+        if published is not None and reply.published and not reply.repeated:
             ids = tuple(item.id for item in reply.published)
             history.record(Published(call=published, messages=ids))
         elif published is not None:

@@ -1,9 +1,9 @@
 """The key-value engine, simulated: one store on a disk that fails, restarted as often as it takes.
 
-Everything runs on one ``SimulatedLoop``. The committer's thread is replaced by ``_Disk``: a batch
-reaches the disk at one moment that the seed picks, and the engine hears of it at a later one, so
-a crash falls before, between or after the two. Bulk verbs have slices of a few deliveries, so
-that other verbs come between them.
+Everything runs on one ``SimulatedLoop``. The committer's thread is replaced by ``SimulatedDisk``:
+a batch reaches the disk at one moment that the seed picks, and the engine hears of it at a later
+one, so a crash falls before, between or after the two. Bulk verbs have slices of a few deliveries,
+so that other verbs come between them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from penstock.testing.simulation.program import (
 )
 from penstock.testing.simulation.report import Outcome, Simulation
 
-__all__ = ["SIMULATION", "run"]
+__all__ = ["SIMULATION", "SimulatedDisk", "orphans", "run"]
 
 #: Power loss keeps a prefix of what was not synced; a kill keeps all that was written; a restart
 #: closes the store in order. After a failed sync or a full disk the store is killed and reopened.
@@ -61,7 +61,7 @@ _OWN: Final = 0x07
 _EXCUSED: Final = ("CommitFailed", "StoreClosed", "StoreUnavailable")
 
 
-class _Disk:
+class SimulatedDisk:
     """Writes batches when the seed says so, as long as there is power."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
@@ -99,7 +99,7 @@ class _Seldom:
 class _Store:
     """One opening of the store: engine, broker, keepers."""
 
-    def __init__(self, disk: _Disk, broker: Broker, keepers: Keepers) -> None:
+    def __init__(self, disk: SimulatedDisk, broker: Broker, keepers: Keepers) -> None:
         self.disk = disk
         self.broker = broker
         self.keepers = keepers
@@ -116,9 +116,12 @@ class _Store:
 class _Session:
     """One run of one program."""
 
-    def __init__(self, program: Program, loop: SimulatedLoop) -> None:
+    def __init__(
+        self, program: Program, loop: SimulatedLoop, disk: Callable[[SimulatedLoop], SimulatedDisk]
+    ) -> None:
         self._program = program
         self._loop = loop
+        self._new_disk = disk
         self._random = Random(f"store {program.seed}")
         self.clock = SimulatedClock(loop)
         self._options = EngineOptions(
@@ -192,7 +195,7 @@ class _Session:
     # -- opening and losing it ---------------------------------------------------------
 
     async def _open(self, *, keepers: bool = True) -> None:
-        disk = _Disk(self._loop)
+        disk = self._new_disk(self._loop)
         engine = await KeyValueEngine.open(
             self._adapter, self._options, writer=disk, slice_size=self._slice_size
         )
@@ -268,11 +271,13 @@ class _Session:
         await self._open()
 
 
-def run(program: Program) -> Outcome:
-    """Run one program on a loop of its own."""
+def run(
+    program: Program, disk: Callable[[SimulatedLoop], SimulatedDisk] = SimulatedDisk
+) -> Outcome:
+    """Run one program on a loop of its own; a test may bring a ``disk`` that lies."""
     # Like every loop without sockets it lacks methods that typeshed calls abstract.
     loop = SimulatedLoop(program.seed)  # type: ignore[abstract]
-    session = _Session(program, loop)
+    session = _Session(program, loop, disk)
     with _silence():
         try:
             found = loop.run_until_complete(loop.create_task(session.run(), name="session"))

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
-from penstock.testing.simulation.keyvalue import SIMULATION, run
+import pytest
+
+from penstock.storage.keyvalue.writer import Write, Written
+from penstock.testing.simulation.keyvalue import SIMULATION, SimulatedDisk, run
 from penstock.testing.simulation.program import Program, Step
+from penstock.testing.simulation.report import Outcome, Simulation, simulate
 
 
 def step(verb: str, **arguments: Any) -> Step:
@@ -39,6 +46,47 @@ def test_a_seed_repeats_bit_for_bit() -> None:
     program = SIMULATION.program(11, 40)
     assert run(program) == run(program)
     assert run(program).trace != run(SIMULATION.program(12, 40)).trace
+
+
+class HastyDisk(SimulatedDisk):
+    """Says that a batch is written before it is."""
+
+    def submit(self, write: Write, written: Written) -> None:
+        self._loop.arrive(self._write, write, lambda _: None)
+        self._loop.arrive(self._written, written, None)
+
+
+@pytest.mark.slow  # Shrinking takes some 200 runs.
+def test_p1_an_engine_that_answers_too_early_is_found_repeated_and_shortened() -> None:
+    def hasty(program: Program) -> Outcome:
+        return run(program, HastyDisk)
+
+    report = simulate(Simulation(hasty, ("kill",)), first_seed=0, seeds=50, steps=20)
+    (failure,) = report.failures
+    assert hasty(failure.shortest) == hasty(failure.shortest)
+    assert hasty(failure.shortest).violations == failure.shortest_violations
+    assert failure.shortest.steps < 10
+    assert run(failure.shortest).violations == ()
+
+
+@pytest.mark.slow  # Two interpreters are started.
+def test_a_seed_repeats_in_another_process() -> None:
+    """Sets of strings have another order there: nothing may depend on it."""
+    source = (
+        "from penstock.testing.simulation.keyvalue import SIMULATION as s\n"
+        "print(s.run(s.program(3, 40)).trace)"
+    )
+    traces = {
+        subprocess.run(
+            [sys.executable, "-c", source],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(traces) == 1
 
 
 # -- what it found: each of these broke a law in some of the seeds, before it was mended ----

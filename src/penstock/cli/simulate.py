@@ -1,0 +1,116 @@
+"""``penstock simulate``: clients, faults and restarts in interleavings that a seed picks.
+
+It needs no store and no server. It is the one command that imports ``penstock.testing``, and only
+when it runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from penstock.cli import printing
+from penstock.cli.exits import Exit
+from penstock.cli.options import choices, printing_options
+from penstock.cli.progress import meter
+
+__all__ = ["simulate"]
+
+
+class _Engine(click.ParamType[str]):
+    """The name of an engine family."""
+
+    name = "engine"
+
+    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> str:
+        from penstock.testing.simulation.engines import ENGINES  # noqa: PLC0415  (when it is used)
+
+        if value not in ENGINES:
+            self.fail(f"{value!r} is not one of {', '.join(ENGINES)}.", param, ctx)
+        return str(value)
+
+
+@click.command
+@click.option("--engine", type=_Engine(), default="keyvalue", show_default=True)
+@click.option("--seeds", type=click.IntRange(1), default=100, show_default=True)
+@click.option(
+    "--steps", type=click.IntRange(5), default=60, show_default=True, help="Steps of all clients."
+)
+@click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True)
+@printing_options
+def simulate(engine: str, seeds: int, steps: int, first_seed: int) -> None:
+    """Run clients, faults and restarts in interleavings that a seed picks.
+
+    Every seed is another program and another interleaving, and repeats exactly. The first seed
+    that breaks a law is shortened and printed with the command that repeats it; then the exit
+    code is 9.
+
+    \b
+    Examples:
+      penstock simulate --seeds 1000
+      penstock simulate --engine keyvalue --first-seed 4711 --seeds 1 --steps 60
+    """
+    from penstock.testing.simulation.engines import simulation_of  # noqa: PLC0415
+    from penstock.testing.simulation.report import simulate as run_seeds  # noqa: PLC0415
+
+    began = time.perf_counter()
+    with meter("simulating") as bar:
+        bar.name("seeds")
+        report = run_seeds(
+            simulation_of(engine),
+            first_seed=first_seed,
+            seeds=seeds,
+            steps=steps,
+            progress=lambda done: bar.reach(done, seeds),
+        )
+    seconds = time.perf_counter() - began
+    repeats = [
+        f"penstock simulate --engine {engine} --first-seed {failure.seed} --seeds 1 --steps {steps}"
+        for failure in report.failures
+    ]
+    if choices().json:
+        printing.document(
+            {
+                "engine": engine,
+                "seeds": report.seeds,
+                "steps": report.steps,
+                "turns": report.turns,
+                "interleavings": report.interleavings,
+                "verbs": dict(sorted(report.verbs.items())),
+                "faults": dict(sorted(report.faults.items())),
+                "seconds": round(seconds, 3),
+                "failures": [
+                    {
+                        "seed": failure.seed,
+                        "violations": failure.violations,
+                        "shortest": str(failure.shortest),
+                        "shortest_violations": failure.shortest_violations,
+                        "repeat": repeat,
+                    }
+                    for failure, repeat in zip(report.failures, repeats, strict=True)
+                ],
+            }
+        )
+    else:
+        for failure, repeat in zip(report.failures, repeats, strict=True):
+            _print_violations(f"seed {failure.seed}", failure.violations)
+            click.echo(f"repeat it: {repeat}\n")
+            click.echo(f"the shortest part of it that was found to fail:\n{failure.shortest}")
+            _print_violations("it breaks", failure.shortest_violations)
+        faults = ", ".join(f"{count} {kind}" for kind, count in sorted(report.faults.items()))
+        click.echo(
+            f"{report.seeds} seeds, {report.steps} steps, {report.turns} turns, "
+            f"{report.interleavings} interleavings in {seconds:.1f} s; "
+            f"faults: {faults or 'none'}; {len(report.failures)} failing seeds"
+        )
+    if report.failures:
+        raise click.exceptions.Exit(Exit.VIOLATIONS)
+
+
+def _print_violations(title: str, violations: Sequence[str]) -> None:
+    click.echo(click.style(f"{title}:", fg="red", bold=True))
+    for violation in violations:
+        click.echo(f"  {violation}")
