@@ -127,6 +127,7 @@ class _Session:
         self._options = EngineOptions(
             clock=self.clock,
             jitter=lambda ceiling_ms: self._random.randint(0, ceiling_ms),
+            token=lambda: self._random.getrandbits(62),
             random=Random(f"identity {program.seed}").randbytes,
             limits=Limits(log_retention_ms=self._random.choice((1_000, 60_000, 10**9))),
             archive=self._random.random() < 0.3,
