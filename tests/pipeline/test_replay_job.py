@@ -82,11 +82,12 @@ def test_messages_of_the_lake_are_published_again_once(
     assert {type(d.message.headers["n"]) for d in found} == {int}
 
 
-def test_a_replay_goes_on_though_the_lake_has_changed(
+def test_a_replay_without_an_id_goes_on_though_the_lake_has_changed(
     server: Hosted, spark: SparkSession, tmp_path: Path
 ) -> None:
+    """Its id comes from what is replayed to where, so the same command is the same replay."""
     lake = tmp_path / "lake"
-    options = {"source": "lake", "where": "topic = 'orders'", "replay_id": "r"}
+    options = {"source": "lake", "where": "topic = 'orders'"}
     server.publish("orders", *[b"%d" % n for n in range(10)])
     run(server, spark, archive, lake=lake, history=False)
     assert run(server, spark, replay, lake=lake, **options)["replayed"] == 10

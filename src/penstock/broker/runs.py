@@ -13,7 +13,7 @@ import math
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from penstock.broker.scope import BrokerOptions, Scope, check_count, check_text, utf8_bytes
 from penstock.errors import BadInput, StoreCorrupt, TooLarge
@@ -23,6 +23,7 @@ from penstock.model.runs import (
     MAX_RUN_VALUES,
     MAX_RUN_VALUES_BYTES,
     MAX_RUNS,
+    RUN_LOST_MS,
     RUN_STATES,
     Run,
 )
@@ -35,8 +36,16 @@ _KIND: Final = "run/"
 _INT64: Final = range(-(2**63), 2**63)
 _NUMBER_BYTES: Final = 8
 
+
+class _KeptRun(Run, frozen=True, kw_only=True):
+    """A run as it is kept."""
+
+    seen_at: int | None = None
+    """When the broker heard of it last, by its own clock; None: an older Penstock kept it."""
+
+
 _encode: Final = msgspec.json.Encoder().encode
-_decoder: Final = msgspec.json.Decoder(Run)
+_decoder: Final = msgspec.json.Decoder(_KeptRun)
 
 
 class Runs(Scope):
@@ -66,7 +75,7 @@ class Runs(Scope):
     async def run(self, id: str) -> Run | None:
         """The run, or None when it is not on record."""
         value = await self._engine.get_document(self._run_kind, check_name(id, "id"))
-        return None if value is None else _decode(id, value)
+        return None if value is None else self._shown(_decode(id, value))
 
     async def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
         """Runs of one job or of all, those that started last first."""
@@ -80,11 +89,21 @@ class Runs(Scope):
         return _KIND + self.tenant
 
     async def _put_run(self, run: Run) -> None:
-        await self._engine.put_document(self._run_kind, run.id, _encode(run))
+        kept = _KeptRun(**asdict(run), seen_at=self._clock.now())
+        await self._engine.put_document(self._run_kind, run.id, _encode(kept))
 
     async def _all_runs(self) -> list[Run]:
         documents = await self._engine.list_documents(self._run_kind)
-        return [_decode(name, value) for name, value in documents]
+        return [self._shown(_decode(name, value)) for name, value in documents]
+
+    def _shown(self, kept: _KeptRun) -> Run:
+        """The run; one whose job has not been heard of for too long is lost."""
+        fields = asdict(kept)
+        seen_at = fields.pop("seen_at")
+        heard_at = kept.updated_at if seen_at is None else seen_at
+        if kept.state == "running" and self._clock.now() - heard_at > RUN_LOST_MS:
+            fields["state"] = "lost"
+        return Run(**fields)
 
 
 def check_run(run: Run) -> Run:
@@ -168,7 +187,7 @@ def _value_bytes(field: str, name: str, value: object) -> int:
     return _NUMBER_BYTES
 
 
-def _decode(id: str, value: bytes) -> Run:
+def _decode(id: str, value: bytes) -> _KeptRun:
     try:
         return _decoder.decode(value)
     except (msgspec.MsgspecError, ValueError) as error:

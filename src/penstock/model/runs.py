@@ -16,6 +16,8 @@ __all__ = [
     "MAX_RUN_VALUES",
     "MAX_RUN_VALUES_BYTES",
     "NO_VALUES",
+    "RUN_HEARTBEAT_MS",
+    "RUN_LOST_MS",
     "RUN_STATES",
     "Run",
     "RunState",
@@ -30,8 +32,14 @@ MAX_RUN_VALUES_BYTES: Final = 8 * 1024
 #: A path or an address.
 MAX_REPORT_BYTES: Final = 4 * 1024
 
-RunState: TypeAlias = Literal["running", "succeeded", "failed", "stopped"]
-RUN_STATES: Final[tuple[str, ...]] = get_args(RunState)
+#: ``lost`` is never recorded: a run is shown so when its job has not been heard of for a while.
+RunState: TypeAlias = Literal["running", "succeeded", "failed", "stopped", "lost"]
+#: What a job may say of itself.
+RUN_STATES: Final[tuple[str, ...]] = tuple(s for s in get_args(RunState) if s != "lost")
+#: A job that runs records itself at least this often.
+RUN_HEARTBEAT_MS: Final = 10_000
+#: One that the broker has not heard of for this long was killed, or cannot reach the broker.
+RUN_LOST_MS: Final = 60_000
 
 #: A count, a measure or a word.
 RunValue: TypeAlias = int | float | str

@@ -11,6 +11,7 @@ from msgspec import Struct
 from penstock.errors import BadInput
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.runs import Run, RunState
+from penstock.pipeline.heartbeat import Heartbeat
 from penstock.pipeline.remote import Remote, Server
 from penstock.pipeline.session import spark_session
 
@@ -34,11 +35,18 @@ class Watcher(Protocol):
         """``done`` are done, of ``total`` where that is known."""
         ...
 
+    def note(self, text: str) -> None:
+        """Something that is to be seen even if the job does not come to its end."""
+        ...
+
 
 class Silent:
     """Nobody watches."""
 
     def reach(self, what: str, done: int, total: int | None = None) -> None:
+        """Say nothing."""
+
+    def note(self, text: str) -> None:
         """Say nothing."""
 
 
@@ -87,6 +95,7 @@ class Context:
         self._stops_spark = spark is None
         self._started_at = self.clock.now()
         self._recorded_at = 0
+        self._heartbeat: Heartbeat | None = None
 
     @property
     def spark(self) -> SparkSession:
@@ -116,6 +125,10 @@ class Context:
                 progress["total"] = total
             self.record("running", progress=progress)
 
+    def note(self, text: str) -> None:
+        """Say something at once."""
+        self._watcher.note(text)
+
     def wait(self, seconds: float | None = None) -> bool:
         """Wait for the next pass; whether the job is asked to end instead."""
         return self.stopping.wait(self.options.interval_s if seconds is None else seconds)
@@ -142,10 +155,24 @@ class Context:
             error=error,
             report=self.report,
         )
-        self.remote.ask(lambda q: q.put_run(run))
+        if state == "running":
+            self.remote.ask(lambda q: q.put_run(run))
+            if self._heartbeat is None:
+                self._heartbeat = Heartbeat(self.server, self.clock)
+            self._heartbeat.run = run
+        else:
+            # First: a heartbeat that is under way would say that the job still runs.
+            self._end_heartbeat()
+            self.remote.ask(lambda q: q.put_run(run))
+
+    def _end_heartbeat(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.close()
+            self._heartbeat = None
 
     def close(self) -> None:
         """Let go of the server, and of Spark if this job began it."""
+        self._end_heartbeat()
         self.remote.close()
         if self._spark is not None and self._stops_spark:
             self._spark.stop()

@@ -10,9 +10,12 @@ from msgspec.structs import replace
 
 import penstock
 from penstock import Broker
+from penstock.broker import BrokerOptions
 from penstock.errors import BadInput, BadName, StoreCorrupt, TooLarge
 from penstock.model.limits import MAX_ERROR_BYTES, MAX_TIME_MS
-from penstock.model.runs import MAX_RUNS, Run
+from penstock.model.runs import MAX_RUNS, RUN_LOST_MS, Run
+from penstock.storage.contract import EngineOptions
+from penstock.testing.clock import FakeClock
 
 if TYPE_CHECKING:
     from tests.unit.broker.conftest import Refuses
@@ -45,6 +48,23 @@ async def test_a_run_is_kept_and_changed_and_found(q: Broker) -> None:
     assert found == over
     assert [type(value) for value in found.progress.values()] == [int, float, str]
     assert await q.runs() == (over,)
+
+
+async def test_a_run_that_is_not_heard_of_is_shown_as_lost() -> None:
+    clock = FakeClock()
+    options = BrokerOptions(engine=EngineOptions(clock=clock))
+    async with penstock.open("memory://", options=options, keepers=False) as q:
+        over = replace(RUNNING, id="r2", state="stopped", finished_at=20)
+        await q.put_run(RUNNING)
+        await q.put_run(over)
+        clock.advance(RUN_LOST_MS)
+        assert (await q.run("r1"), await q.run("r2")) == (RUNNING, over)
+        clock.advance(1)
+        assert await q.run("r1") == replace(RUNNING, state="lost")
+        assert {run.id: run.state for run in await q.runs()} == {"r1": "lost", "r2": "stopped"}
+        # Heard of again, by a job whose own clock is wrong: it runs.
+        await q.put_run(RUNNING)
+        assert await q.run("r1") == RUNNING
 
 
 async def test_runs_are_listed_by_their_start_the_newest_first(q: Broker) -> None:

@@ -148,6 +148,10 @@ class _Bar:
         self._bar.name(what)
         self._bar.reach(done, total)
 
+    def note(self, text: str) -> None:
+        """Write a line."""
+        printing.note(text)
+
 
 class _Lines:
     """Progress in a log: a line when something else is done, and every few seconds."""
@@ -163,6 +167,10 @@ class _Lines:
             return
         self._what, self._at = what, now
         printing.note(f"{what} {done:,}" + ("" if total is None else f" of {total:,}"))
+
+    def note(self, text: str) -> None:
+        """Write a line."""
+        printing.note(text)
 
 
 @contextmanager

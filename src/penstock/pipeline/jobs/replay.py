@@ -8,6 +8,7 @@ either goes on where it was.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
@@ -16,9 +17,10 @@ from penstock.errors import BadInput
 from penstock.filters import parse
 from penstock.filters.to_spark import matches
 from penstock.pipeline.context import Context, Summary
+from penstock.pipeline.lake.commits import Lake
 from penstock.pipeline.lake.files import open_files
 from penstock.pipeline.lake.layout import MESSAGES
-from penstock.pipeline.lake.ownership import require_lake
+from penstock.pipeline.lake.ownership import require_lake, store_of
 from penstock.pipeline.lake.reading import read_lake
 from penstock.pipeline.report.fingerprints import fingerprint
 from penstock.pipeline.tables import read_table, server_options
@@ -33,6 +35,8 @@ SOURCES: Final = ("failed", "done", "log", "lake")
 HEADER: Final = "penstock-replay"
 #: Partitions of what is published from the lake, whatever the machine.
 _PARTITIONS: Final = 8
+#: Of an id that is derived.
+_ID_DIGITS: Final = 24
 #: Messages that one call to the broker names.
 _AT_ONCE: Final = 50_000
 
@@ -54,9 +58,9 @@ def replay(
         raise BadInput(f"source is one of {', '.join(SOURCES)}.", field="source")
     if where is not None:
         parse(where)
-    run = replay_id or context.run
     if source == "lake":
-        return _from_lake(context, where, topic, run, dry_run=dry_run)
+        return _from_lake(context, where, topic, replay_id, dry_run=dry_run)
+    run = replay_id or context.run
     if queue is None:
         raise BadInput(f"A replay of {source} deliveries is of a queue.", field="queue")
     if fingerprints and source != "failed":
@@ -98,10 +102,22 @@ def _fingerprinted(context: Context, queue: str, wanted: tuple[str, ...]) -> lis
 
 
 def _from_lake(
-    context: Context, where: str | None, topic: str | None, run: str, *, dry_run: bool
+    context: Context,
+    where: str | None,
+    topic: str | None,
+    replay_id: str | None,
+    *,
+    dry_run: bool,
 ) -> Summary:
     files = open_files(context.lake, lambda: context.spark)
-    require_lake(context, files)
+    lake = require_lake(context, files)
+    run = replay_id or lake_replay_id(context, lake, where, topic)
+    if replay_id is None and not dry_run:
+        # Before anything is published: whoever kills this job can repeat it.
+        context.note(
+            f"replay id {run}, from what is replayed to where: the same command publishes nothing "
+            "twice within seven days. Give --replay-id to replay it once more."
+        )
     rows = read_lake(context.spark, files, MESSAGES)
     # What this very replay has published may be in the lake by now.
     rows = rows.where(~F.col("headers")[HEADER].s.eqNullSafe(run))
@@ -114,6 +130,13 @@ def _from_lake(
         return {"replayed": rows.count(), **summary}
     _publish(context, rows, run)
     return {"replayed": rows.count(), **summary}
+
+
+def lake_replay_id(context: Context, lake: Lake, where: str | None, topic: str | None) -> str:
+    """The same for the same selection of the same lake, into the same store."""
+    origin = context.lake if lake.store is None else str(lake.store.store)
+    text = "\0".join([origin, store_of(context).store, where or "", topic or ""])
+    return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
 
 
 def _publish(context: Context, rows: DataFrame, run: str) -> None:
