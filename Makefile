@@ -18,11 +18,12 @@ SYSTEM_PACKAGES := python3-venv curl wrk redis-server postgresql:postgres mariad
     $(JAVA)
 # Parallel test processes. For two cores one more is worth it: many tests wait for a server or for Java.
 WORKERS ?= 3
+CORES := $(shell nproc)
 # More options for pytest: make test PYTEST='-k claim -x'
 PYTEST ?=
 CODE := $(wildcard src tests bench examples)
 
-.PHONY: help run demo test check bench format clean system java
+.PHONY: help run demo test quick check bench format clean system java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +36,9 @@ demo: java $(INSTALLED) ## 50,000 messages, five queues, failing workers, a repl
 
 test: system check ## Check, then run the whole test suite
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
+
+quick: $(INSTALLED) ## The tests that need no server, database or Java: about a minute
+	$(PYTHON) -m pytest -n $(CORES) --dist worksteal -q -m 'not slow and not processes' $(PYTEST)
 
 check: $(INSTALLED) ## Lint, format, types, who imports whom
 	$(VENV)/bin/ruff check .

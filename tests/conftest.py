@@ -9,9 +9,11 @@ end.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from tests.child_processes import end_leftovers, running_children
 
 # Every Java here lives for a minute: what the second compiler makes of it costs more than it gives.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+TESTS = Path(__file__).parent
 # A shell ignores SIGINT in what it starts in the background, and every child inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -35,8 +38,27 @@ def _no_process_is_left() -> Iterator[None]:
     assert end_leftovers(before) == []
 
 
+#: What a test module names if its tests start processes: servers, databases, Java, programs.
+_STARTS_PROCESSES = re.compile(r"subprocess|tests\.(databases|service|pipeline)|spark_session")
+_PROCESS_FOLDERS = ("crash", "pipeline", "service", "sql")
+
+
+@cache
+def _starts_processes(path: Path) -> bool:
+    if any(folder in path.relative_to(TESTS).parts for folder in _PROCESS_FOLDERS):
+        return True
+    return _STARTS_PROCESSES.search(path.read_text()) is not None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the tests into the order in which they are shared out."""
+    """Mark the tests that start processes, and order all for sharing them out."""
+    for item in items:
+        if _starts_processes(item.path):
+            item.add_marker("processes")
+    _order(config, items)
+
+
+def _order(config: pytest.Config, items: list[pytest.Item]) -> None:
     given = getattr(config, "workerinput", None)
     if given is None or given["workercount"] == 1:
         return

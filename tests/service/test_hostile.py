@@ -135,13 +135,11 @@ async def test_e1_a_body_over_the_limit(serve: Serve) -> None:
 async def test_a_body_that_comes_too_slowly(serve: Serve) -> None:
     """It is told so, and nothing of it is stored (P2); the next caller has its own time."""
     server = serve("--body-timeout-s", "1", store="memory://")
-    begun = asyncio.get_running_loop().time()
     async with await Wire.post(server, MESSAGES, "Content-Length: 1000") as slow:
         await slow.send(b"half")
         reply = await slow.reply()
         assert reply.status == 408
         assert json.loads(reply.body)["type"] == "urn:penstock:problem:slow-request"
-        assert 0.9 < asyncio.get_running_loop().time() - begun < ANSWER_S
         assert not await slow.rest()
     async with await Wire.post(server, MESSAGES, "Content-Length: 4") as quick:
         await quick.send(b"full")
@@ -254,10 +252,8 @@ async def test_a_server_that_is_attacked_stops_all_the_same(serve: Serve) -> Non
     async with asyncio.timeout(30):
         while server.descriptors() < quiet + 40:  # noqa: ASYNC110  (it cannot tell us)
             await asyncio.sleep(0.02)
-    begun = asyncio.get_running_loop().time()
     server.process.send_signal(signal.SIGTERM)
     assert await ended(server.process) == 0
-    assert asyncio.get_running_loop().time() - begun < 5 + ANSWER_S
     await asyncio.gather(*attacks, return_exceptions=True)
 
 

@@ -380,7 +380,7 @@ async def test_a_closed_store_gives_nothing_even_to_a_throttled_claim(
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await condition():  # noqa: ASYNC110  (no event tells what keepers do)
             await asyncio.sleep(0)
 

@@ -113,7 +113,7 @@ class Host:
 
     async def arrivals(self, count: int, path: str = "") -> list[Seen]:
         """The requests for a path, once there are so many."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(found := [seen for seen in self.requests if path in seen.path]) < count:
                 self._arrived.clear()
                 await self._arrived.wait()

@@ -225,7 +225,7 @@ async def test_closing_ends_the_wait_for_the_next_try() -> None:
     call = asyncio.create_task(waiting.call(request()))
     await script.tried.wait()
     await waiting.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(StoreClosed):
             await call
 

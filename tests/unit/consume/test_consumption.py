@@ -30,7 +30,7 @@ LEASE_MS = 30_000
 
 
 async def take(leases: Consumption, count: int) -> list[Lease]:
-    return [await asyncio.wait_for(anext(leases), 5) for _ in range(count)]
+    return [await asyncio.wait_for(anext(leases), 60) for _ in range(count)]
 
 
 # -- handing out -----------------------------------------------------------------------
@@ -54,7 +54,7 @@ async def test_it_waits_for_messages(q: Spy, consume: Consume) -> None:
     await turns()
     assert not waiting.done()
     (number,) = await publish(q, 1)
-    assert (await asyncio.wait_for(waiting, 5)).message.id == number
+    assert (await asyncio.wait_for(waiting, 60)).message.id == number
     # One claim waited: it did not ask again and again.
     assert len(q.claims) <= 2
 
@@ -87,7 +87,7 @@ async def test_what_is_held_and_what_is_buffered_count_together(q: Spy, consume:
     assert not waiting.done()
     assert (await q.stats("q")).in_flight == 10
     await held[0].ack()
-    assert (await asyncio.wait_for(waiting, 5)).message.id > last[-1].message.id
+    assert (await asyncio.wait_for(waiting, 60)).message.id > last[-1].message.id
 
 
 async def test_claims_stay_large(q: Spy, consume: Consume) -> None:
@@ -113,7 +113,7 @@ async def test_several_tasks_share_one_consumption(q: Spy, consume: Consume) -> 
             if len(seen) == len(ids):
                 leases.stop()
 
-    await asyncio.wait_for(asyncio.gather(*(work() for _ in range(5))), 10)
+    await asyncio.wait_for(asyncio.gather(*(work() for _ in range(5))), 60)
     assert sorted(seen) == ids
 
 
@@ -134,7 +134,7 @@ async def test_a_paused_queue_is_waited_for(q: Spy, consume: Consume) -> None:
     await turns()
     assert not waiting.done()
     await q.resume("q")
-    assert (await asyncio.wait_for(waiting, 5)).payload == b"0"
+    assert (await asyncio.wait_for(waiting, 60)).payload == b"0"
 
 
 async def test_dead_letters_are_consumed_like_anything(q: Spy, consume: Consume) -> None:
@@ -252,7 +252,7 @@ async def test_an_error_that_may_pass_is_waited_out(
     await pass_time(clock, 6_000)
     assert not waiting.done()
     await pass_time(clock, 1_500)
-    assert (await asyncio.wait_for(waiting, 5)).payload == b"0"
+    assert (await asyncio.wait_for(waiting, 60)).payload == b"0"
     assert "next try in 7000 ms" in caplog.text
 
 
@@ -263,7 +263,7 @@ async def test_a_server_that_is_away_is_waited_for_without_end(
     q.failures["claim"] = [Unreachable("down") for _ in range(100)]
     waiting = asyncio.ensure_future(anext(consume()))
     await pass_time(clock, 100 * 10_000)
-    assert (await asyncio.wait_for(waiting, 5)).payload == b"0"
+    assert (await asyncio.wait_for(waiting, 60)).payload == b"0"
 
 
 async def test_a_store_that_stays_broken_is_told(
@@ -273,7 +273,7 @@ async def test_a_store_that_stays_broken_is_told(
     waiting = asyncio.ensure_future(anext(consume()))
     await pass_time(clock, 100 * 10_000)
     with pytest.raises(CommitFailed):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
 
 
 async def test_an_error_that_cannot_pass_is_raised_and_nothing_is_kept(
@@ -306,7 +306,7 @@ async def test_a_queue_that_goes_away_ends_it(q: Spy, consume: Consume, clock: F
     await turns()
     await q.delete_queue("q")
     with pytest.raises(UnknownQueue):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
     await pass_time(clock, LEASE_MS)
     assert held.lost
 
@@ -381,7 +381,7 @@ async def test_stop_ends_the_wait_of_everyone(consume: Consume) -> None:
     takers = [asyncio.ensure_future(anext(leases, None)) for _ in range(3)]
     await turns()
     leases.stop()
-    assert await asyncio.wait_for(asyncio.gather(*takers), 5) == [None, None, None]
+    assert await asyncio.wait_for(asyncio.gather(*takers), 60) == [None, None, None]
 
 
 async def test_stop_ends_the_wait_after_an_error(
@@ -393,7 +393,7 @@ async def test_stop_ends_the_wait_after_an_error(
     await turns()
     assert "next try" in caplog.text
     leases.stop()
-    assert await asyncio.wait_for(taker, 5) is None
+    assert await asyncio.wait_for(taker, 60) is None
 
 
 async def test_closing_releases_the_buffer_and_does_not_wait_for_holders(
@@ -422,9 +422,11 @@ async def test_after_a_break_what_was_not_begun_goes_back(q: Spy, clock: FakeClo
             await turns()
         break
     gc.collect()
-    await turns()
-    stats = await q.stats("q")
-    assert (stats.done, stats.available) == (1, 4)
+    # The rest goes back in a task of its own, which nobody can wait for.
+    async with asyncio.timeout(60):
+        while (await q.stats("q")).available < 4:
+            await turns()
+    assert (await q.stats("q")).done == 1
 
 
 async def test_closing_the_broker_ends_it_and_gives_back(clock: FakeClock) -> None:
@@ -438,7 +440,7 @@ async def test_closing_the_broker_ends_it_and_gives_back(clock: FakeClock) -> No
     waiting = asyncio.ensure_future(_rest(leases))
     await turns()
     await q.close()
-    assert [item.message.id for item in await asyncio.wait_for(waiting, 5)] == [1, 2]
+    assert [item.message.id for item in await asyncio.wait_for(waiting, 60)] == [1, 2]
 
 
 async def _rest(leases: Consumption) -> list[Lease]:

@@ -295,7 +295,7 @@ async def test_exit_tells_that_it_could_not_settle(
             pass
     # Nobody holds it, so nobody extends it: it comes back when its lease is over.
     await pass_time(clock, 30_000)
-    again = await asyncio.wait_for(anext(consume()), 5)
+    again = await asyncio.wait_for(anext(consume()), 60)
     assert again.message.id == lease.message.id
 
 
@@ -334,7 +334,7 @@ async def test_c5_a_forgotten_lease_lapses(
     await pass_time(clock, 29_000)
     assert (await q.stats("q")).in_flight == 1
     await pass_time(clock, 2_000)
-    again = await asyncio.wait_for(anext(leases), 5)
+    again = await asyncio.wait_for(anext(leases), 60)
     assert (again.message.id, again.attempts) == (number, 2)
     assert "not settled" in caplog.text
 

@@ -210,7 +210,7 @@ async def test_stopping_waits_for_the_pass_that_is_under_way(start: Start) -> No
     await calm()
     assert not stopping.done()
     duty.open.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await stopping
     assert (duty.runs, report_of(keepers).runs) == (1, 1)
 

@@ -110,7 +110,7 @@ async def test_e1_an_unknown_queue_is_told_at_once() -> None:
     app = App("memory://")
     app.worker("billing")(nothing)
     with pytest.raises(UnknownQueue, match=r"'billing'.*nothing.*filter"):
-        await asyncio.wait_for(app.run(), 10)
+        await asyncio.wait_for(app.run(), 60)
 
 
 async def test_a_queue_with_a_filter_is_created_and_one_that_is_there_stays() -> None:
@@ -120,11 +120,11 @@ async def test_a_queue_with_a_filter_is_created_and_one_that_is_there_stays() ->
         app.worker("new", filter="topic = 'new'", max_attempts=3)(nothing)
         app.worker("old", filter="topic = 'other'", max_attempts=3)(nothing)
         run = asyncio.create_task(app.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(await q.queues()) < 2:  # noqa: ASYNC110  (nobody tells)
                 await asyncio.sleep(0.001)
         app.stop()
-        await asyncio.wait_for(run, 10)
+        await asyncio.wait_for(run, 60)
         new, old = [(await q.queue(name)).policy for name in ("new", "old")]
         assert (new.filter, new.max_attempts) == ("topic = 'new'", 3)
         assert (old.filter, old.max_attempts) == ("topic = 'old'", 9)
@@ -144,12 +144,12 @@ async def test_stop_works_from_another_thread_and_the_app_runs_again() -> None:
             handled.clear()
             run = asyncio.create_task(app.run())
             await q.publish("q", b"")
-            await asyncio.wait_for(handled.wait(), 10)
+            await asyncio.wait_for(handled.wait(), 60)
             with pytest.raises(BadInput, match="already"):
                 await app.run()
             thread = threading.Thread(target=app.stop)
             thread.start()
-            await asyncio.wait_for(run, 10)
+            await asyncio.wait_for(run, 60)
             await asyncio.to_thread(thread.join)
         # What was given open stays open.
         assert (await q.stats("q")).done == 2

@@ -117,5 +117,5 @@ async def test_nothing_is_left_behind() -> None:
         await q.run_until_idle()
     for thread in threading.enumerate():
         if thread.name.startswith("inline"):
-            thread.join(timeout=5)
+            thread.join(timeout=60)
     assert threading.active_count() == before

@@ -31,7 +31,7 @@ class Run:
 
     async def stop(self, *, at_once: bool = False) -> None:
         self.running.stop(at_once=at_once)
-        await asyncio.wait_for(asyncio.shield(self.task), 10)
+        await asyncio.wait_for(asyncio.shield(self.task), 60)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def start(app: App, q: Spy, clock: FakeClock) -> Callable[[float], Run]:
 
 async def until(condition: Callable[[], object]) -> None:
     """Let threads and tasks come as far as that."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  (a thread may set it)
             await asyncio.sleep(0.001)
 
@@ -225,7 +225,7 @@ async def test_a_handler_that_takes_too_long_is_cancelled_and_nacked(
 
     await publish(q, 2)
     run = start()
-    await asyncio.wait_for(cancelled.wait(), 10)
+    await asyncio.wait_for(cancelled.wait(), 60)
     await until(lambda: q.settled[Nack] and q.settled[Ack])
     await run.stop()
     stats = await q.stats("q")
@@ -370,7 +370,7 @@ async def test_s1_a_thread_learns_that_its_claim_is_lost_and_its_result_is_dropp
     await q.release(q.claimed[0])
     await pass_time(clock, LEASE_MS)
     await until(lost.is_set)
-    result = await asyncio.wait_for(q.result("q", number, wait_ms=10_000), 10)
+    result = await asyncio.wait_for(q.result("q", number, wait_ms=10_000), 60)
     await run.stop()
     assert result is not None
     assert result.result == b"second"
@@ -403,7 +403,7 @@ async def test_stop_settles_what_runs_and_releases_what_was_not_begun(
     assert (stats.in_flight, stats.available) == (2, 8)
     assert not run.task.done()
     go_on.set()
-    await asyncio.wait_for(run.task, 10)
+    await asyncio.wait_for(run.task, 60)
     assert begun == [0, 1]
     assert stopping == [True, True]
     stats = await q.stats("q")
@@ -484,6 +484,6 @@ async def test_an_error_that_cannot_pass_stops_everything_gracefully(
     assert not run.task.done()
     go_on.set()
     with pytest.raises(UnknownQueue):
-        await asyncio.wait_for(run.task, 10)
+        await asyncio.wait_for(run.task, 60)
     assert done == ["begun", "done"]
     assert (await q.stats("other")).done == 1

@@ -316,7 +316,7 @@ async def test_recalling_is_fast(access: Access) -> None:
 
 async def waiting(slow: SlowKeys) -> None:
     """Until somebody has looked at the store and waits for the gate."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await slow.waiting.wait()
 
 
