@@ -145,6 +145,7 @@ class Core:
         queue.touch()
         self.tenant(queue.tenant).add(queue)
         self._queue_count += 1
+        self.log.wanted += 1
 
     def unregister(self, queue: Queue) -> None:
         self._deleted = True
@@ -179,10 +180,6 @@ class Core:
             queue.filter_version += 1
             self.tenant(queue.tenant).reindex(queue)
         queue.write_spec()
-
-    def is_live(self, queue: Queue) -> bool:
-        """Whether this very queue is still there: another one may have its name by now."""
-        return self.tenant(queue.tenant).queues.get(queue.home.name) is queue.home
 
     def queues(self) -> list[Queue]:
         return [queue for tenant in self.tenants.values() for queue in tenant.queues.values()]

@@ -7,6 +7,7 @@ follows the claims that are open and not those of the last lease period.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Final
 
 from penstock.storage.keyvalue.entry import Entry
@@ -65,7 +66,7 @@ class Deadlines:
             while self._times and self._times[0] == time:
                 heappop(self._times)  # More than once, if it was empty and came back.
             looked.append(time)
-            out += sorted(self._by_time[time].values(), key=lambda entry: entry.claim_id)
+            out += islice(self._by_time[time].values(), limit - len(out))
         for time in looked:
             heappush(self._times, time)
-        return out[:limit]
+        return sorted(out, key=lambda entry: (entry.deadline, entry.claim_id))

@@ -8,6 +8,7 @@ back by a crash.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -23,7 +24,6 @@ from penstock.model.delivery import (
     RouteReply,
     Settlement,
     SettleReply,
-    SweepReply,
 )
 from penstock.model.limits import is_dead_letter
 from penstock.model.message import Durability, NewMessage, Offset, Published, PublishReply
@@ -39,8 +39,8 @@ from penstock.storage.keyvalue.core import SLICE, Core
 from penstock.storage.keyvalue.documents import DocumentVerbs
 from penstock.storage.keyvalue.guarded import changing, reading
 from penstock.storage.keyvalue.identity_verbs import IdentityVerbs
+from penstock.storage.keyvalue.log_retention import LogRetention
 from penstock.storage.keyvalue.membership import MembershipVerbs
-from penstock.storage.keyvalue.moves import let_time_pass
 from penstock.storage.keyvalue.publish import Plan
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.reading import ReadingVerbs
@@ -49,7 +49,7 @@ from penstock.storage.keyvalue.route import route, start_cursor
 from penstock.storage.keyvalue.routed_ahead import RoutedAhead, is_quick, routed_ahead
 from penstock.storage.keyvalue.settle import settle
 from penstock.storage.keyvalue.settle_and_publish import SettleAndPublish
-from penstock.storage.keyvalue.sweep import remove_settled, remove_unreferenced
+from penstock.storage.keyvalue.sweep import SweepVerbs
 from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.keyvalue.topic_verbs import TopicVerbs
 from penstock.storage.keyvalue.writer import Writer
@@ -59,7 +59,7 @@ __all__ = ["KeyValueEngine"]
 
 
 class KeyValueEngine(
-    ReadingVerbs, MembershipVerbs, TopicVerbs, DocumentVerbs, IdentityVerbs, Engine
+    ReadingVerbs, MembershipVerbs, TopicVerbs, SweepVerbs, DocumentVerbs, IdentityVerbs, Engine
 ):
     """The contract over an ordered store."""
 
@@ -67,6 +67,8 @@ class KeyValueEngine(
         super().__init__(committer, core.options.clock, core.teller)
         self.turns = self._turns
         self._core = core
+        self._log_retention = LogRetention(core)
+        self._sweeping = asyncio.Lock()
         self._closed = False
         adapter = core.adapter
         self.capabilities = Capabilities(
@@ -373,42 +375,6 @@ class KeyValueEngine(
             await self._next_slice(tenant, work.queue)
         await self._committer.commit()
         return PurgeReply(work.count, work.more)
-
-    @changing
-    async def sweep(self, limit: int = 10_000) -> SweepReply:
-        now = self._begin()
-        due = lapsed = expired = removed = 0
-        more = False
-        for queue in self._core.queues():
-            if queue.deleted:
-                continue  # While another queue had its slice. Its name may be another's by now.
-            for state in (queue, queue.dead):
-                if state is None:
-                    continue
-                counts = let_time_pass(state, now, limit)
-                gone = remove_settled(state, now, limit)
-                due, lapsed, expired = due + counts[0], lapsed + counts[1], expired + counts[2]
-                removed += gone
-                more = more or gone >= limit or max(counts) >= limit
-            await self._next_slice()
-        forgotten = self._core.dedup.sweep(now, limit, self._core.window_of)
-        entries = remove_unreferenced(
-            self._core.log,
-            self._core.queues(),
-            now,
-            self._core.options.limits.log_retention_ms,
-            archive=self._core.options.archive,
-        )
-        await self._committer.commit()
-        return SweepReply(
-            due=due,
-            lapsed=lapsed,
-            expired=expired,
-            removed=removed,
-            entries_removed=entries,
-            ids_forgotten=forgotten,
-            more=more or forgotten >= limit,
-        )
 
     # -- shared ------------------------------------------------------------------------
 

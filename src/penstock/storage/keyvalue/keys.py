@@ -42,6 +42,7 @@ __all__ = [
     "documents_prefix",
     "is_batch_key",
     "is_settle_key",
+    "listing_prefix",
     "message_id_of",
     "open_key",
     "payload_key",
@@ -51,6 +52,7 @@ __all__ = [
     "segment_range",
     "settle_key",
     "tenant_key",
+    "tenant_of_listing",
     "topic_key",
 ]
 
@@ -213,14 +215,26 @@ def segment_meta_key(segment: int) -> bytes:
     return _SEGMENT_META + _U32.pack(segment)
 
 
+_METADATA_LOG = f"opendata-queue/{INSTANCE}/messages/metadata/".encode()
+
+
+def listing_prefix(segment: int) -> bytes:
+    """Before the listing entries of a segment."""
+    return _LOG + _U32.pack(segment) + b"\x40"
+
+
+def tenant_of_listing(key: bytes, prefix_bytes: int) -> str:
+    """The tenant whose log a listing entry is about; the prefix is so many bytes long."""
+    return key[prefix_bytes + len(_METADATA_LOG) :].decode()
+
+
 class LogKeys:
     """The keys of one tenant's metadata log."""
 
     __slots__ = ("_user_key",)
 
     def __init__(self, tenant: str) -> None:
-        user = f"opendata-queue/{INSTANCE}/messages/metadata/{tenant}"
-        self._user_key = user.encode()
+        self._user_key = _METADATA_LOG + tenant.encode()
 
     def entry(self, segment: int, relative: int) -> bytes:
         """The log entry whose first offset is ``relative`` above the segment's start."""
@@ -232,7 +246,7 @@ class LogKeys:
 
     def listing(self, segment: int) -> bytes:
         """The listing entry: this tenant has entries in the segment."""
-        return _LOG + _U32.pack(segment) + b"\x40" + self._user_key
+        return listing_prefix(segment) + self._user_key
 
 
 def segment_range(segment: int) -> tuple[bytes, bytes]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
@@ -25,12 +26,14 @@ from penstock.storage.keyvalue.keys import (
     SEQ_BLOCK_KEY,
     TENANT_PREFIX,
     LogKeys,
+    listing_prefix,
     payload_key,
     replaced_key,
     replacement_key,
     segment_meta_key,
     segment_range,
     tenant_key,
+    tenant_of_listing,
 )
 from penstock.storage.keyvalue.metadata import decode_metadata
 from penstock.storage.keyvalue.records import Logged, log_value, read_log_value
@@ -46,6 +49,9 @@ SEGMENT_AGE_MS: Final = 3600 * 1000
 _MAX_ENTRY: Final = 65_535
 #: Records that are passed one by one on the way to the next that is wanted.
 _MAX_PASSED: Final = 64
+#: Records, and their bytes, that are counted in one go: about a millisecond.
+_MAX_COUNTED: Final = 256
+_MAX_COUNTED_BYTES: Final = 1024 * 1024
 
 _PAIR = struct.Struct(">QQ")
 _META = struct.Struct(">Qq")
@@ -57,12 +63,16 @@ _U64 = struct.Struct("<Q")
 class Segment:
     """A range of offsets that is removed as a whole."""
 
-    __slots__ = ("number", "start", "started_at")
+    __slots__ = ("count", "last", "number", "start", "started_at")
 
     def __init__(self, number: int, start: int, started_at: int) -> None:
         self.number = number
         self.start = start
         self.started_at = started_at
+        #: Of a sealed segment, once they were needed: its number of entries, and the last
+        #: message of every tenant.
+        self.count: int | None = None
+        self.last: list[tuple[TenantLog, Message]] | None = None
 
 
 class TenantLog:
@@ -108,6 +118,8 @@ class Log:
         self._committing: list[tuple[TenantLog, int]] = []
         #: The record that was read last, by its key.
         self._last_read: tuple[bytes, list[tuple[int, bytes]]] = (b"", [])
+        #: Raised whenever a queue may have come to need an entry that it did not need before.
+        self.wanted = 0
 
     def load(self) -> None:
         """After opening: the block, the segments and where every tenant's log ends."""
@@ -300,6 +312,8 @@ class Log:
 
     def replaced(self, message_id: int, offset: int) -> None:
         """The message's newest values stand at ``offset`` from now on."""
+        if message_id < self.segments[-1].start:
+            self.wanted += 1  # It may join queues that did not have the message.
         self._stage.put(replaced_key(message_id), seal(_U64.pack(offset)))
         self._stage.put(replacement_key(offset), seal(_U64.pack(message_id)))
 
@@ -380,6 +394,11 @@ class Log:
 
     # -- removing ----------------------------------------------------------------------
 
+    @property
+    def is_committed(self) -> bool:
+        """Whether everything that was appended is in the store."""
+        return not self._appended and not self._committing
+
     def segment_end(self, index: int) -> int:
         """The offset after the segment's last."""
         if index + 1 < len(self.segments):
@@ -389,38 +408,65 @@ class Log:
     def last_entries(self, index: int) -> list[tuple[TenantLog, Message]]:
         """The last message of every tenant that has entries in the segment."""
         segment = self.segments[index]
+        if segment.last is not None:
+            return segment.last
         out = []
-        for tenant in self.tenants.values():
+        for tenant in self._tenants_in(segment):
             prefix = tenant.keys.prefix(segment.number)
             for _, value in self._stage.scan(prefix, prefix_end(prefix), reverse=True):
                 message_id, metadata = list(read_log_value(value))[-1]
                 out.append((tenant, decode_metadata(message_id, metadata)))
                 break
+        if segment is not self.segments[-1]:
+            segment.last = out
         return out
 
-    def replacements(self, low: int, high: int) -> list[int]:
-        """Ids of messages whose replacement has an offset with low <= offset < high."""
-        pairs = self._stage.scan(replacement_key(low), replacement_key(high))
-        return [int(_U64.unpack(unseal(value, "replacement"))[0]) for _, value in pairs]
+    def _tenants_in(self, segment: Segment) -> list[TenantLog]:
+        prefix = listing_prefix(segment.number)
+        return [
+            self.tenant(tenant_of_listing(key, len(prefix)))
+            for key, _ in self._stage.prefix(prefix)
+        ]
+
+    def replacements(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """(offset, message id) of replacements with low <= offset < high."""
+        for key, value in self._stage.scan(replacement_key(low), replacement_key(high)):
+            message_id = int(_U64.unpack(unseal(value, "replacement"))[0])
+            yield int.from_bytes(key[-8:], "big"), message_id
+
+    def count_entries(self, segment: Segment) -> Iterator[None]:
+        """Count the entries of a sealed segment, some records between two yields."""
+        total = 0
+        for tenant in self._tenants_in(segment):
+            prefix = tenant.keys.prefix(segment.number)
+            start, end = prefix, prefix_end(prefix)
+            while start < end:
+                size = 0
+                pairs = islice(self._stage.scan(start, end), _MAX_COUNTED)
+                start = end
+                for key, value in pairs:
+                    total += int.from_bytes(value[:2], "little")
+                    size += len(value)
+                    start = key + b"\x00"
+                    if size > _MAX_COUNTED_BYTES:
+                        break
+                yield
+        segment.count = total
 
     def remove_segment(self, index: int) -> int:
         """Remove a sealed segment with its payloads; returns how many entries it had."""
         segment, end = self.segments[index], self.segment_end(index)
-        removed = 0
-        for tenant in self.tenants.values():
-            last: list[tuple[int, bytes]] = []
-            for _, value in self._stage.prefix(tenant.keys.prefix(segment.number)):
-                last = list(read_log_value(value))
-                removed += len(last)
-            if last:
-                tenant.trimmed = max(tenant.trimmed, _offset_of(last[-1]) + 1)
-                self._write_tenant(tenant)
+        for tenant, message in self.last_entries(index):
+            tenant.trimmed = max(tenant.trimmed, message.offset + 1)
+            self._write_tenant(tenant)
+        if segment.count is None:
+            deque(self.count_entries(segment), 0)
         self._stage.remove_range(*segment_range(segment.number))
         self._stage.delete(segment_meta_key(segment.number))
         for key_of in (payload_key, replaced_key, replacement_key):
             self._stage.remove_range(key_of(segment.start), key_of(end))
         del self.segments[index]
-        return removed
+        return segment.count or 0
 
 
 def _offset_of(pair: tuple[int, bytes]) -> int:

@@ -57,7 +57,7 @@ class MembershipVerbs(Guarded):
         partitions.leave(consumer)
         while free_departed(state, partitions, now):
             await self._next_slice()
-            if not self._core.is_live(state) or state.partitions is not partitions:
+            if state.deleted or state.partitions is not partitions:
                 break  # What it owned is gone with the queue.
         await self._committer.commit()
 

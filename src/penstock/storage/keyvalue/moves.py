@@ -27,6 +27,7 @@ __all__ = [
     "drop_delayed",
     "exhausted",
     "expire_available",
+    "expire_some",
     "fail",
     "finish",
     "finish_many",
@@ -35,7 +36,9 @@ __all__ = [
     "is_expired",
     "key_to_close",
     "lapse",
+    "lapse_some",
     "let_time_pass",
+    "make_some_due",
     "release",
     "remember_ack",
     "revive",
@@ -232,30 +235,54 @@ def drop_delayed(queue: Queue, due_at: int, entry: Entry) -> None:
     _drop(queue, entry, key)
 
 
-def let_time_pass(queue: Queue, now: int, limit: int) -> tuple[int, int, int]:
-    """Due, lapsed and expired deliveries take their turn; returns how many of each."""
-    lapsed = expired = due = 0
-    if queue.deadlines.next is not None and queue.deadlines.next <= now:
-        for entry in queue.deadlines.lapsed(now, limit):
-            lapse(queue, entry, now)
-            lapsed += 1
-    queue.lapsed(lapsed)
+def let_time_pass(queue: Queue, now: int, limit: int) -> bool:
+    """Due, lapsed and expired deliveries take their turn, up to ``limit`` of each.
+
+    Returns whether there may be more of them.
+    """
+    more = lapse_some(queue, now, limit) == limit
     if queue.partitions is not None:
         queue.partitions.drop_dead(now)
         free_departed(queue, queue.partitions, now)
-    if queue.next_due is not None and queue.next_due <= now:
-        for due_at, claim_id, value in queue.timers(queue.keys.delayed, now, limit):
-            entry = queue.delayed_entry(value)
-            queue.shelf.load(claim_id)
-            queue.take_delayed(due_at, claim_id)
-            queue.make_available(entry)
-            due += 1
-        queue.refresh_timers()
-    if queue.next_expiry is not None and queue.next_expiry <= now:
-        for at, claim_id, _ in queue.timers(queue.keys.expiry, now, limit):
-            expired += _expire_now(queue, at, claim_id, now)
-        queue.refresh_timers()
-    return due, lapsed, expired
+    more |= make_some_due(queue, now, limit) == limit
+    more |= expire_some(queue, now, limit)[0] == limit
+    return more
+
+
+def lapse_some(queue: Queue, now: int, limit: int) -> int:
+    """Take deliveries back whose leases have ended; returns how many."""
+    first = queue.deadlines.next
+    if first is None or first > now:
+        return 0
+    entries = queue.deadlines.lapsed(now, limit)
+    for entry in entries:
+        lapse(queue, entry, now)
+    queue.lapsed(len(entries))
+    return len(entries)
+
+
+def make_some_due(queue: Queue, now: int, limit: int) -> int:
+    """Make delayed deliveries available whose time has come; returns how many."""
+    if queue.next_due is None or queue.next_due > now:
+        return 0
+    found = queue.due_index.up_to(now, limit)
+    for due_at, claim_id, value in found:
+        entry = queue.delayed_entry(value)
+        queue.shelf.load(claim_id)
+        queue.take_delayed(due_at, claim_id)
+        queue.make_available(entry)
+    queue.refresh_timers()
+    return len(found)
+
+
+def expire_some(queue: Queue, now: int, limit: int) -> tuple[int, int]:
+    """Expire deliveries past their time; returns how many it looked at, and how many expired."""
+    if queue.next_expiry is None or queue.next_expiry > now:
+        return 0, 0
+    found = queue.expiry_index.up_to(now, limit)
+    expired = sum(_expire_now(queue, at, claim_id, now) for at, claim_id, _ in found)
+    queue.refresh_timers()
+    return len(found), expired
 
 
 def heartbeat(queue: Queue, partitions: Partitions, consumer: str, now: int) -> bool:

@@ -22,7 +22,7 @@ from penstock.model.limits import DLQ_SUFFIX, MAX_ATTEMPTS
 from penstock.model.message import Message, Offset
 from penstock.model.queue import Ordering, QueueInfo, QueuePolicy
 from penstock.storage.keyvalue.deadlines import Deadlines
-from penstock.storage.keyvalue.encoding import prefix_end, seal, unseal
+from penstock.storage.keyvalue.encoding import seal, unseal
 from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import QueueKeys, bucket_of, claim_id_of
 from penstock.storage.keyvalue.metadata import expires_at_of
@@ -37,6 +37,7 @@ from penstock.storage.keyvalue.settled import SLOT_MS, SettledShelf
 from penstock.storage.keyvalue.shelf import Shelf
 from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.keyvalue.telling import Teller
+from penstock.storage.keyvalue.time_index import TimeIndex
 from penstock.storage.keyvalue.trail import Trail
 
 if TYPE_CHECKING:
@@ -99,6 +100,10 @@ class Queue:
         self.deadlines = Deadlines()
         self.next_due: int | None = None
         self.next_expiry: int | None = None
+        self.due_index = TimeIndex(stage, self.keys.delayed)
+        self.expiry_index = TimeIndex(stage, self.keys.expiry)
+        #: When a retention slot next has something to give, where that is known.
+        self.slot_times: dict[bytes, int] = {}
         self.partitions: Partitions | None = None
         self.delayed_count = 0
         self.available_count = 0
@@ -247,8 +252,7 @@ class Queue:
         for entry in self.shelf.load_leases(self.number):
             self.claims[entry.receipt] = entry
             self.deadlines.add(entry)
-        self.next_due = self._first_time(self.keys.delayed)
-        self.next_expiry = self._first_time(self.keys.expiry)
+        self.refresh_timers()
         if self.dead is not None:
             self.dead.load(last_offset)
 
@@ -294,6 +298,7 @@ class Queue:
             entry.rest_failed()
             slot = self.home.keys.slot(FAILED_SLOT, entry.at // SLOT_MS, bucket_of(entry.claim_id))
             self.stage.writes[slot] = b""
+            self.home.slot_times.pop(slot, None)  # It may be older than what is there.
         self.shelf.add(entry)
         self.available_count += 1
         self.touch()
@@ -319,9 +324,8 @@ class Queue:
         if self.is_dead_letter:
             entry.rest_failed()
         suffix = entry.claim_id.to_bytes(8, "big")
-        self.stage.writes[self.keys.delayed_at(due_at, entry.claim_id)] = seal(
-            array([entry.encoded])
-        )
+        key = self.keys.delayed_at(due_at, entry.claim_id)
+        self.due_index.put(key, seal(array([entry.encoded])))
         self.stage.writes[self.keys.place + suffix] = seal(_U64.pack(due_at))
         if self.next_due is None or due_at < self.next_due:
             self.next_due = due_at
@@ -444,7 +448,7 @@ class Queue:
         expires_at = expires_at_of(entry.metadata)
         if expires_at is None or self.is_dead_letter:
             return
-        self.stage.writes[self.keys.expires_at(expires_at, entry.claim_id)] = b""
+        self.expiry_index.put(self.keys.expires_at(expires_at, entry.claim_id), b"")
         if self.next_expiry is None or expires_at < self.next_expiry:
             self.next_expiry = expires_at
             if self.partitions is not None:
@@ -456,21 +460,10 @@ class Queue:
         if expires_at is not None and not self.is_dead_letter:
             self.stage.delete(self.keys.expires_at(expires_at, entry.claim_id))
 
-    def timers(self, prefix: bytes, now: int, limit: int) -> list[tuple[int, int, bytes]]:
-        """(time, claim id, value) of an index up to ``now``, earliest first."""
-        end = prefix + (now + 1).to_bytes(8, "big")
-        out = []
-        for key, value in self.stage.scan(prefix, end):
-            at = int.from_bytes(key[-16:-8], "big")
-            out.append((at, int.from_bytes(key[-8:], "big"), value))
-            if len(out) == limit:
-                break
-        return out
-
     def refresh_timers(self) -> None:
         """Look up the next due and the next expiring delivery again."""
-        self.next_due = self._first_time(self.keys.delayed)
-        self.next_expiry = self._first_time(self.keys.expiry)
+        self.next_due = self.due_index.first()
+        self.next_expiry = self.expiry_index.first()
 
     # -- the trail ---------------------------------------------------------------------
 
@@ -493,8 +486,3 @@ class Queue:
         self.stage.delete(self.keys.attempts + suffix)
         self.stage.delete(self.keys.trail + suffix)
         self.stage.delete(self.keys.result + suffix)
-
-    def _first_time(self, prefix: bytes) -> int | None:
-        for key, _ in self.stage.scan(prefix, prefix_end(prefix)):
-            return int.from_bytes(key[-16:-8], "big")
-        return None

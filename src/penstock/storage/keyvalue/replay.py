@@ -156,6 +156,7 @@ class Replay:
         queue.trail(message.id)
         queue.shelf.load(claim_id_of(queue.policy.bucket_size, message.priority, message.id))
         self._take(snapshot)
+        self._log.wanted += 1
         revive(queue, message.id, message.priority, encode_metadata(message), now, due_at)
         if self._replay_id is not None:
             queue.stage.put(queue.keys.replay_mark(message.id, self._replay_id), b"")

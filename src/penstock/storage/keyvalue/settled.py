@@ -7,10 +7,13 @@ however much settled history there is; a changed retention only moves the bound.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from heapq import merge
+from operator import itemgetter
 from typing import Final
 
+from penstock.storage.keyvalue.bucket_ranges import InBucket, stored_in
 from penstock.storage.keyvalue.encoding import prefix_end, seal, unseal
 from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import (
@@ -136,24 +139,31 @@ class SettledShelf:
             key=lambda item: item.claim_id & NUMBER_MASK,
         )
 
-    def refers(self, low: int, high: int) -> bool:
-        """Whether a message with low <= id < high is here."""
-        for first, end in claim_ranges(low, high, range(5)):
-            if any(
-                first <= claim_id < end
-                for bucket in self._buckets.values()
-                for claim_id in bucket.entries
-            ):
-                return True
-            for key, value in self._stage.scan(
-                self.prefix + bucket_of(first).to_bytes(8, "big"),
-                self.prefix + end.to_bytes(8, "big"),
-            ):
-                if int.from_bytes(key[-8:], "big") not in self._buckets and any(
-                    first <= row[1] < end for row in self._rows(value)
-                ):
-                    return True
-        return False
+    def find_any(self, low: int, high: int) -> InBucket | None:
+        """Where a message with low <= id < high is; None if nowhere."""
+        ranges = list(claim_ranges(low, high, range(5)))
+        for bucket_id in self._buckets:
+            index = bisect_right(ranges, bucket_id, key=itemgetter(1))
+            if index < len(ranges):
+                found = InBucket(bucket_id, *ranges[index])
+                if self.holds(found):
+                    return found
+        for found in stored_in(self._stage, self.prefix, ranges):
+            if found.bucket_id not in self._buckets and self.holds(found):
+                return found
+        return None
+
+    def holds(self, asked: InBucket) -> bool:
+        """Whether one of the claim ids is in the bucket."""
+        bucket = self._buckets.get(asked.bucket_id)
+        if bucket is not None:
+            if asked.is_whole:
+                return bool(bucket.entries)
+            return any(asked.first <= claim_id < asked.end for claim_id in bucket.entries)
+        value = self._stage.get(self.prefix + asked.bucket_id.to_bytes(8, "big"))
+        if value is None or asked.is_whole:
+            return value is not None  # An empty bucket has no record.
+        return any(asked.first <= row[1] < asked.end for row in self._rows(value))
 
     def write_bucket(self, stage: Stage, bucket: _Bucket) -> None:
         key = self.prefix + bucket.bucket_id.to_bytes(8, "big")

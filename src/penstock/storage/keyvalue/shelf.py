@@ -13,10 +13,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
+
+from sortedcontainers import SortedDict
 
 from penstock.errors import StoreCorrupt
 from penstock.storage.keyvalue.bucket import Bucket, Lane, read_leases
+from penstock.storage.keyvalue.bucket_ranges import InBucket, stored_in
 from penstock.storage.keyvalue.encoding import prefix_end, seal
 from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import (
@@ -55,7 +59,7 @@ class Shelf:
         self._keys = keys
         self._dead_letters = dead_letters
         self._waiting_prefix = keys.failed if dead_letters else keys.active
-        self._buckets: dict[int, Bucket] = {}
+        self._buckets: SortedDict[int, Bucket] = SortedDict()
         self._lanes = [Lane() for _ in range(LANES)]
         self._last: Bucket | None = None
 
@@ -196,18 +200,14 @@ class Shelf:
             self._load_ahead(lane)
         if not lane.heads:
             return None
-        bucket = self._buckets[lane.heads[0]]
+        bucket: Bucket = self._buckets[lane.heads[0]]
         bucket.sort()
         return bucket
 
     def walk(self, after: int) -> Iterator[Entry]:
         """Available entries with a claim id above ``after``, in order, loading nothing."""
         low = bucket_of(after) if after >= 0 else 0
-        loaded = sorted(
-            bucket_id
-            for bucket_id, bucket in self._buckets.items()
-            if bucket_id >= low and bucket.available
-        )
+        loaded = [item for item in self._buckets.irange(low) if self._buckets[item].available]
         position = 0
         for key, value in self._stage.scan(
             self._waiting_prefix + low.to_bytes(8, "big"), prefix_end(self._waiting_prefix)
@@ -228,24 +228,32 @@ class Shelf:
         bucket.sort()
         return [entry for entry in bucket.available.values() if entry.claim_id > after]
 
-    def refers(self, low: int, high: int, exponent: int) -> bool:
-        """Whether a message with low <= id < high is here, available or in flight."""
-        for first, end in claim_ranges(low, high, (exponent,)):
-            if any(
-                first <= claim_id < end
-                for bucket in self._buckets.values()
-                for claim_id in (*bucket.available, *bucket.in_flight)
-            ):
-                return True
-            for key, value in self._stage.scan(
-                self._waiting_prefix + bucket_of(first).to_bytes(8, "big"),
-                self._waiting_prefix + end.to_bytes(8, "big"),
-            ):
-                if int.from_bytes(key[-8:], "big") not in self._buckets and any(
-                    first <= entry.claim_id < end for entry in self._waiting_entries(value)
-                ):
-                    return True
-        return False
+    def find_any(self, low: int, high: int, exponent: int) -> InBucket | None:
+        """Where a message with low <= id < high is, available or in flight; None if nowhere."""
+        ranges = list(claim_ranges(low, high, (exponent,)))
+        for first, end in ranges:
+            for bucket_id in self._buckets.irange(bucket_of(first), end, (True, False)):
+                found = InBucket(bucket_id, first, end)
+                if self.holds(found):
+                    return found
+        for found in stored_in(self._stage, self._waiting_prefix, ranges):
+            if found.bucket_id not in self._buckets and self.holds(found):
+                return found
+        return None
+
+    def holds(self, asked: InBucket) -> bool:
+        """Whether one of the claim ids is in the bucket, available or in flight."""
+        bucket = self._buckets.get(asked.bucket_id)
+        if bucket is not None:
+            if asked.is_whole:
+                return bool(bucket.available or bucket.in_flight)
+            held = chain(bucket.available, bucket.in_flight)
+            return any(asked.first <= claim_id < asked.end for claim_id in held)
+        value = self._stage.get(self._waiting_prefix + asked.bucket_id.to_bytes(8, "big"))
+        if value is None or asked.is_whole:
+            return value is not None  # An empty bucket has no record.
+        entries = self._waiting_entries(value)
+        return any(asked.first <= entry.claim_id < asked.end for entry in entries)
 
     def held(self, claim_id: int) -> Entry | None:
         """The in-flight entry with that claim id; its bucket is always loaded."""
@@ -256,7 +264,7 @@ class Shelf:
 
     def bucket(self, bucket_id: int) -> Bucket:
         """The bucket, loaded from disk if it may be there."""
-        bucket = self._buckets.get(bucket_id)
+        bucket: Bucket | None = self._buckets.get(bucket_id)
         if bucket is None:
             bucket = Bucket(self, bucket_id)
             # Commits keep memory small where there are any; readers load buckets without one.
@@ -306,7 +314,7 @@ class Shelf:
         if len(self._buckets) <= keep:
             return
         keep -= keep // 4  # Some more at once, so that this does not run with every commit.
-        for bucket_id in sorted(self._buckets, reverse=True):
+        for bucket_id in list(reversed(self._buckets)):
             bucket = self._buckets[bucket_id]
             if bucket.in_flight or bucket.number > completed or bucket is self._last:
                 continue

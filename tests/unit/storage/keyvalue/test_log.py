@@ -301,10 +301,8 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(low=st.integers(0, 6000), length=st.integers(0, 6000))
     def replacements(self, low: int, length: int) -> None:
-        expected = [
-            message_id for offset, message_id in self.replacing if low <= offset < low + length
-        ]
-        assert self.log.replacements(low, low + length) == expected
+        expected = [pair for pair in self.replacing if low <= pair[0] < low + length]
+        assert list(self.log.replacements(low, low + length)) == expected
 
 
 TestLog = LogMachine.TestCase

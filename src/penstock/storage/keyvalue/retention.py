@@ -1,0 +1,139 @@
+"""Retention of deliveries: done, expired and failed ones leave after their time.
+
+Slots tell which buckets have something from a minute (see ``settled``). A slot that is not over yet
+is looked at by many sweeps: the time at which its bucket next has something to give is
+remembered, so that the bucket itself is not read again before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.storage.keyvalue.moves import drop_available
+from penstock.storage.keyvalue.queue import DONE_SLOT, EXPIRED_SLOT, FAILED_SLOT, Queue
+from penstock.storage.keyvalue.settled import SLOT_MS
+
+__all__ = ["Removal", "removals"]
+
+#: What it costs to pass a slot by, and to read a bucket, in deliveries that are removed.
+_PASS: Final = 0.1
+_READ: Final = 4.0
+
+
+class Removal:
+    """Removes one kind of a queue's deliveries, a few at a time."""
+
+    __slots__ = ("_cursor", "_kind", "_until", "queue")
+
+    def __init__(self, queue: Queue, kind: int, until: int) -> None:
+        self.queue = queue
+        self._kind = kind
+        self._until = until
+        self._cursor = queue.keys.retention + bytes((kind,))
+
+    def run(self, most: int) -> tuple[float, int, bool]:
+        """Remove up to ``most`` deliveries.
+
+        Returns what that cost, in deliveries; how many are removed; whether there is more to do.
+        """
+        cost, removed, more = 0.0, 0, False
+        for slot in self._slots():
+            if self.queue.slot_times.get(slot.key, 0) > self._until:
+                cost += _PASS
+            else:
+                cost += _READ
+                items = self._bucket(slot)
+                old = [item for item in items if item.at <= self._until]
+                count = min(len(old), most - removed)
+                for item in old[:count]:
+                    self._remove(item)
+                removed += count
+                if count < len(old):
+                    more = True
+                    break
+                self._finish(slot, items)
+            self._cursor = slot.key + b"\x00"
+            if removed + cost >= most:
+                more = True
+                break
+        self._count(removed)
+        return removed + cost, removed, more
+
+    def _slots(self) -> Iterator[_Slot]:
+        """Slots that began in time, from the cursor on."""
+        first = self.queue.keys.retention + bytes((self._kind,))
+        end = first + (self._until // SLOT_MS + 1).to_bytes(8, "big")
+        if self._until >= 0 and self._cursor < end:
+            for key, _ in self.queue.stage.scan(self._cursor, end):
+                minute = int.from_bytes(key[-16:-8], "big")
+                yield _Slot(key, minute, int.from_bytes(key[-8:], "big"))
+
+    def _bucket(self, slot: _Slot) -> list[_Item]:
+        """What the bucket has."""
+        queue = self.queue
+        if self._kind == FAILED_SLOT:
+            assert queue.dead is not None
+            entries = queue.dead.shelf.bucket(slot.bucket_id).available.values()
+            return [_Item(item.at, item.claim_id, item.message_id) for item in entries]
+        shelf = queue.done if self._kind == DONE_SLOT else queue.expired
+        settled = shelf.of_bucket(slot.bucket_id)
+        return [_Item(item.at, item.claim_id, item.message_id) for item in settled]
+
+    def _remove(self, item: _Item) -> None:
+        queue = self.queue
+        if self._kind == FAILED_SLOT:
+            assert queue.dead is not None
+            drop_available(queue.dead, item.claim_id)
+        else:
+            (queue.done if self._kind == DONE_SLOT else queue.expired).remove(item.claim_id)
+            queue.forget(item.message_id)
+
+    def _count(self, removed: int) -> None:
+        """The counts change in the same turn as the deliveries (Q2)."""
+        if not removed or self._kind == FAILED_SLOT:
+            return
+        if self._kind == DONE_SLOT:
+            self.queue.done_count -= removed
+        else:
+            self.queue.expired_count -= removed
+        self.queue.touch()
+
+    def _finish(self, slot: _Slot, items: list[_Item]) -> None:
+        """Nothing in the bucket is old enough any more: note when something will be."""
+        end = (slot.minute + 1) * SLOT_MS
+        times = [item.at for item in items if self._until < item.at < end]
+        if times:
+            self.queue.slot_times[slot.key] = min(times)
+        else:
+            self.queue.slot_times.pop(slot.key, None)
+            self.queue.stage.delete(slot.key)
+
+
+class _Slot(Struct, frozen=True):
+    key: bytes
+    minute: int
+    bucket_id: int
+
+
+class _Item(Struct, frozen=True):
+    at: int
+    claim_id: int
+    message_id: int
+
+
+def removals(queue: Queue, now: int) -> list[Removal]:
+    """What retention has to look at in a queue or its dead letters."""
+    out = []
+    keep_ms = queue.policy.done_retention_s * 1000
+    if keep_ms:
+        if queue.done_count:
+            out.append(Removal(queue, DONE_SLOT, now - keep_ms))
+        if queue.expired_count:
+            out.append(Removal(queue, EXPIRED_SLOT, now - keep_ms))
+    failed_ms = queue.policy.failed_retention_s * 1000
+    if failed_ms and queue.dead is not None and queue.dead.available_count:
+        out.append(Removal(queue, FAILED_SLOT, now - failed_ms))
+    return out

@@ -1,0 +1,222 @@
+"""What a sweep costs, counted in records, never in time; and what may happen between slices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from penstock.model.delivery import Ack, Reject, ReplaySource
+from penstock.model.limits import Limits
+from penstock.model.message import NewMessage
+from penstock.model.queue import QueuePolicy, Start
+from penstock.model.states import State
+from penstock.storage.contract import EngineOptions
+from penstock.storage.keyvalue.adapters import KeyRange, Writes
+from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
+from penstock.storage.keyvalue.engine import KeyValueEngine
+from penstock.storage.keyvalue.sweep import SLICE_MOVES
+from penstock.testing.clock import FakeClock
+
+T, Q = "t", "q"
+HOUR = 3600 * 1000
+POLICY = QueuePolicy(done_retention_s=3600, failed_retention_s=3600)
+
+
+class Counting(MemoryAdapter):
+    """Counts the records that are read, and written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = 0
+        self.written = 0
+        self.largest = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        self.read += 1
+        return super().get(key)
+
+    def scan(
+        self, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        self.read += 1
+        for pair in super().scan(start, end, reverse=reverse):
+            self.read += 1
+            yield pair
+
+    def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
+        self.written += len(writes)
+        self.largest = max(self.largest, len(writes))
+        super().write(writes, removed, sync)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def adapter() -> Counting:
+    return Counting()
+
+
+@pytest.fixture
+async def engine(adapter: Counting, clock: FakeClock) -> AsyncIterator[KeyValueEngine]:
+    options = EngineOptions(clock=clock, limits=Limits(log_retention_ms=HOUR))
+    engine = await KeyValueEngine.open(adapter, options)
+    await engine.put_queue(T, Q, POLICY, Start())
+    yield engine
+    await engine.close()
+
+
+async def lade(engine: KeyValueEngine, clock: FakeClock, count: int) -> None:
+    """So many deliveries of every kind of work, all of it due after three hours."""
+    soon = clock.now() + HOUR
+    await engine.publish(T, Q, [NewMessage(b"")] * (3 * count))
+    held = await engine.claim(T, Q, "c", 3 * count, HOUR)
+    await engine.settle(T, Q, [Ack(item.receipt) for item in held[:count]])
+    await engine.settle(T, Q, [Reject(item.receipt) for item in held[count : 2 * count]])
+    for batch in (
+        [NewMessage(b"", deliver_at=soon)] * count,
+        [NewMessage(b"", expires_at=soon)] * count,
+        [NewMessage(b"", id=str(number)) for number in range(count)],
+    ):
+        await engine.publish(T, Q, batch)
+    clock.advance(3 * HOUR)
+
+
+async def most_a_turn(
+    verb: Coroutine[Any, Any, object], engine: KeyValueEngine, adapter: Counting
+) -> int:
+    """Run a verb; returns the most records that it read or staged between two awaits."""
+    most = 0
+    stage = engine._core.stage
+
+    class Turns:
+        def __await__(self) -> Generator[Any, Any, None]:
+            nonlocal most
+            while True:
+                read, staged = adapter.read, len(stage.writes)
+                try:
+                    waits_for = verb.send(None)
+                except StopIteration:
+                    return
+                finally:
+                    most = max(most, adapter.read - read + len(stage.writes) - staged)
+                yield waits_for
+
+    await Turns()
+    return most
+
+
+@pytest.mark.parametrize("count", [200, 2_000])
+async def test_every_kind_of_work_is_done_in_slices(
+    engine: KeyValueEngine, clock: FakeClock, adapter: Counting, count: int
+) -> None:
+    await lade(engine, clock, count)
+    adapter.largest = 0
+    assert await most_a_turn(engine.sweep(), engine, adapter) <= 12 * SLICE_MOVES
+    assert adapter.largest <= 12 * SLICE_MOVES
+    stats = await engine.stats(T, Q)
+    assert (stats.delayed, stats.in_flight, stats.failed, stats.done) == (0, 0, 0, 0)
+    assert (stats.expired, stats.available) == (count, 3 * count)
+    reply = await engine.publish(T, Q, [NewMessage(b"", id="0")])
+    assert not reply.messages[0].duplicate
+
+
+async def test_a_sweep_in_slices_does_what_one_in_one_go_does(
+    engine: KeyValueEngine, clock: FakeClock
+) -> None:
+    await lade(engine, clock, 300)
+    reply = await engine.sweep()
+    assert (reply.due, reply.lapsed, reply.expired) == (300, 300, 300)
+    assert (reply.removed, reply.ids_forgotten, reply.more) == (600, 300, False)
+    again = await engine.sweep()
+    assert again == type(again)(
+        due=0, lapsed=0, expired=0, removed=0, entries_removed=0, ids_forgotten=0, more=False
+    )
+
+
+@pytest.mark.parametrize("waiting", [1, 200])
+async def test_g1_what_keeps_an_old_segment_is_looked_at_and_nothing_else(
+    engine: KeyValueEngine, clock: FakeClock, adapter: Counting, waiting: int
+) -> None:
+    segments = 30
+    for _ in range(segments):
+        await engine.publish(T, Q, [NewMessage(b"")] * waiting)
+        clock.advance(HOUR)
+    clock.advance(2 * HOUR)
+    assert (await engine.sweep()).entries_removed == 0
+    adapter.read = 0
+    assert (await engine.sweep()).entries_removed == 0
+    assert adapter.read <= 3 * segments
+    taken = await engine.claim(T, Q, "c", segments * waiting, None)
+    await engine.settle(T, Q, [Ack(item.receipt) for item in taken])
+    await engine.purge(T, Q, State.DONE, None, segments * waiting)
+    assert (await engine.sweep()).entries_removed == segments * waiting
+    assert (await engine.read_log(T, 0, 10)).entries == ()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("buckets", [2, 40])
+async def test_a_slot_that_is_not_over_is_read_once(
+    engine: KeyValueEngine, clock: FakeClock, adapter: Counting, buckets: int
+) -> None:
+    """Retention is exact to the millisecond; waiting for it costs a look at the slots."""
+    await engine.publish(T, Q, [NewMessage(b"")] * (100 * buckets))
+    taken = await engine.claim(T, Q, "c", 100 * buckets, None)
+    await engine.settle(T, Q, [Ack(item.receipt) for item in taken])
+    clock.advance(HOUR - 1)
+    assert (await engine.sweep()).removed == 0
+    adapter.read = 0
+    assert (await engine.sweep()).removed == 0
+    assert adapter.read <= buckets + 20
+    clock.advance(1)
+    assert (await engine.sweep()).removed == 100 * buckets
+
+
+async def test_s2_a_queue_that_is_replaced_during_a_sweep_revives_nothing(
+    engine: KeyValueEngine, clock: FakeClock, adapter: Counting
+) -> None:
+    await lade(engine, clock, 10 * SLICE_MOVES)
+    sweeping = asyncio.ensure_future(engine.sweep())
+    await asyncio.sleep(0)  # The first slice is done, the second not begun.
+    await asyncio.gather(engine.delete_queue(T, Q), engine.put_queue(T, Q, POLICY, Start()))
+    reply = await sweeping
+    assert 0 < reply.lapsed < 10 * SLICE_MOVES
+    for again in range(2):
+        stats = await engine.stats(T, Q)
+        assert (stats.available, stats.delayed, stats.in_flight, stats.done) == (0, 0, 0, 0)
+        assert (stats.failed, stats.expired) == (0, 0)
+        if not again:
+            await engine.close()
+            engine = await KeyValueEngine.open(adapter, EngineOptions(clock=clock))
+    await engine.close()
+
+
+async def test_two_sweeps_at_a_time_do_the_work_once(
+    engine: KeyValueEngine, clock: FakeClock
+) -> None:
+    await lade(engine, clock, 300)
+    one, other = await asyncio.gather(engine.sweep(), engine.sweep())
+    assert one.due + other.due == 300
+    assert one.removed + other.removed == 600
+
+
+@pytest.mark.parametrize("queues", [1, 40])
+async def test_g1_what_is_replayed_while_a_segment_is_asked_about_keeps_it(
+    engine: KeyValueEngine, clock: FakeClock, queues: int
+) -> None:
+    for number in range(queues):
+        await engine.put_queue(T, f"q{number}", QueuePolicy(filter="FALSE"), Start())
+    await engine.publish(T, Q, [NewMessage(b"x")])
+    await engine.purge(T, Q, State.AVAILABLE, None, 1)
+    clock.advance(2 * HOUR)
+    pieces = engine._log_retention.run(clock.now())
+    for _ in range(1 + queues):  # The segment is old, and no queue has said that it needs it.
+        assert next(pieces)[1] == 0
+    await engine.replay(T, Q, ReplaySource.LOG, None, 1)
+    assert sum(removed for _, removed in pieces) == 0
+    (taken,) = await engine.claim(T, Q, "c", 1, None)
+    assert taken.payload == b"x"
