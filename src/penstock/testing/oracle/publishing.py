@@ -22,10 +22,8 @@ from penstock.storage.contract import EngineOptions, Outgoing
 from penstock.testing.oracle import transitions
 from penstock.testing.oracle.state import Batch, Entry, Queue, Store
 
-__all__ = ["OFFSET_STEP", "RETRY_AFTER_MS", "assign", "publish", "publish_batch", "route"]
+__all__ = ["RETRY_AFTER_MS", "assign", "publish", "publish_batch", "route"]
 
-#: Offsets have gaps, so that a test that counts on their being dense fails on the oracle.
-OFFSET_STEP = 3
 #: What a full queue asks its producers to wait.
 RETRY_AFTER_MS = 1_000
 
@@ -162,7 +160,7 @@ class _Batch:
 
     def _append(self, message: Message, payload: bytes) -> Message:
         offset = Offset(self.store.next_offset)
-        self.store.next_offset += OFFSET_STEP
+        self.store.next_offset += self.store.offset_step
         self.store.ends[self.tenant] = Offset(offset + 1)
         if message.id < 0:
             message = replace(message, id=MessageId(offset))

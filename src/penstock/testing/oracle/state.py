@@ -144,6 +144,8 @@ class Store:
 
     log: list[Entry] = field(default_factory=list)
     next_offset: int = 0
+    offset_step: int = 3
+    """Offsets have gaps, so that a test that counts on their being dense fails on the oracle."""
     ends: dict[str, Offset] = field(default_factory=dict)
     trimmed: dict[str, Offset] = field(default_factory=dict)
     """Tenant to the offset after its last entry, which retention does not take back."""

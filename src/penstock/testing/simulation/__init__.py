@@ -6,6 +6,7 @@
 - ``shrink``, ``report``: a failing program made short; many seeds counted.
 - ``loop``: an event loop with virtual time, ordered by the seed.
 - ``keyvalue``: the key-value engine on that loop, on a disk that fails.
+- ``mirror``: the oracle beside it, compared turn by turn.
 
 A failing seed repeats bit for bit: ``penstock simulate --first-seed SEED --seeds 1``.
 """

@@ -14,19 +14,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from penstock.broker import Broker, BrokerOptions
 from penstock.errors import PenstockError, StoreError
 from penstock.keepers import CatchUp, Keeper, Keepers, Pass, Sweep
+from penstock.model.delivery import Receipt
 from penstock.model.limits import DLQ_SUFFIX, Limits
 from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import EngineOptions
+from penstock.storage.keyvalue.core import SLICE
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.keys import SPEC_PREFIX, QueueKeys
 from penstock.storage.keyvalue.records import KEYED_BY_NUMBER, decode_spec
 from penstock.storage.keyvalue.writer import Write, Written
 from penstock.testing.faults import FaultyAdapter
+from penstock.testing.model import Oracle
 from penstock.testing.simulation.clients import Client, World
 from penstock.testing.simulation.judges import (
     drain,
@@ -36,6 +39,7 @@ from penstock.testing.simulation.judges import (
     picture,
 )
 from penstock.testing.simulation.loop import Deadlock, Endless, SimulatedClock, SimulatedLoop
+from penstock.testing.simulation.mirror import Mirror, compare_pictures
 from penstock.testing.simulation.program import (
     DURABLE_TOPIC_MS,
     POLICIES,
@@ -55,6 +59,9 @@ FAULT_KINDS: Final = ("power_loss", "kill", "restart", "failed_sync", "full_disk
 #: How often an operator looks whether a store whose disk failed has noticed, and how long at most.
 _NOTICE_S: Final = 0.05
 _NOTICES: Final = 200
+#: One seed in so many runs beside the oracle, with orderly restarts as its only faults.
+MIRRORED_ONE_IN: Final = 2
+_NEVER_MS: Final = 10**13
 #: The second byte of record types that have a third.
 _OWN: Final = 0x07
 #: What a keeper may fail with while disks fail.
@@ -120,19 +127,24 @@ class _Session:
         self, program: Program, loop: SimulatedLoop, disk: Callable[[SimulatedLoop], SimulatedDisk]
     ) -> None:
         self._program = program
+        mirrored = program.seed % MIRRORED_ONE_IN == 0
         self._loop = loop
         self._new_disk = disk
         self._random = Random(f"store {program.seed}")
         self.clock = SimulatedClock(loop)
+        retention_ms = self._random.choice((1_000, 60_000, 10**9))
         self._options = EngineOptions(
             clock=self.clock,
-            jitter=lambda ceiling_ms: self._random.randint(0, ceiling_ms),
+            jitter=lambda ceiling_ms: ceiling_ms // 2,
             token=lambda: self._random.getrandbits(62),
             random=Random(f"identity {program.seed}").randbytes,
-            limits=Limits(log_retention_ms=self._random.choice((1_000, 60_000, 10**9))),
-            archive=self._random.random() < 0.3,
+            # An engine may keep the log longer than the oracle does.
+            limits=Limits(log_retention_ms=_NEVER_MS if mirrored else retention_ms),
+            archive=not mirrored and self._random.random() < 0.3,
         )
-        self._slice_size = self._random.choice((1, 2, 3))
+        self._slice_size = SLICE if mirrored else self._random.choice((1, 2, 3))
+        self._oracle = Oracle(self._options) if mirrored else None
+        self._receipts: dict[str, Receipt] = {}
         self._adapter = FaultyAdapter(seed=program.seed, inline=False)
         self._store: _Store | None = None
         self._striking: set[asyncio.Task[None]] = set()
@@ -173,7 +185,8 @@ class _Session:
             broker = self._up.broker.for_tenant(tenant)
             await broker.put_topic(WORK, TopicPolicy(dedup_window_ms=DURABLE_TOPIC_MS))
             for name, policy in ((WORK, WORK_POLICY), *POLICIES.items()):
-                if name != "late":
+                # Clients create the others: the second tenant is there for what leaks into it.
+                if name in (WORK, "all") or (tenant == TENANTS[0] and name != "late"):
                     fields = {field: getattr(policy, field) for field in policy.__struct_fields__}
                     await broker.create_queue(name, fields.pop("filter"), **fields)
 
@@ -182,6 +195,9 @@ class _Session:
         found = await drain(broker, self.world.history, self.clock)
         found += await judge_history(broker, self.world.history, _grant_number)
         await self._up.keepers.stop()
+        if self._oracle is not None:
+            where = await compare_pictures(self._oracle, self._engine, TENANTS)
+            found += [] if where is None else [f"the oracle sees something else: {where}"]
         before = [await picture(broker.for_tenant(tenant)) for tenant in TENANTS]
         for tenant in TENANTS:
             found += await judge_store(broker.for_tenant(tenant), self.clock)
@@ -200,9 +216,13 @@ class _Session:
         engine = await KeyValueEngine.open(
             self._adapter, self._options, writer=disk, slice_size=self._slice_size
         )
-        duties = Keepers(engine, self.clock, [_Seldom(Sweep(engine)), _Seldom(CatchUp(engine))])
+        self._engine = engine
+        shown: Any = engine
+        if self._oracle is not None:
+            shown = Mirror(self._loop, engine, self._oracle, self._receipts, self.world.violations)
+        duties = Keepers(shown, self.clock, [_Seldom(Sweep(shown)), _Seldom(CatchUp(shown))])
         options = BrokerOptions(engine=self._options)
-        broker = Broker(engine, options, TENANTS[0], background=duties)
+        broker = Broker(shown, options, TENANTS[0], background=duties)
         self._store = _Store(disk, broker, duties)
         if keepers:
             duties.start()
@@ -222,8 +242,10 @@ class _Session:
     async def _strike(self, fault: Fault) -> None:
         if not self.world.up.is_set():
             return  # One fault at a time: the store is down already.
-        self.faults[fault.kind] += 1
-        match fault.kind:
+        # What a crash takes back the oracle would have to take back too.
+        kind = "restart" if self._oracle is not None else fault.kind
+        self.faults[kind] += 1
+        match kind:
             case "power_loss":
                 await self._lose(self._adapter.power_loss)
             case "kill":

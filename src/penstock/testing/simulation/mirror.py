@@ -1,0 +1,247 @@
+"""An engine with the oracle beside it: every verb is compared in the turn in which it takes effect.
+
+A verb of the key-value engine takes effect before it first waits. So the mirror runs it up to that
+point, lets the oracle do the same at once, and compares the two answers when the engine's is
+durable. The order of turns is the order in which both sides see the verbs, however many callers
+overlap. Bulk verbs take several turns: while one runs, other verbs wait, and time stands still.
+
+Both sides give the same ids and offsets, because the oracle continues where the engine's log ends.
+Receipts are translated. A store that is closed in order and reopened keeps its oracle; what a
+crash leaves behind is for the other judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from penstock.errors import PenstockError, StoreError
+from penstock.model.delivery import Delivery, Receipt, SettleReply
+from penstock.model.message import Offset
+from penstock.storage.contract import Listener
+from penstock.storage.keyvalue.engine import KeyValueEngine
+from penstock.testing.comparing import Plain, Side, difference
+from penstock.testing.model import Oracle
+from penstock.testing.simulation.loop import SimulatedLoop
+
+__all__ = ["Mirror", "compare_pictures"]
+
+#: Verbs that take effect in one turn and answer the same, receipts apart.
+_COMPARED: Final = frozenset(
+    {
+        *("publish", "claim", "settle", "put_queue", "get_queue", "list_queues", "delete_queue"),
+        *("pause", "put_topic", "delete_topic", "route", "assign", "join", "leave", "archived"),
+    }
+)
+#: Verbs that take several turns.
+_BULK: Final = frozenset({"replay", "purge", "sweep"})
+_MAX_SWEEPS: Final = 10_000
+
+
+class Mirror:
+    """Stands in for an engine; ``differences`` says where the oracle disagreed."""
+
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        engine: KeyValueEngine,
+        oracle: Oracle,
+        receipts: dict[str, Receipt],
+        differences: list[str],
+    ) -> None:
+        self._loop = loop
+        self._engine = engine
+        self._oracle = oracle
+        #: Engine's receipt to the oracle's, over all openings of the store.
+        self._receipts = receipts
+        self._differences = differences
+        self._alone = asyncio.Lock()
+        oracle._store.offset_step = 1
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _COMPARED:
+            return lambda *args, **kwargs: self._verb(name, args, kwargs)
+        if name in _BULK:
+            return lambda *args, **kwargs: self._bulk(name, args, kwargs)
+        return getattr(self._engine, name)
+
+    @property
+    def listener(self) -> Listener:
+        """Who hears the engine."""
+        return self._engine.listener
+
+    @listener.setter
+    def listener(self, listener: Listener) -> None:
+        self._engine.listener = listener
+
+    # -- one turn ----------------------------------------------------------------------
+
+    async def _verb(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        while self._alone.locked():
+            async with self._alone:
+                pass
+        self._oracle._store.next_offset = self._engine._core.log.next_offset
+        begun = _Begun(getattr(self._engine, name)(*args, **kwargs))
+        if isinstance(begun.error, StoreError):
+            raise begun.error  # Closed: nothing was done.
+        if name == "archived":
+            args = (*args[:2], _at_once(self._oracle.identity(args[0])))
+        if name == "settle":
+            args = (*args[:2], [self._translated(item) for item in args[2]], *args[3:])
+        expected = _at_once(getattr(self._oracle, name)(*args, **kwargs))
+        try:
+            found = await begun
+        except StoreError:
+            raise
+        except PenstockError as error:
+            self._compare(name, args, expected, type(error).__name__)
+            raise
+        self._answered(name, args, expected, found)
+        return found
+
+    def _answered(self, name: str, args: Any, expected: Any, found: Any) -> None:
+        if name == "claim" and isinstance(expected, list):
+            self._compare(name, args, _without_receipts(expected), _without_receipts(found))
+            for theirs, ours in zip(expected, found, strict=False):
+                self._receipts[ours.receipt] = theirs.receipt
+            return
+        offsets = [entry.message.offset for entry in self._oracle._store.entries_of(args[0])]
+        self._compare(name, args, _plain(expected, offsets), _plain(found, offsets))
+
+    def _translated(self, settlement: Any) -> Any:
+        receipt = self._receipts.get(settlement.receipt, Receipt("unknown"))
+        return replace(settlement, receipt=receipt)
+
+    # -- several turns -----------------------------------------------------------------
+
+    async def _bulk(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        async with self._alone, self._still():
+            if name == "sweep":
+                _at_once(self._swept(self._oracle.sweep, args))
+                return await self._swept(self._engine.sweep, args)
+            expected = _at_once(getattr(self._oracle, name)(*args, **kwargs))
+            try:
+                found = await getattr(self._engine, name)(*args, **kwargs)
+            except StoreError:
+                raise
+            except PenstockError as error:
+                self._compare(name, args, expected, type(error).__name__)
+                raise
+            limit = args[4]
+            self._compare(name, args, _counts(expected, limit), _counts(found, limit))
+            return found
+
+    @asynccontextmanager
+    async def _still(self) -> Any:
+        self._loop.frozen = True
+        try:
+            yield
+        finally:
+            self._loop.frozen = False
+
+    @staticmethod
+    async def _swept(sweep: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> Any:
+        """Sweep until nothing is left: how much one call does is the engine's business."""
+        for _ in range(_MAX_SWEEPS):
+            reply = await sweep(*args)
+            if not reply.more:
+                return reply
+        raise AssertionError("the sweep never ends")
+
+    def _compare(self, name: str, args: Any, expected: Plain, found: Plain) -> None:
+        where = difference(expected, found)
+        if where is not None:
+            self._differences.append(f"{name}{args!r} differs from the oracle: {where}")
+
+
+class _Begun:
+    """A coroutine that was run up to where it first waits; awaiting it goes on from there."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._coroutine = coroutine
+        self._waits: Any = None
+        self._answer: Any = None
+        self._over = False
+        self.error: PenstockError | None = None
+        try:
+            self._waits = coroutine.send(None)
+        except StopIteration as end:
+            self._answer, self._over = end.value, True
+        except PenstockError as error:
+            self.error, self._over = error, True
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        if self.error is not None:
+            raise self.error
+        if self._over:
+            return self._answer
+        waits = self._waits
+        while True:
+            try:
+                try:
+                    sent = yield waits
+                except BaseException as error:  # noqa: BLE001  (a cancellation, passed on)
+                    waits = self._coroutine.throw(error)
+                else:
+                    waits = self._coroutine.send(sent)
+            except StopIteration as end:
+                return end.value
+
+
+def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that never waits; an error is answered by its name."""
+    begun = _Begun(coroutine)
+    if begun.error is not None:
+        return type(begun.error).__name__
+    assert begun._over, "the oracle waits for nobody"
+    return begun._answer
+
+
+def _without_receipts(deliveries: Sequence[Delivery]) -> Plain:
+    return [replace(delivery, receipt=Receipt("")) for delivery in deliveries]
+
+
+def _plain(answer: Any, offsets: list[Offset]) -> Plain:
+    """An answer without what is the engine's own business.
+
+    Where nothing is between two offsets, a cursor may stand on either.
+    """
+    if isinstance(answer, tuple):
+        return [_plain(item, offsets) for item in answer]
+    cursor = getattr(answer, "cursor", None)
+    if cursor is not None:
+        return replace(answer, cursor=bisect_left(offsets, cursor))
+    if isinstance(answer, SettleReply):
+        outcomes = [(item.verdict, item.state, item.until) for item in answer.outcomes]
+        return outcomes, answer.published, answer.repeated
+    if hasattr(answer, "durability"):
+        return replace(answer, durability="")
+    return answer
+
+
+def _counts(reply: Any, limit: int) -> Plain:
+    if not hasattr(reply, "sample"):
+        return getattr(reply, "count", reply)
+    sample = [shown.message.id for shown in reply.sample]
+    return reply.count, sample, reply.skipped if reply.count < limit else None
+
+
+async def compare_pictures(
+    oracle: Oracle, engine: KeyValueEngine, tenants: Sequence[str]
+) -> str | None:
+    """Where everything that can be seen of the two differs first."""
+    for tenant in tenants:
+        pictures: list[Plain] = []
+        for side in (Side(oracle), Side(engine)):
+            page = await side.engine.read_log(tenant, 0, 1_000_000)  # type: ignore[arg-type]
+            side.offsets(tenant).extend(entry.message.offset for entry in page.entries)
+            pictures.append(await side.picture(tenant, scan=True))
+        where = difference(pictures[0], pictures[1], tenant)
+        if where is not None:
+            return where
+    return None
