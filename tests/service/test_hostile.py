@@ -155,7 +155,7 @@ async def test_large_bodies_at_the_same_time_are_refused_before_memory_runs_out(
     size = 4 * MB
     server = serve(
         *("--max-body-bytes", str(size), "--max-payload-bytes", str(size)),
-        *("--max-total-body-bytes", str(32 * MB)),
+        *("--memory-budget-bytes", str(32 * MB)),
     )
     rss = server.rss_bytes()
     async with AsyncExitStack() as stack:
@@ -287,3 +287,44 @@ async def test_whoever_asks_for_the_log_and_does_not_read_it(serve: Serve) -> No
         grown = (server.rss_bytes() - rss) // MB
         assert grown < 400, f"{grown} MB for one that does not read, and one that does"
     assert server.stop() == 0
+
+
+@pytest.mark.slow
+async def test_replies_that_nobody_reads_are_bounded_and_cut(serve: Serve) -> None:
+    """Claims, pages and Arrow reads of 30 MB each, by 40 callers of whom none reads."""
+    server = serve("--memory-budget-bytes", str(64 * MB), "--reply-timeout-s", "2")
+    async with penstock.connect(server.url) as client:
+        for _ in range(6):
+            await client.publish_batch("orders", [NewMessage(bytes(MB - 1))] * 10)
+        rss = server.rss_bytes()
+        head = "HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        claim = '{"limit": 30}'
+        requests = [
+            f"GET /v1/log?format=arrow&payloads=true {head}\r\n",
+            f"GET /v1/log?payloads=true {head}\r\n",
+            f"POST /v1/queues/orders/claims {head}Content-Length: {len(claim)}\r\n\r\n{claim}",
+            f"GET /v1/queues/orders/stream?credit=1000 {head}\r\n",
+        ]
+        async with AsyncExitStack() as stack:
+            most = 0
+            for number in range(40):
+                wire = await stack.enter_async_context(await Wire.to(server))
+                await wire.send(requests[number % len(requests)].encode())
+                most = max(most, server.rss_bytes() - rss)
+                # What is small is answered all the while.
+                assert (await asyncio.to_thread(server.call, "GET", "/healthz")).status == 200
+            async with asyncio.timeout(60):
+                while _gauge(server, "penstock_memory_held_bytes"):
+                    most = max(most, server.rss_bytes() - rss)
+                    await asyncio.sleep(0.1)
+            print(f"{most // MB} MB at most; {_gauge(server, 'penstock_replies_cut_total')} cut")
+            assert _gauge(server, "penstock_replies_cut_total") >= 4
+            # The budget, twice over for what is made of it, and what the engine caches.
+            assert most < 400 * MB
+            await client.publish("other", b"x")
+    assert server.stop() == 0
+
+
+def _gauge(server: Served, name: str) -> float:
+    text = server.call("GET", "/metrics").body.decode()
+    return float(re.findall(rf"^{name} (\S+)$", text, re.MULTILINE)[0])

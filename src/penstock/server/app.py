@@ -24,6 +24,7 @@ from penstock.errors import (
     TooLarge,
 )
 from penstock.server.access import ANYBODY
+from penstock.server.budget import Hold
 from penstock.server.call import Call
 from penstock.server.decoding import DIRECT_BYTES
 from penstock.server.head import check_head
@@ -33,6 +34,7 @@ from penstock.server.replies import (
     Plain,
     Send,
     Streamed,
+    Unread,
     encode,
     problem_reply,
     send_plain,
@@ -43,7 +45,7 @@ from penstock.server.service import Service
 from penstock.telemetry import current_request_id, current_tenant
 from penstock.wire.codecs import MSGPACK_ALIASES, encode_json, media_type
 
-__all__ = ["Application"]
+__all__ = ["Application", "Cut"]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 
@@ -80,24 +82,33 @@ class Application:
         request_id = self._request_id(headers)
         current_request_id.set(request_id)
         verb, outcome = "unknown", "ok"
+        hold = Hold(self.service.budget)
         try:
             check_head(scope, headers)
             if self._browsers is not None:
                 self._browsers.check(scope["method"], headers)
             route, parameters = self.routes.find(scope["method"], scope["path"])
             verb = route.verb
-            reply = await self._answer(scope, route, parameters, headers, receive, request_id)
+            reply = await self._answer(scope, route, parameters, headers, receive, request_id, hold)
             if isinstance(reply, Streamed):
-                await _stream(send, reply, request_id)
+                await self._stream(send, reply, request_id, hold)
             else:
-                await send_plain(send, reply, request_id)
+                await send_plain(send, reply, request_id, hold, self.service.patience)
         except Disconnected:
             outcome = "disconnected"
         except PenstockError as error:
+            # Its traceback holds what had come of the body.
+            error.__traceback__ = error.__cause__ = error.__context__ = None
+            hold.set(0)
             outcome = await self._refuse(error, send, request_id)
             if isinstance(error, _UNREAD) and error.field == "body" and b"expect" not in headers:
                 await drop_rest(receive)
-        except (asyncio.CancelledError, _Cut):
+        except Unread as error:
+            outcome = "disconnected"
+            self.service.metrics.cut()
+            log.warning("A caller did not read the reply to its %s, and was cut.", verb)
+            raise Cut from error
+        except (asyncio.CancelledError, Cut):
             outcome = "cancelled"
             raise
         except Exception:
@@ -106,6 +117,7 @@ class Application:
             log.exception("A call of %s failed.", verb)
             await self._refuse(_Bug("The server failed to answer this call."), send, request_id)
         finally:
+            hold.set(0)
             self.service.metrics.called(verb, outcome, perf_counter() - started)
 
     async def _answer(
@@ -116,6 +128,7 @@ class Application:
         headers: dict[bytes, bytes],
         receive: Receive,
         request_id: str,
+        hold: Hold,
     ) -> Plain | Streamed:
         service = self.service
         authorization = headers.get(b"authorization")
@@ -123,7 +136,7 @@ class Application:
             ANYBODY if route.need.action is None else service.access.recall(authorization)
         ) or await service.access.authenticate(authorization)
         current_tenant.set(credential.tenant)
-        call = Call(service, route, parameters, headers, receive, request_id, credential)
+        call = Call(service, route, parameters, headers, receive, request_id, credential, hold)
         call.check_need(route.need)
         as_msgpack = _wants_msgpack(headers.get(b"accept", b""), route)
         query_string = scope["query_string"]
@@ -132,23 +145,37 @@ class Application:
             query = read_query(route.query, query_string)
         body: object = _EMPTY
         if route.body is not None:
-            raw = call.raw = await service.bodies.read(receive, headers, route.body.most)
+            raw = call.raw = await service.bodies.read(receive, headers, hold, route.body.most)
             if route.is_raw:
                 body = raw
             elif len(raw) <= DIRECT_BYTES:
                 body = route.body.decode(raw, call.media)
             else:
+                # What is decoded of a body is about as large.
+                hold.add(len(raw))
                 body = await route.body.decode_large(raw, call.media, service.payload_bytes)
         value = await route.handler(call, query, body)
         if type(value) is Plain or type(value) is Streamed:
             return value
-        return encode(value, route.status, as_msgpack=as_msgpack)
+        return await encode(value, route.status, as_msgpack=as_msgpack)
 
     async def _refuse(self, error: PenstockError, send: Send, request_id: str) -> str:
         if error.status >= 500 and not isinstance(error, _Bug):
             log.warning("%s", error)
-        await send_plain(send, problem_reply(error, request_id), request_id)
+        hold = Hold(self.service.budget)
+        reply = problem_reply(error, request_id)
+        await send_plain(send, reply, request_id, hold, self.service.patience)
+        hold.set(0)
         return type(error).__name__
+
+    async def _stream(self, send: Send, reply: Streamed, request_id: str, hold: Hold) -> None:
+        try:
+            await send_streamed(send, reply, request_id, hold, self.service.patience)
+        except (Disconnected, Unread):
+            raise
+        except Exception as error:
+            log.exception("A stream failed.")
+            raise Cut from error
 
     def _request_id(self, headers: dict[bytes, bytes]) -> str:
         given = headers.get(b"penstock-request-id")
@@ -157,22 +184,12 @@ class Application:
         return self.service.next_request_id()
 
 
-class _Cut(Exception):
-    """A stream failed half way: raised out of the application, so that the server cuts it.
+class Cut(Exception):
+    """A reply failed half way, or is not read: the server cuts it when this is raised.
 
     A reply that has begun cannot become a problem document, and one that ended properly would
     look complete.
     """
-
-
-async def _stream(send: Send, reply: Streamed, request_id: str) -> None:
-    try:
-        await send_streamed(send, reply, request_id)
-    except Disconnected:
-        raise
-    except Exception as error:
-        log.exception("A stream failed.")
-        raise _Cut from error
 
 
 class _Bug(ServiceError):

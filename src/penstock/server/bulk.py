@@ -10,7 +10,7 @@ which do not need the interpreter, have a thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final, NamedTuple
 
 from penstock.broker.scope import to_where
@@ -21,7 +21,7 @@ from penstock.model.limits import MAX_OFFSET, MAX_PAGE
 from penstock.model.message import Offset
 from penstock.model.states import State
 from penstock.server.call import Call
-from penstock.server.replies import Streamed
+from penstock.server.replies import Streamed, pieces
 from penstock.wire.arrow import (
     DELIVERY_SCHEMA,
     HISTORY_SCHEMA,
@@ -103,6 +103,8 @@ async def _end(call: Call, start: int, to: int | None) -> Offset:
 
 
 async def _streamed(call: Call, writer: StreamWriter, parts: AsyncIterator[_Part]) -> Streamed:
+    # What is made beside the part that is being sent; the parts count when they are sent.
+    call.hold.take(BATCH_BYTES)
     # The first part is read before the reply begins, so that bad input still gets a 400.
     first = await anext(parts)
     return Streamed(ARROW_STREAM, _written(call, writer, first, parts))
@@ -110,7 +112,7 @@ async def _streamed(call: Call, writer: StreamWriter, parts: AsyncIterator[_Part
 
 async def _written(
     call: Call, writer: StreamWriter, first: _Part, parts: AsyncIterator[_Part]
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     part: _Part | None = first
     unwritten: _Part | None = None
     room, patience = STREAM_BYTES, _SCAN
@@ -159,7 +161,7 @@ async def _log(
             offsets = columns.offset if where is None else batch.column("offset").to_pylist()
             sizes = columns.size if where is None else batch.column("size").to_pylist()
             sums = columns.checksum if where is None else batch.column("checksum").to_pylist()
-            for begin, stop in _pieces(sizes):
+            for begin, stop in pieces(sizes, BATCH_BYTES):
                 cut = slice(begin, stop)
                 found = await call.broker.read_payloads(offsets[cut], sizes[cut], sums[cut])
                 if found is None:
@@ -180,21 +182,6 @@ async def _log(
 
 def _at(offset: int) -> dict[str, str]:
     return {"next_offset": str(offset)}
-
-
-def _pieces(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Runs of payloads that are one batch each."""
-    if sum(sizes) <= BATCH_BYTES:
-        yield 0, len(sizes)
-        return
-    begin = 0
-    room = BATCH_BYTES
-    for index, size in enumerate(sizes):
-        if size > room and index > begin:
-            yield begin, index
-            begin, room = index, BATCH_BYTES
-        room -= size
-    yield begin, len(sizes)
 
 
 # -- histories -------------------------------------------------------------------------
@@ -246,7 +233,7 @@ async def _page(
     page = await peek(MAX_PAGE, payloads=False)
     if not payloads or not page.items:
         return page
-    _, fitting = next(_pieces([item.message.size for item in page.items]))
+    _, fitting = next(pieces([item.message.size for item in page.items], BATCH_BYTES))
     return await peek(fitting, payloads=True)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from penstock.broker import Broker
 from penstock.errors import Busy
 from penstock.server.access import Action, Credential
+from penstock.server.budget import Hold
 from penstock.server.reading import Disconnected, Receive
 from penstock.server.routing import ANY_NAME, EVERYTHING, AnyRoute, Need
 from penstock.wire.codecs import media_type
@@ -39,6 +40,7 @@ class Call:
         "broker",
         "credential",
         "headers",
+        "hold",
         "parameters",
         "raw",
         "receive",
@@ -56,6 +58,7 @@ class Call:
         receive: Receive,
         request_id: str,
         credential: Credential,
+        hold: Hold,
     ) -> None:
         self.service = service
         self.route = route
@@ -65,6 +68,8 @@ class Call:
         self.receive = receive
         self.request_id = request_id
         self.credential = credential
+        self.hold = hold
+        """What the call holds of the memory budget."""
         self.broker: Broker = service.broker.for_tenant(credential.tenant)
         """The verbs, for the caller's tenant (T1)."""
         self.raw = b""

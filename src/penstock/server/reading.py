@@ -10,7 +10,8 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import Struct
 
-from penstock.errors import BadInput, Busy, SlowRequest, TooLarge
+from penstock.errors import BadInput, SlowRequest, TooLarge
+from penstock.server.budget import Hold
 from penstock.server.decoding import Lists, format_of
 from penstock.server.patience import Patience
 from penstock.wire.codecs import Codec, refused
@@ -68,19 +69,24 @@ async def drop_rest(receive: Receive) -> None:
 
 
 class Bodies:
-    """Reads bodies: each bounded in size and time, all of them together in memory."""
+    """Reads bodies: each bounded in size and time, all of them by the memory budget."""
 
-    def __init__(self, *, body_bytes: int, total_bytes: int, timeout_s: float) -> None:
+    def __init__(self, *, body_bytes: int, timeout_s: float) -> None:
         self._body_bytes = body_bytes
-        self._total_bytes = total_bytes
         self._timeout_s = timeout_s
         self._patience = Patience(timeout_s)
-        self._held = 0
 
     async def read(
-        self, receive: Receive, headers: Mapping[bytes, bytes], most: int | None = None
+        self,
+        receive: Receive,
+        headers: Mapping[bytes, bytes],
+        hold: Hold,
+        most: int | None = None,
     ) -> bytes:
-        """The whole body; ``most`` is what this call takes, if less than others may."""
+        """The whole body, counted against the budget from its first byte on.
+
+        ``most`` is what this call takes, if less than others may.
+        """
         most = self._body_bytes if most is None else min(most, self._body_bytes)
         length = headers.get(b"content-length")
         if length is None:
@@ -96,13 +102,14 @@ class Bodies:
             if event["type"] != "http.request":
                 raise Disconnected
             body: bytes = event.get("body", b"")
+            hold.take(len(body))
             # The server says that there is more until it has seen the end; a body that is as
             # long as it was announced needs no second look, which is another trip between two
             # threads.
             if len(body) == expected:
                 return body
             if event.get("more_body", False):
-                return await self._patience.bear(self._read_on(receive, body, expected, most))
+                return await self._patience.bear(self._read_on(receive, body, expected, hold, most))
             if len(body) > most:
                 raise _too_large(most)
             return body
@@ -111,29 +118,25 @@ class Bodies:
                 f"The body took longer than {self._timeout_s:g} s to arrive.", field="body"
             ) from error
 
-    async def _read_on(self, receive: Receive, first: bytes, expected: int, most: int) -> bytes:
+    async def _read_on(
+        self, receive: Receive, first: bytes, expected: int, hold: Hold, most: int
+    ) -> bytes:
         parts = [first]
         size = len(first)
-        self._held += size
-        try:
-            while True:
-                if size > most:
-                    raise _too_large(most)
-                if self._held > self._total_bytes:
-                    raise Busy("Too many large requests are under way.", field="body")
-                if size == expected:
-                    return b"".join(parts)
-                event = await receive()
-                if event["type"] != "http.request":
-                    raise Disconnected
-                part: bytes = event.get("body", b"")
-                parts.append(part)
-                size += len(part)
-                self._held += len(part)
-                if not event.get("more_body", False):
-                    expected = size
-        finally:
-            self._held -= size
+        while True:
+            if size > most:
+                raise _too_large(most)
+            if size == expected:
+                return b"".join(parts)
+            event = await receive()
+            if event["type"] != "http.request":
+                raise Disconnected
+            part: bytes = event.get("body", b"")
+            hold.take(len(part))
+            parts.append(part)
+            size += len(part)
+            if not event.get("more_body", False):
+                expected = size
 
 
 def _length(text: bytes, most: int) -> int:

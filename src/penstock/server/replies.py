@@ -1,26 +1,54 @@
-"""Replies: values as JSON or MessagePack, bytes as they are, streams, problems."""
+"""Replies: values as JSON or MessagePack, bytes as they are, streams, problems.
+
+A small reply is handed to the HTTP server in one piece. A large one is encoded and sent part by
+part: the HTTP server takes a part only when the caller has taken those before it, so that what is
+not read stays here, where it is counted, and a caller that takes nothing for too long is cut.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, MutableMapping, Sequence
+from contextlib import aclosing
 from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.errors import MethodNotAllowed, PenstockError, Unauthenticated
 from penstock.model.delivery import LogPage, MessageDeliveries, Page
+from penstock.server.budget import Hold
 from penstock.server.head import ends_connection
+from penstock.server.patience import Patience
 from penstock.wire.bodies import ClaimReply
 from penstock.wire.codecs import JSON, MSGPACK, PROBLEM_JSON, encode_json, encode_msgpack
+from penstock.wire.msgpack_cursor import array_header
 from penstock.wire.payloads import shown_claims, shown_log, shown_message, shown_page
 from penstock.wire.problems import Problem, retry_after_s, to_problem
 
-__all__ = ["Plain", "Send", "Streamed", "encode", "problem_reply", "send_plain", "send_streamed"]
+__all__ = [
+    "Plain",
+    "Reply",
+    "Send",
+    "Streamed",
+    "Unread",
+    "encode",
+    "pieces",
+    "problem_reply",
+    "send_plain",
+    "send_streamed",
+]
 
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
 REQUEST_ID: Final = b"penstock-request-id"
+#: A reply up to this is sent in one piece.
+SMALL_BYTES: Final = 64 * 1024
+#: What is encoded in one turn, and sent in one part; one payload alone may be larger.
+PART_BYTES: Final = 256 * 1024
+
+_FIELDS_BYTES: Final = 1024
 
 #: Values whose JSON shows payloads in a form of their own.
 _SHOWN: Final[dict[type, Callable[[Any], object]]] = {
@@ -29,32 +57,99 @@ _SHOWN: Final[dict[type, Callable[[Any], object]]] = {
     LogPage: shown_log,
     MessageDeliveries: shown_message,
 }
+#: Values that may carry many payloads: their first field, a list.
+_LISTS: Final[dict[type, str]] = {ClaimReply: "deliveries", Page: "items", LogPage: "entries"}
+
+
+class Unread(Exception):
+    """The caller took nothing of its reply for too long."""
 
 
 class Plain(Struct, frozen=True):
-    """A reply that is bytes already."""
+    """A reply that is bytes already, in one piece or several."""
 
     status: int
-    body: bytes = b""
+    body: bytes | list[bytes] = b""
     content_type: str | None = None
     headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The bytes of the body."""
+        if isinstance(self.body, bytes):
+            return len(self.body)
+        return sum(len(part) for part in self.body)
 
 
 class Streamed(Struct, frozen=True):
     """A reply that comes in parts, for as long as the caller listens."""
 
     content_type: str
-    parts: AsyncIterator[bytes]
+    parts: AsyncGenerator[bytes, None]
 
 
-def encode(value: object, status: int, *, as_msgpack: bool) -> Plain:
+#: What a call is answered with.
+Reply: TypeAlias = Plain | Streamed
+
+
+async def encode(value: object, status: int, *, as_msgpack: bool) -> Plain:
     """The value as the caller wants to read it; None is no content."""
     if value is None:
         return Plain(204)
+    name = _LISTS.get(type(value))
+    if name is not None:
+        items = getattr(value, name)
+        if len(items) > 1 and sum(map(_payload_bytes, items)) > PART_BYTES:
+            return await _encode_list(value, name, items, status, as_msgpack=as_msgpack)
     if as_msgpack:
         return Plain(status, encode_msgpack(value), MSGPACK)
     shown = _SHOWN.get(type(value))
     return Plain(status, encode_json(value if shown is None else shown(value)), JSON)
+
+
+async def _encode_list(
+    value: Any, name: str, items: Sequence[Any], status: int, *, as_msgpack: bool
+) -> Plain:
+    """A value with a long list in front, some items of it in each turn."""
+    empty = type(items)()
+    frame = (encode_msgpack if as_msgpack else encode_json)(replace(value, **{name: empty}))
+    # The list is the first field, so the first empty one is its place.
+    before, _, after = frame.partition(b"\x90" if as_msgpack else b"[]")
+    body = [before + (array_header(len(items)) if as_msgpack else b"[")]
+    # An item has other fields than its payload.
+    sizes = [_payload_bytes(item) + _FIELDS_BYTES for item in items]
+    for begin, end in pieces(sizes, PART_BYTES):
+        part = items[begin:end]
+        if as_msgpack:
+            body += map(encode_msgpack, part)
+        else:
+            shown: Any = _SHOWN[type(value)](replace(value, **{name: part}))
+            body.append(encode_json(getattr(shown, name))[1:-1])
+            body.append(b",")
+        await asyncio.sleep(0)
+    if not as_msgpack:
+        body[-1] = b"]"
+    body.append(after)
+    return Plain(status, body, MSGPACK if as_msgpack else JSON)
+
+
+def pieces(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Runs of payloads that have at most so many bytes together, or are one payload."""
+    if sum(sizes) <= most:
+        yield 0, len(sizes)
+        return
+    begin = 0
+    room = most
+    for index, size in enumerate(sizes):
+        if size > room and index > begin:
+            yield begin, index
+            begin, room = index, most
+        room -= size
+    yield begin, len(sizes)
+
+
+def _payload_bytes(item: Any) -> int:
+    return len(item.payload or b"")
 
 
 def problem_reply(error: PenstockError, request_id: str, problem: Problem | None = None) -> Plain:
@@ -73,27 +168,62 @@ def problem_reply(error: PenstockError, request_id: str, problem: Problem | None
     return Plain(error.status, encode_json(document), PROBLEM_JSON, tuple(headers))
 
 
-async def send_plain(send: Send, reply: Plain, request_id: str) -> None:
-    """Send a reply in one piece."""
+async def send_plain(
+    send: Send, reply: Plain, request_id: str, hold: Hold, patience: Patience
+) -> None:
+    """Send a reply whose length is known."""
     headers: Headers = [(REQUEST_ID, request_id.encode())]
+    body = reply.body
+    size = reply.size
+    # From here on the call holds its reply, and no longer its request.
+    hold.set(size)
     if reply.status != 204:
-        headers.append((b"content-length", b"%d" % len(reply.body)))
+        headers.append((b"content-length", b"%d" % size))
     if reply.content_type is not None:
         headers.append((b"content-type", reply.content_type.encode()))
     if reply.headers:
         headers += reply.headers
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "http.response.body", "body": reply.body})
+    if size > SMALL_BYTES:
+        await _send_parts(send, [body] if isinstance(body, bytes) else body, hold, patience)
+        body = b""
+    elif isinstance(body, list):
+        body = b"".join(body)
+    await send({"type": "http.response.body", "body": body})
 
 
-async def send_streamed(send: Send, reply: Streamed, request_id: str) -> None:
+async def _send_parts(send: Send, body: list[bytes], hold: Hold, patience: Patience) -> None:
+    """Send what is large; every part is given back as soon as the HTTP server has taken it."""
+    body.reverse()
+    while body:
+        piece = body.pop()
+        for begin in range(0, len(piece), PART_BYTES):
+            await _send_part(send, piece[begin : begin + PART_BYTES], patience)
+        hold.add(-len(piece))
+
+
+async def _send_part(send: Send, part: bytes, patience: Patience) -> None:
+    event = {"type": "http.response.body", "body": part, "more_body": True}
+    try:
+        await patience.bear(send(event))
+    except TimeoutError as error:
+        raise Unread from error
+
+
+async def send_streamed(
+    send: Send, reply: Streamed, request_id: str, hold: Hold, patience: Patience
+) -> None:
     """Send a reply part by part."""
     headers: Headers = [
         (REQUEST_ID, request_id.encode()),
         (b"content-type", reply.content_type.encode()),
         (b"cache-control", b"no-store"),
     ]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    async for part in reply.parts:
-        await send({"type": "http.response.body", "body": part, "more_body": True})
+    async with aclosing(reply.parts) as parts:
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async for part in parts:
+            hold.add(len(part))
+            for begin in range(0, len(part), PART_BYTES):
+                await _send_part(send, part[begin : begin + PART_BYTES], patience)
+            hold.add(-len(part))
     await send({"type": "http.response.body", "body": b""})

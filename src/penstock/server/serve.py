@@ -123,10 +123,10 @@ async def _open_and_serve(
             websockets=False,
             backlog=_BACKLOG,
             backpressure=_connections(settings.max_connections),
+            # Not pipeline_flush: with it hyper takes a whole reply however slowly it is read.
             http1_settings=HTTP1Settings(
                 header_read_timeout=int(settings.header_timeout_s * 1000),
                 max_buffer_size=_MAX_HEAD_BYTES,
-                pipeline_flush=True,
             ),
             log_enabled=False,
             ssl_cert=None if tls is None else tls.cert,
@@ -249,8 +249,9 @@ def _browsers(settings: Settings) -> Browsers:
 def _limits(settings: Settings) -> ServiceLimits:
     return ServiceLimits(
         body_bytes=settings.max_body_bytes,
-        total_body_bytes=settings.max_total_body_bytes,
+        memory_bytes=settings.memory_budget_bytes,
         body_timeout_s=settings.body_timeout_s,
+        reply_timeout_s=settings.reply_timeout_s,
         waits=settings.max_waits,
         tenant_waits=settings.max_tenant_waits,
         tenant_scans=settings.max_tenant_scans,

@@ -16,7 +16,9 @@ from msgspec import Struct
 from penstock.broker import Broker
 from penstock.errors import Busy
 from penstock.server.access import Access, Browsers
+from penstock.server.budget import Budget
 from penstock.server.metrics import Metrics
+from penstock.server.patience import Patience
 from penstock.server.places import Places
 from penstock.server.reading import Bodies
 from penstock.server.streams import Streams
@@ -34,10 +36,12 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
 
     body_bytes: int = 64 * 1024 * 1024
     """One request's body: sixty-four payloads of the largest default size."""
-    total_body_bytes: int = 512 * 1024 * 1024
-    """Bodies that are arriving at the same time, together."""
+    memory_bytes: int = 512 * 1024 * 1024
+    """Requests, what is decoded of them, and replies, of all calls together."""
     body_timeout_s: float = 30.0
     """A body that takes longer to arrive is a caller that holds memory for nothing."""
+    reply_timeout_s: float = 30.0
+    """A caller that takes nothing of its reply for so long is cut."""
     waits: int = 10_000
     """Claims, results and streams that wait at the same time."""
     tenant_waits: int = 10_000
@@ -69,9 +73,12 @@ class Service:
         self.payload_bytes = broker.options.engine.limits.payload_bytes
         self.bodies = Bodies(
             body_bytes=self.limits.body_bytes,
-            total_bytes=self.limits.total_body_bytes,
             timeout_s=self.limits.body_timeout_s,
         )
+        self.budget = Budget(self.limits.memory_bytes)
+        metrics.watch_budget(self.budget)
+        self.patience = Patience(self.limits.reply_timeout_s)
+        """With callers that are slow to read."""
         self.streams = Streams()
         self.stopping = asyncio.Event()
         """Set once: whoever waits for something that may take long is sent home."""

@@ -152,12 +152,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_body_bytes: Annotated[
         int, Meta(ge=1024, le=_MAX_BODY_BYTES, description="The largest body of a request.")
     ] = 64 * 1024 * 1024
-    max_total_body_bytes: Annotated[
+    memory_budget_bytes: Annotated[
         int,
         Meta(
             ge=1024,
             le=1024 * _MAX_BODY_BYTES,
-            description="The bodies that are arriving at the same time, together.",
+            description="Requests and replies that the server holds at the same time, together.",
         ),
     ] = 512 * 1024 * 1024
     max_queues: Annotated[
@@ -211,6 +211,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 10.0
     body_timeout_s: Annotated[
         float, Meta(gt=0, le=_HOUR_S, description="Seconds for a request's body to arrive.")
+    ] = 30.0
+    reply_timeout_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=_HOUR_S,
+            description="Seconds after which a caller that takes nothing of its reply is cut.",
+        ),
     ] = 30.0
 
     # -- the log of the process --------------------------------------------------------

@@ -138,7 +138,7 @@ def _check_together(settings: Settings) -> None:
     """Settings that contradict each other."""
     pairs = (
         ("max_payload_bytes", "max_body_bytes", "no message of that size could be published"),
-        ("max_body_bytes", "max_total_body_bytes", "no body of that size could be received"),
+        ("max_body_bytes", "memory_budget_bytes", "no body of that size could be received"),
     )
     for smaller, larger, why in pairs:
         low, high = getattr(settings, smaller), getattr(settings, larger)

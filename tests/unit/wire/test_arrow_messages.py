@@ -11,8 +11,7 @@ import pytest
 from penstock.errors import BadInput, TooLarge
 from penstock.filters.to_arrow import METADATA_SCHEMA
 from penstock.model.message import NewMessage
-from penstock.wire.arrow import open_messages, read_messages
-from penstock.wire.arrow.sizes import check_sizes
+from penstock.wire.arrow import declared_size, open_messages, read_messages
 
 MB = 2**20
 LIMIT = 8 * MB
@@ -28,8 +27,13 @@ def stream(*batches: pa.RecordBatch | pa.Table, compression: str | None = None) 
     return sink.getvalue()
 
 
+def opened(body: bytes) -> pa.Table:
+    assert declared_size(body, LIMIT) <= LIMIT
+    return open_messages(body, LIMIT)
+
+
 def messages(body: bytes) -> list[NewMessage]:
-    return [one for part in read_messages(open_messages(body, LIMIT)) for one in part]
+    return [one for part in read_messages(opened(body)) for one in part]
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
@@ -60,12 +64,12 @@ def test_e1_a_decompression_bomb(compression: str) -> None:
     assert len(bomb) < MB
     before = pa.total_allocated_bytes()
     with pytest.raises(TooLarge) as caught:
-        open_messages(bomb, LIMIT)
+        opened(bomb)
     assert caught.value.limit == LIMIT
     assert pa.total_allocated_bytes() - before < MB
     several = [pa.record_batch({"payload": [bytes(MB)]})] * 10
     with pytest.raises(TooLarge):
-        open_messages(stream(*several, compression=compression), LIMIT)
+        opened(stream(*several, compression=compression))
     assert len(messages(stream(*several[:7], compression=compression))) == 7
 
 
@@ -87,20 +91,20 @@ def test_e1_a_value_that_is_named_again_and_again() -> None:
 def test_e1_more_rows_than_a_batch_may_have() -> None:
     nothing = pa.record_batch({"payload": pa.nulls(10_001)})
     with pytest.raises(TooLarge) as caught:
-        open_messages(stream(nothing), LIMIT)
+        opened(stream(nothing))
     assert caught.value.field == "messages"
     with pytest.raises(TooLarge):
-        open_messages(stream(*[nothing.slice(0, 5_001)] * 2), LIMIT)
+        opened(stream(*[nothing.slice(0, 5_001)] * 2))
 
 
 def test_e1_more_headers_than_a_message_may_have() -> None:
     row = [(f"h{n}", {"s": None, "i": n, "d": None, "b": None}) for n in range(65)]
     batch = pa.record_batch({"payload": [b"x"], "headers": pa.array([row], HEADERS)})
     with pytest.raises(TooLarge):
-        open_messages(stream(batch), LIMIT)
+        opened(stream(batch))
     text = "{" + " " * 200_000 + "}"
     with pytest.raises(TooLarge):
-        open_messages(stream(pa.record_batch({"payload": [b"x"], "headers": [text]})), LIMIT)
+        opened(stream(pa.record_batch({"payload": [b"x"], "headers": [text]})))
 
 
 def test_e1_damaged_streams() -> None:
@@ -117,6 +121,6 @@ def test_e1_damaged_streams() -> None:
             continue
     for end in range(len(body)):
         try:
-            check_sizes(body[:end], rows=10, size=LIMIT)
+            declared_size(body[:end], LIMIT)
         except BadInput:
             continue

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from penstock.model.delivery import Ack, Extend, Nack, Outcome, Reject, Release, Settlement, Verdict
 from penstock.model.reports import KeeperReport
+from penstock.server.budget import Budget
 from penstock.server.metrics.counting import Calls, Histogram
 from penstock.server.metrics.exposition import (
     Metric,
@@ -60,6 +61,8 @@ class Metrics(Listener):
         self._opened_s: float | None = None
         self._calls = Calls()
         self._waits = 0
+        self._budget: Budget | None = None
+        self._cut = 0
         self._published = 0
         self._claimed = 0
         self._settled: dict[type, int] = dict.fromkeys(_SETTLEMENTS, 0)
@@ -93,6 +96,14 @@ class Metrics(Listener):
     def waits(self, count: int) -> None:
         """So many calls are waiting now."""
         self._waits = count
+
+    def cut(self) -> None:
+        """A caller did not read its reply, and was cut."""
+        self._cut += 1
+
+    def watch_budget(self, budget: Budget) -> None:
+        """Show what calls hold of this budget."""
+        self._budget = budget
 
     def published(self, count: int) -> None:
         """So many messages were published, duplicates included."""
@@ -154,6 +165,7 @@ class Metrics(Listener):
             )
         yield from call_metrics(self._calls)
         yield gauge("penstock_waits_active", "Calls that are waiting.", self._waits)
+        yield from self._memory()
         yield from self._flow()
         yield histogram(
             "penstock_commit_records", "Verbs whose changes one commit held.", self._commit_records
@@ -165,6 +177,25 @@ class Metrics(Listener):
         )
         yield from keeper_metrics(self._keepers())
         yield from queue_metrics(gathered)
+
+    def _memory(self) -> Iterator[Metric]:
+        if self._budget is not None:
+            yield gauge(
+                "penstock_memory_held_bytes",
+                "Requests and replies that the server holds.",
+                self._budget.held,
+            )
+            yield gauge(
+                "penstock_memory_budget_bytes",
+                "Requests and replies that the server may hold.",
+                self._budget.limit,
+            )
+            yield counter(
+                "penstock_memory_refusals",
+                "Calls that were refused because the budget was used up.",
+                self._budget.refused,
+            )
+        yield counter("penstock_replies_cut", "Replies that callers did not read.", self._cut)
 
     def _flow(self) -> Iterator[Metric]:
         yield counter(

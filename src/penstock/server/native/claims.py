@@ -37,7 +37,8 @@ async def claim(call: Call, query: Empty, body: ClaimBody) -> ClaimReply:  # noq
 
 
 async def claim_within_bounds(call: Call, body: ClaimBody, wait_ms: int) -> list[Delivery]:
-    """Deliveries that fit one reply."""
+    """Deliveries that fit one reply and the memory budget, which counts them from here on."""
+    call.hold.check()
     deliveries = await call.broker.claim(
         call.name,
         limit=body.limit,
@@ -52,8 +53,20 @@ async def claim_within_bounds(call: Call, body: ClaimBody, wait_ms: int) -> list
             if room < 0 and index:
                 excess = [Release(item.receipt) for item in deliveries[index:]]
                 await call.broker.settle(call.name, excess)
-                return deliveries[:index]
+                deliveries = deliveries[:index]
+                break
+    if deliveries:
+        await _hold(call, deliveries)
     return deliveries
+
+
+async def _hold(call: Call, deliveries: list[Delivery]) -> None:
+    try:
+        call.hold.take(sum(len(delivery.payload) for delivery in deliveries))
+    except Busy:
+        # Whoever has no room for them must not keep them from others.
+        await call.broker.settle(call.name, [Release(one.receipt) for one in deliveries])
+        raise
 
 
 ROUTES: Final = (

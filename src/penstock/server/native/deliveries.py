@@ -80,7 +80,9 @@ async def peek(call: Call, query: PeekQuery, body: Empty) -> Page | Streamed:  #
         cursor=query.cursor,
         payloads=query.payloads,
     )
-    return await looking if query.where is None else await call.scan(looking)
+    page = await looking if query.where is None else await call.scan(looking)
+    call.hold.take(sum(len(item.payload or b"") for item in page.items))
+    return page
 
 
 async def replay(call: Call, query: Empty, body: ReplayBody) -> ReplayReply:  # noqa: ARG001

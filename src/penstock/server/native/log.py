@@ -105,6 +105,7 @@ async def _page(call: Call, query: LogQuery, limit: int) -> LogPage:
         if room < 0 and fitting:
             break
         fitting += 1
+    call.hold.take(sum(entry.message.size for entry in page.entries[:fitting]))
     full = await call.broker.read_log(query.start, limit=fitting, payloads=True)
     return _before(query.to, full)
 

@@ -101,7 +101,7 @@ async def publish(call: Call, query: PublishQuery, body: bytes) -> PublishReply:
         named = (batch.batch_id, batch.batch_ms)
         return await _publish_batch(call, batch.messages, durability, *named)
     if media == ARROW_STREAM:
-        messages = await _read_arrow(body, call.service.limits.body_bytes)
+        messages = await _read_arrow(call, body)
         named = (query.batch_id, query.batch_ms)
         return await _publish_batch(call, messages, durability, *named)
     return await _publish_one(call, body, durability)
@@ -110,6 +110,8 @@ async def publish(call: Call, query: PublishQuery, body: bytes) -> PublishReply:
 async def _read_batch(call: Call, body: bytes, *, is_json: bool) -> PublishBody:
     """The batch of a body; a large one is decoded in pieces."""
     if len(body) > (DIRECT_BYTES if is_json else DIRECT_MSGPACK_BYTES):
+        # What is decoded of a body is about as large.
+        call.hold.add(len(body))
         bounds = {"messages": Bounds(MAX_BATCH, item_bytes(call.service.payload_bytes))}
         if not is_json:
             return await _LISTS.decode(MSGPACK_FORMAT, body, bounds)
@@ -123,10 +125,18 @@ async def _read_batch(call: Call, body: bytes, *, is_json: bool) -> PublishBody:
     return PublishBody(messages, given.durability, given.batch_id, given.batch_ms)
 
 
-async def _read_arrow(body: bytes, size: int) -> list[NewMessage]:
+async def _read_arrow(call: Call, body: bytes) -> list[NewMessage]:
     """The messages of an Arrow stream, which has no more bytes than a body without compression."""
-    from penstock.wire.arrow import open_messages, read_messages  # noqa: PLC0415  (an extra)
+    from penstock.wire.arrow import (  # noqa: PLC0415  (an extra)
+        declared_size,
+        open_messages,
+        read_messages,
+    )
 
+    size = call.service.limits.body_bytes
+    declared = await asyncio.to_thread(declared_size, body, size)
+    # Once as columns, and once as messages.
+    call.hold.take(2 * declared)
     table = await asyncio.to_thread(open_messages, body, size)
     messages: list[NewMessage] = []
     for part in read_messages(table):

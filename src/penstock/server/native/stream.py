@@ -9,7 +9,7 @@ A stream whose every lease lapsed ends: its reader hangs, and would only use att
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -20,9 +20,8 @@ from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_CLAIM, check_name, check_queue_name
 from penstock.server.call import Call
 from penstock.server.native.claims import claim_within_bounds
-from penstock.server.replies import Streamed
+from penstock.server.replies import Streamed, pieces
 from penstock.server.routing import Empty, Need, Route
-from penstock.server.streams import Stream
 from penstock.verbs import ANONYMOUS
 from penstock.wire.bodies import ClaimBody
 from penstock.wire.codecs import EVENT_STREAM, encode_json
@@ -33,8 +32,14 @@ __all__ = ["ROUTES"]
 
 #: How often a silent stream says that it is alive; proxies cut idle connections after a minute.
 _HEARTBEAT_MS: Final = 15_000
-#: Deliveries that one claim of a stream takes.
+#: Deliveries that one claim of a stream takes: at most, and the first time, when it is not known
+#: how large they are.
 _BATCH: Final = 100
+_FIRST_BATCH: Final = 16
+#: About as many bytes as one claim takes, if payloads stay as large as they are.
+_BATCH_BYTES: Final = 4 * 1024 * 1024
+#: Payloads that are encoded, and sent, in one go.
+_EVENTS_BYTES: Final = 256 * 1024
 
 
 class StreamQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,7 +68,7 @@ async def stream(call: Call, query: StreamQuery, body: Empty) -> Streamed:  # no
     return Streamed(EVENT_STREAM, _events(call, query))
 
 
-async def _events(call: Call, query: StreamQuery) -> AsyncIterator[bytes]:
+async def _events(call: Call, query: StreamQuery) -> AsyncGenerator[bytes, None]:
     yield b": penstock\n\n"
     try:
         async for event in _deliveries(call, query):
@@ -76,8 +81,9 @@ async def _events(call: Call, query: StreamQuery) -> AsyncIterator[bytes]:
         call.end()
 
 
-async def _deliveries(call: Call, query: StreamQuery) -> AsyncIterator[bytes]:
+async def _deliveries(call: Call, query: StreamQuery) -> AsyncGenerator[bytes, None]:
     with call.service.streams.open(call.broker.tenant, call.name, query.credit) as opened:
+        batch = _FIRST_BATCH
         while not call.service.stopping.is_set():
             await call.check_again()
             room = opened.room(call.service.now())
@@ -85,7 +91,7 @@ async def _deliveries(call: Call, query: StreamQuery) -> AsyncIterator[bytes]:
                 await call.wait_for(opened.credit_given(_HEARTBEAT_MS))
                 yield b": credit\n\n" if opened.room(call.service.now()) else b": waiting\n\n"
                 continue
-            wanted = ClaimBody(min(room, _BATCH), query.lease_ms, 0, query.consumer)
+            wanted = ClaimBody(min(room, batch), query.lease_ms, 0, query.consumer)
             deliveries = await claim_within_bounds(call, wanted, 0) or await call.wait_for(
                 claim_within_bounds(call, wanted, _HEARTBEAT_MS)
             )
@@ -93,12 +99,23 @@ async def _deliveries(call: Call, query: StreamQuery) -> AsyncIterator[bytes]:
                 yield b": idle\n\n"
                 continue
             call.service.metrics.claimed(len(deliveries))
-            yield b"".join(_event(opened, delivery) for delivery in deliveries)
-            await asyncio.sleep(0)
+            sizes = [len(delivery.payload) for delivery in deliveries]
+            for delivery in deliveries:
+                opened.hand_out(delivery.receipt, delivery.lease_deadline, len(delivery.payload))
+            for begin, end in pieces(sizes, _EVENTS_BYTES):
+                yield b"".join(map(_event, deliveries[begin:end]))
+                await asyncio.sleep(0)
+            # They are sent: from here on they count against the stream's credit alone.
+            call.hold.set(0)
+            batch = _next_batch(sizes)
 
 
-def _event(opened: Stream, delivery: Delivery) -> bytes:
-    opened.hand_out(delivery.receipt, delivery.lease_deadline, len(delivery.payload))
+def _next_batch(sizes: Sequence[int]) -> int:
+    """How many deliveries to claim next, if they are about as large as these."""
+    return max(1, min(_BATCH, len(sizes) * _BATCH_BYTES // max(1, sum(sizes))))
+
+
+def _event(delivery: Delivery) -> bytes:
     data = encode_json(shown_delivery(delivery))
     # JSON as it was published may span lines; an event's data may not.
     lines = b"\ndata: ".join(data.splitlines())

@@ -7,7 +7,7 @@ sends or asks for Arrow.
 
 from __future__ import annotations
 
-from penstock.wire.arrow.messages import open_messages, read_messages
+from penstock.wire.arrow.messages import declared_size, open_messages, read_messages
 from penstock.wire.arrow.stream import COMPRESSIONS, StreamWriter
 from penstock.wire.arrow.tables import (
     DELIVERY_SCHEMA,
@@ -25,6 +25,7 @@ __all__ = [
     "HISTORY_SCHEMA",
     "LOG_SCHEMA",
     "StreamWriter",
+    "declared_size",
     "delivery_batch",
     "history_batch",
     "log_batch",

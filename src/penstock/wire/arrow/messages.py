@@ -13,9 +13,9 @@ from penstock.errors import BadInput, TooLarge
 from penstock.filters.to_arrow import METADATA_SCHEMA
 from penstock.model.limits import DEFAULT_PRIORITY, MAX_BATCH, MAX_HEADERS, MAX_HEADERS_BYTES
 from penstock.model.message import NO_HEADERS, HeaderValue, NewMessage
-from penstock.wire.arrow.sizes import check_sizes
+from penstock.wire.arrow.sizes import declared_bytes
 
-__all__ = ["open_messages", "read_messages"]
+__all__ = ["declared_size", "open_messages", "read_messages"]
 
 _TEXT: Final = ("id", "key", "partition_key", "content_type")
 _NUMBERS: Final = ("priority", "deliver_at", "expires_at", "delay_ms", "ttl_ms")
@@ -29,12 +29,16 @@ _SLICE_BYTES: Final = 256 * 1024
 _JSON_HEADERS_BYTES: Final = 8 * MAX_HEADERS_BYTES
 
 
+def declared_size(body: bytes, size: int) -> int:
+    """What a batch takes after decompression; ``TooLarge`` if that is over ``size``."""
+    return declared_bytes(body, rows=MAX_BATCH, size=size)
+
+
 def open_messages(body: bytes, size: int) -> pa.Table:
-    """The columns of an Arrow IPC stream with at most ``size`` bytes after decompression.
+    """The columns of an Arrow IPC stream whose ``declared_size`` is within ``size``.
 
     May take long and needs no event loop: call it in a thread. ``BadInput`` says what is wrong.
     """
-    check_sizes(body, rows=MAX_BATCH, size=size)
     try:
         with pa.ipc.open_stream(body) as reader:
             _check_names(reader.schema.names)

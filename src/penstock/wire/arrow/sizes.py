@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.errors import BadInput, TooLarge
 
-__all__ = ["check_sizes"]
+__all__ = ["declared_bytes"]
 
 #: Messages of one stream: a schema, dictionaries, and batches of one row.
 _MAX_MESSAGES: Final = 20_000
@@ -32,10 +32,10 @@ _i64: Final = struct.Struct("<q")
 _buffer: Final = struct.Struct("<qq")
 
 
-def check_sizes(body: bytes, *, rows: int, size: int) -> None:
-    """Refuse a stream that declares more rows, or more bytes after decompression."""
+def declared_bytes(body: bytes, *, rows: int, size: int) -> int:
+    """What a stream takes after decompression; refuse more rows, or more bytes, than that."""
     try:
-        _Sizes(body, rows, size).check()
+        return _Sizes(body, rows, size).read()
     except (struct.error, IndexError) as error:
         raise BadInput("The Arrow stream cannot be read: it ends early.", field="body") from error
 
@@ -48,18 +48,18 @@ class _Sizes:
         self._rows = 0
         self._size = 0
 
-    def check(self) -> None:
+    def read(self) -> int:
         position = 0
         for _ in range(_MAX_MESSAGES):
             if position >= len(self._body):
-                return
+                return self._size
             length = _u32.unpack_from(self._body, position)[0]
             position += 4
             if length == _CONTINUATION:
                 length = _u32.unpack_from(self._body, position)[0]
                 position += 4
             if not length:
-                return
+                return self._size
             position = self._message(position, length)
         raise TooLarge(
             f"An Arrow stream has at most {_MAX_MESSAGES} messages.",

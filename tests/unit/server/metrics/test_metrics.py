@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.broker import Broker, BrokerOptions
 from penstock.model.delivery import Ack, Extend, Nack, Outcome, Receipt, Reject, Release, Verdict
 from penstock.model.reports import KeeperReport
+from penstock.server.budget import Budget
 from penstock.server.metrics import Metrics
 from penstock.server.metrics.gathering import MAX_NAMED
 from penstock.storage.contract import EngineOptions
@@ -246,6 +247,7 @@ async def test_the_process_is_shown_and_every_metric_is_documented(
     metrics.called("publish", "ok", 0.1)
     report = KeeperReport(name="sweep", running=True, finished_at=1)
     metrics.watch(broker.engine, lambda: [report], opened_s=1.0)
+    metrics.watch_budget(Budget(1))
     seen = await scrape(metrics)
     assert seen("penstock_build_info", version="0.1.0") == 1
     assert seen("process_resident_memory_bytes")
