@@ -1,6 +1,6 @@
 """Heads of requests on a real socket: what the application refuses, and what its parser does.
 
-The parser is hyper, inside Granian. What it cannot read it ends without a reply; the second table
+The parser is hyper, inside Granian. What it cannot read it answers with an empty 400; another table
 shows where it is lenient, so that an upgrade that changes this is noticed (docs/http.md).
 """
 
@@ -41,8 +41,8 @@ REFUSED = {
     ),
 }
 
-#: Without a reply the connection just ends: the parser does not let the application answer.
-ENDED = {
+#: Answered by the parser, without a problem document, and the connection is closed.
+UNREADABLE = {
     "garbage": b"\x00\x01garbage\r\n\r\n",
     "another version": b"GET /healthz HTTP/3.7\r\nHost: localhost\r\n\r\n",
     "a blank before the colon": b"GET /healthz HTTP/1.1\r\nHost : localhost\r\n\r\n",
@@ -52,7 +52,6 @@ ENDED = {
     "a length with a sign": POST + HOST + b"Content-Length: +1\r\n\r\n7",
     "chunked, identity": POST + HOST + b"Transfer-Encoding: chunked, identity\r\n" + CHUNKS,
     "gzip as a transfer coding": POST + HOST + b"Transfer-Encoding: gzip\r\n" + CHUNKS,
-    "chunks with bare LF": POST + HOST + b"Transfer-Encoding: chunked\r\n\r\n1\n7\n0\n\n",
 }
 
 #: Accepted, though RFC 9112 would allow to refuse it; the application cannot see the difference.
@@ -93,9 +92,16 @@ async def test_e1_heads_that_are_refused(serve: Serve) -> None:
 
 async def test_what_the_parser_in_front_does(serve: Serve) -> None:
     server = serve(store="memory://")
-    for name, request in ENDED.items():
+    for name, request in UNREADABLE.items():
         async with await exchange(server, request) as wire:
+            reply = await wire.reply()
+            assert (reply.status, reply.body) == (400, b""), name
             assert not await wire.rest(), name
+    # The application has the head already.
+    chunks = POST + HOST + b"Transfer-Encoding: chunked\r\n\r\n1\n7\n0\n\n"
+    async with await exchange(server, chunks) as wire:
+        assert (await wire.reply()).status == 400
+        assert not await wire.rest()
     assert server.call("GET", "/v1/log/end").json() == {"offset": 0}
     for name, (request, closes) in LENIENT.items():
         async with await exchange(server, request) as wire:

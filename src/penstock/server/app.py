@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Any, Final, TypeAlias
 
 from penstock.errors import (
+    BadInput,
     Busy,
     NotAcceptable,
     PenstockError,
@@ -29,7 +30,7 @@ from penstock.server.call import Call
 from penstock.server.decoding import DIRECT_BYTES
 from penstock.server.head import check_head
 from penstock.server.openapi import openapi
-from penstock.server.reading import Disconnected, Receive, drop_rest, read_query
+from penstock.server.reading import Disconnected, Incomplete, Receive, drop_rest, read_query
 from penstock.server.replies import (
     Plain,
     Send,
@@ -94,6 +95,14 @@ class Application:
                 await self._stream(send, reply, request_id, hold)
             else:
                 await send_plain(send, reply, request_id, hold, self.service.patience)
+        except Incomplete:
+            # The HTTP server would call it an error of ours if nothing was answered.
+            outcome = "disconnected"
+            await self._refuse(
+                BadInput("The body cannot be read to its end.", field="Content-Length"),
+                send,
+                request_id,
+            )
         except Disconnected:
             outcome = "disconnected"
         except PenstockError as error:

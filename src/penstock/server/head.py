@@ -1,8 +1,8 @@
 """The head of a request: refuse what two HTTP parsers could read in two ways (RFC 9112).
 
 The HTTP server in front of the application (hyper, inside Granian) has parsed it already, and
-closes a connection without a reply when it cannot. It is lenient in what follows, so it is
-checked here: Host, headers that may be given once, transfer and content codings.
+answers with an empty 400 when it cannot. It is lenient in what is checked here: Host, headers
+that may be given once, transfer and content codings.
 ``tests/service/test_head.py`` shows both what is refused here and what the parser does.
 """
 

@@ -23,6 +23,7 @@ __all__ = [
     "Body",
     "ConvertedBody",
     "Disconnected",
+    "Incomplete",
     "ListBody",
     "RawBody",
     "Receive",
@@ -50,6 +51,10 @@ _NUMBERS_A_PIECE: Final = 10_000
 
 class Disconnected(Exception):
     """The caller went away; there is nobody to answer."""
+
+
+class Incomplete(Disconnected):
+    """The body does not come to its end: the caller went away, or it cannot be read."""
 
 
 async def drop_rest(receive: Receive) -> None:
@@ -100,7 +105,7 @@ class Bodies:
         try:
             event = await self._patience.bear(receive())
             if event["type"] != "http.request":
-                raise Disconnected
+                raise Incomplete
             body: bytes = event.get("body", b"")
             hold.take(len(body))
             # The server says that there is more until it has seen the end; a body that is as
@@ -130,7 +135,7 @@ class Bodies:
                 return b"".join(parts)
             event = await receive()
             if event["type"] != "http.request":
-                raise Disconnected
+                raise Incomplete
             part: bytes = event.get("body", b"")
             hold.take(len(part))
             parts.append(part)
