@@ -52,6 +52,8 @@ KINDS: Final[dict[bytes, str]] = {
     b"\x01\x07\x15": "replacement",
     b"\x01\x07\x16": "document",
     b"\x01\x07\x17": "batch id",
+    b"\x01\x07\x18": "identity",
+    b"\x01\x07\x19": "commit link",
     b"\x03\x01\x00\x00\x00\x00\x20": "sequence block",
     b"\x03\x01\x00\x00\x00\x00\x30": "segment",
     b"\x03\x01": "log entry",

@@ -44,6 +44,7 @@ from tests.crash.test_disk_errors import (
 
 SEALED = frozenset(
     {
+        "commit link",
         "consumer",
         "delayed",
         "batch id",
@@ -52,6 +53,7 @@ SEALED = frozenset(
         "format",
         "idempotency id",
         "idempotency slot",
+        "identity",
         "lease",
         "log entry",
         "open key",

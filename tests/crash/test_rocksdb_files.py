@@ -133,8 +133,8 @@ def test_x1_a_damaged_table_is_noticed_by_a_scan(
     pairs = list(sound.scan(b"", b"\xff", reverse=reverse))
     sound.close()
     path = closed.copy(tmp_path / "store")
-    flip(one(path, "*.sst"), 5000)
     adapter = RocksDBAdapter(path)
+    flip(one(path, "*.sst"), 5000)
     try:
         with pytest.raises(StoreCorrupt):
             assert list(adapter.scan(b"", b"\xff", reverse=reverse)) == pairs
@@ -160,8 +160,8 @@ def test_x1_a_damaged_table_is_noticed_by_a_get(closed: Image, tmp_path: Path) -
     pairs = dict(sound.scan(b"", b"\xff"))
     sound.close()
     path = closed.copy(tmp_path / "store")
-    flip(one(path, "*.sst"), 5000)
     adapter = RocksDBAdapter(path)
+    flip(one(path, "*.sst"), 5000)
     noticed = 0
     for key, value in pairs.items():
         try:

@@ -46,6 +46,7 @@ _COMMANDS: Final = {
     "bench": "penstock.cli.bench:bench",
     "migrate": "penstock.cli.migrate:migrate",
     "store": "penstock.cli.store:store",
+    "repair": "penstock.cli.repair:repair",
     "config": "penstock.cli.config:config",
     "key": "penstock.cli.key:key",
 }

@@ -49,6 +49,7 @@
         ├── StoreTooOld          503  its schema is missing or older: migrate it
         ├── StoreTooNew          503  written by a newer Penstock
         ├── StoreCorrupt         503  bytes on disk are not what was written (X1)
+        │   └── CommitsMissing   503  acknowledged commits are gone: restore, or accept the loss
         ├── StoreClosed          503
         └── CommitFailed         503  the disk refused: outcome unknown, reopen
 
@@ -99,6 +100,7 @@ from penstock.errors.root import PenstockError
 from penstock.errors.services import BadReply, Busy, ServiceError, Unreachable
 from penstock.errors.stores import (
     CommitFailed,
+    CommitsMissing,
     StoreBusy,
     StoreClosed,
     StoreCorrupt,
@@ -122,6 +124,7 @@ __all__ = [
     "BadUrl",
     "Busy",
     "CommitFailed",
+    "CommitsMissing",
     "Conflict",
     "Forbidden",
     "ForeignOrigin",

@@ -6,6 +6,7 @@ from penstock.errors.root import PenstockError
 
 __all__ = [
     "CommitFailed",
+    "CommitsMissing",
     "StoreBusy",
     "StoreClosed",
     "StoreCorrupt",
@@ -83,6 +84,16 @@ class StoreCorrupt(StoreError):
     title = "Store corrupt"
     advice = "Stop writing, keep a copy, and restore the damaged file from a backup."
     law = "X1"
+
+
+class CommitsMissing(StoreCorrupt):
+    """Commits that were acknowledged are no longer in the store; nothing was changed."""
+
+    title = "Commits missing"
+    advice = (
+        "Restore the store's files from a backup. To go on without what is missing, run "
+        "`penstock repair --store URL --accept-loss`."
+    )
 
 
 class StoreClosed(StoreError):

@@ -7,6 +7,8 @@ What it models, and which law each fault is there to break:
   prefix survives, chosen by the seed. ``survivor`` gives every such disk, one at a time.
 - A failed fsync (P2): the write raises ``EIO`` and nobody knows whether it is on the disk.
 - A full disk (P2): the write raises ``ENOSPC`` and nothing of it is there.
+- A mark survives as soon as it is kept. A power loss takes what was not synced, so a mark that
+  names a commit beyond that makes the store refuse to open, which fails the test.
 - An unreadable sector: a read of a matching key raises ``StoreUnavailable``, as the RocksDB
   adapter does for an I/O error.
 - A flipped bit (X1): a matching key reads as one bit different from what was written.
@@ -27,7 +29,7 @@ from msgspec import Struct
 
 from penstock.errors import StoreUnavailable
 from penstock.model.message import Durability
-from penstock.storage.keyvalue.adapters import KeyRange, Writes
+from penstock.storage.keyvalue.adapters import KeyRange, Mark, Writes
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 
 __all__ = ["Damage", "FaultyAdapter", "KeyMatch", "Written"]
@@ -65,7 +67,12 @@ class FaultyAdapter:
     persistent = True
 
     def __init__(
-        self, *, seed: int = 0, inline: bool = True, base: dict[bytes, bytes] | None = None
+        self,
+        *,
+        seed: int = 0,
+        inline: bool = True,
+        base: dict[bytes, bytes] | None = None,
+        mark: Mark | None = None,
     ) -> None:
         self.inline = inline
         self.seed = seed
@@ -78,6 +85,8 @@ class FaultyAdapter:
         self.journal: list[Written] = []
         #: How many of them are on the disk for certain.
         self.synced = 0
+        #: Marks in the order they were kept, with the number of batches that were synced then.
+        self.marks: list[tuple[int, Mark]] = [] if mark is None else [(0, mark)]
         #: The batch whose fsync failed: on the disk or not.
         self.doubtful: Written | None = None
         #: Calls of ``write``, refused ones included.
@@ -127,7 +136,13 @@ class FaultyAdapter:
         for batch in self._attempted[:writes]:
             disk.write(batch.writes, batch.removed, False)
         base = dict(disk.scan(b"", b"\xff" * 16))
-        return FaultyAdapter(seed=self.seed + writes + 1, inline=self.inline, base=base)
+        marks = [mark for synced, mark in self.marks if synced <= writes]
+        return FaultyAdapter(
+            seed=self.seed + writes + 1,
+            inline=self.inline,
+            base=base,
+            mark=marks[-1] if marks else None,
+        )
 
     def contents(self) -> dict[bytes, bytes]:
         """Every pair as it was written, whatever faults are set."""
@@ -178,6 +193,12 @@ class FaultyAdapter:
 
     def place(self) -> str:
         return ""
+
+    def mark(self, mark: Mark) -> None:
+        self.marks.append((self.synced, mark))
+
+    def read_mark(self) -> Mark | None:
+        return self.marks[-1][1] if self.marks else None
 
     def close(self) -> None:
         self.closed = True

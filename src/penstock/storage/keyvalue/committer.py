@@ -18,6 +18,8 @@ from penstock.errors import CommitFailed, PenstockError, StoreClosed, StoreCorru
 from penstock.model.message import Durability
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.batch import Batch
+from penstock.storage.keyvalue.chain import Chain
+from penstock.storage.keyvalue.marks import Marks
 from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.keyvalue.telling import Teller
 from penstock.storage.keyvalue.writer import InlineWriter, ThreadWriter, Writer
@@ -43,6 +45,7 @@ class Committer:
         on_commit: Callable[[int], None],
         teller: Teller,
         writer: Writer | None = None,
+        chain: Chain | None = None,
     ) -> None:
         self._adapter = adapter
         self._stage = stage
@@ -67,6 +70,10 @@ class Committer:
         self.completed = 0
         #: Commits that are in the store or on their way there.
         self._taken = 0
+        self._chain = chain
+        self._marks = None if chain is None else Marks(adapter, chain, self._schedule)
+        if self._marks is not None:
+            self._marks.committed()
 
     def check(self) -> None:
         """Refuse to change state that could not be committed."""
@@ -118,6 +125,8 @@ class Committer:
         finally:
             self._stopped = True
             await self._writer.close()
+            if self._marks is not None:
+                await self._marks.close()
 
     # -- committing --------------------------------------------------------------------
 
@@ -129,9 +138,13 @@ class Committer:
             self._fail(self._waiting)
             self._waiting = []
             return
+        if self._chain is not None and self._chain.is_full and not self._has_room():
+            return
         self._current, self._waiting = self._waiting, []
         try:
             batch = self._stage.take()
+            if self._chain is not None and batch:
+                self._chain.extend(batch)
         except Exception as error:  # noqa: BLE001  (a bug: memory is not to be trusted any more)
             self._finish(error)
             return
@@ -144,6 +157,16 @@ class Committer:
             return
         self._unsynced = not batch.sync
         self._writer.submit(partial(self._write, batch), self._finish)
+
+    def _has_room(self) -> bool:
+        """Whether the chain takes another commit; if not, the mark that is written wakes us."""
+        assert self._chain is not None
+        assert self._marks is not None
+        if self._marks.failure is not None:
+            self._finish(self._marks.failure)
+            return False
+        self._marks.write()
+        return not self._chain.is_full
 
     def _write(self, batch: Batch) -> Exception | None:
         """Write the batch, wherever the writer runs this; returns what went wrong."""
@@ -169,6 +192,8 @@ class Committer:
             self._waiting = []
             return
         self.completed = self._taken
+        if self._chain is not None and self._current_sync:
+            self._chain.synced_now()
         durability = self._adapter.durability
         if durability == "fsync" and not self._current_sync:
             durability = "os"
@@ -196,6 +221,8 @@ class Committer:
             self._wake(current[:first], durability)
             self._schedule()
             self._wake(current[first:], durability)
+        if self._marks is not None:
+            self._marks.committed()
 
     def _schedule(self) -> None:
         """Begin the next commit after what is ready to run now, and what that wakes."""

@@ -14,6 +14,7 @@ from penstock.filters import parse
 from penstock.model.queue import Ordering, QueuePolicy
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters import Adapter
+from penstock.storage.keyvalue.chain import Chain
 from penstock.storage.keyvalue.dedup import Dedup
 from penstock.storage.keyvalue.encoding import seal, unseal, untangle
 from penstock.storage.keyvalue.identity import Identity
@@ -64,6 +65,7 @@ class Core:
         self.log = Log(self.stage)
         self.dedup = Dedup(self.stage)
         self.identity = Identity(self.stage, options.random)
+        self.chain = Chain(adapter, options.clock, self.log) if adapter.persistent else None
         self.tenants: dict[str, Tenant] = {}
         self._next_queue_number = 0
         self._queue_count = 0
@@ -72,8 +74,16 @@ class Core:
         #: still hold it, so what is created from now on shares no key with it.
         self._deleted = False
 
-    def load(self) -> None:
-        """Read specs, cursors and what is in flight; never the backlog."""
+    def load(self, *, restart_above: int | None = None) -> None:
+        """Read specs, cursors and what is in flight; never the backlog.
+
+        Commits must not be missing, unless the chain is to be restarted above a number.
+        """
+        if self.chain is not None:
+            if restart_above is None:
+                self.chain.load()
+            else:
+                self.chain.restart(self.stage, restart_above)
         value = self.stage.get(FORMAT_KEY)
         if value is None:
             self._write_format(_FIRST_FORMAT)

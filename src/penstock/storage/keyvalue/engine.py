@@ -95,7 +95,9 @@ class KeyValueEngine(
         core = Core(adapter, options, slice_size)
         try:
             core.load()
-            committer = Committer(adapter, core.stage, core.committed, core.teller, writer)
+            committer = Committer(
+                adapter, core.stage, core.committed, core.teller, writer, core.chain
+            )
             engine = cls(core, committer)
             await committer.settled()
         except BaseException:

@@ -22,6 +22,7 @@ __all__ = [
     "IDENTITY_KEY",
     "LANES",
     "LANE_SPAN",
+    "LINK_PREFIX",
     "NUMBER_MASK",
     "PAYLOAD_PREFIX",
     "QUEUE_NUMBER_KEY",
@@ -42,6 +43,7 @@ __all__ = [
     "documents_prefix",
     "is_batch_key",
     "is_settle_key",
+    "link_key",
     "listing_prefix",
     "message_id_of",
     "open_key",
@@ -58,6 +60,7 @@ __all__ = [
 
 _U64 = struct.Struct(">Q")
 _U32 = struct.Struct(">I")
+_U16 = struct.Struct(">H")
 
 EXPONENT_SHIFT: Final = 60
 NUMBER_MASK: Final = (1 << EXPONENT_SHIFT) - 1
@@ -100,6 +103,7 @@ _DOCUMENT = _OURS + b"\x16"
 _BATCH = _OURS + b"\x17"
 IDENTITY_KEY: Final = _OURS + b"\x18"
 _SETTLE = _OURS + b"\x1a"
+LINK_PREFIX: Final = _OURS + b"\x19"
 
 _LOG = b"\x03\x01"
 _SYSTEM_SEGMENT = _U32.pack(0)
@@ -208,6 +212,11 @@ def document_key(kind: str, name: str) -> bytes:
 def documents_prefix(kind: str) -> bytes:
     """Before every document of one kind."""
     return _DOCUMENT + terminated(kind.encode())
+
+
+def link_key(slot: int) -> bytes:
+    """A link of the chain of commits, in its slot of the ring."""
+    return LINK_PREFIX + _U16.pack(slot)
 
 
 def segment_meta_key(segment: int) -> bytes:

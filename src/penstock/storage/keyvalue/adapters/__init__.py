@@ -1,7 +1,8 @@
 """What the key-value engine asks of an ordered store.
 
 An adapter is small on purpose: reads see the last completed write, a write is atomic, and
-a synced write survives power loss with everything written before it. ``get`` and ``scan``
+a synced write survives power loss with everything written before it. A mark is one small value
+that is kept apart from the map, so that it survives damage to the map's files. ``get`` and ``scan``
 are called on the event loop and have to be quick; ``write`` is called by one thread at a
 time, off the loop unless ``inline``.
 
@@ -14,14 +15,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
+from msgspec import Struct
+
 from penstock.model.message import Durability
 
-__all__ = ["Adapter", "KeyRange", "Writes"]
+__all__ = ["Adapter", "KeyRange", "Mark", "Writes"]
 
 #: Key to new value, or to None for a delete.
 Writes: TypeAlias = Mapping[bytes, bytes | None]
 #: From, inclusive, and to, exclusive.
 KeyRange: TypeAlias = tuple[bytes, bytes]
+
+
+class Mark(Struct, frozen=True):
+    """A commit that is known to be synced: its number, the hash of its link, when it was made
+    and where the log ended."""
+
+    number: int
+    hash: bytes
+    at: int
+    log_end: int
 
 
 class Adapter(Protocol):
@@ -61,6 +74,14 @@ class Adapter(Protocol):
 
     def place(self) -> str:
         """What a copy of the store does not share with it, as text; empty: nothing is known."""
+        ...
+
+    def mark(self, mark: Mark) -> None:
+        """Keep the mark in place of the last one; once this returns it survives power loss."""
+        ...
+
+    def read_mark(self) -> Mark | None:
+        """The mark that was kept last, or None."""
         ...
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from sortedcontainers import SortedDict
 
 from penstock.model.message import Durability
-from penstock.storage.keyvalue.adapters import KeyRange, Writes
+from penstock.storage.keyvalue.adapters import KeyRange, Mark, Writes
 
 __all__ = ["MemoryAdapter"]
 
@@ -65,6 +65,12 @@ class MemoryAdapter:
 
     def place(self) -> str:
         return ""
+
+    def mark(self, mark: Mark) -> None:
+        """Nothing survives the process, so nothing has to be marked."""
+
+    def read_mark(self) -> Mark | None:
+        return None
 
     def close(self) -> None:
         """Nothing to release."""

@@ -2,9 +2,13 @@
 
 Choices that matter, each with its reason:
 
+- A store is read before it is opened for writing. Opening replays the write-ahead logs into
+  tables and removes them; a store that is refused (X1) has to stay as it was found.
 - WAL recovery tolerates a torn tail only. An unacknowledged commit may be torn by a crash;
   damage anywhere else refuses to open (X1), where RocksDB's own default would silently
-  drop every commit after it.
+  drop every commit after it. RocksDB does not notice logs that are missing or that were cut
+  at the end of a record, so it tracks the sizes of synced logs in its manifest
+  (``track_and_verify_wals_in_manifest``), and the chain of commits covers the rest.
 - Payloads have a column family of their own. Their keys only grow, so their files never
   overlap and compaction moves them without rewriting a byte; mixed with the buckets, which
   are rewritten all the time, every payload was compacted again and again, on the core that
@@ -26,9 +30,11 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from rocksdict import (
+    AccessType,
     BlockBasedOptions,
     Cache,
     DBCompressionType,
@@ -41,9 +47,10 @@ from rocksdict import (
     WriteOptions,
 )
 
-from penstock.errors import StoreCorrupt
+from penstock.errors import CommitsMissing, StoreCorrupt
 from penstock.model.message import Durability
-from penstock.storage.keyvalue.adapters import KeyRange, Writes
+from penstock.storage.keyvalue.adapters import KeyRange, Mark, Writes
+from penstock.storage.keyvalue.adapters.mark_file import Manifest, MarkFile, current_manifest
 from penstock.storage.keyvalue.adapters.place import read_place
 from penstock.storage.keyvalue.adapters.rocksdb_status import (
     is_stall,
@@ -51,8 +58,15 @@ from penstock.storage.keyvalue.adapters.rocksdb_status import (
     reading_error,
     writing_error,
 )
-from penstock.storage.keyvalue.adapters.store_folder import prepare_folder, tighten_files
-from penstock.storage.keyvalue.keys import PAYLOAD_PREFIX
+from penstock.storage.keyvalue.adapters.rocksdb_wal import logs_after_gap, set_aside
+from penstock.storage.keyvalue.adapters.store_folder import (
+    lock_folder,
+    prepare_folder,
+    tighten_files,
+)
+from penstock.storage.keyvalue.chain import UnsyncedGap, check_links, read_links
+from penstock.storage.keyvalue.encoding import prefix_end
+from penstock.storage.keyvalue.keys import LINK_PREFIX, PAYLOAD_PREFIX
 
 __all__ = ["RocksDBAdapter", "store_options"]
 
@@ -65,7 +79,16 @@ _BLOCK_CACHE_BYTES: Final = 32 * 1024 * 1024
 _READ_AHEAD_BYTES: Final = 1024 * 1024
 _BLOOM_BITS: Final = 10
 _PAYLOADS: Final = "payloads"
-_MARKER: Final = "PENSTOCK"
+#: A setting that the binding has no method for comes from an options file.
+_OPTIONS_FILE: Final = """\
+[Version]
+  rocksdb_version=9.8.4
+  options_file_version=1.1
+[DBOptions]
+  track_and_verify_wals_in_manifest=true
+[CFOptions "default"]
+[TableOptions/BlockBasedTable "default"]
+"""
 #: How long to wait where RocksDB would have stalled a write, how often at most (a minute: a
 #: compaction that is further behind will not catch up), and how often that is logged.
 _STALL_PAUSE_S: Final = 0.001
@@ -82,27 +105,71 @@ class RocksDBAdapter:
     persistent = True
     inline = False
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, salvaging: bool = False) -> None:
+        """Open the store. To salvage one, skip the checks for missing commits."""
         self._path = path
         prepare_folder(path)
+        self._lock = lock_folder(path)
+        self._mark_file = MarkFile(path)
         try:
-            families = {_PAYLOADS: store_options(), "default": store_options()}
-            self._db = Rdict(str(path), store_options(), column_families=families)
-            self._payloads = self._db.get_column_family(_PAYLOADS)
-            self._payload_family = self._db.get_column_family_handle(_PAYLOADS)
-        except Exception as error:
-            raise opening_error(path, error) from error
+            self._last_mark = None if salvaging else self._inspect()
+            self._open(salvaging)
+        except BaseException:
+            os.close(self._lock)
+            raise
         tighten_files(path)
         self._unsynced = WriteOptions()
         self._unsynced.no_slowdown = True
-        self._marker = path / _MARKER
-        self._is_marked = self._marker.exists()
-        if self._is_marked and next(self.scan(b"", b"\xff"), None) is None:
-            self.close()
-            raise StoreCorrupt(
-                f"The store {path} was written to before and is empty now: files of it are "
-                "missing or damaged."
+        self._is_marked = self._mark_file.exists
+
+    def _inspect(self) -> Mark | None:
+        """Check that no commit is missing, changing nothing; returns the mark.
+
+        The one thing that is changed is what a power loss may leave behind: write-ahead logs
+        after a gap of commits that were never synced are set aside.
+        """
+        stored = self._mark_file.read()
+        mark = None if stored is None else stored[0]
+        if not (self._path / "CURRENT").exists():
+            if self._mark_file.exists:
+                raise _emptied(self._path)
+            return None
+        if stored is not None:
+            _check_manifest(self._path, stored[1])
+        try:
+            values = _read_links(self._path)
+        except StoreCorrupt:
+            if self._mark_file.exists:
+                raise
+            return None  # The store was being created; opening it decides.
+        if values is None and self._mark_file.exists:
+            raise _emptied(self._path)
+        try:
+            check_links(read_links(values or ()), mark)
+        except UnsyncedGap:
+            logs = logs_after_gap(self._path)
+            if not logs:
+                raise CommitsMissing(
+                    f"Commits in the middle of {self._path} are missing."
+                ) from None
+            folder = set_aside(logs, f"unsynced-{logs[0].stem}")
+            _log.warning(
+                "Commits of %s that were not synced were lost, and others made after them were "
+                "kept by the file system; these were moved to %s.",
+                self._path,
+                folder,
             )
+            check_links(read_links(_read_links(self._path) or ()), mark)
+        return mark
+
+    def _open(self, salvaging: bool) -> None:
+        try:
+            options = store_options(salvaging=salvaging)
+            self._db = Rdict(str(self._path), options, column_families=_families())
+            self._payloads = self._db.get_column_family(_PAYLOADS)
+            self._payload_family = self._db.get_column_family_handle(_PAYLOADS)
+        except Exception as error:
+            raise opening_error(self._path, error) from error
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -166,7 +233,9 @@ class RocksDBAdapter:
         if sync:
             self._sync()
             if not self._is_marked:
-                self._mark()
+                # RocksDB opens a folder whose log was deleted as an empty store.
+                self._mark_file.write(None)
+                self._is_marked = True
 
     def _write_after_stalls(self, writes: Writes, removed: Sequence[KeyRange]) -> None:
         """Write as soon as compaction lets us; ``ETIMEDOUT`` if it never does."""
@@ -218,33 +287,43 @@ class RocksDBAdapter:
         return read_place(self._path)
 
     def close(self) -> None:
-        # RocksDB lets go of the directory with the last handle of a family.
-        self._payloads.close()
-        del self._payloads, self._payload_family
-        self._db.close()
-        tighten_files(self._path)
+        """Close RocksDB and unlock the folder.
 
-    def _mark(self) -> None:
-        """Note beside RocksDB's files that there is data in them.
-
-        RocksDB opens a directory whose log was deleted, or whose manifest lost its last
-        records, as an empty store. With the mark that is damage, and reported (X1).
+        Closing writes tables. Where that fails (a full disk, damage in an old table), everything
+        is still in the write-ahead log, so it is logged and is not an error of the caller's.
         """
-        with self._marker.open("wb") as file:
-            file.write(b"This directory holds a Penstock store.\n")
-            file.flush()
-            os.fsync(file.fileno())
-        directory = os.open(self._path, os.O_RDONLY)
         try:
-            os.fsync(directory)
+            for family in (self._payloads, self._db):
+                try:
+                    family.close()
+                except Exception as error:  # noqa: BLE001  (the binding raises nothing else)
+                    _log.warning("RocksDB did not close %s cleanly: %s", self._path, error)
+            # RocksDB lets go of the directory with the last handle of a family, and after an
+            # error in close() only with the handle itself.
+            del self._payloads, self._payload_family, self._db, family
+            tighten_files(self._path)
+            if self._last_mark is not None:
+                self._mark_file.write(self._last_mark)  # The manifest has grown.
+        except OSError as error:
+            _log.warning("The mark of %s could not be written at close: %s", self._path, error)
         finally:
-            os.close(directory)
+            os.close(self._lock)
+
+    def mark(self, mark: Mark) -> None:
+        self._mark_file.write(mark)
+        self._last_mark = mark
         self._is_marked = True
 
+    def read_mark(self) -> Mark | None:
+        return self._last_mark
 
-def store_options() -> Options:
-    """How Penstock opens RocksDB; benchmarks open their bare reference the same way."""
-    options = Options(raw_mode=True)
+
+def store_options(*, salvaging: bool = False) -> Options:
+    """How Penstock opens RocksDB; benchmarks open their bare reference the same way.
+
+    To salvage a store, logs that are missing or shorter than they were are accepted.
+    """
+    options = Options(raw_mode=True) if salvaging else _verifying_options()
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
@@ -265,3 +344,57 @@ def store_options() -> Options:
     table.set_cache_index_and_filter_blocks(True)
     options.set_block_based_table_factory(table)
     return options
+
+
+def _families() -> dict[str, Options]:
+    return {_PAYLOADS: store_options(), "default": store_options()}
+
+
+def _verifying_options() -> Options:
+    """Options by which RocksDB checks its write-ahead logs against its manifest."""
+    with TemporaryDirectory(prefix="penstock-options-") as folder:
+        (Path(folder) / "OPTIONS-000001").write_text(_OPTIONS_FILE)
+        (Path(folder) / "rocksdict-config.json").write_text(
+            '{"raw_mode":true,"prefix_extractors":{}}'
+        )
+        options, _ = Options.load_latest(folder)
+    return options
+
+
+def _read_links(path: Path) -> list[bytes] | None:
+    """The links of a store, read without changing it; None if it has no records at all."""
+    try:
+        # RocksDB 9.8.4 crashes if it reads a tracked store without verifying it.
+        db = Rdict(str(path), store_options(), access_type=AccessType.read_only(False))
+        try:
+            bounds = ReadOptions()
+            bounds.set_iterate_upper_bound(prefix_end(LINK_PREFIX))
+            cursor = db.iter(bounds)
+            cursor.seek(LINK_PREFIX)
+            values: list[bytes] = []
+            while cursor.valid():
+                values.append(cursor.value())
+                cursor.next()
+            cursor.status()
+            return values if values or next(iter(db.keys()), None) is not None else None
+        finally:
+            db.close()
+    except Exception as error:
+        raise opening_error(path, error) from error
+
+
+def _check_manifest(path: Path, marked: Manifest) -> None:
+    """Refuse a manifest that is older than the mark, or shorter than it was then."""
+    manifest = current_manifest(path)
+    if manifest is not None and manifest < marked:
+        raise CommitsMissing(
+            f"The manifest of {path} is older or shorter than it was when the last commit was "
+            "marked."
+        )
+
+
+def _emptied(path: Path) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"The store {path} was written to before and is empty now: files of it are missing or "
+        "damaged."
+    )

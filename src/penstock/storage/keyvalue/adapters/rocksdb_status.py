@@ -11,12 +11,15 @@ import errno
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import StoreCorrupt, StoreLocked, StoreUnavailable
+from penstock.errors import CommitsMissing, StoreCorrupt, StoreLocked, StoreUnavailable
 
 __all__ = ["is_stall", "opening_error", "reading_error", "writing_error"]
 
 _STALL: Final = "Result incomplete: Write stall"
-_CORRUPTION: Final = "Corruption: "
+#: A manifest that lost records forgets column families, too.
+_DAMAGE: Final = ("Corruption: ", "Invalid argument: Column family not found: ")
+#: A log that the manifest tracks is not there, or is shorter than what was synced of it.
+_MISSING_LOG: Final = ("Corruption: Missing WAL", "Corruption: Size mismatch: WAL")
 _IO_ERROR: Final = "IO error: "
 #: The reasons that follow "IO error: " when the device, or a quota, has no room left.
 _NO_SPACE: Final = ("No space left on device", "Space limit reached", "Disk quota exceeded")
@@ -38,7 +41,7 @@ def writing_error(error: Exception) -> OSError:
 def reading_error(error: Exception) -> StoreCorrupt | StoreUnavailable:
     """The error of a read from an open store."""
     text = str(error)
-    if text.startswith(_CORRUPTION):
+    if text.startswith(_DAMAGE):
         return StoreCorrupt(f"The store is damaged: {text}.")
     return StoreUnavailable(f"The store cannot be read: {text}.")
 
@@ -46,7 +49,9 @@ def reading_error(error: Exception) -> StoreCorrupt | StoreUnavailable:
 def opening_error(path: Path, error: Exception) -> StoreLocked | StoreCorrupt | StoreUnavailable:
     """The error of opening the store in ``path``."""
     text = str(error)
-    if text.startswith(_CORRUPTION):
+    if text.startswith(_MISSING_LOG):
+        return CommitsMissing(f"A write-ahead log of the store {path} is gone or was cut: {text}.")
+    if text.startswith(_DAMAGE):
         return StoreCorrupt(f"The store {path} is damaged: {text}.")
     if _io_reason(text).startswith(_LOCKED):
         return StoreLocked(f"The store {path} is open already.", field="url")

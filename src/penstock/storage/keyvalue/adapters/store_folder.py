@@ -1,4 +1,4 @@
-"""The folder of an embedded store: who may read it.
+"""The folder of an embedded store: who may read it, and who has it open.
 
 The folder has mode 0700, which is what keeps other users out. RocksDB creates its files under
 the umask of the process, and a library must not change that, so a file may be 0644 until the
@@ -10,6 +10,7 @@ if it is shared by design (a sticky bit, as on /tmp). What cannot be tightened i
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import re
@@ -17,9 +18,9 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import StoreUnavailable
+from penstock.errors import StoreLocked, StoreUnavailable
 
-__all__ = ["prepare_folder", "tighten_files"]
+__all__ = ["FILE_MODE", "lock_folder", "prepare_folder", "tighten_files"]
 
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -27,7 +28,7 @@ _OTHERS: Final = 0o077
 #: Files of RocksDB, of its binding and of ours. Anything else in the folder is left alone.
 _STORE_FILE: Final = re.compile(
     r"\d+\.(log|sst|blob|dbtmp)|(MANIFEST|OPTIONS)-\d+(\.dbtmp)?|LOG(\.old\.\d+)?"
-    r"|CURRENT|IDENTITY|LOCK|PENSTOCK(\.tmp)?|PLACE|rocksdict-config\.json"
+    r"|CURRENT|IDENTITY|LOCK|PLACE|PENSTOCK(\.tmp)?|PLACE|rocksdict-config\.json"
 )
 _log = logging.getLogger("penstock.storage")
 
@@ -62,6 +63,24 @@ def prepare_folder(path: Path) -> None:
             path,
             stat.S_IMODE(facts.st_mode),
         )
+
+
+def lock_folder(path: Path) -> int:
+    """Lock the folder for this adapter; returns what to close to unlock it.
+
+    RocksDB has a lock of its own, but takes none to read a store, and a store that another
+    process writes to looks damaged to one that reads it.
+    """
+    folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(folder)
+        raise StoreLocked(f"The store {path} is open already.", field="url") from error
+    except OSError:
+        # A file system without such locks; RocksDB's own lock still keeps writers apart.
+        _log.warning("The directory %s cannot be locked.", path)
+    return folder
 
 
 def tighten_files(path: Path) -> None:

@@ -15,14 +15,15 @@ from penstock.storage.keyvalue.adapters import rocksdb
 from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter, store_options
 
 
-def _tiny_buffers() -> Options:
-    options = store_options()
-    options.set_write_buffer_size(64 * 1024)
-    options.set_max_write_buffer_number(2)
-    options.set_level_zero_file_num_compaction_trigger(2)
-    options.set_level_zero_slowdown_writes_trigger(3)
-    options.set_level_zero_stop_writes_trigger(4)
-    return options
+def _tiny_buffers() -> dict[str, Options]:
+    families = {"payloads": store_options(), "default": store_options()}
+    for options in families.values():
+        options.set_write_buffer_size(64 * 1024)
+        options.set_max_write_buffer_number(2)
+        options.set_level_zero_file_num_compaction_trigger(2)
+        options.set_level_zero_slowdown_writes_trigger(3)
+        options.set_level_zero_stop_writes_trigger(4)
+    return families
 
 
 def test_p1_a_stalled_write_waits_outside_and_loses_nothing(
@@ -31,7 +32,7 @@ def test_p1_a_stalled_write_waits_outside_and_loses_nothing(
     pauses: list[float] = []
     # Pauses that take no time would use up their bound before compaction has caught up.
     monkeypatch.setattr(rocksdb, "_MAX_STALL_PAUSES", sys.maxsize)
-    monkeypatch.setattr(rocksdb, "store_options", _tiny_buffers)
+    monkeypatch.setattr(rocksdb, "_families", _tiny_buffers)
     monkeypatch.setattr("penstock.storage.keyvalue.adapters.rocksdb.time.sleep", pauses.append)
     adapter = RocksDBAdapter(tmp_path / "store")
     written: dict[bytes, bytes] = {}

@@ -1,0 +1,66 @@
+"""RocksDB's write-ahead logs, read just far enough to find a gap in them.
+
+A log is a sequence of blocks of 32 KiB; a record has a header of seven bytes (checksum, length,
+type) and is split where a block ends. A record is a batch, which begins with its first sequence
+number and the number of entries in it. Sequence numbers are given without gaps, so the batches
+of all logs follow one another exactly unless something between them is gone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+__all__ = ["logs_after_gap", "set_aside"]
+
+_BLOCK: Final = 32 * 1024
+_HEADER: Final = struct.Struct("<IHB")
+_BATCH: Final = struct.Struct("<QI")
+#: Types of records: a whole batch, the first piece of one, and the last.
+_FULL: Final = 1
+_FIRST: Final = 2
+_LAST: Final = 4
+
+
+def logs_after_gap(folder: Path) -> list[Path]:
+    """The logs that do not follow what is before them, and all after those."""
+    logs = sorted(folder.glob("*.log"), key=lambda path: int(path.stem))
+    expected: int | None = None
+    for position, path in enumerate(logs):
+        for sequence, count in _batches(path):
+            if expected is not None and sequence != expected:
+                return logs[position:]
+            expected = sequence + count
+    return []
+
+
+def set_aside(paths: list[Path], folder_name: str) -> Path:
+    """Move the logs into a folder beside them, where RocksDB does not look for them."""
+    folder = paths[0].parent / folder_name
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for path in paths:
+        path.rename(folder / path.name)
+    return folder
+
+
+def _batches(path: Path) -> Iterator[tuple[int, int]]:
+    """The first sequence number and the count of every batch, up to the first torn record."""
+    content = path.read_bytes()
+    place = 0
+    begun: tuple[int, int] | None = None
+    while place + _HEADER.size <= len(content):
+        left = _BLOCK - place % _BLOCK
+        if left < _HEADER.size:
+            place += left
+            continue
+        _, length, kind = _HEADER.unpack_from(content, place)
+        start, place = place + _HEADER.size, place + _HEADER.size + length
+        if place > len(content) or (kind == 0 and length == 0):
+            return
+        if kind in (_FULL, _FIRST) and length >= _BATCH.size:
+            begun = _BATCH.unpack_from(content, start)
+        if kind in (_FULL, _LAST) and begun is not None:
+            yield begun
+            begun = None
