@@ -2,7 +2,8 @@
 
 The limit is a token bucket that is charged only for what was handed out: polling an empty
 queue costs nothing. It gives fewer deliveries, never an error; a claim that waits goes on
-as soon as there is a token (C5).
+as soon as there is a token (C5). It is kept here only for engines that do not keep it
+themselves, which are those of one process.
 
 Whoever waits may go away in the middle of a claim, and nobody would know of the leases it
 was just given. So the claim of one who waits is seen through, and what it gave goes back at
@@ -19,6 +20,7 @@ from penstock.broker.lines import QueueLine
 from penstock.broker.scope import BrokerOptions, Scope
 from penstock.broker.waiting import Waiting, check_wait
 from penstock.errors import BadInput, PenstockError
+from penstock.model.bucket import Bucket
 from penstock.model.delivery import Delivery, Ownership, Release
 from penstock.model.limits import (
     MAX_CLAIM,
@@ -153,6 +155,8 @@ class Claiming(Scope):
         if throttle is None or not throttle.is_fresh(now):
             info = await self._engine.get_queue(self.tenant, queue)
             limit = info.policy.throughput_limit
+            if self._engine.capabilities.limits_throughput:
+                limit = None
             # Another claim may have been quicker.
             throttle = self._throttles.setdefault(queue, Throttle(limit, now))
             throttle.remember(limit, now)
@@ -183,19 +187,17 @@ def check_lease(lease_ms: object) -> None:
 
 
 class Throttle:
-    """The token bucket of one queue. Tokens are thousandths, so that time divides evenly.
+    """The throughput limit of one queue.
 
     Whether the queue is ordered is remembered with its rate: both come from the policy.
     """
 
-    __slots__ = ("_filled_at", "_milli_tokens", "ordered", "rate", "remembered_at")
+    __slots__ = ("_bucket", "ordered", "remembered_at")
 
     def __init__(self, rate: int | None, now: int) -> None:
-        self.rate = rate
         self.ordered = False
         self.remembered_at = now
-        self._filled_at = now
-        self._milli_tokens = 0 if rate is None else rate * 1000
+        self._bucket = None if rate is None else Bucket.full(rate, now)
 
     def doubt(self) -> None:
         """The rate may have changed: read it again before the next claim."""
@@ -207,31 +209,29 @@ class Throttle:
 
     def remember(self, rate: int | None, now: int) -> None:
         """Take a rate that was just read; what is left of the bucket stays."""
-        if rate != self.rate:
-            self._milli_tokens = 0 if rate is None else rate * 1000
-            self._filled_at = now
-        self.rate = rate
+        if rate is None:
+            self._bucket = None
+        elif self._bucket is None or self._bucket.rate != rate:
+            self._bucket = Bucket.full(rate, now)
         self.remembered_at = now
 
     def take(self, limit: int, now: int) -> int:
         """Take tokens for up to ``limit`` deliveries; returns for how many."""
-        if self.rate is None:
+        if self._bucket is None:
             return limit
-        elapsed = max(0, now - self._filled_at)
-        self._milli_tokens = min(self.rate * 1000, self._milli_tokens + elapsed * self.rate)
-        self._filled_at = now
-        taken = min(limit, self._milli_tokens // 1000)
-        self._milli_tokens -= taken * 1000
+        bucket = self._bucket.refilled(now)
+        taken = min(limit, bucket.tokens)
+        self._bucket = bucket.charged(taken)
         return taken
 
     def give_back(self, count: int) -> None:
         """``count`` of what was taken was not handed out: only deliveries are charged."""
-        if self.rate is not None:
-            self._milli_tokens = min(self.rate * 1000, self._milli_tokens + count * 1000)
+        if self._bucket is not None:
+            self._bucket = self._bucket.charged(-count)
 
     def next_at(self, now: int) -> int | None:
         """When there will be a token, or None if there is one, or need not be."""
-        if self.rate is None:
+        if self._bucket is None:
             return None
-        missing = 1000 - self._milli_tokens - max(0, now - self._filled_at) * self.rate
-        return now + -(-missing // self.rate) if missing > 0 else None
+        bucket = self._bucket.refilled(now)
+        return None if bucket.tokens else max(now, bucket.next_at())

@@ -128,6 +128,9 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     """Closing and reopening the same URL finds the same store."""
     multi_process: bool
     """Several processes may have the store open at once."""
+    limits_throughput: bool = False
+    """``claim`` keeps a queue's ``throughput_limit`` itself, for all processes together, and
+    ``next_due`` says when it gives more. Otherwise the broker keeps it, which is the only one."""
 
 
 class Listener:
@@ -291,7 +294,9 @@ class Engine(BulkReading, ABC):
 
         The lease is clamped to the policy's bounds, None takes ``visibility_timeout_ms``.
         Every grant adds one to attempts and to the attempts record (C2) and has a new
-        receipt (C1). A paused queue gives none. On an ordered queue the claim is also a
+        receipt (C1). A paused queue gives none; one with a ``throughput_limit`` gives what its
+        bucket is good for, which is charged for it in the same commit, if the engine
+        ``limits_throughput``. On an ordered queue the claim is also a
         heartbeat of ``consumer``, and only its partitions are served (O1).
         """
 
@@ -476,8 +481,9 @@ class Engine(BulkReading, ABC):
     async def next_due(self, tenant: str, queue: str) -> int | None:
         """When time alone next makes a claim of this queue give more, or None: never.
 
-        The earliest of a delayed delivery's due time and a lease's deadline; it may be in
-        the past, and it may be early, never late.
+        The earliest of a delayed delivery's due time and a lease's deadline, or where the
+        engine ``limits_throughput`` and the bucket is not full, when it has a token. It may be
+        in the past, and it may be early, never late.
         """
 
     @abstractmethod

@@ -27,6 +27,7 @@ from penstock.storage.sql.granting import Claim, Granted, deliver, look_at_clock
 from penstock.storage.sql.lanes import Call
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.runs import Run, in_order, segment_of
+from penstock.storage.sql.throughput import charge, take_bucket
 from penstock.storage.sql.work import Work
 
 __all__ = ["claim"]
@@ -61,18 +62,25 @@ async def claim(
 
     async def act(work: Work) -> list[list[Delivery]]:
         queue, dead = work.tenant.find(name)
-        if queue.ordered and not dead:
+        ordered = queue.ordered and not dead
+        if ordered:
             # The queue is locked before its runs, by everybody.
             await partitions.lock(work, queue)
             look_at_clock(core, work)
-            await _let_time_pass(core, work, queue, dead=dead)
-            return [await partitions.claim(core, work, queue, one) for one in asked]
         await _let_time_pass(core, work, queue, dead=dead)
-        if queue.paused(dead=dead):
+        if queue.paused(dead=dead) and not ordered:
             return [[] for _ in asked]
-        return await _claim_in_order(core, work, queue, asked, dead=dead)
+        bucket = await take_bucket(core, work, queue, dead=dead)
+        tokens = None if bucket is None else bucket.tokens
+        if ordered:
+            granted = await _claim_partitions(core, work, queue, asked, tokens)
+        else:
+            granted = await _claim_in_order(core, work, queue, _cut(asked, tokens), dead=dead)
+        if bucket is not None:
+            await charge(work, queue, bucket, sum(map(len, granted)), dead=dead)
+        return granted
 
-    if known is not None and not known.ordered and not _is_shared(core, known):
+    if known is not None and _is_alone(core, known):
         try:
             granted = await core.at_once(tenant, act)
         except Moved:
@@ -84,6 +92,12 @@ async def claim(
         granted = await core.transact(tenant, act)
     for call, deliveries in zip(calls, granted, strict=True):
         call.answer(deliveries)
+
+
+def _is_alone(core: Core, queue: Queue) -> bool:
+    """Whether a claim may do without locks, as far as is known."""
+    limited = queue.policy.throughput_limit is not None
+    return not queue.ordered and not limited and not _is_shared(core, queue)
 
 
 def _is_shared(core: Core, queue: Queue) -> bool:
@@ -112,6 +126,33 @@ async def _let_time_pass(core: Core, work: Work, queue: Queue, *, dead: bool) ->
         await work.write()
     ((due,),) = await work.session.fetch("next_due", queue=queue.number, phases=phases)
     core.timers.asked(side, work.now, due)
+
+
+def _cut(asked: Sequence[Claim], tokens: int | None) -> Sequence[Claim]:
+    """The claims with what the throughput limit allows: first come, first served.
+
+    What the first does not find in the queue, no other would.
+    """
+    if tokens is None:
+        return asked
+    cut: list[Claim] = []
+    for one in asked:
+        cut.append(one._replace(limit=min(one.limit, tokens)))
+        tokens -= cut[-1].limit
+    return cut
+
+
+async def _claim_partitions(
+    core: Core, work: Work, queue: Queue, asked: Sequence[Claim], tokens: int | None
+) -> list[list[Delivery]]:
+    """Serve one consumer after the other; each finds something else in its own partitions."""
+    granted: list[list[Delivery]] = []
+    for one in asked:
+        (cut,) = _cut([one], tokens)
+        granted.append(await partitions.claim(core, work, queue, cut))
+        if tokens is not None:
+            tokens -= len(granted[-1])
+    return granted
 
 
 async def _claim_in_order(

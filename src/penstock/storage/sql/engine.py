@@ -91,7 +91,11 @@ class SqlEngine(Engine):
         self.turns = core.turns
         self.clock = core.clock
         self.capabilities = Capabilities(
-            engine=core.database.name, durability="fsync", persistent=True, multi_process=True
+            engine=core.database.name,
+            durability="fsync",
+            persistent=True,
+            multi_process=True,
+            limits_throughput=True,
         )
         self._watch = Watch(core)
         core.spread = self._watch.spread

@@ -85,6 +85,7 @@ class Leftovers:
 async def _remove(core: Core, queue: int, limit: int) -> int:
     """Remove up to ``limit`` rows of the queue; how many it were."""
     removed = await _run(core, "clear_consumers", queue=queue)
+    removed += await _run(core, "clear_limits", queue=queue)
     for statement in _STATEMENTS:
         while removed < limit:
             most = min(_MAX_ROWS, limit - removed)

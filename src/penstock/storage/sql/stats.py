@@ -21,6 +21,7 @@ from penstock.storage.sql.phases import DEAD, LIVE, Phase
 from penstock.storage.sql.reading import end_of_log
 from penstock.storage.sql.runs import Run, segment_of
 from penstock.storage.sql.tally import Kind
+from penstock.storage.sql.throughput import next_token_at
 
 __all__ = ["next_due", "stats"]
 
@@ -143,6 +144,10 @@ async def next_due(core: Core, tenant: str, queue: str) -> int | None:
             live = [int(phase) for phase in LIVE]
             ((deadline,),) = await session.fetch("next_deadline", queue=found.number, phases=live)
             times.append(deadline)
+        # Nothing is given before there is a token, whatever is due.
+        token_at = await next_token_at(session, found, core.clock.now(), dead=dead)
+        if token_at is not None:
+            return token_at
         return min((time for time in times if time is not None), default=None)
 
     return await core.read(tenant, look)

@@ -48,6 +48,7 @@ pytest.register_assert_rewrite(
             "stats",
             "sweep",
             "tenants",
+            "throughput",
             "topics",
         )
     )
@@ -101,6 +102,7 @@ from penstock.testing.conformance.settle_and_publish import TestSettleAndPublish
 from penstock.testing.conformance.stats import TestStats
 from penstock.testing.conformance.sweep import TestDeliveryRetention, TestLogRetention, TestSweep
 from penstock.testing.conformance.tenants import TestTenantList, TestTenants
+from penstock.testing.conformance.throughput import TestThroughput
 from penstock.testing.conformance.topics import TestTopics
 
 __all__ = [
@@ -167,6 +169,7 @@ __all__ = [
     "TestSweep",
     "TestTenantList",
     "TestTenants",
+    "TestThroughput",
     "TestTime",
     "TestTopics",
     "engine_factory",

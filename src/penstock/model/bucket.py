@@ -1,0 +1,62 @@
+"""The token bucket of a throughput limit, as a plain value.
+
+It holds at most one second's worth of tokens. Tokens are counted in thousandths, so that
+milliseconds divide evenly.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+__all__ = ["Bucket"]
+
+#: A clock that is further behind than this was set back, and is not merely another server's.
+_SKEW_MS: Final = 1_000
+
+
+class Bucket(Struct, frozen=True, gc=False):
+    """What was left at a time."""
+
+    rate: int
+    """Tokens a second."""
+    milli_tokens: int
+    filled_at: int
+
+    @classmethod
+    def full(cls, rate: int, now: int) -> Bucket:
+        """A bucket that nothing was taken from."""
+        return cls(rate, rate * 1000, now)
+
+    def refilled(self, now: int) -> Bucket:
+        """The bucket at ``now``.
+
+        Time that was counted once is not counted again, whichever of several clocks says
+        ``now``; a clock that was set back holds it up for no longer than a second.
+        """
+        elapsed = now - self.filled_at
+        if elapsed < 0:
+            return Bucket(self.rate, self.milli_tokens, now) if elapsed < -_SKEW_MS else self
+        milli_tokens = min(self.rate * 1000, self.milli_tokens + elapsed * self.rate)
+        return Bucket(self.rate, milli_tokens, now)
+
+    @property
+    def tokens(self) -> int:
+        """How many deliveries it is good for."""
+        return self.milli_tokens // 1000
+
+    @property
+    def is_full(self) -> bool:
+        """Whether waiting brings no more."""
+        return self.milli_tokens >= self.rate * 1000
+
+    def charged(self, count: int) -> Bucket:
+        """The bucket after ``count`` tokens were taken, or with a negative one given back."""
+        milli_tokens = min(self.rate * 1000, self.milli_tokens - count * 1000)
+        return Bucket(self.rate, milli_tokens, self.filled_at)
+
+    def next_at(self) -> int:
+        """When there is a token; that may be in the past."""
+        missing = max(0, 1000 - self.milli_tokens)
+        return self.filled_at + -(-missing // self.rate)

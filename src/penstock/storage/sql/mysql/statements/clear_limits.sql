@@ -1,0 +1,2 @@
+-- The limits of a queue that was deleted.
+DELETE FROM penstock_limit WHERE queue = :queue

@@ -1,0 +1,4 @@
+-- Begin to keep a limit of a queue, unless that was done.
+INSERT INTO penstock_limit (queue, kind, rate, milli_tokens, filled_at)
+VALUES (:queue, :kind, :rate, :milli_tokens, :filled_at)
+ON CONFLICT (queue, kind) DO NOTHING

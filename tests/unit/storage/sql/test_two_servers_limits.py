@@ -1,0 +1,78 @@
+"""Limits hold for all servers of a database together, on both dialects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from penstock.broker import Broker
+from penstock.broker.scope import BrokerOptions
+from penstock.model.limits import MAX_WAIT_MS
+from penstock.model.message import NewMessage
+from tests.unit.storage.sql.pairs import ROUNDS, TENANT, Pair
+
+RATE = 5
+#: Only a test that would hang for ever waits this long.
+HANG_S = 20.0
+
+
+def brokers(pair: Pair) -> tuple[Broker, Broker]:
+    """A broker on each of the two servers."""
+    a, b = (Broker(engine, BrokerOptions(), TENANT) for engine in (pair.a, pair.b))
+    return a, b
+
+
+async def fill(q: Broker, topic: str, count: int) -> None:
+    await q.publish_batch(topic, [NewMessage(b"x")] * count)
+
+
+# -- throughput_limit --------------------------------------------------------------------
+
+
+async def test_two_servers_hand_out_no_more_than_one(pair: Pair) -> None:
+    a, b = brokers(pair)
+    await a.create_queue("q", filter="topic = 'q'", throughput_limit=RATE)
+    await fill(b, "q", 200)
+    for _ in range(ROUNDS):
+        claims = [q.claim("q", limit=3) for q in (a, b, a, b)]
+        granted = [delivery for claimed in await asyncio.gather(*claims) for delivery in claimed]
+        assert len(granted) == RATE
+        assert await a.claim("q", limit=3) == await b.claim("q", limit=3) == []
+        pair.clock.advance(1_000)
+
+
+async def test_a_limit_that_another_server_set_counts_for_the_next_claim(pair: Pair) -> None:
+    a, b = brokers(pair)
+    await a.create_queue("q", filter="topic = 'q'")
+    await fill(a, "q", 30)
+    assert len(await b.claim("q", limit=10)) == 10
+    await a.update_queue("q", throughput_limit=RATE)
+    assert len(await b.claim("q", limit=10)) == RATE
+    assert await a.claim("q", limit=10) == []
+
+
+async def test_c5_waiting_claims_of_two_servers_share_the_tokens(pair: Pair) -> None:
+    a, b = brokers(pair)
+    await a.create_queue("q", filter="topic = 'q'", throughput_limit=RATE)
+    await fill(a, "q", 20)
+    assert len(await a.claim("q", limit=RATE)) == RATE
+    waits = [asyncio.create_task(q.claim("q", wait_ms=MAX_WAIT_MS)) for q in (a, b)]
+    begin = pair.clock.now()
+    # Whoever finds no token rests until there is one, so time moves only when both rest.
+    while not all(wait.done() for wait in waits):
+        await resting(waits, a, b)
+        pair.clock.advance(1_000 // RATE)
+        assert pair.clock.now() < begin + MAX_WAIT_MS
+    assert [len(await wait) for wait in waits] == [1, 1]
+
+
+async def resting(waits: Sequence[asyncio.Task[object]], *servers: Broker) -> None:
+    """Wait until everyone who has nothing yet rests."""
+
+    def looking() -> int:
+        lines = [line for q in servers for line in q._waiting._queues.values()]
+        return sum(not wait.done() for wait in waits) - sum(len(line._resting) for line in lines)
+
+    async with asyncio.timeout(HANG_S):
+        while looking() > 0:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
