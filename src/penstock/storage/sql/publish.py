@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from penstock.errors import PenstockError, QueueFull
 from penstock.filters.batch_routes import INLINE_EVALUATIONS
+from penstock.model.bucket import Bucket
 from penstock.model.checksum import checksum
 from penstock.model.message import (
     NO_HEADERS,
@@ -35,6 +36,7 @@ from penstock.storage.sql.entries import Block, Entry, Planned, published
 from penstock.storage.sql.ids import Ids
 from penstock.storage.sql.keys import Keys
 from penstock.storage.sql.lanes import Call
+from penstock.storage.sql.limits import Limit, hold_limit
 from penstock.storage.sql.phases import LIVE
 from penstock.storage.sql.plain import plain_blocks, publish_plain
 from penstock.storage.sql.queues import make_queue
@@ -142,7 +144,15 @@ class NeedsQueue(Exception):
 class Publishing:
     """What the publishes of one transaction will do."""
 
-    def __init__(self, core: Core, work: Work, *, alone: bool = True, creates: bool = True) -> None:
+    def __init__(
+        self,
+        core: Core,
+        work: Work,
+        *,
+        alone: bool = True,
+        creates: bool = True,
+        locks_depths: bool = True,
+    ) -> None:
         self._core = core
         self._work = work
         self._tenant: Tenant = work.tenant
@@ -151,6 +161,8 @@ class Publishing:
         self._alone = alone
         #: Whether it may make a queue in this transaction.
         self._creates = creates
+        #: Whether queues with a max_depth are locked, which makes it exact among servers.
+        self._locks_depths = locks_depths
         self._appending = Appending(work)
         self._created: dict[str, Queue] = {}
         self._added: Counter[int] = Counter()
@@ -197,6 +209,7 @@ class Publishing:
 
     async def _prepare(self, outgoing: Sequence[Outgoing]) -> None:
         """Read what planning has to know: ids that were seen, keys that are open, depths."""
+        await self._hold_depths(outgoing)
         await self.ids.read(outgoing)
         await self.keys.read(outgoing)
         if self._tenant.bounded:
@@ -206,6 +219,21 @@ class Publishing:
                 kinds=[int(phase) for phase in LIVE],
             )
             self._depths = {queue: int(depth or 0) for queue, depth in rows}
+
+    async def _hold_depths(self, outgoing: Sequence[Outgoing]) -> None:
+        """Be the only one, of all servers, who publishes to these queues that have a max_depth.
+
+        It comes first, and in the order of the queues' numbers: whoever waits here holds nothing
+        that another needs. A caller's own transaction may stay open for long and does not lock.
+        """
+        if not self._locks_depths or not self._tenant.bounded:
+            return
+        decided = [self._tenant.index.decided(one.topic) for one in outgoing]
+        targets = {queue.number for of_one in decided for queue in of_one or ()}
+        unknown = None in decided
+        for queue in sorted(self._tenant.bounded, key=lambda queue: queue.number):
+            if unknown or queue.number in targets:
+                await hold_limit(self._work, queue, Limit.DEPTH, Bucket(0, 0, self._now))
 
     # -- planning ----------------------------------------------------------------------
 

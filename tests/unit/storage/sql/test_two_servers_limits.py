@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from penstock.broker import Broker
 from penstock.broker.scope import BrokerOptions
+from penstock.errors import QueueFull
+from penstock.model.delivery import Ack, Delivery
 from penstock.model.limits import MAX_WAIT_MS
-from penstock.model.message import NewMessage
+from penstock.model.message import NewMessage, Outgoing
 from tests.unit.storage.sql.pairs import ROUNDS, TENANT, Pair
 
 RATE = 5
@@ -76,3 +78,50 @@ async def resting(waits: Sequence[asyncio.Task[object]], *servers: Broker) -> No
     async with asyncio.timeout(HANG_S):
         while looking() > 0:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+
+
+# -- max_depth ---------------------------------------------------------------------------
+
+
+async def try_to_publish(q: Broker, count: int) -> int:
+    """How many of the messages were taken."""
+    try:
+        await fill(q, "q", count)
+    except QueueFull:
+        return 0
+    return count
+
+
+async def test_two_servers_fill_a_queue_to_its_depth_and_no_further(pair: Pair) -> None:
+    a, b = brokers(pair)
+    await a.create_queue("q", filter="topic = 'q'", max_depth=10)
+    for _ in range(ROUNDS):
+        taken = await asyncio.gather(*(try_to_publish(q, 3) for q in (a, b) * 4))
+        assert sum(taken) == 9
+        stats = await a.stats("q")
+        assert stats.depth == 9
+        assert len(await b.claim("q", limit=9)) == 9
+        await a.delete_queue("q")
+        await a.create_queue("q", filter="topic = 'q'", max_depth=10)
+
+
+async def test_settling_with_a_publish_counts_what_another_server_brings(pair: Pair) -> None:
+    a, b = brokers(pair)
+    await a.create_queue("q", filter="topic = 'q'", max_depth=4)
+    await a.create_queue("work", filter="topic = 'work'")
+    await fill(a, "work", 8)
+    held = await a.claim("work", limit=8)
+
+    async def transform(q: Broker, delivery: Delivery) -> int:
+        outgoing = [Outgoing("q", [NewMessage(b"x")])]
+        try:
+            reply = await q.settle("work", [Ack(delivery.receipt)], publish=outgoing)
+        except QueueFull:
+            return 0
+        return len(reply.published)
+
+    taken = await asyncio.gather(
+        *(transform(q, delivery) for q, delivery in zip((a, b) * 4, held, strict=True))
+    )
+    assert sum(taken) == 4
+    assert (await b.stats("q")).depth == 4
