@@ -32,14 +32,11 @@ _decode: Final = msgspec.msgpack.Decoder(
 
 def settle_id(settlements: Sequence[Settlement]) -> str | None:
     """The id of a settle with publish; None if it ends no claim, so that it may happen twice."""
-    ended = [
-        f"{type(item).__name__} {item.receipt}"
-        for item in settlements
-        if not isinstance(item, Extend)
-    ]
-    if not ended:
+    if all(isinstance(item, Extend) for item in settlements):
         return None
-    return blake2b("\n".join(ended).encode(), digest_size=_ID_BYTES).hexdigest()
+    # All of them, in order: the answer that is kept has one outcome for each.
+    asked = [f"{type(item).__name__} {item.receipt}" for item in settlements]
+    return blake2b("\n".join(asked).encode(), digest_size=_ID_BYTES).hexdigest()
 
 
 def encode_reply(outcomes: Sequence[Outcome], published: Sequence[Published]) -> bytes:

@@ -117,6 +117,19 @@ class TestSettleAndPublish(Conformance):
         assert await store.picture("in") == before
         assert (await store.ack(first)).ok
 
+    async def test_p4_a_call_with_another_extension_is_another_call(self, store: Store) -> None:
+        """Its receipt is used up, so nothing is published; the store goes on."""
+        first, second = await self.ready(store)
+        outgoing = [Outgoing("bills", [msg(b"b1")])]
+        settlements: list[Settlement] = [Ack(first.receipt)]
+        reply = await store.engine.settle(TENANT, "in", settlements, outgoing)
+        assert len(reply.published) == 1
+        settlements.append(Extend(second.receipt, 5_000))
+        again = await store.engine.settle(TENANT, "in", settlements, outgoing)
+        assert [item.verdict for item in again.outcomes] == [Verdict.STALE, Verdict.ABORTED]
+        assert (again.published, again.repeated) == ((), False)
+        assert (await store.ack(second)).ok
+
     @pytest.mark.parametrize(
         "verb",
         [
