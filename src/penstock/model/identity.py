@@ -26,6 +26,7 @@ __all__ = [
     "check_position",
     "check_store",
     "derive_identity",
+    "derive_receipt_key",
 ]
 
 #: Bytes of the random values of a store, and of what is derived from them.
@@ -52,6 +53,15 @@ def derive_identity(store: bytes, epoch: bytes, tenant: str) -> StoreIdentity:
         return hashlib.blake2b(tenant.encode(), digest_size=ID_BYTES, key=secret).hexdigest()
 
     return StoreIdentity(derive(store), derive(epoch))
+
+
+def derive_receipt_key(store: bytes) -> bytes:
+    """The key that the receipts of a store are made with, from the store's own random value.
+
+    Only the store has that value, so receipts cannot be guessed; every server of the store has it,
+    so they settle each other's. It has nothing to do with the epoch: receipts survive a restore.
+    """
+    return hashlib.blake2b(digest_size=32, key=store, person=b"receipts").digest()
 
 
 def check_identity(store: object) -> StoreIdentity:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import StoreCorrupt
 from penstock.storage.keyvalue.encoding import Reader, pack_utf8, unseal
-from penstock.storage.keyvalue.entry import LEASE, Entry, receipt_of
+from penstock.storage.keyvalue.entry import LEASE, Entry
+from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.stage import Stage
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _lease(entry: Entry) -> bytes:
     return head + pack_utf8(entry.consumer)
 
 
-def read_leases(bucket: Bucket, value: bytes, queue_number: int) -> list[Entry]:
+def read_leases(bucket: Bucket, value: bytes, queue_number: int, receipts: Receipts) -> list[Entry]:
     """Give the in-flight entries of a bucket what their record has no room for."""
     reader = Reader(unseal(value, "lease"), "lease")
     out: list[Entry] = []
@@ -85,7 +86,7 @@ def read_leases(bucket: Bucket, value: bytes, queue_number: int) -> list[Entry]:
         entry.grant, entry.epoch, entry.at = reader.u64(), reader.u64(), reader.i64()
         entry.consumer = reader.utf8()
         entry.lease = _lease(entry)
-        entry.receipt = receipt_of(queue_number, entry.claim_id, entry.grant, entry.attempts)
+        entry.receipt = receipts.of(queue_number, entry.claim_id, entry.grant, entry.attempts)
         out.append(entry)
     if len(out) != len(bucket.in_flight):
         raise StoreCorrupt("A delivery is in flight without a lease.")

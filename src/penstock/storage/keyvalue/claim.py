@@ -17,7 +17,7 @@ from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_ATTEMPTS
 from penstock.model.message import Message
 from penstock.storage.keyvalue.encoding import pack_utf8
-from penstock.storage.keyvalue.entry import LEASE, Entry, receipt_of
+from penstock.storage.keyvalue.entry import LEASE, Entry
 from penstock.storage.keyvalue.keys import payload_key
 from penstock.storage.keyvalue.moves import (
     expire_available,
@@ -28,6 +28,7 @@ from penstock.storage.keyvalue.moves import (
 )
 from penstock.storage.keyvalue.partitions import Partitions
 from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.receipts import receipt_of
 from penstock.storage.keyvalue.records import append_attempt, first_attempt
 from penstock.storage.keyvalue.stage import Stage
 
@@ -156,7 +157,8 @@ def _grant(
     for key in reads.keys:
         writes[key] = None
     out: list[Delivery] = []
-    for entry, payload in zip(entries, reads.payloads, strict=True):
+    tags = queue.receipts.tags(number, grant + 1, len(entries)) if entries else []
+    for entry, payload, tag in zip(entries, reads.payloads, tags, strict=True):
         grant += 1
         message_id = entry.message_id
         writes[attempts_key + message_id.to_bytes(8, "big")] = (
@@ -174,7 +176,7 @@ def _grant(
         claim_id = entry.claim_id
         entry.lease = LEASE.pack(claim_id, grant, entry.epoch, entry.at) + consumer_utf8
         entry.hold(deadline)
-        receipt = entry.receipt = receipt_of(number, claim_id, grant, attempts)
+        receipt = entry.receipt = receipt_of(number, claim_id, grant, attempts, tag)
         out.append(Delivery(name, receipt, entry.message, payload, attempts, now, deadline))
     queue.make_many_in_flight(entries, deadline)
     home.last_grant = grant

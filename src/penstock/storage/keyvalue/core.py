@@ -28,6 +28,7 @@ from penstock.storage.keyvalue.keys import (
 from penstock.storage.keyvalue.log import Log
 from penstock.storage.keyvalue.partitions import MOST_MOVES, Partitions
 from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.records import KEYED_BY_NUMBER, decode_spec
 from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.keyvalue.telling import Teller
@@ -66,6 +67,7 @@ class Core:
         self.dedup = Dedup(self.stage)
         self.identity = Identity(self.stage, options.random)
         self.chain = Chain(adapter, options.clock, self.log) if adapter.persistent else None
+        self.receipts: Receipts
         self.tenants: dict[str, Tenant] = {}
         self._next_queue_number = 0
         self._queue_count = 0
@@ -97,6 +99,7 @@ class Core:
                 limit=FORMAT_VERSION,
             )
         self.identity.load(self.adapter.place())
+        self.receipts = Receipts(self.identity.receipt_key)
         self.log.load()
         number = self.stage.get(QUEUE_NUMBER_KEY)
         if number is not None:
@@ -225,6 +228,7 @@ class Core:
             policy,
             parse(policy.filter),
             teller=self.teller,
+            receipts=self.receipts,
             keyed_by_number=keyed_by_number,
         )
         if policy.ordering is Ordering.PARTITION:

@@ -10,7 +10,12 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.errors import StoreCorrupt
-from penstock.model.identity import ID_BYTES, StoreIdentity, derive_identity
+from penstock.model.identity import (
+    ID_BYTES,
+    StoreIdentity,
+    derive_identity,
+    derive_receipt_key,
+)
 from penstock.storage.contract import RandomBytes
 from penstock.storage.keyvalue.encoding import seal, unseal
 from penstock.storage.keyvalue.keys import IDENTITY_KEY
@@ -51,6 +56,11 @@ class Identity:
         self._epoch = self._random(ID_BYTES)
         record = self._store + self._epoch + self._place.encode()
         self._stage.put(IDENTITY_KEY, seal(record))
+
+    @property
+    def receipt_key(self) -> bytes:
+        """What receipts are made with."""
+        return derive_receipt_key(self._store)
 
     def of(self, tenant: str) -> StoreIdentity:
         """The identity that a tenant sees."""

@@ -26,6 +26,7 @@ from penstock.storage.keyvalue.encoding import seal, unseal
 from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import QueueKeys, bucket_of, claim_id_of
 from penstock.storage.keyvalue.metadata import expires_at_of
+from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.records import (
     KEYED_BY_NUMBER,
     array,
@@ -69,11 +70,13 @@ class Queue:
         filter_: Filter,
         *,
         teller: Teller,
+        receipts: Receipts,
         keyed_by_number: bool = False,
         home: Queue | None = None,
     ) -> None:
         self.stage = stage
         self.teller = teller
+        self.receipts = receipts
         self._told = 0
         self.tenant = tenant
         self.name = name
@@ -131,6 +134,7 @@ class Queue:
                 policy,
                 filter_,
                 teller=teller,
+                receipts=receipts,
                 keyed_by_number=keyed_by_number,
                 home=self,
             )
@@ -249,7 +253,7 @@ class Queue:
             self.cursor = None if cursor == _CAUGHT_UP else cursor
             self.paused_apart = bool(paused)
         self.shelf.start(self.policy.bucket_size, last_offset)
-        for entry in self.shelf.load_leases(self.number):
+        for entry in self.shelf.load_leases(self.number, self.receipts):
             self.claims[entry.receipt] = entry
             self.deadlines.add(entry)
         self.refresh_timers()

@@ -162,10 +162,10 @@ def _nack(
 
 def _was_acked(queue: Queue, receipt: Receipt) -> bool:
     """Whether this very receipt acked a delivery whose done record is still kept."""
-    try:
-        number, claim_id, grant, attempt = (int(part, 16) for part in receipt.split("-"))
-    except ValueError:
+    read = queue.receipts.read(receipt)
+    if read is None:
         return False
+    number, claim_id, grant, attempt = read
     if number != queue.number or claim_id >= 1 << 64 or claim_id >> 60 > 4:
         return False
     done = queue.done.get(claim_id)

@@ -33,6 +33,7 @@ from penstock.storage.keyvalue.keys import (
     check_claim_id,
     claim_ranges,
 )
+from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.records import (
     array,
     read_available,
@@ -287,7 +288,7 @@ class Shelf:
             lane.spill_low = base
             lane.spill_high = bucket_of(base + last_offset)
 
-    def load_leases(self, queue_number: int) -> list[Entry]:
+    def load_leases(self, queue_number: int, receipts: Receipts) -> list[Entry]:
         """After opening: load every bucket with in-flight entries, and return those."""
         out: list[Entry] = []
         for key, value in self._stage.prefix(self._keys.leases):
@@ -306,7 +307,7 @@ class Shelf:
                 entry.claimed_at = claimed_at
                 entry.hold(deadline)
                 bucket.in_flight[claim_id] = entry
-            out += read_leases(bucket, value, queue_number)
+            out += read_leases(bucket, value, queue_number, receipts)
         return out
 
     def evict(self, keep: int, completed: int) -> None:

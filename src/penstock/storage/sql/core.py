@@ -38,6 +38,7 @@ from penstock.storage.sql.database import (
     Stale,
 )
 from penstock.storage.sql.leases import Leases, NoServerNumber
+from penstock.storage.sql.receipts import Receipts
 from penstock.storage.sql.seats import Seats
 from penstock.storage.sql.segments import Segments
 from penstock.storage.sql.server_numbers import ServerNumbers
@@ -75,6 +76,8 @@ class Core:
         self.segments = Segments()
         self.timers = Timers()
         self.leases = Leases()
+        #: Set once the identity of the store is known.
+        self.receipts: Receipts
         self.server_numbers = ServerNumbers(self.plainly, self.leases, options.token)
         #: By queue number and side, how many runs the last claim needed, and one more.
         self.run_hints: dict[tuple[int, bool], int] = {}

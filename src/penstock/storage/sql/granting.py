@@ -10,7 +10,7 @@ from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Delivery, Receipt
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.leases import receipt_prefix
+from penstock.storage.sql.receipts import Receipts
 from penstock.storage.sql.runs import INDEX_BITS, Life, message_id, segment_of
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.work import Work
@@ -62,11 +62,15 @@ async def deliver(
         return [[] for _ in granted]
     segments = await core.segments.read(work.session, work.tenant.number, numbers, payloads=True)
     name = queue.shown_as(dead=dead)
-    return [_deliveries(name, queue.number, part, segments) for part in granted]
+    return [_deliveries(name, queue.number, part, segments, core.receipts) for part in granted]
 
 
 def _deliveries(
-    name: str, queue: int, part: Sequence[Granted], segments: dict[int, Segment]
+    name: str,
+    queue: int,
+    part: Sequence[Granted],
+    segments: dict[int, Segment],
+    receipts: Receipts,
 ) -> list[Delivery]:
     """What one caller gets."""
     deliveries: list[Delivery] = []
@@ -79,7 +83,7 @@ def _deliveries(
             raise StoreCorrupt(f"The entry of message {missing} is missing from the log.")
         assert life.claimed_at is not None
         assert life.deadline is not None
-        prefix = receipt_prefix(queue, granted.rank, life.lease)
+        prefix = receipts.prefix(queue, granted.rank, life.lease)
         attempts, claimed_at, deadline = life.attempts, life.claimed_at, life.deadline
         base = granted.segment << INDEX_BITS
         deliveries += [

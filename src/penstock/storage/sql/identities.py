@@ -13,20 +13,26 @@ from penstock.model.identity import (
     check_position,
     check_store,
     derive_identity,
+    derive_receipt_key,
 )
 from penstock.model.message import Offset
 from penstock.storage.places import is_same_place
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row, Session
 from penstock.storage.sql.reading import log_end
+from penstock.storage.sql.receipts import Receipts
 from penstock.storage.sql.work import Work
 
 __all__ = ["archived", "ensure", "identity", "new_epoch"]
 
 
 async def ensure(core: Core) -> None:
-    """Give the store an identity if it has none; begin a new epoch if it is a copy."""
-    await core.plainly(lambda session: _read(core, session), transaction=True)
+    """Give the store an identity if it has none; begin a new epoch if it is a copy.
+
+    The receipts of the store are made with it.
+    """
+    store, _ = await core.plainly(lambda session: _read(core, session), transaction=True)
+    core.receipts = Receipts(derive_receipt_key(store))
 
 
 async def identity(core: Core, tenant: str) -> StoreIdentity:

@@ -9,14 +9,11 @@ claim fails to insert its row and is made again with the next number.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from functools import lru_cache
+from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from penstock.model.delivery import Receipt
-
-__all__ = ["MAX_SERVERS", "Leases", "NoServerNumber", "read_receipts", "receipt_prefix"]
+__all__ = ["MAX_SERVERS", "Leases", "NoServerNumber"]
 
 #: 2020-01-01, in epoch milliseconds: numbers have to fit 63 bits.
 _EPOCH_MS: Final = 1_577_836_800_000
@@ -73,52 +70,3 @@ class Leases:
         time = max(now - _EPOCH_MS, 1) << _COUNTER_BITS
         self._last = max(self._last + 1, time, (above >> _SERVER_BITS) + 1)
         return self._last << _SERVER_BITS | self._server
-
-
-def receipt_prefix(queue: int, rank: int, lease: int) -> str:
-    """What the receipts of one claim begin with; the message id in hex follows.
-
-    A receipt says where to find the delivery, and which claim it stands for.
-    """
-    return f"{queue:x}-{rank}-{lease:x}-"
-
-
-def read_receipts(
-    receipts: Iterable[Receipt],
-) -> dict[tuple[int, int, int], list[tuple[Receipt, int]]]:
-    """By queue, rank and lease, receipts and their messages; those that are none of ours are not.
-
-    The receipts of one claim differ in their last part only.
-    """
-    found: dict[tuple[int, int, int], list[tuple[Receipt, int]]] = {}
-    by_claim: dict[str, list[tuple[Receipt, int]] | None] = {}
-    for receipt in receipts:
-        claim, _, text = receipt.rpartition("-")
-        if claim not in by_claim:
-            known = _claim(claim)
-            by_claim[claim] = None if known is None else found.setdefault(known, [])
-        messages, message = by_claim[claim], _number(text, 63)
-        if messages is not None and message is not None:
-            messages.append((receipt, message))
-    return {claim: messages for claim, messages in found.items() if messages}
-
-
-@lru_cache(maxsize=1024)
-def _claim(text: str) -> tuple[int, int, int] | None:
-    """Queue, rank and lease, which the receipts of one claim have in common."""
-    parts = text.split("-")
-    if len(parts) != 3:
-        return None
-    queue, rank, lease = _number(parts[0], 31), _number(parts[1], 4), _number(parts[2], 63)
-    if queue is None or rank is None or lease is None:
-        return None
-    return queue, rank, lease
-
-
-def _number(text: str, bits: int) -> int | None:
-    """The number that is written just so, and no longer than that."""
-    try:
-        number = int(text, 16) if len(text) <= 16 else -1
-    except ValueError:
-        return None
-    return number if 0 <= number < 1 << bits and f"{number:x}" == text else None

@@ -35,7 +35,6 @@ from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import NotAtOnce
 from penstock.storage.sql.lanes import Call
-from penstock.storage.sql.leases import read_receipts
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.publish import Publishing
 from penstock.storage.sql.runs import INDEX_BITS, Run, segment_of
@@ -155,7 +154,7 @@ class _Table:
     ) -> _Table:
         """Lock the runs that the receipts stand for, or remember them."""
         table = cls(work, queue, dead=dead)
-        claims = read_receipts(dict.fromkeys([item.receipt for item in settlements]))
+        claims = core.receipts.read(dict.fromkeys([item.receipt for item in settlements]))
         wanted: _Wanted = {
             (rank, lease): messages
             for (number, rank, lease), messages in claims.items()

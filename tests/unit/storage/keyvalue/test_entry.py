@@ -5,7 +5,7 @@ import pytest
 from penstock.errors import StoreCorrupt
 from penstock.model.checksum import checksum
 from penstock.model.message import Message, MessageId, Offset
-from penstock.storage.keyvalue.entry import LEASE, Entry, receipt_of
+from penstock.storage.keyvalue.entry import LEASE, Entry
 from penstock.storage.keyvalue.keys import claim_id_of
 from penstock.storage.keyvalue.metadata import encode_metadata
 
@@ -38,12 +38,6 @@ def test_a_lease_is_claim_grant_epoch_and_time_of_failure() -> None:
     assert LEASE.pack(CLAIM, 2, 3, 4).hex() == (
         "0700b2d3595bf026020000000000000003000000000000000400000000000000"
     )
-
-
-def test_c1_receipts_name_queue_claim_grant_and_attempt() -> None:
-    assert receipt_of(10, CLAIM, 255, 3) == "a-26f05b59d3b20007-ff-3"
-    parts = [(n, c, g, a) for n in (0, 1) for c in (CLAIM, 1) for g in (1, 2) for a in (1, 2)]
-    assert len({receipt_of(*part) for part in parts}) == len(parts)
 
 
 def test_metadata_is_decoded_when_somebody_asks() -> None:

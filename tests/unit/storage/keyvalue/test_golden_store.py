@@ -49,6 +49,9 @@ LOG = b"opendata-queue/penstock/messages/metadata/default".hex()
 
 #: What the store's randomness gives: first its identity, then its epoch.
 STORE_ID, EPOCH = "000102030405060708090a0b0c0d0e0f", "101112131415161718191a1b1c1d1e1f"
+#: Receipts of the delivery in flight, and of the one that is done.
+IN_FLIGHT = "0-26f05b59d3b20001-2-1-2166fe087c699c2"
+DONE = "0-26f05b59d3b20003-4-1-914ef8e493963cd"
 
 
 def _raw(text: str) -> bytes:
@@ -361,7 +364,7 @@ async def test_claims_on_the_golden_store(store: MemoryAdapter, clock: FakeClock
     assert (waiting.message.id, waiting.payload, waiting.attempts) == (0, b"w", 2)
     (dead,) = await engine.claim("default", "orders.dlq", "w2", 10, None)
     assert (dead.message.id, dead.payload, dead.attempts) == (2, b"x", 2)
-    in_flight, done = Receipt("0-26f05b59d3b20001-2-1"), Receipt("0-26f05b59d3b20003-4-1")
+    in_flight, done = Receipt(IN_FLIGHT), Receipt(DONE)
     reply = await engine.settle(
         "default", "orders", [Ack(in_flight), Ack(done), Ack(waiting.receipt)]
     )

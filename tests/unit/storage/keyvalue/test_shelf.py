@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.errors import StoreCorrupt
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.encoding import pack_utf8, seal
-from penstock.storage.keyvalue.entry import LEASE, Entry, receipt_of
+from penstock.storage.keyvalue.entry import LEASE, Entry
 from penstock.storage.keyvalue.keys import (
     LANE_SPAN,
     LANES,
@@ -26,6 +26,7 @@ from penstock.storage.keyvalue.keys import (
     claim_id_of,
     message_id_of,
 )
+from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.records import AVAILABLE, array
 from penstock.storage.keyvalue.shelf import Shelf
 from penstock.storage.keyvalue.stage import Stage
@@ -33,6 +34,7 @@ from penstock.storage.keyvalue.stage import Stage
 KEYS = QueueKeys("t", "q")
 DEAD_KEYS = QueueKeys("t", "q.dlq")
 QUEUE_NUMBER = 3
+RECEIPTS = Receipts(b"key")
 #: Times are small and never 0, so that a lost one shows.
 FAILED_AT = 5
 
@@ -138,7 +140,7 @@ class ShelfMachine(RuleBasedStateMachine):
         entry.grant, entry.epoch = self.grant, self.grant % 2
         lease = LEASE.pack(entry.claim_id, entry.grant, entry.epoch, entry.at)
         entry.lease = lease + pack_utf8(entry.consumer)
-        entry.receipt = receipt_of(QUEUE_NUMBER, entry.claim_id, entry.grant, entry.attempts)
+        entry.receipt = RECEIPTS.of(QUEUE_NUMBER, entry.claim_id, entry.grant, entry.attempts)
         entry.hold(self.grant * 100)
         self.shelf.hold(entry)
         self.held[entry.claim_id] = entry
@@ -250,7 +252,7 @@ class ShelfMachine(RuleBasedStateMachine):
         self.shelf = Shelf(self.stage, self.keys, dead_letters=self.dead_letters)
         self.shelf.start(self.exponent, self.next_id)
         before, self.held = self.held, {}
-        for entry in self.shelf.load_leases(QUEUE_NUMBER):
+        for entry in self.shelf.load_leases(QUEUE_NUMBER, RECEIPTS):
             self.held[entry.claim_id] = entry
         assert self.held.keys() == before.keys()
         for claim_id, entry in self.held.items():
@@ -412,7 +414,7 @@ def test_opening_reads_no_backlog(
     commit()
     reopened = Shelf(Stage(adapter), KEYS, dead_letters=False)
     reopened.start(2, 499)
-    assert reopened.load_leases(0) == []
+    assert reopened.load_leases(0, RECEIPTS) == []
     assert reopened._buckets == {}
     assert _ids(reopened) == list(range(500))
 
@@ -457,7 +459,7 @@ def test_x1_a_lease_without_its_bucket(adapter: MemoryAdapter) -> None:
     adapter.write({key: seal(array([lease]))}, [], sync=True)
     shelf = Shelf(Stage(adapter), KEYS, dead_letters=False)
     with pytest.raises(StoreCorrupt, match="no bucket"):
-        shelf.load_leases(0)
+        shelf.load_leases(0, RECEIPTS)
 
 
 def test_x1_a_damaged_lease(adapter: MemoryAdapter) -> None:
@@ -470,7 +472,7 @@ def test_x1_a_damaged_lease(adapter: MemoryAdapter) -> None:
     )
     shelf = Shelf(Stage(adapter), KEYS, dead_letters=False)
     with pytest.raises(StoreCorrupt, match="checksum of a lease"):
-        shelf.load_leases(0)
+        shelf.load_leases(0, RECEIPTS)
 
 
 def test_x1_a_lease_of_an_entry_that_is_not_in_flight(adapter: MemoryAdapter) -> None:
@@ -481,7 +483,7 @@ def test_x1_a_lease_of_an_entry_that_is_not_in_flight(adapter: MemoryAdapter) ->
     )
     shelf = Shelf(Stage(adapter), KEYS, dead_letters=False)
     with pytest.raises(StoreCorrupt):
-        shelf.load_leases(0)
+        shelf.load_leases(0, RECEIPTS)
 
 
 def test_x1_an_entry_in_flight_without_a_lease(
@@ -498,4 +500,4 @@ def test_x1_an_entry_in_flight_without_a_lease(
     reopened = Shelf(Stage(adapter), KEYS, dead_letters=False)
     reopened.start(2, 7)
     with pytest.raises(StoreCorrupt):
-        reopened.load_leases(0)
+        reopened.load_leases(0, RECEIPTS)
