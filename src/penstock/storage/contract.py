@@ -21,12 +21,9 @@ Rules that all verbs share
 
 from __future__ import annotations
 
-import os
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -61,6 +58,13 @@ from penstock.model.message import (
 from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.bulk import BulkReading
+from penstock.storage.randomness import (
+    Jitter,
+    RandomBytes,
+    full_jitter,
+    random_bytes,
+    random_token,
+)
 from penstock.storage.shares import Shares
 from penstock.storage.turns import Turns
 
@@ -76,30 +80,6 @@ __all__ = [
     "random_bytes",
     "random_token",
 ]
-
-#: Picks a wait below the ceiling it is given. Injected, so that tests are deterministic.
-Jitter: TypeAlias = Callable[[int], int]
-
-
-def full_jitter(ceiling_ms: int) -> int:
-    """A uniformly random wait from 0 to ``ceiling_ms``."""
-    # The one place where randomness enters by default; spreading retries needs no secrecy.
-    return random.randint(0, ceiling_ms)  # noqa: S311, TID251
-
-
-def random_token() -> int:
-    """A random number of 62 bits, which no other transaction or server has."""
-    # The operating system's randomness: servers that start at the same time differ.
-    return random.SystemRandom().getrandbits(62)  # noqa: TID251
-
-
-#: So many random bytes. Injected, like ``Jitter``.
-RandomBytes: TypeAlias = Callable[[int], bytes]
-
-
-def random_bytes(count: int) -> bytes:
-    """Bytes that no other store has."""
-    return os.urandom(count)  # noqa: TID251
 
 
 class EngineOptions(Struct, frozen=True, kw_only=True):
