@@ -138,6 +138,7 @@ def test_what_may_be_tried_again() -> None:
         "QueueFull",
         "SlowRequest",
         "StoreBusy",
+        "StoreFull",
         "StoreLocked",
         "Unreachable",
     }

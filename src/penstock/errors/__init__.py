@@ -45,6 +45,7 @@
         ├── StoreUnavailable     503  cannot be opened: path, permissions, disk, database
         ├── StoreLocked          503  another process has it open
         ├── StoreBusy            503  the database let nobody in, or kept rolling back: try later
+        ├── StoreFull            507  too little space left: publishes are refused, the rest goes on
         ├── StoreReadOnly        503  a replica, or a database that takes no writes
         ├── StoreTooOld          503  its schema is missing or older: migrate it
         ├── StoreTooNew          503  written by a newer Penstock
@@ -105,6 +106,7 @@ from penstock.errors.stores import (
     StoreClosed,
     StoreCorrupt,
     StoreError,
+    StoreFull,
     StoreLocked,
     StoreReadOnly,
     StoreTooNew,
@@ -147,6 +149,7 @@ __all__ = [
     "StoreClosed",
     "StoreCorrupt",
     "StoreError",
+    "StoreFull",
     "StoreLocked",
     "StoreReadOnly",
     "StoreTooNew",

@@ -11,6 +11,7 @@ __all__ = [
     "StoreClosed",
     "StoreCorrupt",
     "StoreError",
+    "StoreFull",
     "StoreLocked",
     "StoreReadOnly",
     "StoreTooNew",
@@ -55,6 +56,19 @@ class StoreBusy(StoreError):
         "connections that the database allows."
     )
     retryable = True
+
+
+class StoreFull(StoreError):
+    """There is too little space left to store more; nothing was done."""
+
+    title = "Store full"
+    advice = (
+        "Nothing was stored. Claims and acks go on; free space on the store's disk and publishing "
+        "resumes by itself."
+    )
+    status = 507
+    retryable = True
+    law = "P2"
 
 
 class StoreReadOnly(StoreError):

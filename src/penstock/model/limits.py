@@ -114,6 +114,10 @@ def _is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+#: The largest low-water mark of a disk.
+MAX_FREE_DISK_BYTES: Final = 1 << 40
+
+
 class Limits(Struct, frozen=True, kw_only=True):
     """The bounds an operator may move."""
 
@@ -123,6 +127,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Of one tenant, whether created by a call or by a publish. Dead-letter queues come on top."""
     unindexed_filters: int = 1_000
     """Queues of one tenant whose filter is evaluated for every message: about 0.3 µs each."""
+    free_disk_bytes: int = 256 * 1024 * 1024
+    """Free space below which an embedded store refuses publishes; 0 for no such bound."""
 
 
 #: The highest value of every field of Limits.
@@ -131,6 +137,7 @@ _HIGHEST: Final = {
     "log_retention_ms": MAX_TIME_MS,
     "queues": MAX_QUEUES,
     "unindexed_filters": MAX_QUEUES,
+    "free_disk_bytes": MAX_FREE_DISK_BYTES,
 }
 
 

@@ -15,7 +15,13 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
-from penstock.model.limits import MAX_PAYLOAD_BYTES, MAX_QUEUES, MAX_TIME_MS, Limits
+from penstock.model.limits import (
+    MAX_FREE_DISK_BYTES,
+    MAX_PAYLOAD_BYTES,
+    MAX_QUEUES,
+    MAX_TIME_MS,
+    Limits,
+)
 from penstock.model.secrets import MASK, mask_password
 
 __all__ = ["FILE_SUFFIX", "PREFIX", "Setting", "Settings", "all_settings"]
@@ -177,6 +183,15 @@ class Settings(Struct, frozen=True, kw_only=True):
             "because it requires no equality and reads more than the topic.",
         ),
     ] = 1_000
+    min_free_disk_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_FREE_DISK_BYTES,
+            description="Free space on an embedded store's disk below which publishes are refused "
+            "(507), at most a twentieth of the disk; 0 never refuses.",
+        ),
+    ] = 256 * 1024 * 1024
     max_connections: Annotated[
         int,
         Meta(ge=1, le=_MAX_CONNECTIONS, description="Connections that are open at the same time."),
@@ -254,6 +269,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             log_retention_ms=self.log_retention_s * 1000,
             queues=self.max_queues,
             unindexed_filters=self.max_unindexed_filters,
+            free_disk_bytes=self.min_free_disk_bytes,
         )
 
     def __repr__(self) -> str:

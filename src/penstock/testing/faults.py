@@ -23,7 +23,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -34,6 +34,7 @@ from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 
 __all__ = ["Damage", "FaultyAdapter", "KeyMatch", "Written"]
 
+_DISK_BYTES: Final = 1 << 40
 KeyMatch: TypeAlias = Callable[[bytes], bool]
 
 
@@ -94,6 +95,8 @@ class FaultyAdapter:
         #: Whether a write was refused.
         self.failed = False
         self.closed = False
+        #: What ``space`` says is free.
+        self.free_bytes = _DISK_BYTES
         self._refusals: dict[int, int] = {}
         self._unreadable: KeyMatch | None = None
         self._damage: Damage | None = None
@@ -193,6 +196,9 @@ class FaultyAdapter:
 
     def place(self) -> str:
         return ""
+
+    def space(self) -> tuple[int, int] | None:
+        return self.free_bytes, max(self.free_bytes, _DISK_BYTES)
 
     def mark(self, mark: Mark) -> None:
         self.marks.append((self.synced, mark))

@@ -17,10 +17,18 @@ def test_the_default_limits_are_the_products() -> None:
 
 def test_limits_follow_the_settings() -> None:
     settings = Settings(
-        max_payload_bytes=5, log_retention_s=7, max_queues=3, max_unindexed_filters=2
+        max_payload_bytes=5,
+        log_retention_s=7,
+        max_queues=3,
+        max_unindexed_filters=2,
+        min_free_disk_bytes=9,
     )
     assert settings.limits == Limits(
-        payload_bytes=5, log_retention_ms=7000, queues=3, unindexed_filters=2
+        payload_bytes=5,
+        log_retention_ms=7000,
+        queues=3,
+        unindexed_filters=2,
+        free_disk_bytes=9,
     )
 
 

@@ -16,6 +16,7 @@ from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.chain import Chain
 from penstock.storage.keyvalue.dedup import Dedup
+from penstock.storage.keyvalue.disk_space import DiskSpace
 from penstock.storage.keyvalue.encoding import seal, unseal, untangle
 from penstock.storage.keyvalue.identity import Identity
 from penstock.storage.keyvalue.keys import (
@@ -66,6 +67,7 @@ class Core:
         self.log = Log(self.stage)
         self.dedup = Dedup(self.stage)
         self.identity = Identity(self.stage, options.random)
+        self.space = DiskSpace(adapter, options.limits.free_disk_bytes)
         self.chain = Chain(adapter, options.clock, self.log) if adapter.persistent else None
         self.receipts: Receipts
         self.tenants: dict[str, Tenant] = {}

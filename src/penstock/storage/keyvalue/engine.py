@@ -201,6 +201,7 @@ class KeyValueEngine(
         batch_ms: int | None = None,
     ) -> PublishReply:
         now = self._begin()
+        self._core.space.check(now)
         owner = self._core.tenant(tenant)
         outgoing = Outgoing(topic, messages)
         batch = (batch_id, batch_ms)
@@ -265,6 +266,7 @@ class KeyValueEngine(
         if not publish:
             outcomes = self._settle(owner.queue(queue), settlements, now)
             return SettleReply(outcomes, (), await self._committer.commit())
+        self._core.space.check(now)
         if all(is_quick(owner, item.topic, len(item.messages)) for item in publish):
             reply = self._settle_and_publish(owner, queue, settlements, publish, now, None)
         else:

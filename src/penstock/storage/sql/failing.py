@@ -19,6 +19,7 @@ from penstock.errors import (
     StoreBusy,
     StoreCorrupt,
     StoreError,
+    StoreFull,
     StoreReadOnly,
     StoreTooOld,
     StoreUnavailable,
@@ -56,7 +57,7 @@ NO_WRITES: Final = (StoreReadOnly, "The database takes no writes")
 WRONG_PASSWORD: Final = (StoreUnavailable, "The password or the user is wrong")
 NO_DATABASE: Final = (StoreUnavailable, "There is no such database")
 NO_PRIVILEGE: Final = (StoreUnavailable, "The user lacks a privilege")
-DISK_FULL: Final = (StoreUnavailable, "The database's disk is full")
+DISK_FULL: Final = (StoreFull, "The database's disk is full")
 SCHEMA_MISSING: Final = (StoreTooOld, "The schema is missing or older than this Penstock's")
 OTHER_SCHEMA: Final = (StoreTooOld, "The schema is not the one that this Penstock knows")
 DAMAGE: Final = (StoreCorrupt, "The database found damage")

@@ -14,6 +14,7 @@ from penstock.errors import (
     StoreBusy,
     StoreCorrupt,
     StoreError,
+    StoreFull,
     StoreReadOnly,
     StoreTooOld,
     StoreUnavailable,
@@ -48,7 +49,7 @@ def raised(state: str, *, severity: str = "ERROR", **fields: str) -> asyncpg.Pos
         ("08P01", Lost),
         ("53300", StoreBusy),
         ("53200", StoreBusy),
-        ("53100", StoreUnavailable),
+        ("53100", StoreFull),
         ("25006", StoreReadOnly),
         ("28000", StoreUnavailable),
         ("28P01", StoreUnavailable),
@@ -87,7 +88,7 @@ def test_p2_whatever_ends_the_session_during_a_commit_leaves_its_outcome_unknown
     found = translate(raised("53100", severity="PANIC"), committing=True)
     assert isinstance(found, Lost)
     assert found.committing
-    assert isinstance(translate(raised("53100"), committing=True), StoreUnavailable)
+    assert isinstance(translate(raised("53100"), committing=True), StoreFull)
 
 
 @pytest.mark.parametrize(

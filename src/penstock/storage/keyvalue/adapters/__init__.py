@@ -76,6 +76,10 @@ class Adapter(Protocol):
         """What a copy of the store does not share with it, as text; empty: nothing is known."""
         ...
 
+    def space(self) -> tuple[int, int] | None:
+        """The free and the total bytes of the disk, or None if there is no disk to run out of."""
+        ...
+
     def mark(self, mark: Mark) -> None:
         """Keep the mark in place of the last one; once this returns it survives power loss."""
         ...

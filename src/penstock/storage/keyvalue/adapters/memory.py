@@ -66,6 +66,9 @@ class MemoryAdapter:
     def place(self) -> str:
         return ""
 
+    def space(self) -> tuple[int, int] | None:
+        return None
+
     def mark(self, mark: Mark) -> None:
         """Nothing survives the process, so nothing has to be marked."""
 

@@ -309,6 +309,13 @@ class RocksDBAdapter:
         finally:
             os.close(self._lock)
 
+    def space(self) -> tuple[int, int] | None:
+        try:
+            facts = os.statvfs(self._path)
+        except OSError:
+            return None  # The next commit will say what is wrong.
+        return facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
+
     def mark(self, mark: Mark) -> None:
         self._mark_file.write(mark)
         self._last_mark = mark
