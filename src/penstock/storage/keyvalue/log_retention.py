@@ -84,7 +84,18 @@ class LogRetention:
         for _ in self._log.count_entries(segment) if segment.count is None else ():
             yield _SEGMENT, 0
         if wanted == self._log.wanted or self._is_unwanted(segment):
-            yield _SEGMENT, self._log.remove_segment(self._index(segment))
+            yield _SEGMENT, self._remove(segment)
+
+    def _remove(self, segment: Segment) -> int:
+        """Remove a segment that nothing needs; returns how many entries it had."""
+        index = self._index(segment)
+        end = self._log.segment_end(index)
+        for queue in self._core.queues():
+            # No queue has a delivery of these messages, so no replay can move them again.
+            for state in (queue, queue.dead):
+                if state is not None and queue.replays:
+                    state.forget_replay_marks(segment.start, end)
+        return self._log.remove_segment(index)
 
     def _is_old(self, segment: Segment, now: int) -> bool:
         """Whether all of it is past its retention, committed and, if need be, archived."""

@@ -490,3 +490,9 @@ class Queue:
         self.stage.delete(self.keys.attempts + suffix)
         self.stage.delete(self.keys.trail + suffix)
         self.stage.delete(self.keys.result + suffix)
+
+    def forget_replay_marks(self, low: int, high: int) -> None:
+        """Remove the marks of messages with low <= id < high."""
+        start, end = (self.keys.replayed + at.to_bytes(8, "big") for at in (low, high))
+        if next(self.stage.scan(start, end), None) is not None:
+            self.stage.remove_range(start, end)
