@@ -229,6 +229,7 @@ async def sweeping(rounds: int) -> list[Figure]:
 
 async def bounds(rounds: int) -> list[Figure]:
     """Every bound that is measured; add a section here."""
+    from bench.hostile import requests  # noqa: PLC0415  (likewise)
     from bench.partitions import partitions  # noqa: PLC0415  (it measures with what is above)
 
-    return [*await sweeping(rounds), *await partitions(rounds)]
+    return [*await sweeping(rounds), *await partitions(rounds), *await requests(rounds)]

@@ -19,8 +19,8 @@ _BRACKET: Final = re.compile(rb'["\[\]{}]')
 _IN_STRING: Final = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 #: Bytes that one match looks at: about a quarter of a millisecond.
 _WINDOW: Final = 64 * 1024
-#: Brackets and strings that are passed before others have their turn, about two milliseconds.
-_TOKENS_A_STEP: Final = 8_000
+#: Brackets and strings that are passed before others have their turn: some milliseconds.
+_TOKENS_A_STEP: Final = 2_000
 #: The longest name of a member that is of interest.
 _MAX_NAME: Final = 1_024
 

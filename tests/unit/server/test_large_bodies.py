@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from penstock.model.limits import MAX_ASSIGN, MAX_BATCH
@@ -126,3 +128,35 @@ async def test_a_large_settle_that_publishes(door: Door) -> None:
     content = msgspec.msgpack.encode(packed)
     reply = await door.call("POST", "/v1/queues/orders/settlements", content, MSGPACK)
     assert (reply.status, reply.json()["field"]) == (413, "messages")
+
+
+async def test_a_body_of_many_megabytes_is_read_like_a_small_one(door: Door) -> None:
+    """Above 4 MiB it is put together step by step, in memory that is no bytes object."""
+    text = "x" * 500_000
+    given = {"messages": [{"payload_text": text, "id": str(n)} for n in range(12)]}
+    for kind, body in (
+        (BATCH_JSON, json.dumps(given).encode()),
+        (
+            BATCH_MSGPACK,
+            msgspec.msgpack.encode({"messages": [{"payload": text.encode()}] * 12}),
+        ),
+    ):
+        parts = [body[begin : begin + 300_000] for begin in range(0, len(body), 300_000)]
+        turns = Turns()
+        reply = await turns.during(door.call("POST", PUBLISH, parts=parts, headers=kind))
+        assert (reply.status, len(reply.json()["messages"])) == (201, 12)
+        assert turns.count > 12
+    raw = {"content-type": "application/octet-stream"}
+    reply = await door.call("POST", PUBLISH, parts=[b"x" * 2**20] * 6, headers=raw)
+    assert (reply.status, reply.json()["field"]) == (413, "payload")
+    sink = io.BytesIO()
+    batch = pa.record_batch({"payload": [bytes([n]) * 600_000 for n in range(10)]})
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write(batch)
+    arrow = sink.getvalue()
+    parts = [arrow[:3_000_000], arrow[3_000_000:]]
+    kind = {"content-type": "application/vnd.apache.arrow.stream"}
+    reply = await door.call("POST", PUBLISH, parts=parts, headers=kind)
+    assert (reply.status, len(reply.json()["messages"])) == (201, 10)
+    page = await door.broker.read_log(33, payloads=True)
+    assert page.entries[0].payload == bytes([9]) * 600_000

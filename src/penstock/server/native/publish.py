@@ -165,6 +165,8 @@ async def _publish_batch(
 async def _publish_one(call: Call, body: bytes, durability: Durability) -> PublishReply:
     headers = call.headers
     content_type = headers.get(b"content-type")
+    if type(body) is not bytes:
+        body = _whole(body, call.service.payload_bytes)
     if _OPTIONS.isdisjoint(headers):
         # Most have none, and looking for each costs as much as storing the message.
         published = await call.broker.publish(
@@ -193,6 +195,17 @@ async def _publish_one(call: Call, body: bytes, durability: Durability) -> Publi
         durability=durability,
     )
     return _reply(call, published, durability)
+
+
+def _whole(body: bytes, limit: int) -> bytes:
+    """A large body, which is not bytes yet; one that is too large is not copied first."""
+    if len(body) > limit:
+        raise TooLarge(
+            f"A payload of {len(body)} bytes is over the limit of {limit}.",
+            field="payload",
+            limit=limit,
+        )
+    return bytes(body)
 
 
 def _reply(call: Call, published: Published, durability: Durability) -> PublishReply:
