@@ -29,6 +29,7 @@ from penstock.model.limits import is_dead_letter
 from penstock.model.message import Durability, NewMessage, Offset, Published, PublishReply
 from penstock.model.queue import QueueInfo, QueuePolicy, Start
 from penstock.model.states import State
+from penstock.model.steady_clock import SteadyClock
 from penstock.storage.assignment import Assignment
 from penstock.storage.contract import Capabilities, Engine, EngineOptions, Listener, Outgoing
 from penstock.storage.keyvalue.adapters import Adapter
@@ -92,6 +93,8 @@ class KeyValueEngine(
         Without a ``writer``, batches are written on a thread, or inline where the adapter asks
         for it. Bulk verbs look at ``slice_size`` deliveries before other verbs have their turn.
         """
+        if options.clock.wall and not isinstance(options.clock, SteadyClock):
+            options = replace(options, clock=SteadyClock(options.clock))
         core = Core(adapter, options, slice_size)
         try:
             core.load()
