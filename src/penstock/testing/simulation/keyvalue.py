@@ -19,7 +19,6 @@ from typing import Any, Final
 from penstock.broker import Broker, BrokerOptions
 from penstock.errors import PenstockError, StoreError
 from penstock.keepers import CatchUp, Keeper, Keepers, Pass, Sweep
-from penstock.model.delivery import Receipt
 from penstock.model.limits import DLQ_SUFFIX, Limits
 from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import EngineOptions
@@ -39,7 +38,7 @@ from penstock.testing.simulation.judges import (
     picture,
 )
 from penstock.testing.simulation.loop import Deadlock, Endless, SimulatedClock, SimulatedLoop
-from penstock.testing.simulation.mirror import Mirror, compare_pictures
+from penstock.testing.simulation.mirror import Comparison, Mirror, compare_pictures
 from penstock.testing.simulation.program import (
     DURABLE_TOPIC_MS,
     POLICIES,
@@ -143,8 +142,7 @@ class _Session:
             archive=not mirrored and self._random.random() < 0.3,
         )
         self._slice_size = SLICE if mirrored else self._random.choice((1, 2, 3))
-        self._oracle = Oracle(self._options) if mirrored else None
-        self._receipts: dict[str, Receipt] = {}
+        self._comparison = Comparison(Oracle(self._options)) if mirrored else None
         self._adapter = FaultyAdapter(seed=program.seed, inline=False)
         self._store: _Store | None = None
         self._striking: set[asyncio.Task[None]] = set()
@@ -195,9 +193,8 @@ class _Session:
         found = await drain(broker, self.world.history, self.clock)
         found += await judge_history(broker, self.world.history, _grant_number)
         await self._up.keepers.stop()
-        if self._oracle is not None:
-            where = await compare_pictures(self._oracle, self._engine, TENANTS)
-            found += [] if where is None else [f"the oracle sees something else: {where}"]
+        if self._comparison is not None:
+            found += await self._compare(self._comparison)
         before = [await picture(broker.for_tenant(tenant)) for tenant in TENANTS]
         for tenant in TENANTS:
             found += await judge_store(broker.for_tenant(tenant), self.clock)
@@ -209,6 +206,12 @@ class _Session:
         await self._close()
         return found + orphans(self._adapter.contents())
 
+    async def _compare(self, comparison: Comparison) -> list[str]:
+        if comparison.is_sound and not comparison.differences:
+            where = await compare_pictures(comparison.oracle, self._engine, TENANTS)
+            return [] if where is None else [f"the oracle sees something else: {where}"]
+        return comparison.differences
+
     # -- opening and losing it ---------------------------------------------------------
 
     async def _open(self, *, keepers: bool = True) -> None:
@@ -218,8 +221,8 @@ class _Session:
         )
         self._engine = engine
         shown: Any = engine
-        if self._oracle is not None:
-            shown = Mirror(self._loop, engine, self._oracle, self._receipts, self.world.violations)
+        if self._comparison is not None:
+            shown = Mirror(self._loop, engine, self._comparison)
         duties = Keepers(shown, self.clock, [_Seldom(Sweep(shown)), _Seldom(CatchUp(shown))])
         options = BrokerOptions(engine=self._options)
         broker = Broker(shown, options, TENANTS[0], background=duties)
@@ -243,7 +246,7 @@ class _Session:
         if not self.world.up.is_set():
             return  # One fault at a time: the store is down already.
         # What a crash takes back the oracle would have to take back too.
-        kind = "restart" if self._oracle is not None else fault.kind
+        kind = fault.kind if self._comparison is None else "restart"
         self.faults[kind] += 1
         match kind:
             case "power_loss":

@@ -29,7 +29,7 @@ from penstock.testing.comparing import Plain, Side, difference
 from penstock.testing.model import Oracle
 from penstock.testing.simulation.loop import SimulatedLoop
 
-__all__ = ["Mirror", "compare_pictures"]
+__all__ = ["Comparison", "Mirror", "compare_pictures"]
 
 #: Verbs that take effect in one turn and answer the same, receipts apart.
 _COMPARED: Final = frozenset(
@@ -43,25 +43,30 @@ _BULK: Final = frozenset({"replay", "purge", "sweep"})
 _MAX_SWEEPS: Final = 10_000
 
 
-class Mirror:
-    """Stands in for an engine; ``differences`` says where the oracle disagreed."""
+class Comparison:
+    """The oracle, and what is known of it over all openings of the store."""
 
-    def __init__(
-        self,
-        loop: SimulatedLoop,
-        engine: KeyValueEngine,
-        oracle: Oracle,
-        receipts: dict[str, Receipt],
-        differences: list[str],
-    ) -> None:
+    def __init__(self, oracle: Oracle) -> None:
+        self.oracle = oracle
+        oracle._store.offset_step = 1
+        #: The engine's receipts to the oracle's.
+        self.receipts: dict[str, Receipt] = {}
+        #: Where the oracle disagreed.
+        self.differences: list[str] = []
+        #: False once a bulk verb was cut short: only the engine knows how far it came.
+        self.is_sound = True
+
+
+class Mirror:
+    """Stands in for an engine, and compares it."""
+
+    def __init__(self, loop: SimulatedLoop, engine: KeyValueEngine, comparison: Comparison) -> None:
         self._loop = loop
         self._engine = engine
-        self._oracle = oracle
-        #: Engine's receipt to the oracle's, over all openings of the store.
-        self._receipts = receipts
-        self._differences = differences
+        self._comparison = comparison
+        self._oracle = comparison.oracle
+        self._receipts = comparison.receipts
         self._alone = asyncio.Lock()
-        oracle._store.offset_step = 1
 
     def __getattr__(self, name: str) -> Any:
         if name in _COMPARED:
@@ -122,11 +127,17 @@ class Mirror:
     async def _bulk(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         async with self._alone, self._still():
             if name == "sweep":
+                begun = _Begun(self._swept(self._engine.sweep, args))
+            else:
+                begun = _Begun(getattr(self._engine, name)(*args, **kwargs))
+            if isinstance(begun.error, StoreError):
+                raise begun.error  # Closed: nothing was done.
+            if name == "sweep":
                 _at_once(self._swept(self._oracle.sweep, args))
-                return await self._swept(self._engine.sweep, args)
+                return await self._whole(begun)
             expected = _at_once(getattr(self._oracle, name)(*args, **kwargs))
             try:
-                found = await getattr(self._engine, name)(*args, **kwargs)
+                found = await self._whole(begun)
             except StoreError:
                 raise
             except PenstockError as error:
@@ -135,6 +146,14 @@ class Mirror:
             limit = args[4]
             self._compare(name, args, _counts(expected, limit), _counts(found, limit))
             return found
+
+    async def _whole(self, begun: _Begun) -> Any:
+        """Wait for the end of a bulk verb; if it is cut short, comparing ends."""
+        try:
+            return await begun
+        except (StoreError, asyncio.CancelledError):
+            self._comparison.is_sound = False
+            raise
 
     @asynccontextmanager
     async def _still(self) -> Any:
@@ -155,8 +174,8 @@ class Mirror:
 
     def _compare(self, name: str, args: Any, expected: Plain, found: Plain) -> None:
         where = difference(expected, found)
-        if where is not None:
-            self._differences.append(f"{name}{args!r} differs from the oracle: {where}")
+        if where is not None and self._comparison.is_sound:
+            self._comparison.differences.append(f"{name}{args!r} differs from the oracle: {where}")
 
 
 class _Begun:

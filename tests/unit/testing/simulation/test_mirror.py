@@ -10,7 +10,7 @@ from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.testing.model import Oracle
 from penstock.testing.simulation.loop import SimulatedClock, SimulatedLoop
-from penstock.testing.simulation.mirror import Mirror, compare_pictures
+from penstock.testing.simulation.mirror import Comparison, Mirror, compare_pictures
 
 T, Q = "t", "q"
 
@@ -24,7 +24,8 @@ def differences(oracle_policy: QueuePolicy) -> list[str]:
         options = EngineOptions(clock=SimulatedClock(loop), jitter=lambda _: 0)
         engine = await KeyValueEngine.open(MemoryAdapter(), options)
         oracle = Oracle(options)
-        mirror: Any = Mirror(loop, engine, oracle, {}, found)
+        comparison = Comparison(oracle)
+        mirror: Any = Mirror(loop, engine, comparison)
         loop.frozen = True  # Both queues are created at the same time.
         await engine.put_queue(T, Q, QueuePolicy(), Start())
         await oracle.put_queue(T, Q, oracle_policy, Start())
@@ -32,6 +33,7 @@ def differences(oracle_policy: QueuePolicy) -> list[str]:
         for delivery in await mirror.claim(T, Q, "c", 2, None):
             await mirror.settle(T, Q, [Ack(delivery.receipt)])
         await mirror.sweep()
+        found.extend(comparison.differences)
         where = await compare_pictures(oracle, engine, [T])
         if where is not None:
             found.append(where)
