@@ -23,6 +23,8 @@ __all__ = ["SLICE_S", "Slice", "Turns"]
 SLICE_S: Final = 0.005
 #: The longest pause after a slice, however long it took.
 _LONGEST_PAUSE_S: Final = 0.05
+#: Timers are no finer than this: shorter slices are added up until they are worth a pause.
+_SHORTEST_PAUSE_S: Final = 0.001
 
 
 class Turns:
@@ -33,6 +35,8 @@ class Turns:
         self._lines: dict[str, deque[asyncio.Future[None]]] = {}
         self._scheduled = False
         self._began = 0.0
+        #: What slices took since the last pause.
+        self._owed = 0.0
         #: Short calls under way, as the broker counts them.
         self.short_calls = 0
         #: Slices that were granted, for tests and measurements.
@@ -68,9 +72,10 @@ class Turns:
         self._scheduled = False
 
     def _after_slice(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self.short_calls:
-            took = loop.time() - self._began
-            loop.call_later(min(took, _LONGEST_PAUSE_S), self._grant, loop)
+        self._owed = self._owed + loop.time() - self._began if self.short_calls else 0.0
+        if self._owed >= _SHORTEST_PAUSE_S:
+            pause, self._owed = min(self._owed, _LONGEST_PAUSE_S), 0.0
+            loop.call_later(pause, self._grant, loop)
         else:
             self._grant(loop)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 
 import pytest
 
@@ -55,13 +56,14 @@ async def test_a_cancelled_caller_leaves_its_line() -> None:
 
 
 async def test_short_calls_have_the_loop_after_a_slice() -> None:
-    """While one is under way, the next slice waits for a timer and not for the next turn."""
+    """While one is under way, a pause follows as long as the slices before it took together."""
     turns = Turns()
     turns.short_calls = 1
     done: list[str] = []
     asked: list[float] = []
     loop = asyncio.get_running_loop()
     later = loop.call_later
+    times = count(0.0, 0.0004)
 
     def call_later(delay: float, *args: object) -> object:
         asked.append(delay)
@@ -69,10 +71,15 @@ async def test_short_calls_have_the_loop_after_a_slice() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "call_later", call_later)
-        await work(turns, "a", 2, done)
-    assert done == ["a", "a"]
-    assert len(asked) >= 1
-    assert all(0 <= delay <= 0.05 for delay in asked)
+        patch.setattr(loop, "time", lambda: next(times))
+        await work(turns, "a", 6, done)
+        assert asked
+        assert all(0.001 <= delay <= 0.05 for delay in asked)
+        asked.clear()
+        turns.short_calls = 0
+        await work(turns, "a", 6, done)
+    assert asked == []
+    assert done == ["a"] * 12
 
 
 async def test_a_slice_asks_for_a_turn_when_its_time_is_up(
