@@ -45,6 +45,7 @@ from penstock.model.queue import QueueInfo, Start, TopicPolicy
 from penstock.model.reports import HistoryPage, Preview, Why
 from penstock.model.runs import Run
 from penstock.model.states import State
+from penstock.model.writes import Write
 
 if TYPE_CHECKING:
     from penstock.consume.lease import Lease
@@ -280,6 +281,20 @@ class Verbs(Protocol):
 
         ``store`` is what ``identity`` returned when the copy was made.
         """
+        ...
+
+    # -- writes of many batches --------------------------------------------------------
+
+    async def begin_write(self, topic: str, id: str, run: str) -> Write:
+        """Begin a write to a topic, unless a run has begun it already; the write as it is.
+
+        For a job that publishes in many batches: another run of the same write learns that it
+        was begun, and whether it is finished, before it publishes anything.
+        """
+        ...
+
+    async def finish_write(self, topic: str, id: str, run: str, rows: int) -> Write:
+        """The write has published ``rows`` messages, and is finished; it is kept for 30 days."""
         ...
 
     # -- runs of pipeline jobs ---------------------------------------------------------

@@ -11,10 +11,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from penstock.errors import BadInput
-from penstock.model.message import HeaderValue, Message
+from penstock.model.message import HeaderValue, Message, NewMessage
+from penstock.pipeline.format.attempt import Attempt
+from penstock.pipeline.format.chunks import Kind
+from penstock.pipeline.format.registration import Registration
 from penstock.pipeline.format.rows import check_columns, groups_of
 from penstock.pipeline.format.schemas import spark_schema
 from penstock.pipeline.format.sink import batch_writer, stream_writer
+from penstock.pipeline.remote import Server
 from tests.pipeline.hosted import Hosted
 
 
@@ -120,6 +124,29 @@ def test_p4_a_write_under_the_same_id_is_made_once(spark: SparkSession, server: 
     writer(rows, server, topic="t").save()
     writer(rows, server, topic="t").save()
     assert server.ask(lambda q: q.stats("t")).available == 15_000
+
+
+def test_p4_a_write_is_once_on_any_number_of_partitions(
+    spark: SparkSession, server: Hosted
+) -> None:
+    """Finished, it is recognised; ended half way, another number of partitions is refused."""
+
+    def rows(parts: int) -> DataFrame:
+        return spark.range(0, 4_000, 1, parts).selectExpr("cast(id AS string) AS value")
+
+    for parts in (2, 4):
+        writer(rows(parts), server, topic="t", writeId="nightly").save()
+    assert server.payloads("t") == Counter(b"%d" % n for n in range(4_000))
+
+    # What a run on two partitions that was killed has left: a part of the first.
+    killed = Registration("again", "killed", same_partitions=False)
+    with Attempt(Server(server.url), "w/again", 0, registration=killed) as attempt:
+        attempt.add({("u", Kind()): [NewMessage(b"%d" % n) for n in range(1_500)]})
+        attempt.finish()
+    with pytest.raises(PySparkException, match="has not finished"):
+        writer(rows(4), server, topic="u", writeId="again").save()
+    writer(rows(2), server, topic="u", writeId="again", samePartitions=True).save()
+    assert server.payloads("u") == Counter(b"%d" % n for n in range(4_000))
 
 
 def test_rows_go_to_the_lanes_that_they_belong_to() -> None:

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.errors import PipelineError
+from penstock.errors import OtherRun, PipelineError
 from penstock.model.message import NewMessage
 from penstock.pipeline.format.attempt import Attempt, Counts
 from penstock.pipeline.format.chunks import Kind
+from penstock.pipeline.format.registration import Registration, finish_writes
 from penstock.pipeline.format.rows import Group
 from penstock.pipeline.remote import Server
 from tests.pipeline.hosted import HOUR_MS, Hosted
@@ -37,6 +38,33 @@ def write(
         if part is not None:
             raise Interrupted
         return attempt.finish()
+
+
+def run_of(
+    server: Hosted, parts: Sequence[Sequence[NewMessage]], run: str, *, same: bool = False
+) -> list[Counts]:
+    """All partitions of a registered write, one after the other, as one run."""
+    registration = Registration("nightly", run, same)
+    counts = []
+    for number, rows in enumerate(parts):
+        with Attempt(
+            Server(server.url), "w/nightly", number, 10, registration=registration
+        ) as attempt:
+            attempt.add(grouped(rows))
+            counts.append(attempt.finish())
+    topics = {"t": sum(one.topics.get("t", 0) for one in counts)}
+    skipped = {"t": sum(one.skipped.get("t", 0) for one in counts)}
+    finish_writes(
+        Server(server.url),
+        registration,
+        topics if topics["t"] else {},
+        skipped if skipped["t"] else {},
+    )
+    return counts
+
+
+def cut(rows: Sequence[NewMessage], parts: int) -> list[Sequence[NewMessage]]:
+    return [rows[number::parts] for number in range(parts)]
 
 
 class Interrupted(Exception):
@@ -142,3 +170,52 @@ def test_other_partitions_and_other_writes_are_others(server: Hosted) -> None:
             attempt.add(grouped([NewMessage(b"x")]))
             assert attempt.finish() == Counts(published=1)
     assert published(server) == {b"x": 3}
+
+
+# -- runs of a registered write --------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4, 5])
+def test_p4_a_finished_write_is_once_however_it_is_cut(server: Hosted, parts: int) -> None:
+    run_of(server, cut(ROWS, 2), "first")
+    counts = run_of(server, cut(shuffled(ROWS, 1), parts), "second")
+    assert sum(one.published for one in counts) == 0
+    assert sum(one.found for one in counts) == len(ROWS)
+    assert published(server) == payloads(ROWS)
+
+
+def test_p4_a_finished_write_takes_no_other_rows(server: Hosted) -> None:
+    run_of(server, cut(ROWS, 2), "first")
+    with pytest.raises(OtherRun, match="finished with 100 rows, and this run has 101"):
+        run_of(server, cut([*ROWS, NewMessage(b"more")], 4), "second")
+    assert published(server) == payloads(ROWS)
+
+
+def test_p4_a_write_that_is_not_finished_is_not_cut_otherwise(server: Hosted) -> None:
+    """The first run was killed after one partition and a part of another."""
+    first, second = cut(ROWS, 2)
+    registration = Registration("nightly", "first", same_partitions=False)
+    for number, rows in enumerate((first, second[:20])):
+        with Attempt(
+            Server(server.url), "w/nightly", number, 10, registration=registration
+        ) as attempt:
+            attempt.add(grouped(rows))
+            attempt.finish()
+    before = published(server)
+    for parts in (1, 2, 4):
+        with pytest.raises(OtherRun, match="not finished") as refused:
+            run_of(server, cut(ROWS, parts), "second")
+        assert "samePartitions" in refused.value.advice
+    assert published(server) == before
+    run_of(server, cut(ROWS, 2), "third", same=True)
+    assert published(server) == payloads(ROWS)
+    # Finished now, so how it is cut does not matter any more.
+    run_of(server, cut(ROWS, 4), "fourth")
+    assert published(server) == payloads(ROWS)
+
+
+def test_rows_with_ids_of_their_own_need_no_registration(server: Hosted) -> None:
+    rows = [NewMessage(b"%d" % number, id=f"i{number}") for number in range(30)]
+    for run, parts in (("first", 2), ("second", 3)):
+        run_of(server, cut(rows, parts), run)
+    assert published(server) == payloads(rows)

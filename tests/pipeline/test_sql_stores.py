@@ -64,7 +64,7 @@ def test_p4_a_write_that_is_made_again_publishes_each_row_once(
         every.sortWithinPartitions("value"),
         every.sortWithinPartitions("value", ascending=False),
     ):
-        options = server.options(topic="t", writeId="nightly")
+        options = server.options(topic="t", writeId="nightly", samePartitions=True)
         rows.write.format("penstock").options(**options).mode("append").save()
     assert server.payloads("t") == Counter(b"row %d" % n for n in range(ROWS))
 

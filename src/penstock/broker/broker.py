@@ -24,6 +24,7 @@ from penstock.broker.runs import Runs
 from penstock.broker.scope import BrokerOptions
 from penstock.broker.settle import Settling
 from penstock.broker.waiting import Waiting
+from penstock.broker.writes import Writes
 from penstock.consume.consuming import Consuming
 from penstock.model.delivery import Settlement, SettleReply
 from penstock.model.limits import DLQ_SUFFIX, check_name
@@ -51,7 +52,7 @@ class Background(Protocol):
         ...
 
 
-class Broker(Queues, Settling, Claiming, Replaying, Reading, Runs, Consuming):
+class Broker(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, Consuming):
     """The verbs, for one tenant."""
 
     def __init__(

@@ -18,6 +18,7 @@ from penstock.client.reading import Reading
 from penstock.client.replay import Replaying
 from penstock.client.runs import Runs
 from penstock.client.settle import Settling
+from penstock.client.writes import Writes
 from penstock.consume.consuming import Consuming
 
 __all__ = ["Client"]
@@ -26,7 +27,7 @@ __all__ = ["Client"]
 DRAIN_MS: Final = 5_000
 
 
-class Client(Queues, Settling, Claiming, Replaying, Reading, Runs, Consuming):
+class Client(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, Consuming):
     """The verbs, over HTTP."""
 
     @property

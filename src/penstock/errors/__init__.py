@@ -39,6 +39,7 @@
     │   └── BadReply             502  what answered is not Penstock, or failed
     ├── PipelineError            500  a job of the data pipeline
     │   ├── NoSpark              500  Spark or Java is not there, or does not start
+    │   ├── OtherRun             409  another run has begun the write, in other partitions perhaps
     │   ├── OffsetsGone          410  retention has removed what is to be read
     │   └── LakeCorrupt          500  the lake is not what its manifest says
     └── StoreError               503  the store, not the call
@@ -96,7 +97,7 @@ from penstock.errors.calls import (
     UnknownTopic,
     UnsupportedMedia,
 )
-from penstock.errors.pipelines import LakeCorrupt, NoSpark, OffsetsGone, PipelineError
+from penstock.errors.pipelines import LakeCorrupt, NoSpark, OffsetsGone, OtherRun, PipelineError
 from penstock.errors.root import PenstockError
 from penstock.errors.services import BadReply, Busy, ServiceError, Unreachable
 from penstock.errors.stores import (
@@ -136,6 +137,7 @@ __all__ = [
     "NotAcceptable",
     "NotFound",
     "OffsetsGone",
+    "OtherRun",
     "OtherStore",
     "PenstockError",
     "PipelineError",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.errors.root import PenstockError
 
-__all__ = ["LakeCorrupt", "NoSpark", "OffsetsGone", "PipelineError"]
+__all__ = ["LakeCorrupt", "NoSpark", "OffsetsGone", "OtherRun", "PipelineError"]
 
 
 class PipelineError(PenstockError):
@@ -29,6 +29,19 @@ class OffsetsGone(PipelineError):
     advice = "Read them from the lake, or go on without them: failOnDataLoss=false."
     status = 410
     law = "L1"
+
+
+class OtherRun(PipelineError):
+    """Another run has begun this write, and what is left of it cannot be told."""
+
+    title = "Written by another run"
+    advice = (
+        "If both runs are cut into the same partitions, write again with samePartitions=true. "
+        "Otherwise give every row an id column, or use another writeId, which publishes every "
+        "row anew."
+    )
+    status = 409
+    law = "P4"
 
 
 class LakeCorrupt(PipelineError):

@@ -436,6 +436,13 @@ class Engine(BulkReading, ABC):
         """Store the document under its kind and name, or replace the one that is there."""
 
     @abstractmethod
+    async def add_document(self, kind: str, name: str, value: bytes) -> bytes:
+        """Store the document unless there is one; the one that is there then.
+
+        Of callers at the same time one wins, and all get what it stored.
+        """
+
+    @abstractmethod
     async def get_document(self, kind: str, name: str) -> bytes | None:
         """The document, or None."""
 

@@ -41,6 +41,7 @@ from penstock.model.queue import QueueInfo, Start, TopicPolicy
 from penstock.model.reports import HistoryPage, Preview, Why
 from penstock.model.runs import Run
 from penstock.model.states import State
+from penstock.model.writes import Write
 from penstock.sync.blocking import BlockingVerbs, SyncConsumption
 from penstock.verbs import ANONYMOUS, BULK_LIMIT, ROUTE_BATCH
 
@@ -309,6 +310,18 @@ class SyncVerbs(BlockingVerbs):
         ``store`` is what ``identity`` returned when the copy was made.
         """
         self._run(self._verbs.archived, through, store)
+
+    def begin_write(self, topic: str, id: str, run: str) -> Write:
+        """Begin a write to a topic, unless a run has begun it already; the write as it is.
+
+        For a job that publishes in many batches: another run of the same write learns that it
+        was begun, and whether it is finished, before it publishes anything.
+        """
+        return self._run(self._verbs.begin_write, topic, id, run)
+
+    def finish_write(self, topic: str, id: str, run: str, rows: int) -> Write:
+        """The write has published ``rows`` messages, and is finished; it is kept for 30 days."""
+        return self._run(self._verbs.finish_write, topic, id, run, rows)
 
     def put_run(self, run: Run) -> None:
         """Keep a run, or what became of it since; the last 1,000 are kept."""

@@ -322,6 +322,10 @@ class Oracle(Engine):
         store, _ = self._open()
         store.documents[(kind, name)] = value
 
+    async def add_document(self, kind: str, name: str, value: bytes) -> bytes:
+        store, _ = self._open()
+        return store.documents.setdefault((kind, name), value)
+
     async def get_document(self, kind: str, name: str) -> bytes | None:
         store, _ = self._open()
         return store.documents.get((kind, name))

@@ -27,10 +27,12 @@ from penstock.verbs import ANONYMOUS, BULK_LIMIT, ROUTE_BATCH
 __all__ = [
     "ArchivedBody",
     "AssignBody",
+    "BeginWriteBody",
     "ClaimBody",
     "ClaimReply",
     "DryRunReply",
     "EventList",
+    "FinishWriteBody",
     "JoinBody",
     "LogEnd",
     "LogSplits",
@@ -136,6 +138,21 @@ class ArchivedBody(Struct, frozen=True, forbid_unknown_fields=True):
     through: Offset
     store: StoreIdentity
     """Of the store that was copied, as it was then."""
+
+
+class BeginWriteBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """A write of many batches, and the run that wants to make it."""
+
+    id: str
+    run: str
+
+
+class FinishWriteBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """A write that is finished, and how many messages it has published."""
+
+    id: str
+    run: str
+    rows: int
 
 
 class RunBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

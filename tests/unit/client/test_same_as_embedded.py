@@ -172,6 +172,10 @@ async def looking_and_bulk(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
     yield await tried(q.assign("history", filter="n = 1", start=2, end=5, offsets=[2]))
     yield await tried(q.assign("history", filter="TRUE", start=6, end=7, offsets=[]))
     yield await q.route("history")
+    yield await q.begin_write("jobs", "w/1", "first")
+    yield await q.begin_write("jobs", "w/1", "second")
+    yield await q.finish_write("jobs", "w/1", "first", 7)
+    yield await tried(q.finish_write("jobs", "w/2", "first", 7))
     await q.archived(1, await q.identity())
     yield await tried(q.archived(10**9, await q.identity()))
     yield await q.sweep()
@@ -333,6 +337,10 @@ async def refusals(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
         bad.runs("a b"),
         bad.runs(limit=0),
         bad.sweep(0),
+        bad.begin_write("jobs", "", "r"),
+        bad.begin_write("no topic", "w", "r"),
+        bad.finish_write("jobs", "w", "r", -1),
+        bad.finish_write("jobs", "w", 7, 1),
         bad.archived(-1, StoreIdentity("0" * 32, "0" * 32)),
         bad.archived("all", StoreIdentity("0" * 32, "0" * 32)),
         bad.archived(1, None),

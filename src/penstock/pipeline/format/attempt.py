@@ -21,6 +21,7 @@ from penstock.errors import PipelineError
 from penstock.model.message import NewMessage, PublishReply
 from penstock.pipeline.format.chunks import CHUNK_BYTES, CHUNK_ROWS, Kind, Lane, Stored, stored_of
 from penstock.pipeline.format.read_back import entries_at
+from penstock.pipeline.format.registration import Registration, is_finished
 from penstock.pipeline.format.rows import Group
 from penstock.pipeline.remote import Server
 
@@ -47,14 +48,27 @@ class Counts(Struct):
     strays: int = 0
     """Rows that another attempt has published and this one does not have: the input of the
     partition was not the same."""
+    topics: dict[str, int] = {}
+    """Of a registered write, rows by topic, published by this attempt or by others."""
+    skipped: dict[str, int] = {}
+    """Rows by topic of a write that was finished before: nothing was done with them."""
 
 
 class Attempt:
     """Publishes the rows of a partition; ``with Attempt(…) as attempt``."""
 
     def __init__(
-        self, server: Server, write_id: str, partition: int, chunk_rows: int = CHUNK_ROWS
+        self,
+        server: Server,
+        write_id: str,
+        partition: int,
+        chunk_rows: int = CHUNK_ROWS,
+        registration: Registration | None = None,
     ) -> None:
+        self._registration = registration
+        #: Topics that were asked about, and whether their write was finished before.
+        self._finished: dict[str, bool] = {}
+        self._skipped: dict[str, int] = {}
         self._prefix = f"{write_id}/{partition}"
         self._chunk_rows = chunk_rows
         self._senders: dict[Group, _Sender] = {}
@@ -63,6 +77,9 @@ class Attempt:
     def add(self, groups: Mapping[Group, Sequence[NewMessage]]) -> None:
         """Take rows; full chunks of them leave."""
         for group, rows in groups.items():
+            if group[1] is not None and self._is_finished(group[0]):
+                self._skipped[group[0]] = self._skipped.get(group[0], 0) + len(rows)
+                continue
             sender = self._senders.get(group)
             if sender is None:
                 sender = self._senders[group] = self._sender(*group)
@@ -76,11 +93,30 @@ class Attempt:
             for sender in senders:
                 sender.send()
         lanes = [sender.lane for sender in senders]
+        topics: dict[str, int] = {}
+        for (topic, kind), sender in self._senders.items():
+            if kind is not None and self._registration is not None:
+                rows = sender.lane.published + sender.lane.found
+                topics[topic] = topics.get(topic, 0) + rows
         return Counts(
             sum(lane.published for lane in lanes),
-            sum(lane.found for lane in lanes),
+            sum(lane.found for lane in lanes) + sum(self._skipped.values()),
             sum(lane.strays for lane in lanes),
+            topics,
+            self._skipped,
         )
+
+    def _is_finished(self, topic: str) -> bool:
+        """Whether the write to a topic was finished by an earlier run; registers it if not."""
+        registration = self._registration
+        if registration is None:
+            return False
+        if topic not in self._finished:
+            write = self._loop.start(
+                lambda q: q.begin_write(topic, registration.write_id, registration.run)
+            ).result()
+            self._finished[topic] = is_finished(registration, topic, write)
+        return self._finished[topic]
 
     def _sender(self, topic: str, kind: Kind | None) -> _Sender:
         if kind is None:

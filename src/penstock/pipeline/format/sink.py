@@ -2,8 +2,8 @@
 
 What makes it once is in ``chunks``: attempts at the same partition of the same write append to
 the same log of chunks. A write is known by its id. A batch write has one of its own, or the one
-in the option ``writeId``, under which a job that is run again publishes nothing twice; a
-micro-batch is known by its query and its number, which a checkpoint keeps.
+in the option ``writeId``, under which a job that is run again publishes nothing twice
+(``registration``); a micro-batch is known by its query and its number, which a checkpoint keeps.
 
 A row can be read as soon as it is published: a write that fails half way leaves what it has
 published, and the next attempt goes on from there.
@@ -29,6 +29,7 @@ from penstock.errors import BadInput, PipelineError
 from penstock.model.limits import check_name
 from penstock.pipeline.format.attempt import Attempt, Counts
 from penstock.pipeline.format.options import SERVER_OPTIONS, Given
+from penstock.pipeline.format.registration import Registration, finish_writes
 from penstock.pipeline.format.rows import Columns, check_columns, groups_of
 from penstock.pipeline.remote import Server
 
@@ -60,18 +61,35 @@ class Written(WriterCommitMessage):
 class BatchWriter(DataSourceArrowWriter):
     """Publishes a DataFrame."""
 
-    def __init__(self, server: Server, columns: Columns, write_id: str) -> None:
+    def __init__(
+        self,
+        server: Server,
+        columns: Columns,
+        write_id: str,
+        registration: Registration | None = None,
+    ) -> None:
         self._server = server
         self._columns = columns
         self._write_id = write_id
+        self._registration = registration
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Publish the rows of a partition; in a task."""
-        return _write(self._server, self._columns, f"w/{self._write_id}", iterator)
+        return _write(
+            self._server, self._columns, f"w/{self._write_id}", iterator, self._registration
+        )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Say what was published; it can be read already."""
+        """Finish the write, and say what was published; it can be read already."""
         _say("Write", self._write_id, messages)
+        if self._registration is not None:
+            counts = [one.counts for one in messages if isinstance(one, Written)]
+            finish_writes(
+                self._server,
+                self._registration,
+                _by_topic(one.topics for one in counts),
+                _by_topic(one.skipped for one in counts),
+            )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Say that some rows are published and others are not."""
@@ -105,13 +123,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """The writer of ``df.write.format("penstock")``; refuses what cannot be published (E1)."""
     given = Given(options)
-    given.refuse_others((*SERVER_OPTIONS, "topic", "writeId", "path"), "Writing")
+    given.refuse_others((*SERVER_OPTIONS, "topic", "writeId", "samePartitions", "path"), "Writing")
     server, columns = _target(given, schema, overwrite)
     write_id = given.text("writeId")
     if write_id is None:
-        write_id = random_prefix()
+        # No other run has this id, so there is nothing to register.
+        return BatchWriter(server, columns, random_prefix())
     check_text("writeId", write_id, least=1, most=_MAX_WRITE_ID)
-    return BatchWriter(server, columns, write_id)
+    same = given.truth("samePartitions", False)
+    return BatchWriter(server, columns, write_id, Registration(write_id, random_prefix(), same))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
@@ -131,10 +151,14 @@ def _target(given: Given, schema: StructType, overwrite: bool) -> tuple[Server, 
 
 
 def _write(
-    server: Server, columns: Columns, write_id: str, batches: Iterable[pa.RecordBatch]
+    server: Server,
+    columns: Columns,
+    write_id: str,
+    batches: Iterable[pa.RecordBatch],
+    registration: Registration | None = None,
 ) -> Written:
     partition = _task().partitionId()
-    with Attempt(server, write_id, partition) as attempt:
+    with Attempt(server, write_id, partition, registration=registration) as attempt:
         for batch in batches:
             attempt.add(groups_of(batch, columns))
         return Written(partition, attempt.finish())
@@ -168,6 +192,14 @@ def _say_half(what: str, name: object, messages: Sequence[WriterCommitMessage | 
         "it again under the same id, and each row is published once.",
         *(what, name, done, len(messages)),
     )
+
+
+def _by_topic(counted: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for counts in counted:
+        for topic, rows in counts.items():
+            found[topic] = found.get(topic, 0) + rows
+    return found
 
 
 def _sum(messages: Sequence[WriterCommitMessage | None]) -> Counts:

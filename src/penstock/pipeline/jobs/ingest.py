@@ -68,7 +68,10 @@ def ingest(
     messages = _messages(rows, value, columns or {})
     context.reach("ingesting", 0)
     messages.write.format("penstock").options(
-        **server_options(context.server), topic=topic, writeId=f"ingest-{write_id}"
+        **server_options(context.server),
+        topic=topic,
+        writeId=f"ingest-{write_id}",
+        samePartitions="true",  # By ``_CUTS``, whatever the machine.
     ).mode("append").save()
     return {"rows": rows.count(), "topic": topic, "ingest_id": write_id, "path": path}
 

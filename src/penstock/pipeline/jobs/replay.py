@@ -163,5 +163,5 @@ def _publish(context: Context, rows: DataFrame, run: str) -> None:
         "content_type",
     )
     columns.write.format("penstock").options(
-        **server_options(context.server), writeId=f"replay-{run}"
+        **server_options(context.server), writeId=f"replay-{run}", samePartitions="true"
     ).mode("append").save()

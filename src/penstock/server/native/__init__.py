@@ -14,6 +14,7 @@ from penstock.server.native.queues import ROUTES as QUEUES
 from penstock.server.native.settlements import ROUTES as SETTLEMENTS
 from penstock.server.native.stream import ROUTES as STREAM
 from penstock.server.native.topics import ROUTES as TOPICS
+from penstock.server.native.writes import ROUTES as WRITES
 
 __all__ = ["ROUTES"]
 
@@ -26,6 +27,7 @@ ROUTES = (
     *DELIVERIES,
     *CONSUMERS,
     *TOPICS,
+    *WRITES,
     *MESSAGES,
     *LOG,
     *PIPELINE,

@@ -25,6 +25,16 @@ class DocumentVerbs(Guarded):
         self._core.stage.put(document_key(kind, name), seal(value))
         await self._committer.commit()
 
+    @changing
+    async def add_document(self, kind: str, name: str, value: bytes) -> bytes:
+        self._begin()
+        key = document_key(kind, name)
+        there = self._core.stage.get(key)
+        if there is None:
+            self._core.stage.put(key, seal(value))
+        await self._committer.commit()
+        return value if there is None else unseal(there, "document")
+
     @reading
     async def get_document(self, kind: str, name: str) -> bytes | None:
         self._begin()

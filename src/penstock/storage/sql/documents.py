@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row, Session
 
-__all__ = ["delete_document", "get_document", "list_documents", "put_document"]
+__all__ = ["add_document", "delete_document", "get_document", "list_documents", "put_document"]
 
 
 async def put_document(core: Core, kind: str, name: str, value: bytes) -> None:
@@ -15,6 +15,17 @@ async def put_document(core: Core, kind: str, name: str, value: bytes) -> None:
         return await session.run("put_document", kind=kind, name=name, value=value)
 
     await core.plainly(act, transaction=True)
+
+
+async def add_document(core: Core, kind: str, name: str, value: bytes) -> bytes:
+    """Store the document unless there is one; the one that is there then."""
+
+    async def act(session: Session) -> bytes:
+        await session.run("add_document", kind=kind, name=name, value=value)
+        ((there,),) = await session.fetch("lock_document", kind=kind, name=name)
+        return bytes(there)
+
+    return await core.plainly(act, transaction=True)
 
 
 async def get_document(core: Core, kind: str, name: str) -> bytes | None:

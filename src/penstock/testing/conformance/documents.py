@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from penstock.testing.conformance.harness import TENANT, Conformance, Store
@@ -23,6 +25,23 @@ class TestDocuments(Conformance):
             await store.engine.put_document("keys", "k1", value)
             assert await store.engine.get_document("keys", "k1") == value
         assert await store.engine.list_documents("keys") == (("k1", b"3"),)
+
+    async def test_the_first_add_stands(self, store: Store) -> None:
+        assert await store.engine.add_document("writes", "w", b"first") == b"first"
+        assert await store.engine.add_document("writes", "w", b"second") == b"first"
+        assert await store.engine.add_document("writes", "other", b"") == b""
+        await store.engine.put_document("writes", "w", b"replaced")
+        assert await store.engine.add_document("writes", "w", b"third") == b"replaced"
+        assert await store.engine.get_document("writes", "w") == b"replaced"
+
+    async def test_of_adds_at_the_same_time_one_wins(self, store: Store) -> None:
+        values = [b"%d" % number for number in range(8)]
+        found = await asyncio.gather(
+            *(store.engine.add_document("writes", "w", value) for value in values)
+        )
+        stored = await store.engine.get_document("writes", "w")
+        assert stored in values
+        assert set(found) == {stored}
 
     async def test_what_was_never_put_is_not_there(self, store: Store) -> None:
         await store.engine.put_document("keys", "k1", b"x")

@@ -1,0 +1,89 @@
+"""Writes of many batches: begun by one run, and finished once (P4).
+
+A job that publishes in many batches registers its write before the first of them. The first run
+wins: another run of the same write learns that it was begun, and whether it is finished, before
+it publishes anything. A write is a document of the engine; its kind names the tenant and its name
+the topic and the id.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.broker.scope import BrokerOptions, Scope, check_text
+from penstock.errors import BadInput, Conflict, StoreCorrupt
+from penstock.model.limits import MAX_OFFSET, check_name, shown
+from penstock.model.writes import MAX_WRITE_ID_BYTES, WRITE_KEPT_MS, Write
+from penstock.storage.contract import Engine
+
+__all__ = ["Writes", "check_rows", "check_write"]
+
+_KIND: Final = "write/"
+#: How often writes that are too old are looked for.
+_TIDY_MS: Final = 3600 * 1000
+
+_encode: Final = msgspec.json.Encoder().encode
+_decoder: Final = msgspec.json.Decoder(Write)
+
+
+class Writes(Scope):
+    """The verbs on writes."""
+
+    def __init__(self, engine: Engine, options: BrokerOptions, tenant: str) -> None:
+        super().__init__(engine, options, tenant)
+        self._tidied_at = 0
+
+    async def begin_write(self, topic: str, id: str, run: str) -> Write:
+        """Begin a write to a topic, unless a run has begun it already; the write as it is."""
+        check_write(topic, id, run)
+        now = self._clock.now()
+        if now - self._tidied_at >= _TIDY_MS:
+            self._tidied_at = now
+            await self._forget_writes(now)
+        write = Write(id=id, run=run, begun_at=now)
+        value = await self._engine.add_document(self._write_kind, f"{topic}/{id}", _encode(write))
+        return _decode(value)
+
+    async def finish_write(self, topic: str, id: str, run: str, rows: int) -> Write:
+        """The write has published ``rows`` messages, and is finished; finishing twice is fine."""
+        check_write(topic, id, run)
+        check_rows(rows)
+        name = f"{topic}/{id}"
+        value = await self._engine.get_document(self._write_kind, name)
+        if value is None:
+            raise Conflict(f"The write {shown(id)} to {topic!r} was not begun.", field="id")
+        write = replace(_decode(value), run=run, rows=rows)
+        await self._engine.put_document(self._write_kind, name, _encode(write))
+        return write
+
+    async def _forget_writes(self, now: int) -> None:
+        for name, value in await self._engine.list_documents(self._write_kind):
+            if now - _decode(value).begun_at > WRITE_KEPT_MS:
+                await self._engine.delete_document(self._write_kind, name)
+
+    @property
+    def _write_kind(self) -> str:
+        return _KIND + self.tenant
+
+
+def check_write(topic: object, id: object, run: object) -> None:
+    """Refuse what names no write."""
+    check_name(topic, "topic")
+    check_text("id", id, least=1, most=MAX_WRITE_ID_BYTES)
+    check_text("run", run, least=1, most=MAX_WRITE_ID_BYTES)
+
+
+def check_rows(rows: object) -> None:
+    """Refuse what is no number of messages."""
+    if type(rows) is not int or not 0 <= rows <= MAX_OFFSET:
+        raise BadInput("rows is a number of messages.", field="rows", limit=MAX_OFFSET)
+
+
+def _decode(value: bytes) -> Write:
+    try:
+        return _decoder.decode(value)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StoreCorrupt("The record of a write cannot be read.") from error

@@ -1,0 +1,35 @@
+"""Writes of many batches over HTTP. Both verbs set a state, so they may be repeated."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock.broker.writes import check_rows, check_write
+from penstock.client.calling import read
+from penstock.client.scope import Scope
+from penstock.model.writes import Write
+from penstock.wire.bodies import BeginWriteBody, FinishWriteBody
+from penstock.wire.codecs import encode_msgpack
+
+__all__ = ["Writes"]
+
+_WRITE: Final = msgspec.msgpack.Decoder(Write)
+
+
+class Writes(Scope):
+    """The verbs on writes."""
+
+    async def begin_write(self, topic: str, id: str, run: str) -> Write:
+        """Begin a write to a topic, unless a run has begun it already; the write as it is."""
+        check_write(topic, id, run)
+        body = encode_msgpack(BeginWriteBody(id, run))
+        return read(_WRITE, await self._send("POST", f"/v1/topics/{topic}/writes", body))
+
+    async def finish_write(self, topic: str, id: str, run: str, rows: int) -> Write:
+        """The write has published ``rows`` messages, and is finished."""
+        check_write(topic, id, run)
+        check_rows(rows)
+        body = encode_msgpack(FinishWriteBody(id, run, rows))
+        return read(_WRITE, await self._send("POST", f"/v1/topics/{topic}/writes/finish", body))

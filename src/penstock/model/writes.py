@@ -1,0 +1,24 @@
+"""Writes of many batches under one id: which run began them, and whether they are finished."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+__all__ = ["MAX_WRITE_ID_BYTES", "WRITE_KEPT_MS", "Write"]
+
+MAX_WRITE_ID_BYTES: Final = 256
+#: For how long a write is remembered: longer than the batches that it is made of.
+WRITE_KEPT_MS: Final = 30 * 24 * 3600 * 1000
+
+
+class Write(Struct, frozen=True, kw_only=True):
+    """What is known of a write to one topic."""
+
+    id: str
+    run: str
+    """The run that began it."""
+    begun_at: int
+    rows: int | None = None
+    """How many messages it has published; None: it is not finished."""

@@ -1,0 +1,2 @@
+-- Store a document unless there is one.
+INSERT IGNORE INTO penstock_document (kind, name, value) VALUES (:kind, :name, :value)
