@@ -319,6 +319,24 @@ class Verbs(Protocol):
         """Committed log entries from an offset on."""
         ...
 
+    async def queue_log(self, queue: str, start: int, *, limit: int = MAX_PAGE) -> LogPage:
+        """Entries from an offset on whose messages the queue has, or has had, deliveries of.
+
+        With payloads, for a consumer that reads again what it was handed; ``limit`` counts the
+        entries of the log that are looked at.
+        """
+        ...
+
+    async def batch_log(
+        self, topic: str, batch_id: str, start: int, *, limit: int = MAX_PAGE
+    ) -> LogPage:
+        """Entries from an offset on that were published to a topic under a batch id.
+
+        With payloads, for a publisher that reads again what it has published, as long as the id
+        is remembered.
+        """
+        ...
+
     async def identity(self) -> StoreIdentity:
         """Which store this is. An offset of another one means something else here."""
         ...

@@ -56,6 +56,7 @@ VERBS: dict[str, Callable[[Engine], Awaitable[object]]] = {
     "new_epoch": lambda e: e.new_epoch(),
     "put_document": lambda e: e.put_document("keys", "k1", b"x"),
     "add_document": lambda e: e.add_document("keys", "k1", b"x"),
+    "batch": lambda e: e.batch(TENANT, QUEUE, "b"),
     "get_document": lambda e: e.get_document("keys", "k1"),
     "list_documents": lambda e: e.list_documents("keys"),
     "delete_document": lambda e: e.delete_document("keys", "k1"),

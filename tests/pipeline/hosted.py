@@ -34,8 +34,9 @@ HOUR_MS = 3600 * 1000
 class Hosted:
     """One broker and its server, from ``start`` to ``stop``."""
 
-    def __init__(self, store: str, *, archive: bool = False) -> None:
+    def __init__(self, store: str, *, archive: bool = False, auth: bool = False) -> None:
         self._store = store
+        self._auth = auth
         self._archive = archive
         self.clock = FakeClock()
         self.broker: Broker
@@ -55,7 +56,8 @@ class Hosted:
     async def _start(self) -> None:
         options = BrokerOptions(engine=EngineOptions(clock=self.clock, archive=self._archive))
         self.broker = Broker(await open_engine(self._store, options.engine), options)
-        access = Access(self.clock, Keys(self.broker.engine, self.clock), enabled=False)
+        self._keys = Keys(self.broker.engine, self.clock)
+        access = Access(self.clock, self._keys, enabled=self._auth)
         service = Service(self.broker, access, Metrics(self.broker.engine))
         self.host = Host(Application(service, ROUTES))
         await self.host.start()
@@ -84,6 +86,14 @@ class Hosted:
             return await call(self.broker)
 
         return self.run(wait())
+
+    def key(self, *grants: str) -> str:
+        """A new key with these grants only."""
+
+        async def make() -> str:
+            return (await self._keys.create("default", grants)).key
+
+        return self.run(make())
 
     def advance(self, ms: int) -> None:
         """Let time pass."""

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from penstock.broker.claim import Claiming
+from penstock.broker.own_entries import OwnEntries
 from penstock.broker.queues import Queues
 from penstock.broker.reading import Reading
 from penstock.broker.replay import Replaying
@@ -52,7 +53,7 @@ class Background(Protocol):
         ...
 
 
-class Broker(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, Consuming):
+class Broker(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, OwnEntries, Consuming):
     """The verbs, for one tenant."""
 
     def __init__(

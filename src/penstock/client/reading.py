@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.broker.bulk import READ_BATCH
 from penstock.broker.claim import check_wait
+from penstock.broker.publish import check_batch_id
 from penstock.broker.scope import check_count, check_offset, to_message_id
 from penstock.client.address import with_query
 from penstock.client.replay import is_sendable
@@ -17,7 +18,7 @@ from penstock.client.transport import Request
 from penstock.filters import parse
 from penstock.model.delivery import Event, LogPage, MessageDeliveries, QueueStats, Result
 from penstock.model.identity import StoreIdentity
-from penstock.model.limits import MAX_OFFSET, MAX_PAGE, check_queue_name
+from penstock.model.limits import MAX_OFFSET, MAX_PAGE, check_name, check_queue_name
 from penstock.model.message import Offset
 from penstock.model.reports import HistoryPage, Preview, Why
 from penstock.wire.bodies import EventList, LogEnd, LogSplits, ResultReply
@@ -48,6 +49,25 @@ class Reading(Scope):
         check_count("limit", limit, READ_BATCH)
         query = (("from", offset), ("limit", limit), ("payloads", payloads or None))
         return await self._get(_LOG, "/v1/log", query)
+
+    async def queue_log(self, queue: str, start: int, *, limit: int = MAX_PAGE) -> LogPage:
+        """Entries whose messages the queue has, or has had, deliveries of, with payloads."""
+        check_queue_name(queue)
+        check_offset("start", start)
+        check_count("limit", limit, MAX_PAGE)
+        query = (("from", start), ("limit", limit))
+        return await self._get(_LOG, f"/v1/queues/{queue}/log", query, timeout_ms=self._bulk_ms)
+
+    async def batch_log(
+        self, topic: str, batch_id: str, start: int, *, limit: int = MAX_PAGE
+    ) -> LogPage:
+        """Entries that were published to a topic under a batch id, with payloads."""
+        check_name(topic, "topic")
+        check_batch_id(batch_id, None)
+        check_offset("start", start)
+        check_count("limit", limit, MAX_PAGE)
+        query = (("id", batch_id), ("from", start), ("limit", limit))
+        return await self._get(_LOG, f"/v1/topics/{topic}/batch", query, timeout_ms=self._bulk_ms)
 
     async def identity(self) -> StoreIdentity:
         """Which store the server has."""

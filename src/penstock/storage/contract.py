@@ -53,6 +53,7 @@ from penstock.model.message import (
     NewMessage,
     Offset,
     Outgoing,
+    Published,
     PublishReply,
 )
 from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
@@ -265,6 +266,10 @@ class Engine(BulkReading, ABC):
             f"A {self.capabilities.engine} store has no transactions of its callers.",
             field="connection",
         )
+
+    @abstractmethod
+    async def batch(self, tenant: str, topic: str, batch_id: str) -> tuple[Published, ...] | None:
+        """What a batch that was published under this id became; None outside its window."""
 
     @abstractmethod
     async def claim(

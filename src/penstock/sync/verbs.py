@@ -339,6 +339,22 @@ class SyncVerbs(BlockingVerbs):
         """Committed log entries from an offset on."""
         return self._run(self._verbs.read_log, start, limit=limit, payloads=payloads)
 
+    def queue_log(self, queue: str, start: int, *, limit: int = MAX_PAGE) -> LogPage:
+        """Entries from an offset on whose messages the queue has, or has had, deliveries of.
+
+        With payloads, for a consumer that reads again what it was handed; ``limit`` counts the
+        entries of the log that are looked at.
+        """
+        return self._run(self._verbs.queue_log, queue, start, limit=limit)
+
+    def batch_log(self, topic: str, batch_id: str, start: int, *, limit: int = MAX_PAGE) -> LogPage:
+        """Entries from an offset on that were published to a topic under a batch id.
+
+        With payloads, for a publisher that reads again what it has published, as long as the id
+        is remembered.
+        """
+        return self._run(self._verbs.batch_log, topic, batch_id, start, limit=limit)
+
     def identity(self) -> StoreIdentity:
         """Which store this is. An offset of another one means something else here."""
         return self._run(self._verbs.identity)

@@ -52,7 +52,14 @@ from penstock.model.identity import (
     derive_identity,
 )
 from penstock.model.limits import Limits, is_dead_letter
-from penstock.model.message import Durability, MessageId, NewMessage, Offset, PublishReply
+from penstock.model.message import (
+    Durability,
+    MessageId,
+    NewMessage,
+    Offset,
+    Published,
+    PublishReply,
+)
 from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import Capabilities, Engine, EngineOptions, Outgoing
@@ -157,6 +164,12 @@ class Oracle(Engine):
                 self._store = before
                 raise
             return PublishReply(published, _DURABILITY, repeated)
+
+    async def batch(self, tenant: str, topic: str, batch_id: str) -> tuple[Published, ...] | None:
+        store, now = self._open()
+        seen = store.batches.get((tenant, topic, batch_id))
+        policy = store.topics.get((tenant, topic), TopicPolicy())
+        return None if seen is None or seen.is_over(policy, now) else seen.published
 
     async def claim(
         self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None

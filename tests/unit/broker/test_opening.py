@@ -283,6 +283,7 @@ RUN: Final = Run(id="r1", job="archive", state="running", started_at=0, updated_
 VERBS: Final[dict[str, Verb]] = {
     "ack": lambda q, d: q.ack(d),
     "archived": lambda q, d: q.archived(0, StoreIdentity("0" * 32, "0" * 32)),
+    "batch_log": lambda q, d: q.batch_log("orders", "b", 0),
     "begin_write": lambda q, d: q.begin_write("orders", "w", "r"),
     "claim": lambda q, d: q.claim("orders"),
     "create_queue": lambda q, d: q.create_queue("other"),
@@ -304,6 +305,7 @@ VERBS: Final[dict[str, Verb]] = {
     "pause": lambda q, d: q.pause("orders"),
     "peek": lambda q, d: q.peek("orders"),
     "preview": lambda q, d: q.preview("TRUE"),
+    "queue_log": lambda q, d: q.queue_log("orders", 0),
     "publish": lambda q, d: q.publish("orders", b""),
     "publish_batch": lambda q, d: q.publish_batch("orders", [NewMessage(b"")]),
     "purge": lambda q, d: q.purge("orders", "available"),

@@ -172,6 +172,8 @@ async def looking_and_bulk(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
     yield await tried(q.assign("history", filter="n = 1", start=2, end=5, offsets=[2]))
     yield await tried(q.assign("history", filter="TRUE", start=6, end=7, offsets=[]))
     yield await q.route("history")
+    yield await q.queue_log("history", 0, limit=3)
+    yield await q.batch_log("t", "none/1 ü", 1)
     yield await q.begin_write("jobs", "w/1", "first")
     yield await q.begin_write("jobs", "w/1", "second")
     yield await q.finish_write("jobs", "w/1", "first", 7)
@@ -337,6 +339,10 @@ async def refusals(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
         bad.runs("a b"),
         bad.runs(limit=0),
         bad.sweep(0),
+        bad.queue_log("jobs", -1),
+        bad.queue_log("jobs", 0, limit=0),
+        bad.batch_log("no topic", "b", 0),
+        bad.batch_log("t", "", 0),
         bad.begin_write("jobs", "", "r"),
         bad.begin_write("no topic", "w", "r"),
         bad.finish_write("jobs", "w", "r", -1),

@@ -183,15 +183,23 @@ class _Sender:
         reply = self._under_way.result()
         self._under_way = None
         if reply.repeated and self._prefix is not None:
-            kind = self.lane.kind
-            self.lane.lost(self._loop.start(lambda q: _read_back(q, kind, reply)).result())
+            kind, topic = self.lane.kind, self._topic
+            batch_id = f"{self._prefix}{self.lane.number}"
+            reading = self._loop.start(lambda q: _read_back(q, kind, topic, batch_id, reply))
+            self.lane.lost(reading.result())
         else:
             self.lane.won()
 
 
-async def _read_back(q: Client, kind: Kind, reply: PublishReply) -> list[Stored]:
+async def _read_back(
+    q: Client, kind: Kind, topic: str, batch_id: str, reply: PublishReply
+) -> list[Stored]:
     """The rows of a chunk that is published, from the log."""
-    entries = await entries_at(q, (published.offset for published in reply.messages))
+    # By the batch: who may publish to the topic may read again what it has published.
+    entries = await entries_at(
+        lambda start, limit: q.batch_log(topic, batch_id, start, limit=limit),
+        (published.offset for published in reply.messages),
+    )
     if len(entries) != len(reply.messages):
         raise PipelineError(
             f"An earlier attempt has published {len(reply.messages)} rows of which the log has "

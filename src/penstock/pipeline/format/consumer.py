@@ -274,7 +274,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield rows.select(names)
             return
         with self._options.server.open() as remote:
-            for claims, entries in read_back(remote, partition.claims):
+            for claims, entries in read_back(remote, self._options.queue, partition.claims):
                 self._check(claims, len(entries))
                 kept = [claim for claim in claims if claim.offset in entries]
                 if kept:

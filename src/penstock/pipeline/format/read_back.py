@@ -7,12 +7,13 @@ apart is asked for by itself, several at a time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Final, TypeAlias
 
 from penstock.client import Client
 from penstock.errors import PipelineError
-from penstock.model.delivery import LogEntry
+from penstock.model.delivery import LogEntry, LogPage
 from penstock.model.limits import MAX_PAGE
 from penstock.pipeline.format.claims import Claim
 from penstock.pipeline.remote import Remote
@@ -30,14 +31,26 @@ _VISIBLE_S: Final = 120.0
 _LOOK_S: Final = 0.05
 
 
+#: A page of the log from an offset on, of at most so many entries.
+Pages: TypeAlias = Callable[[int, int], Awaitable[LogPage]]
+
+
 def read_back(
-    remote: Remote, claims: Sequence[Claim]
+    remote: Remote, queue: str, claims: Sequence[Claim]
 ) -> Iterator[tuple[Sequence[Claim], dict[int, LogEntry]]]:
     """The claims, some at a time, each time with their entries as far as the log has them."""
-    for start in range(0, len(claims), _AT_A_TIME):
-        some = claims[start : start + _AT_A_TIME]
-        offsets = [claim.offset for claim in some]
-        yield some, remote.ask(lambda q, offsets=offsets: entries_at(q, offsets))  # type: ignore[misc]
+    for begin in range(0, len(claims), _AT_A_TIME):
+        some = claims[begin : begin + _AT_A_TIME]
+        yield some, remote.ask(partial(_handed_out, queue, [claim.offset for claim in some]))
+
+
+async def _handed_out(queue: str, offsets: Sequence[int], q: Client) -> dict[int, LogEntry]:
+    """Entries of messages that the queue has handed out: who may consume it may read them."""
+
+    def pages(start: int, limit: int) -> Awaitable[LogPage]:
+        return q.queue_log(queue, start, limit=limit)
+
+    return await entries_at(pages, offsets)
 
 
 def runs(offsets: Sequence[int], gap: int = _GAP) -> list[tuple[int, int]]:
@@ -51,7 +64,7 @@ def runs(offsets: Sequence[int], gap: int = _GAP) -> list[tuple[int, int]]:
     return found
 
 
-async def entries_at(q: Client, offsets: Iterable[int]) -> dict[int, LogEntry]:
+async def entries_at(pages: Pages, offsets: Iterable[int]) -> dict[int, LogEntry]:
     """The entries at these offsets with their payloads; what retention has removed is missing.
 
     They are committed, but an open publish may hold the log back for a moment (L2): then it is
@@ -66,7 +79,7 @@ async def entries_at(q: Client, offsets: Iterable[int]) -> dict[int, LogEntry]:
             position = first
             while position <= last:
                 limit = min(MAX_PAGE, last - position + 1)
-                page = await q.read_log(position, limit=limit, payloads=True)
+                page = await pages(position, limit)
                 found.update(
                     (int(entry.message.offset), entry)
                     for entry in page.entries

@@ -8,6 +8,7 @@ from penstock.server.native.deliveries import ROUTES as DELIVERIES
 from penstock.server.native.keys import ROUTES as KEYS
 from penstock.server.native.log import ROUTES as LOG
 from penstock.server.native.messages import ROUTES as MESSAGES
+from penstock.server.native.own_entries import ROUTES as OWN_ENTRIES
 from penstock.server.native.pipeline import ROUTES as PIPELINE
 from penstock.server.native.publish import ROUTES as PUBLISH
 from penstock.server.native.queues import ROUTES as QUEUES
@@ -30,6 +31,7 @@ ROUTES = (
     *WRITES,
     *MESSAGES,
     *LOG,
+    *OWN_ENTRIES,
     *PIPELINE,
     *KEYS,
 )

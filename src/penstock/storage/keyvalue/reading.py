@@ -23,6 +23,7 @@ from penstock.model.delivery import (
 )
 from penstock.model.limits import DLQ_SUFFIX
 from penstock.model.message import MessageId, Offset
+from penstock.model.message import Published as Stored
 from penstock.model.reports import HistoryEntry, HistoryPage
 from penstock.model.states import State
 from penstock.storage.keyvalue.browse import MAX_SCAN, peek, snapshots_of
@@ -132,6 +133,14 @@ class ReadingVerbs(Guarded):
     async def log_end(self, tenant: str) -> Offset:
         self._begin()
         return Offset(self._core.log.tenant(tenant).committed_end)
+
+    @reading
+    async def batch(self, tenant: str, topic: str, batch_id: str) -> tuple[Stored, ...] | None:
+        now = self._begin()
+        window_ms = self._core.window_of(tenant, topic)
+        found = self._core.dedup.find_batch(tenant, topic, batch_id, now, window_ms)
+        await self._committer.settled()
+        return found
 
     @reading
     async def log_trimmed(self, tenant: str) -> Offset:

@@ -34,6 +34,7 @@ from penstock.model.message import (
     NewMessage,
     Offset,
     Outgoing,
+    Published,
     PublishReply,
 )
 from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
@@ -61,6 +62,7 @@ from penstock.storage.sql.clock import DatabaseClock, clock_for
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Again, Database, Lost
 from penstock.storage.sql.granting import Claim
+from penstock.storage.sql.ids import find_batch
 from penstock.storage.sql.lanes import Call, Lanes
 from penstock.storage.sql.publish import Publish, publish
 from penstock.storage.sql.settle import Settle, settle, settle_and_publish
@@ -341,6 +343,9 @@ class SqlEngine(Engine):
         self, tenant: str, start: Offset, limit: int, *, payloads: bool = False
     ) -> LogPage:
         return await reading.read_log(self._core, tenant, start, limit, payloads=payloads)
+
+    async def batch(self, tenant: str, topic: str, batch_id: str) -> tuple[Published, ...] | None:
+        return await find_batch(self._core, tenant, topic, batch_id)
 
     async def log_trimmed(self, tenant: str) -> Offset:
         return await reading.log_trimmed(self._core, tenant)

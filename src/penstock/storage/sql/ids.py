@@ -16,10 +16,13 @@ import msgspec
 
 from penstock.model.message import MessageId, Offset, Outgoing, Published
 from penstock.storage.repetition import REPEAT_WINDOW_MS
+from penstock.storage.sql.catalog import Tenant
+from penstock.storage.sql.core import Core
+from penstock.storage.sql.database import Session
 from penstock.storage.sql.entries import Entry, Planned, Twin, published
 from penstock.storage.sql.work import Work
 
-__all__ = ["Ids"]
+__all__ = ["Ids", "find_batch"]
 
 _MESSAGE: Final = 0
 _BATCH: Final = 1
@@ -27,6 +30,24 @@ _SETTLE: Final = 2
 
 _encode_reply: Final = msgspec.msgpack.Encoder().encode
 _decode_reply: Final = msgspec.msgpack.Decoder(tuple[Published, ...]).decode
+
+
+async def find_batch(
+    core: Core, tenant: str, topic: str, batch_id: str
+) -> tuple[Published, ...] | None:
+    """What was answered to a batch, inside its window."""
+
+    async def look(session: Session, known: Tenant) -> tuple[Published, ...] | None:
+        rows = await session.fetch(
+            "find_batch", tenant=known.number, topic=topic, id=batch_id.encode()
+        )
+        if not rows:
+            return None
+        at, own_ms, reply = rows[0]
+        window_ms = known.topic(topic).dedup_window_ms if own_ms is None else own_ms
+        return _decode_reply(reply) if at + window_ms > core.clock.now() else None
+
+    return await core.read(tenant, look)
 
 
 class _Seen(NamedTuple):

@@ -72,7 +72,7 @@ from penstock.testing.conformance.dead_letter import TestDeadLetter, TestDeadLet
 from penstock.testing.conformance.documents import TestDocuments
 from penstock.testing.conformance.harness import engine_factory, store
 from penstock.testing.conformance.history import TestHistory, TestMessage
-from penstock.testing.conformance.idempotency import TestIdempotency
+from penstock.testing.conformance.idempotency import TestBatches, TestIdempotency
 from penstock.testing.conformance.identity import TestIdentity
 from penstock.testing.conformance.keyed import TestKeyed
 from penstock.testing.conformance.leases import TestLeases, TestTime
@@ -113,6 +113,7 @@ __all__ = [
     "TestAssignKeyed",
     "TestAutoCreate",
     "TestBacklog",
+    "TestBatches",
     "TestCatchingUp",
     "TestClaim",
     "TestClaimOrder",

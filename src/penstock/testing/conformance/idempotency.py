@@ -15,9 +15,34 @@ from penstock.testing.conformance.harness import (
     msg,
 )
 
-__all__ = ["TestIdempotency"]
+__all__ = ["TestBatches", "TestIdempotency"]
 
 HOUR_MS = 3600 * 1000
+
+
+class TestBatches(Conformance):
+    """What a batch id stands for can be asked for."""
+
+    async def test_p4_a_batch_is_found_inside_its_window(self, store: Store) -> None:
+        engine = store.engine
+        assert await engine.batch(TENANT, "orders", "b1") is None
+        reply = await engine.publish(TENANT, "orders", [msg(b"1"), msg(b"2")], batch_id="b1")
+        assert await engine.batch(TENANT, "orders", "b1") == reply.messages
+        for place in ((OTHER_TENANT, "orders", "b1"), (TENANT, "mail", "b1")):
+            assert await engine.batch(*place) is None
+        assert await engine.batch(TENANT, "orders", "b2") is None
+        store.clock.advance(3600 * 1000)
+        assert await engine.batch(TENANT, "orders", "b1") is None
+
+    async def test_p4_a_batch_has_a_window_of_its_own(self, store: Store) -> None:
+        engine = store.engine
+        reply = await engine.publish(
+            TENANT, "orders", [msg(b"1")], batch_id="b1", batch_ms=7200 * 1000
+        )
+        store.clock.advance(7200 * 1000 - 1)
+        assert await engine.batch(TENANT, "orders", "b1") == reply.messages
+        store.clock.advance(1)
+        assert await engine.batch(TENANT, "orders", "b1") is None
 
 
 class TestIdempotency(Conformance):

@@ -1,0 +1,93 @@
+"""Entries of the log that a caller may read without a grant on all of it (T1).
+
+A job that is repeated has to read what it did before: a consumer the messages that its queue has
+handed out, a publisher the batch that it has published. Both read the log here by the page, and
+get only what is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from penstock.broker.publish import check_batch_id
+from penstock.broker.scope import Scope, check_count, check_offset
+from penstock.errors import UnknownMessage
+from penstock.model.delivery import LogPage
+from penstock.model.limits import DLQ_SUFFIX, MAX_PAGE, check_name, check_queue_name
+from penstock.model.message import Message
+
+__all__ = ["OwnEntries"]
+
+#: Payload bytes of a page; one entry that is larger goes alone.
+_PAGE_BYTES: Final = 16 * 1024 * 1024
+
+
+class OwnEntries(Scope):
+    """The log as far as it is a queue's or a batch's, with payloads."""
+
+    async def queue_log(self, queue: str, start: int, *, limit: int = MAX_PAGE) -> LogPage:
+        """Entries from an offset on whose messages the queue has, or has had, deliveries of.
+
+        As long as these are on record. ``limit`` counts the entries of the log that are looked at.
+        """
+        check_queue_name(queue)
+        home = queue.removesuffix(DLQ_SUFFIX)
+        await self._engine.get_queue(self.tenant, home)
+
+        async def own(messages: Sequence[Message]) -> set[int]:
+            first, count = messages[0].offset, len(messages)
+            history = await self._engine.read_history(self.tenant, first, count, home)
+            ids = {entry.message_id for entry in history.entries}
+            return {
+                message.offset
+                for message in messages
+                if message.id in ids
+                # Its history stands where it was first published.
+                or (message.is_replacement and await self._is_in(home, message))
+            }
+
+        return await self._own_page(start, limit, own)
+
+    async def batch_log(
+        self, topic: str, batch_id: str, start: int, *, limit: int = MAX_PAGE
+    ) -> LogPage:
+        """Entries from an offset on that were published to a topic under a batch id.
+
+        As long as the id is remembered. ``limit`` counts the entries of the log that are looked at.
+        """
+        check_name(topic, "topic")
+        check_batch_id(batch_id, None)
+        published = await self._engine.batch(self.tenant, topic, batch_id)
+        offsets = {int(one.offset) for one in published or ()}
+
+        async def own(messages: Sequence[Message]) -> set[int]:
+            return {message.offset for message in messages if message.offset in offsets}
+
+        return await self._own_page(start, limit, own)
+
+    async def _is_in(self, queue: str, message: Message) -> bool:
+        try:
+            found = await self._engine.message(self.tenant, message.id)
+        except UnknownMessage:
+            return False  # Retention was quicker.
+        return any(one.queue.removesuffix(DLQ_SUFFIX) == queue for one in found.deliveries)
+
+    async def _own_page(
+        self, start: int, limit: int, own: Callable[[Sequence[Message]], Awaitable[set[int]]]
+    ) -> LogPage:
+        offset = check_offset("start", start)
+        check_count("limit", limit, MAX_PAGE)
+        page = await self._engine.read_log(self.tenant, offset, limit)
+        if not page.entries:
+            return page
+        offsets = await own([entry.message for entry in page.entries])
+        fitting, room = 0, _PAGE_BYTES
+        for entry in page.entries:
+            room -= entry.message.size if entry.message.offset in offsets else 0
+            if room < 0 and fitting:
+                break
+            fitting += 1
+        full = await self._engine.read_log(self.tenant, offset, fitting, payloads=True)
+        kept = tuple(entry for entry in full.entries if entry.message.offset in offsets)
+        return LogPage(kept, full.next_offset)
