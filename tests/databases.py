@@ -33,6 +33,7 @@ __all__ = [
     "MariaDB",
     "PostgreSQL",
     "Server",
+    "empty_url",
     "server",
     "store_opener",
     "store_url",
@@ -302,6 +303,17 @@ def store_url(dialect: str, name: str = "store") -> str:
         _wait(migrate(url))
         _stores[url] = [table for table in found.tables(name) if "migration" not in table]
     return url
+
+
+def empty_url(dialect: str, name: str) -> str:
+    """An empty database for a simulation: without TLS, and it finds deadlocks soon."""
+    found = server(dialect)
+    found.drop_database(name)
+    found.create_database(name)
+    if dialect == "postgresql":
+        found.sql(f"ALTER DATABASE {name} SET deadlock_timeout = '50ms'")
+        return f"{found.url(name)}?sslmode=disable"
+    return f"{found.url(name)}?ssl-mode=DISABLED"
 
 
 def store_opener(dialect: str) -> Opener:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.testing.simulation.engines import simulation_of
+from penstock.testing.simulation.engines import opened_simulation, simulation_of
 from penstock.testing.simulation.report import simulate
+from penstock.testing.simulation.sql import FAULT_KINDS
+from tests.databases import empty_url
 
 #: About a minute on one core.
 SEEDS = 350
+#: About twenty seconds on each database.
+SQL_SEEDS = 50
 
 
 @pytest.mark.slow  # Interleavings are rare; a few seeds would find nothing.
@@ -19,3 +23,15 @@ def test_keyvalue_keeps_the_laws_in_every_interleaving() -> None:
     assert report.failures == []
     assert report.interleavings == SEEDS
     assert set(report.faults) == {"power_loss", "kill", "restart", "failed_sync", "full_disk"}
+
+
+@pytest.mark.slow  # Every statement of every server waits for the one before it.
+@pytest.mark.parametrize("dialect", ["postgresql", "mysql"])
+def test_servers_on_one_database_keep_the_laws_in_every_interleaving(dialect: str) -> None:
+    with opened_simulation(dialect, empty_url(dialect, "simulated")) as simulation:
+        report = simulate(simulation, first_seed=0, seeds=SQL_SEEDS, steps=20)
+    for failure in report.failures:
+        print(failure.shortest, *failure.shortest_violations, sep="\n")
+    assert report.failures == []
+    assert report.interleavings == SQL_SEEDS
+    assert set(report.faults) == set(FAULT_KINDS)

@@ -1,7 +1,7 @@
 """``penstock simulate``: clients, faults and restarts in interleavings that a seed picks.
 
-It needs no store and no server. It is the one command that imports ``penstock.testing``, and only
-when it runs.
+It needs no server, and a store only where servers on a database are simulated. It is the one
+command that imports ``penstock.testing``, and only when it runs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from penstock.cli import printing
 from penstock.cli.exits import Exit
 from penstock.cli.options import choices, printing_options
 from penstock.cli.progress import meter
+from penstock.model.secrets import mask_password
 
 __all__ = ["simulate"]
 
@@ -35,13 +36,16 @@ class _Engine(click.ParamType[str]):
 
 @click.command
 @click.option("--engine", type=_Engine(), default="keyvalue", show_default=True)
+@click.option(
+    "--store", metavar="URL", help="An empty database, for the engines postgresql and mysql."
+)
 @click.option("--seeds", type=click.IntRange(1), default=100, show_default=True)
 @click.option(
     "--steps", type=click.IntRange(5), default=60, show_default=True, help="Steps of all clients."
 )
 @click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True)
 @printing_options
-def simulate(engine: str, seeds: int, steps: int, first_seed: int) -> None:
+def simulate(engine: str, store: str | None, seeds: int, steps: int, first_seed: int) -> None:
     """Run clients, faults and restarts in interleavings that a seed picks.
 
     Every seed is another program and another interleaving, and repeats exactly. The first seed
@@ -52,23 +56,27 @@ def simulate(engine: str, seeds: int, steps: int, first_seed: int) -> None:
     Examples:
       penstock simulate --seeds 1000
       penstock simulate --engine keyvalue --first-seed 4711 --seeds 1 --steps 60
+      penstock simulate --engine postgresql --store postgresql://me@localhost/empty --steps 20
     """
-    from penstock.testing.simulation.engines import simulation_of  # noqa: PLC0415
+    from penstock.testing.simulation.engines import opened_simulation  # noqa: PLC0415
     from penstock.testing.simulation.report import simulate as run_seeds  # noqa: PLC0415
 
     began = time.perf_counter()
-    with meter("simulating") as bar:
+    with opened_simulation(engine, store) as simulation, meter("simulating") as bar:
         bar.name("seeds")
         report = run_seeds(
-            simulation_of(engine),
+            simulation,
             first_seed=first_seed,
             seeds=seeds,
             steps=steps,
             progress=lambda done: bar.reach(done, seeds),
         )
     seconds = time.perf_counter() - began
+    command = f"penstock simulate --engine {engine}"
+    if store is not None:
+        command += f" --store {mask_password(store)}"
     repeats = [
-        f"penstock simulate --engine {engine} --first-seed {failure.seed} --seeds 1 --steps {steps}"
+        f"{command} --first-seed {failure.seed} --seeds 1 --steps {steps}"
         for failure in report.failures
     ]
     if choices().json:

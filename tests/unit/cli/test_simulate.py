@@ -49,3 +49,17 @@ def test_an_unknown_engine_is_a_usage_error() -> None:
     result = CliRunner().invoke(program, ["simulate", "--engine", "none"])
     assert result.exit_code == Exit.USAGE
     assert "keyvalue" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--engine", "postgresql"],
+        ["--engine", "mysql", "--store", "postgresql://me@db/empty"],
+        ["--engine", "keyvalue", "--store", "postgresql://me@db/empty"],
+    ],
+)
+def test_e1_an_engine_on_a_database_needs_one_of_its_own(arguments: list[str]) -> None:
+    result = CliRunner().invoke(program, ["simulate", *arguments, "--seeds", "1"])
+    assert result.exit_code not in (Exit.OK, Exit.VIOLATIONS)
+    assert "store" in result.output

@@ -105,11 +105,15 @@ async def _oldest(core: Core, session: Session, known: Tenant, runs: Iterable[Ru
 
 
 def _watermark(runs: Sequence[Run], end: Offset, cursor: Offset | None) -> Offset:
-    """Below the first unsettled message, and below what is not routed yet."""
-    ends = [int(run.first) for run in runs]
+    """Below the first unsettled message, what is not routed yet, and the end of the log.
+
+    What is above the end may still get something before it: a publish that is open. The cursor is
+    above the end where other tenants have published since.
+    """
+    ends = [int(end), *(int(run.first) for run in runs)]
     if cursor is not None:
         ends.append(cursor)
-    return Offset(min(ends, default=int(end)) - 1)
+    return Offset(min(ends) - 1)
 
 
 async def _unrouted(session: Session, known: Tenant, cursor: Offset | None) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from penstock.errors import UnknownQueue
@@ -199,6 +201,25 @@ class TestNack(Conformance):
         await store.nack(await store.claim_one())
         (shown,) = await store.browse("q", State.FAILED)
         assert shown.error is None
+
+    async def test_e1_an_error_that_cannot_be_encoded_fails_no_other_caller(
+        self, store: Store
+    ) -> None:
+        """Calls that come together share a commit, whatever text one of them brings."""
+        await store.queue(max_attempts=9)
+        await store.publish(*[b"x"] * 6)
+        held = await store.claim(limit=6)
+        errors = ["plain", "half \ud800", "nul \x00", "\udfff\ud800", "ü", None]
+        replies = await asyncio.gather(
+            *(
+                store.engine.settle(TENANT, "q", [Nack(delivery.receipt, error, 0)])
+                for delivery, error in zip(held, errors, strict=True)
+            )
+        )
+        assert [reply.outcomes[0].verdict for reply in replies] == [Verdict.OK] * 6
+        shown = await store.browse("q", State.AVAILABLE)
+        kept = ["plain", "half ?", "nul \x00", "??", "ü", None]
+        assert [item.error for item in shown] == kept
 
     async def test_reject_fails_at_once(self, store: Store) -> None:
         await store.queue(max_attempts=5)

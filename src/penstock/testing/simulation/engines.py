@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Final
 
+from penstock.errors import BadInput
 from penstock.testing.simulation.report import Simulation
 
-__all__ = ["ENGINES", "simulation_of"]
+__all__ = ["ENGINES", "opened_simulation", "simulation_of"]
 
 #: Engine family to "module:name" of its simulation, imported when it is asked for.
 _SIMULATIONS: Final = {
     "keyvalue": "penstock.testing.simulation.keyvalue:SIMULATION",
 }
-ENGINES: Final = tuple(_SIMULATIONS)
+#: Engines that are simulated on a real database, by the scheme of its URL.
+_DATABASES: Final = ("postgresql", "mysql")
+ENGINES: Final = (*_SIMULATIONS, *_DATABASES)
 
 
 def simulation_of(engine: str) -> Simulation:
-    """The simulation of an engine family, one of ``ENGINES``."""
+    """The simulation of an engine family that needs no database."""
     module, _, name = _SIMULATIONS[engine].partition(":")
     simulation = getattr(import_module(module), name)
     assert isinstance(simulation, Simulation)
     return simulation
+
+
+@contextmanager
+def opened_simulation(engine: str, store: str | None = None) -> Iterator[Simulation]:
+    """The simulation of an engine family, one of ``ENGINES``; ``store`` is an empty database."""
+    if engine not in _DATABASES:
+        if store is not None:
+            raise BadInput(f"The engine {engine!r} is simulated without a store.", field="store")
+        yield simulation_of(engine)
+        return
+    if store is None or not store.startswith(f"{engine}://"):
+        raise BadInput(
+            f"The engine {engine!r} is simulated on a store, which is an empty database: "
+            f"{engine}://….",
+            field="store",
+        )
+    from penstock.testing.simulation.sql import SqlSimulation  # noqa: PLC0415  (needs a driver)
+
+    simulated = SqlSimulation(store)
+    try:
+        yield simulated.simulation
+    finally:
+        simulated.close()

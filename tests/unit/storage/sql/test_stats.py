@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from penstock.model.queue import Ordering, Start
+from penstock.model.queue import Ordering, QueuePolicy, Start
 from penstock.model.states import State
 from penstock.testing.conformance.harness import TENANT, Store, msg
 from tests.unit.storage.sql.ordered import Pair, opened_pair
@@ -126,3 +126,14 @@ async def test_c5_a_claim_at_the_time_that_was_told_looks_for_what_another_serve
     assert await second.next_due(TENANT, "q") == due
     pair.clock.advance(20)
     assert len(await second.claim(TENANT, "q", "c", 1, None)) == 1
+
+
+async def test_q2_a_watermark_is_not_above_the_end_of_the_log(pair: Pair) -> None:
+    """Tenants share offsets: routing passes those of others, and the own log may end before."""
+    await pair.first.publish(b"x", b"y")
+    engine = pair.first.engine
+    await engine.put_queue("other", "late", QueuePolicy(filter="TRUE"), Start(Start.EARLIEST))
+    cursor = "cursor" if engine.capabilities.engine == "postgresql" else "`cursor`"
+    pair.sql(f"UPDATE penstock_queue SET {cursor} = 1000000 WHERE name = 'late'")
+    stats = await pair.second.engine.stats("other", "late")
+    assert stats.watermark == await engine.log_end("other") - 1

@@ -1,0 +1,415 @@
+"""The SQL engine, simulated: two or three servers on one real database.
+
+The database is real, so that its locks and its isolation are. What is simulated is everything
+around it: the seed decides which statement or commit of which server the database gets next
+(``sql_loop``), which connections break, which transactions are rolled back, and how time passes
+(``sql_gated``). Servers do not hear each other and have no keepers: background duties are steps of
+the program, and are interleaved like every other verb.
+
+The database has to be empty, and nobody else may use its server: on MariaDB sessions that wait
+for a lock are counted for the whole server. It is emptied before every seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any, Final
+
+from penstock.broker import Broker, BrokerOptions
+from penstock.errors import BadInput, PenstockError
+from penstock.model.limits import Limits
+from penstock.model.queue import TopicPolicy
+from penstock.storage.contract import EngineOptions
+from penstock.storage.sql.database import Database
+from penstock.storage.sql.dialects import load_module
+from penstock.storage.sql.engine import SqlEngine
+from penstock.storage.sql.migrations import migrate
+from penstock.storage.sql.urls import Address, parse
+from penstock.testing.simulation.clients import Client, World
+from penstock.testing.simulation.judges import (
+    drain,
+    judge_history,
+    judge_same,
+    judge_store,
+    picture,
+)
+from penstock.testing.simulation.loop import Deadlock, Endless
+from penstock.testing.simulation.program import (
+    DURABLE_TOPIC_MS,
+    POLICIES,
+    TENANTS,
+    WORK,
+    WORK_POLICY,
+    Program,
+)
+from penstock.testing.simulation.report import Outcome, Simulation
+from penstock.testing.simulation.sql_gated import Faults, GatedDatabase
+from penstock.testing.simulation.sql_loop import Gate, SqlClock, SqlLoop, Ticket
+from penstock.testing.simulation.sql_observer import Observer
+
+__all__ = ["FAULT_KINDS", "SqlSimulation"]
+
+#: Besides those of ``sql_gated``: a statement is held back while others go on; time jumps; a server
+#: loses its server number; a server is closed and opened again.
+FAULT_KINDS: Final = ("drop", "lost_reply", "abort", "delay", "jump", "lapse", "restart")
+_MAX_SERVERS: Final = 3
+#: Operations that a delayed one lets go first.
+_DELAY_TURNS: Final = 40
+#: One operation in so many lets a few milliseconds pass.
+_TICK_ONE_IN: Final = 12
+_MAX_TICK_MS: Final = 3
+_MAX_JUMP_S: Final = 60
+#: One seed in so many compares what the servers show: that costs as much as all the rest.
+_COMPARED_ONE_IN: Final = 20
+#: One seed in so many is verified as a whole, which takes three times as long as the run. Counts
+#: are compared with a full scan after every seed.
+_VERIFIED_ONE_IN: Final = 5
+#: Queues that are there from the beginning; the others are made by steps.
+_FIRST_QUEUES: Final = {
+    "acme": (WORK, "all", "lane", "red", "wide"),
+    "rival": (WORK, "all"),
+}
+_KINDS: Final = {"postgresql": "PostgreSQL", "mysql": "MySQL"}
+_TABLES: Final = {
+    "postgresql": "SELECT relname FROM pg_class"
+    " WHERE relkind = 'r' AND relname LIKE 'penstock%' ORDER BY relname",
+    "mysql": "SELECT table_name FROM information_schema.tables"
+    " WHERE table_schema = DATABASE() AND table_name LIKE 'penstock%' ORDER BY table_name",
+}
+_RESTART_SEQUENCES: Final = (
+    "SELECT setval(oid::regclass, 1, false) FROM pg_class"
+    " WHERE relkind = 'S' AND relname LIKE 'penstock%'"
+)
+_DELETE: Final = "DELETE FROM {}"
+#: Tables that keep the first queues from one seed to the next.
+_DROP: Final = "DROP TABLE IF EXISTS {}"
+_KEEP: Final = "CREATE TABLE {} AS SELECT * FROM {}"
+_PUT_BACK: Final = "INSERT INTO {} {} SELECT * FROM {}"
+#: Behind the rows of the template.
+_CONTINUE_SEQUENCES: Final = (
+    "SELECT setval('penstock_tenant_number_seq', (SELECT max(number) FROM penstock_tenant)),"
+    " setval('penstock_queue_number_seq', (SELECT max(number) FROM penstock_queue))"
+)
+#: Queues whose counts differ from a full scan: phases as they are tallied, and the rest not at all.
+_MISCOUNTED: Final = """
+SELECT queue, phase, sum(tallied), sum(found) FROM (
+    SELECT queue, kind AS phase, delta AS tallied, 0 AS found FROM penstock_tally
+    WHERE kind IN (1, 2, 3, 4, 5, 11, 12, 13, 14)
+    UNION ALL
+    SELECT queue, CASE phase WHEN 0 THEN 1 ELSE phase END, 0, size FROM penstock_run
+) AS numbers
+WHERE queue NOT IN (SELECT queue FROM penstock_dropped)
+GROUP BY queue, phase HAVING sum(tallied) <> sum(found)
+"""
+#: The same for what partitions of ordered queues still have to deliver.
+_MISCOUNTED_PARTITIONS: Final = """
+SELECT queue, partition_key, sum(tallied), sum(found) FROM (
+    SELECT queue, partition_key, unsettled AS tallied, 0 AS found FROM penstock_partition
+    UNION ALL
+    SELECT queue, partition_key, delta, 0 FROM penstock_partition_tally
+    UNION ALL
+    SELECT queue, partition_key, 0, size FROM penstock_run WHERE partition_key IS NOT NULL
+) AS numbers
+WHERE queue NOT IN (SELECT queue FROM penstock_dropped)
+GROUP BY queue, partition_key HAVING sum(tallied) <> sum(found)
+"""
+#: Deliveries whose queue is not there and is not being swept away either.
+_ORPHANS: Final = """
+SELECT DISTINCT queue FROM penstock_run
+WHERE queue NOT IN (SELECT number FROM penstock_queue)
+    AND queue NOT IN (SELECT queue FROM penstock_dropped)
+"""
+
+
+class SqlSimulation:
+    """Servers on one database. ``simulation`` is what runs programs on it."""
+
+    def __init__(self, url: str, seen_as: type[GatedDatabase] = GatedDatabase) -> None:
+        """``url`` names an empty database; a test may bring a ``seen_as`` that has a defect."""
+        self._seen_as = seen_as
+        self._address: Address = parse(url)
+        asyncio.run(migrate(url))
+        self._observer = Observer(self._open_database, self._address.scheme)
+        try:
+            self._reset = self._statements_to_empty()
+        except BaseException:
+            self._observer.close()
+            raise
+        self._gate = Gate()
+        self._loop = SqlLoop(self._gate)
+        self._loop.watch(self._observer)
+        #: The same, and the first queues are there: making them would take a third of the time.
+        self._template: list[str] | None = None
+        self._databases = [
+            self._loop.run_until_complete(self._open_database()) for _ in range(_MAX_SERVERS)
+        ]
+        self.simulation = Simulation(self.run, FAULT_KINDS)
+
+    def run(self, program: Program) -> Outcome:
+        """Run one program on an empty store."""
+        if self._template is None:
+            self._observer.run_script(self._reset)
+            _, first = self._new_run(Program(0, (), ()))
+            self._loop.run_until_complete(first.prepare())
+            self._template = self._keep_template()
+        self._observer.run_script(self._template)
+        faults, run = self._new_run(program)
+        self._loop.errors.clear()
+        with _silence():
+            try:
+                found = self._loop.run_until_complete(run.run())
+            except (Deadlock, Endless) as error:
+                found = [*run.world.violations, f"{type(error).__name__}: {error}"]
+                self._start_over()
+            finally:
+                self._gate.open = True
+        return Outcome(
+            tuple(found), run.trace, run.turns, dict(run.world.verbs), dict(faults.struck)
+        )
+
+    def _new_run(self, program: Program) -> tuple[Faults, _Run]:
+        faults = Faults(self._gate)
+        servers = [
+            self._seen_as(database, number, self._gate, faults, self._observer)
+            for number, database in enumerate(self._databases)
+        ]
+        return faults, _Run(program, self._loop, self._gate, faults, servers, self._observer)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._gate.open = True
+        for database in self._databases:
+            self._loop.run_until_complete(database.close())
+        self._loop.close()
+        self._observer.close()
+
+    async def _open_database(self) -> Database:
+        adapter = load_module(self._address.scheme, "adapter")
+        database: Database = await getattr(adapter, _KINDS[self._address.scheme]).open(
+            self._address
+        )
+        return database
+
+    def _statements_to_empty(self) -> list[str]:
+        """Statements that leave an empty store behind; refuses a store that is in use."""
+        if self._observer.ask("SELECT count(*) FROM penstock_tenant"):
+            raise BadInput("The database has a store in it; name an empty one.", field="store")
+        names = [str(name) for (name,) in self._observer.rows(_TABLES[self._address.scheme])]
+        kept = [name for name in names if name not in ("penstock_migration", "penstock_tenant")]
+        statements = [_DELETE.format(name) for name in (*kept, "penstock_tenant")]
+        if self._address.scheme == "postgresql":
+            return [*statements, _RESTART_SEQUENCES]
+        # Programs see the numbers of segments, as message ids, and no others.
+        return [*statements, "ALTER TABLE penstock_log AUTO_INCREMENT = 1"]
+
+    def _keep_template(self) -> list[str]:
+        """Statements that leave a store with the first queues behind, as they are now."""
+        statements = list(self._reset)
+        for table in ("penstock_tenant", "penstock_queue", "penstock_topic"):
+            kept = f"simulation_{table}"
+            self._observer.run_script([_DROP.format(kept), _KEEP.format(kept, table)])
+            over = "OVERRIDING SYSTEM VALUE" if self._address.scheme == "postgresql" else ""
+            statements.append(_PUT_BACK.format(table, over, kept))
+        if self._address.scheme == "postgresql":
+            statements.append(_CONTINUE_SEQUENCES)
+        return statements
+
+    def _start_over(self) -> None:
+        """A run was given up in the middle: its tasks and connections cannot be used again."""
+        self._loop.abandon()
+        self._loop = SqlLoop(self._gate)
+        self._loop.watch(self._observer)
+        self._gate.abandon()
+        self._observer.end_others()
+        self._databases = [
+            self._loop.run_until_complete(self._open_database()) for _ in range(_MAX_SERVERS)
+        ]
+
+
+class _Run:
+    """One run of one program."""
+
+    def __init__(
+        self,
+        program: Program,
+        loop: SqlLoop,
+        gate: Gate,
+        faults: Faults,
+        databases: list[GatedDatabase],
+        observer: Observer,
+    ) -> None:
+        self._program = program
+        self._loop = loop
+        self._gate = gate
+        self._faults = faults
+        self._observer = observer
+        self._random = random = Random(f"servers {program.seed}")
+        self.clock = SqlClock(loop)
+        self._options = EngineOptions(
+            clock=self.clock,
+            jitter=lambda ceiling_ms: random.randint(0, ceiling_ms),
+            token=lambda: random.getrandbits(62),
+            limits=Limits(log_retention_ms=random.choice((1_000, 60_000, 10**9))),
+            archive=random.random() < 0.3,
+        )
+        self._databases = databases[: random.choice((2, 2, 3))]
+        self._engines: list[SqlEngine] = []
+        self._brokers: list[Broker] = []
+        self._striking: set[asyncio.Task[None]] = set()
+        self._left = list(program.faults)
+        self._delays = 0
+        self.world = World(lambda client: self._brokers[client % len(self._brokers)], self.clock)
+        self.world.on_step = self._on_step
+        #: As of the end of the clients: judges are no part of the interleaving.
+        self.trace = ""
+        self.turns = 0
+
+    async def run(self) -> list[str]:
+        """Run the program to its end; returns what was found wrong."""
+        for database in self._databases:
+            engine = await self._open(database)
+            self._engines.append(engine)
+            self._brokers.append(self._broker(engine))
+        self._gate.begin(self._program.seed)
+        self._gate.on_pass = self._on_pass
+        clients = [
+            self._loop.create_task(Client(self.world, number, steps).run(), name=f"client {number}")
+            for number, steps in enumerate(self._program.clients)
+        ]
+        await asyncio.wait(clients)
+        while self._striking:
+            await asyncio.wait(self._striking)
+        self.trace, self.turns = self._gate.trace, self._gate.turns
+        self._gate.on_pass = lambda _: False
+        self._faults.end()
+        for client in clients:
+            if (error := client.exception()) is not None:
+                raise error
+        try:
+            found = await self._judge()
+        except PenstockError as error:
+            found = [f"the store cannot be judged: {error!r}: {error.detail}"]
+        self._gate.let_all_pass()
+        for broker in self._brokers:
+            await broker.close()
+        await self._end_tasks()
+        return [*self.world.violations, *found, *self._loop.errors]
+
+    async def _end_tasks(self) -> None:
+        """End what callers that went away have left behind, and the transactions of that."""
+        left = asyncio.all_tasks(self._loop) - {asyncio.current_task(self._loop)}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    async def prepare(self) -> None:
+        """Make the first queues."""
+        server = self._broker(await self._open(self._databases[0]))
+        for tenant in TENANTS:
+            broker = server.for_tenant(tenant)
+            await broker.put_topic(WORK, TopicPolicy(dedup_window_ms=DURABLE_TOPIC_MS))
+            for name, policy in ((WORK, WORK_POLICY), *POLICIES.items()):
+                if name in _FIRST_QUEUES[tenant]:
+                    fields = {field: getattr(policy, field) for field in policy.__struct_fields__}
+                    await broker.create_queue(name, fields.pop("filter"), **fields)
+        await server.close()
+
+    async def _judge(self) -> list[str]:
+        broker = self._brokers[0]
+        found = await drain(broker, self.world.history, self.clock)
+        # The rest reads only, and no time passes.
+        self._gate.let_all_pass()
+        found += await judge_history(broker, self.world.history, _grant_number)
+        if self._program.seed % _VERIFIED_ONE_IN == 0:
+            for tenant in TENANTS:
+                found += await judge_store(broker.for_tenant(tenant), self.clock)
+        for queue, phase, tallied, there in self._observer.rows(_MISCOUNTED):
+            found.append(f"Q2: {tallied} in phase {phase} of queue {queue}, a scan finds {there}")
+        for queue, key, tallied, there in self._observer.rows(_MISCOUNTED_PARTITIONS):
+            found.append(f"Q2: {tallied} in {key!r} of queue {queue}, a scan finds {there}")
+        for (queue,) in self._observer.rows(_ORPHANS):
+            found.append(f"S3: deliveries of queue {queue}, which is not there")
+        if self._program.seed % _COMPARED_ONE_IN == 0:
+            for tenant in TENANTS:
+                shown = [await picture(one.for_tenant(tenant)) for one in self._brokers]
+                for other in shown[1:]:
+                    found += judge_same(shown[0], other, "asking another server")
+        return found
+
+    # -- servers -----------------------------------------------------------------------
+
+    async def _open(self, database: GatedDatabase) -> SqlEngine:
+        engine = await SqlEngine.open(database, self._options)
+        await engine._watch.close()
+        return engine
+
+    def _broker(self, engine: SqlEngine) -> Broker:
+        return Broker(engine, BrokerOptions(engine=self._options), TENANTS[0])
+
+    # -- faults ------------------------------------------------------------------------
+
+    def _on_step(self, begun: int) -> None:
+        while self._left and self._left[0].at_step <= begun:
+            kind = self._left.pop(0).kind
+            match kind:
+                case "jump":
+                    self._jump()
+                case "lapse":
+                    self._faults.count(kind)
+                    self._random.choice(self._engines)._core.leases.lapse()
+                case "restart":
+                    self._faults.count(kind)
+                    task = self._loop.create_task(self._restart(), name="fault restart")
+                    self._striking.add(task)
+                    task.add_done_callback(self._striking.discard)
+                case "delay":
+                    self._delays += 1
+                case _:
+                    for _ in range(self._random.choice((1, 1, 2, 3))):
+                        self._faults.add(kind)
+
+    def _on_pass(self, ticket: Ticket) -> bool:
+        if self._delays and ticket.held_until == 0:
+            self._delays -= 1
+            self._faults.count("delay")
+            ticket.held_until = self._gate.turns + _DELAY_TURNS
+            return True
+        if not self._gate.in_flight and self._random.random() < 1 / _TICK_ONE_IN:
+            self._loop.advance(self._random.randint(1, _MAX_TICK_MS) / 1000)
+        return False
+
+    def _jump(self) -> None:
+        # Not while the database has a statement wait: the deadline of that is not what is tested.
+        if not self._gate.in_flight:
+            self._faults.count("jump")
+            self._loop.advance(self._random.randint(1, _MAX_JUMP_S))
+
+    async def _restart(self) -> None:
+        number = self._random.randrange(len(self._engines))
+        try:
+            engine = await self._open(self._databases[number])
+        except PenstockError:
+            return  # Another fault has struck: the old one goes on.
+        before, self._brokers[number] = self._brokers[number], self._broker(engine)
+        self._engines[number] = engine
+        await before.close()
+
+
+def _grant_number(receipt: str) -> int:
+    return int(receipt.split("-")[2], 16)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Engines log what faults do to them; here that is the point of the exercise."""
+    logger: Any = logging.getLogger("penstock")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

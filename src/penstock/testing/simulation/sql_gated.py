@@ -1,0 +1,312 @@
+"""A database whose every statement and every commit waits at a gate, and may fail there.
+
+``GatedDatabase`` stands between one engine and a real database, at the seam that every dialect
+has. A fault that is due strikes the next operation that it fits:
+
+- ``drop``: the connection is gone before the operation reaches the database;
+- ``lost_reply``: a commit is made, and the connection is gone before the answer arrives;
+- ``abort``: the database rolls the transaction back, as after a deadlock.
+
+An operation that was sent is never cancelled half way, because real time would decide what became
+of it: a caller who goes away is noticed before the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar
+
+from penstock.storage.sql.database import (
+    Again,
+    Count,
+    Database,
+    FreshRun,
+    Lost,
+    NewSegment,
+    PartitionCount,
+    Row,
+    Session,
+    Stable,
+)
+from penstock.storage.sql.runs import Place
+from penstock.storage.sql.runs import Row as RunRow
+from penstock.testing.simulation.sql_loop import Gate
+from penstock.testing.simulation.sql_observer import Observer
+
+__all__ = ["Faults", "GatedDatabase", "GatedSession"]
+
+T = TypeVar("T")
+
+
+class Faults:
+    """Faults that are due, and how many have struck. All servers of a run share them."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._due: list[str] = []
+        self.struck: dict[str, int] = {}
+
+    def add(self, kind: str) -> None:
+        """Have one of these strike soon."""
+        self._due.append(kind)
+
+    def end(self) -> None:
+        """Nothing goes wrong any more."""
+        self._due.clear()
+
+    def strikes(self, *kinds: str) -> str | None:
+        """The fault that strikes now, if one of these kinds is due."""
+        for kind in self._due:
+            if kind in kinds:
+                self._due.remove(kind)
+                self.count(kind)
+                return kind
+        return None
+
+    def count(self, kind: str) -> None:
+        """A fault has struck."""
+        self.struck[kind] = self.struck.get(kind, 0) + 1
+        self._gate.note(kind)
+
+
+class GatedDatabase(Database):
+    """What one server sees of the database."""
+
+    def session(self, inner: Session, order: int, *, changes_at_once: bool) -> GatedSession:
+        """A session as the engine sees it."""
+        return GatedSession(self, inner, order, changes_at_once=changes_at_once)
+
+    def __init__(
+        self, inner: Database, server: int, gate: Gate, faults: Faults, observer: Observer
+    ) -> None:
+        self._inner = inner
+        self._server = server
+        self._gate = gate
+        self._faults = faults
+        self._observer = observer
+        self.name = inner.name
+        self.has_floors = inner.has_floors
+        self.publishes_at_once = inner.publishes_at_once
+
+    # -- sessions ----------------------------------------------------------------------
+
+    def transaction(self) -> AbstractAsyncContextManager[Session]:
+        return self._gated(self._inner.transaction(), "transaction")
+
+    def at_once(self) -> AbstractAsyncContextManager[Session]:
+        return self._gated(self._inner.at_once(), "at once")
+
+    def reading(self) -> AbstractAsyncContextManager[Session]:
+        return self._gated(self._inner.reading(), "reading")
+
+    def borrowed(self, connection: object) -> AbstractAsyncContextManager[Session]:
+        raise NotImplementedError("a simulation has no transactions of callers")
+
+    @asynccontextmanager
+    async def _gated(
+        self, opened: AbstractAsyncContextManager[Session], kind: str
+    ) -> AsyncIterator[Session]:
+        order = self._gate.begin_session()
+        # Taking a connection changes nothing that another server could see.
+        entered: list[Session] = []
+
+        async def enter() -> None:
+            entered.append(await opened.__aenter__())
+
+        try:
+            await self.through(None, enter, order)
+        except asyncio.CancelledError as gone:
+            if entered:
+                await self.through(None, _exit(opened, gone), order)
+            raise
+        (inner,) = entered
+        session = self.session(inner, order, changes_at_once=kind == "at once")
+        ends = kind if kind == "transaction" else None
+        try:
+            yield session
+        except BaseException as error:
+            if not await self.through(ends and "roll back", _exit(opened, error), order):
+                raise
+            return
+        if ends is None:
+            await self.through(None, _exit(opened, None), order)
+            return
+        if self._faults.strikes("drop"):
+            await self.drop(inner)
+        await self.through("commit", _exit(opened, None), order)
+        if session.wrote and self._faults.strikes("lost_reply"):
+            self.renewed()
+            raise Lost("simulated: no answer to the commit", committing=True)
+
+    async def through(
+        self, label: str | None, operation: Callable[[], Awaitable[T]], order: int
+    ) -> T:
+        """Do it when the gate lets it pass; if the caller goes away meanwhile, to the end.
+
+        Without a label it does not wait for that.
+        """
+        if self._gate.open:
+            return await operation()
+        await self._gate.enter(self._server, label, order)
+        task = asyncio.ensure_future(_run(operation))
+        task.add_done_callback(lambda _: self._gate.leave())
+        gone: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as cancelled:
+                gone = cancelled
+        if gone is not None:
+            task.exception()
+            raise gone
+        return task.result()
+
+    def fault(self, *kinds: str) -> str | None:
+        """The fault that strikes the next statement, if one is due."""
+        return self._faults.strikes(*kinds)
+
+    async def drop(self, session: Session) -> None:
+        """Drop the connection of a session, and wait until the database has noticed."""
+        raw: Any = session
+        if self.name == "postgresql":
+            number = raw._connection.get_server_pid()
+            raw._connection.terminate()
+        elif raw.link is None:
+            return
+        else:
+            number = raw.link.connection.thread_id()
+            raw.link.close()
+        # The socket is closed by callbacks.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self._observer.wait_for_end(number)
+        self.renewed()
+
+    # -- the rest ----------------------------------------------------------------------
+
+    async def stable(self) -> Stable:
+        return await self.through("stable", self._inner.stable, self._gate.begin_session())
+
+    async def now(self) -> int:
+        return await self.through("now", self._inner.now, self._gate.begin_session())
+
+    async def watch(self, heard: Callable[[Sequence[int]], None]) -> None:
+        """Servers do not hear each other here: what they would hear, and when, is real time's."""
+
+    async def tell(self, queues: Sequence[int]) -> None:
+        """Nobody listens."""
+
+    async def close(self) -> None:
+        """The connections stay open for the next server."""
+
+
+async def _run(operation: Callable[[], Awaitable[T]]) -> T:
+    return await operation()
+
+
+def _exit(
+    opened: AbstractAsyncContextManager[Session], error: BaseException | None
+) -> Callable[[], Awaitable[bool | None]]:
+    """End the block; ``error`` is what it raised."""
+
+    async def end() -> bool | None:
+        if error is None:
+            return await opened.__aexit__(None, None, None)
+        return await opened.__aexit__(type(error), error, error.__traceback__)
+
+    return end
+
+
+class GatedSession(Session):
+    """A session whose statements wait at the gate."""
+
+    def __init__(
+        self, database: GatedDatabase, inner: Session, order: int, *, changes_at_once: bool
+    ) -> None:
+        self._database = database
+        self._order = order
+        self._inner = inner
+        self._changes_at_once = changes_at_once
+        #: Whether anything was written in it.
+        self.wrote = False
+
+    async def _through(self, label: str, operation: Callable[[], Awaitable[T]]) -> T:
+        match self._database.fault("drop", "abort"):
+            case "drop":
+                await self._database.drop(self._inner)
+            case "abort":
+                raise Again("simulated")
+            case _:
+                pass
+        return await self._database.through(label, operation, self._order)
+
+    async def fetch(self, statement: str, **parameters: object) -> list[Row]:
+        return await self._through(statement, lambda: self._inner.fetch(statement, **parameters))
+
+    async def run(self, statement: str, **parameters: object) -> int:
+        self.wrote = True
+        return await self._through(statement, lambda: self._inner.run(statement, **parameters))
+
+    async def write(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        if rows:
+            self.wrote = True
+            await self._through(statement, lambda: self._inner.write(statement, rows))
+
+    async def publishing(self) -> None:
+        await self._through("publishing", self._inner.publishing)
+
+    async def append(self, segments: Sequence[NewSegment]) -> list[int]:
+        self.wrote = True
+        return await self._through("append", lambda: self._inner.append(segments))
+
+    async def heads(
+        self, queue: int, phases: Sequence[int], floors: Sequence[int], most: int
+    ) -> list[Row]:
+        return await self._through("heads", lambda: self._inner.heads(queue, phases, floors, most))
+
+    async def change(
+        self,
+        tenant: int,
+        segments: Sequence[NewSegment],
+        gone: Sequence[Place],
+        runs: Sequence[RunRow],
+        counts: Sequence[Count],
+        partition_counts: Sequence[PartitionCount] = (),
+        held: Sequence[Row] = (),
+        version: int | None = None,
+        replaced: Sequence[RunRow] = (),
+    ) -> tuple[int, list[int]]:
+        self.wrote = True
+        changed = await self._through(
+            "change",
+            lambda: self._inner.change(
+                tenant, segments, gone, runs, counts, partition_counts, held, version, replaced
+            ),
+        )
+        self._lose_reply()
+        return changed
+
+    async def publish(
+        self,
+        tenant: int,
+        version: int,
+        segments: Sequence[NewSegment],
+        runs: Sequence[FreshRun],
+    ) -> list[int]:
+        self.wrote = True
+        numbers = await self._through(
+            "publish", lambda: self._inner.publish(tenant, version, segments, runs)
+        )
+        self._lose_reply()
+        return numbers
+
+    async def notify(self, queues: Sequence[int]) -> None:
+        """Nobody listens."""
+
+    def _lose_reply(self) -> None:
+        """What is one statement is committed: its answer may be lost as a commit's may."""
+        if self._changes_at_once and self._database.fault("lost_reply"):
+            self._database.renewed()
+            raise Lost("simulated: no answer to the statement", committing=True)

@@ -1,0 +1,113 @@
+"""What a real database is doing, asked on a connection of its own from a thread of its own.
+
+The simulation asks from inside its event loop's wait for I/O, so the answer has to come from
+somewhere else. Everything here blocks the caller until the database has answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from penstock.storage.sql.database import Database, Session
+
+__all__ = ["Observer", "execute"]
+
+T = TypeVar("T")
+
+#: Seconds after which an answer, or the end of a session, is not expected any more.
+_PATIENCE_S: Final = 30.0
+#: Sessions that wait for a lock. MariaDB counts those of the whole server.
+_WAITING: Final = {
+    "postgresql": "SELECT count(*) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    "mysql": "SELECT variable_value FROM information_schema.global_status"
+    " WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS'",
+}
+_END_OTHERS: Final = {
+    "postgresql": "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()",
+    "mysql": "SELECT id FROM information_schema.processlist"
+    " WHERE db = DATABASE() AND id <> CONNECTION_ID()",
+}
+_SESSION: Final = {
+    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE pid = {}",
+    "mysql": "SELECT count(*) FROM information_schema.processlist WHERE id = {}",
+}
+
+
+async def execute(session: Session, dialect: str, statement: str) -> list[Any]:
+    """Run any statement on the connection of a session; its rows."""
+    raw: Any = session
+    if dialect == "postgresql":
+        return list(await raw._connection.fetch(statement))
+    link = await raw._linked()
+    return list((await link.execute(statement, prepared=False)).rows or ())
+
+
+class Observer:
+    """Looks at the sessions of one database."""
+
+    def __init__(self, opened: Callable[[], Awaitable[Database]], dialect: str) -> None:
+        self._dialect = dialect
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._database = self._run(_awaited(opened))
+
+    def waiting(self) -> int:
+        """How many sessions wait for a lock at the moment."""
+        return self.ask(_WAITING[self._dialect])
+
+    def wait_for_end(self, session: int) -> None:
+        """Wait until the database has noticed that a session's connection is gone."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while self.ask(_SESSION[self._dialect].format(session)):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"session {session} of the database does not end")
+
+    def run_script(self, statements: list[str]) -> None:
+        """Run statements that give no rows."""
+
+        async def run() -> None:
+            async with self._database.reading() as session:
+                for statement in statements:
+                    await execute(session, self._dialect, statement)
+
+        self._run(run())
+
+    def end_others(self) -> None:
+        """End every other session of this user in this database."""
+        found = self.rows(_END_OTHERS[self._dialect])
+        if self._dialect == "mysql":
+            self.run_script([f"KILL {number}" for (number,) in found])
+
+    def close(self) -> None:
+        """End the thread."""
+        self._run(self._database.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_PATIENCE_S)
+        self._loop.close()
+
+    def ask(self, statement: str) -> int:
+        """The one number that a statement gives."""
+        return int(self.rows(statement)[0][0])
+
+    def rows(self, statement: str) -> list[Any]:
+        """The rows of a statement."""
+
+        async def ask() -> list[Any]:
+            async with self._database.reading() as session:
+                return await execute(session, self._dialect, statement)
+
+        return self._run(ask())
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
+
+
+async def _awaited(opened: Callable[[], Awaitable[T]]) -> T:
+    return await opened()

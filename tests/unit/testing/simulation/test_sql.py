@@ -1,0 +1,95 @@
+"""The simulation of the SQL engine: it repeats, and it finds what is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from penstock.errors import BadInput
+from penstock.storage.sql.database import Session
+from penstock.testing.simulation.program import Fault, Program, Step
+from penstock.testing.simulation.report import simulate
+from penstock.testing.simulation.sql import FAULT_KINDS, SqlSimulation
+from penstock.testing.simulation.sql_gated import GatedDatabase, GatedSession
+from tests.databases import empty_url, server
+
+NAME = "simulated"
+_PUBLISH = {
+    "tenant": "acme",
+    "topic": "work",
+    "batch": [{"id": "i"}, {}],
+    "durability": "fsync",
+    "batch_id": None,
+}
+
+
+@pytest.fixture(params=["postgresql", "mysql"])
+def dialect(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def simulated(dialect: str) -> Iterator[SqlSimulation]:
+    found = SqlSimulation(empty_url(dialect, NAME))
+    yield found
+    found.close()
+
+
+def test_a_seed_repeats(simulated: SqlSimulation) -> None:
+    """The same statements of the same servers in the same order, with the same faults."""
+    programs = [simulated.simulation.program(seed, 15) for seed in (3, 4)]
+    first = [simulated.run(program) for program in programs]
+    again = [simulated.run(program) for program in reversed(programs)][::-1]
+    assert first == again
+    assert first[0].trace != first[1].trace
+    assert [outcome.violations for outcome in first] == [(), ()]
+
+
+def test_every_kind_of_fault_strikes(simulated: SqlSimulation) -> None:
+    steps = tuple(Step("publish", _PUBLISH) for _ in range(4))
+    faults = tuple(Fault(kind, 2) for kind in FAULT_KINDS)
+    outcome = simulated.run(Program(7, (steps, steps), faults))
+    assert outcome.violations == ()
+    assert set(outcome.faults) == set(FAULT_KINDS)
+
+
+class _Forgetful(GatedSession):
+    """Leaves a run where it was when all of it is claimed or settled."""
+
+    async def change(
+        self,
+        tenant: int,
+        segments: Sequence[Any],
+        gone: Sequence[Any],
+        runs: Sequence[Any],
+        counts: Sequence[Any],
+        *rest: Any,
+    ) -> tuple[int, list[int]]:
+        return await super().change(tenant, segments, gone[1:], runs, counts, *rest)
+
+
+class _ForgetfulDatabase(GatedDatabase):
+    def session(self, inner: Session, order: int, *, changes_at_once: bool) -> GatedSession:
+        return _Forgetful(self, inner, order, changes_at_once=changes_at_once)
+
+
+def test_a_delivery_in_two_states_is_found(dialect: str) -> None:
+    broken = SqlSimulation(empty_url(dialect, NAME), _ForgetfulDatabase)
+    try:
+        report = simulate(broken.simulation, first_seed=1, seeds=10, steps=12)
+    finally:
+        broken.close()
+    assert report.failures
+    assert report.failures[0].shortest.steps < 12
+
+
+def test_e1_a_store_that_is_in_use_is_not_emptied(dialect: str) -> None:
+    url = empty_url(dialect, NAME)
+    SqlSimulation(url).close()
+    found = server(dialect)
+    found.sql("INSERT INTO penstock_tenant (name) VALUES ('somebody')", NAME)
+    with pytest.raises(BadInput, match="empty"):
+        SqlSimulation(url)
+    assert found.sql("SELECT count(*) FROM penstock_tenant", NAME) == [["1"]]
