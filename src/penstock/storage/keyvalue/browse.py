@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import merge
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Final, assert_never
 
 from msgspec.structs import replace
@@ -65,9 +65,8 @@ def snapshots(queue: Queue, state: State, after: int) -> Iterator[tuple[int, Sna
             for entry in queue.shelf.walk(start):
                 yield entry.claim_id & NUMBER_MASK, _waiting(queue, entry, state)
         case State.IN_FLIGHT:
-            for entry in sorted(queue.claims.values(), key=attrgetter("claim_id")):
-                if entry.claim_id > start:
-                    yield entry.claim_id & NUMBER_MASK, _held(queue, entry)
+            for entry in queue.shelf.walk_held(start):
+                yield entry.claim_id & NUMBER_MASK, _held(queue, entry)
         case State.DELAYED:
             first = queue.keys.place + (start + 1).to_bytes(8, "big")
             for key, _ in queue.stage.scan(first, queue.keys.place + b"\xff" * 9):

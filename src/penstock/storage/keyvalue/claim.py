@@ -32,22 +32,32 @@ from penstock.storage.keyvalue.receipts import receipt_of
 from penstock.storage.keyvalue.records import append_attempt, first_attempt
 from penstock.storage.keyvalue.stage import Stage
 
-__all__ = ["claim", "read_payload", "read_payloads"]
+__all__ = ["CLAIM_TURNS", "claim", "read_payload", "read_payloads"]
 
-#: Timers that one claim lets take effect. More than that at the same instant is left to the
-#: next claims and to sweep, so that a claim's time stays bounded.
+#: Timers of each kind that one claim lets take effect, and in one turn of the event loop. More than
+#: that at the same instant is left to the next claims and to sweep: a claim's time stays bounded.
 MAX_TIMERS: Final = 2_000
+_TIMERS_A_TURN: Final = 40
+CLAIM_TURNS: Final = MAX_TIMERS // _TIMERS_A_TURN
 
 
 def claim(
-    queue: Queue, consumer: str, limit: int, lease_ms: int | None, now: int
+    queue: Queue,
+    consumer: str,
+    limit: int,
+    lease_ms: int | None,
+    now: int,
+    *,
+    last_turn: bool = False,
 ) -> list[Delivery] | None:
     """Lease up to ``limit`` deliveries to ``consumer``.
 
-    Returns None if so many partitions have to change hands first that the caller had better
-    give others a turn, and then claim again.
+    Returns None if so much time has to take effect first, unless this is the ``last_turn`` for
+    that, or so many partitions have to change hands, that the caller had better give others a
+    turn, and then claim again.
     """
-    let_time_pass(queue, now, MAX_TIMERS)
+    if let_time_pass(queue, now, _TIMERS_A_TURN) and not last_turn:
+        return None
     if queue.partitions is not None and heartbeat(queue, queue.partitions, consumer, now):
         return None
     if queue.paused:

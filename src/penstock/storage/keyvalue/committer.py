@@ -107,6 +107,11 @@ class Committer:
             self._schedule()
         return future
 
+    async def flush(self) -> None:
+        """Wait until what is staged is in the store, be it safe from a power loss or not."""
+        if self._stage.has_work:
+            await self.commit(sync=False)
+
     async def settled(self) -> None:
         """Wait until nothing staged is left uncommitted, without asking for a commit of its own.
 

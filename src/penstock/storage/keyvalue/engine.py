@@ -34,7 +34,7 @@ from penstock.storage.assignment import Assignment
 from penstock.storage.contract import Capabilities, Engine, EngineOptions, Listener, Outgoing
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.assign import assign
-from penstock.storage.keyvalue.claim import claim
+from penstock.storage.keyvalue.claim import CLAIM_TURNS, claim
 from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.core import SLICE, Core
 from penstock.storage.keyvalue.documents import DocumentVerbs
@@ -243,16 +243,19 @@ class KeyValueEngine(
         self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
     ) -> list[Delivery]:
         now = self._begin()
-        while True:
+        turn = 0
+        deliveries: list[Delivery] | None = None
+        while deliveries is None:
+            if turn:
+                await self._next_slice(tenant)
+                now = self.clock.now()
+            turn += 1
             state = self._core.tenant(tenant).queue(queue)
+            last_turn = turn >= CLAIM_TURNS
             try:
-                deliveries = claim(state, consumer, limit, lease_ms, now)
+                deliveries = claim(state, consumer, limit, lease_ms, now, last_turn=last_turn)
             except Exception as error:
                 raise self._broken(error) from error
-            if deliveries is not None:
-                break
-            await self._next_slice()
-            now = self.clock.now()
         if deliveries or self._core.stage.has_work:
             await self._committer.commit()
         return deliveries
@@ -366,7 +369,7 @@ class KeyValueEngine(
             slice_size=self._core.slice_size,
         )
         while work.run_slice(now):
-            await self._next_slice(tenant, work.queue)
+            await self._next_committed_slice(tenant, work.queue)
         await self._committer.commit()
         return work.reply
 
@@ -379,7 +382,7 @@ class KeyValueEngine(
             self._core.tenant(tenant).queue(queue), state, where, limit, self._core.slice_size
         )
         while work.run_slice():
-            await self._next_slice(tenant, work.queue)
+            await self._next_committed_slice(tenant, work.queue)
         await self._committer.commit()
         return PurgeReply(work.count, work.more)
 

@@ -54,6 +54,16 @@ class Guarded:
         if queue is not None:
             queue.check_exists()
 
+    async def _next_committed_slice(
+        self, tenant: str = _NOBODY, queue: Queue | None = None
+    ) -> None:
+        """The same, after a commit of what the slice has changed, so that no commit is large.
+
+        It need not be on the disk: what a bulk verb answers waits for a commit of its own.
+        """
+        await self._committer.flush()
+        await self._next_slice(tenant, queue)
+
     def _broken(self, error: Exception) -> PenstockError:
         """What to raise for ``error``: a typed refusal as it is; a surprise ends the store."""
         if isinstance(error, PenstockError):

@@ -35,7 +35,7 @@ class MembershipVerbs(Guarded):
             partitions = _partitions(state)
             if not heartbeat(state, partitions, consumer, now):
                 break
-            await self._next_slice()
+            await self._next_committed_slice(tenant)
             now = self.clock.now()
         deadline = partitions.consumers[consumer]
         owned: dict[str, int] = {}
@@ -45,7 +45,7 @@ class MembershipVerbs(Guarded):
             last = found[-1].name
             if len(found) < _NAMES:
                 break
-            await self._next_slice()
+            await self._next_slice(tenant)
         await self._committer.commit()
         return Ownership(consumer, owned, deadline)
 
@@ -56,7 +56,7 @@ class MembershipVerbs(Guarded):
         partitions = _partitions(state)
         partitions.leave(consumer)
         while free_departed(state, partitions, now):
-            await self._next_slice()
+            await self._next_committed_slice(tenant)
             if state.deleted or state.partitions is not partitions:
                 break  # What it owned is gone with the queue.
         await self._committer.commit()

@@ -67,7 +67,10 @@ class Partition:
         return 0 if self.in_flight is None else len(self.in_flight)
 
     def write_to(self, stage: Stage) -> None:
-        key = self.partitions.queue.keys.partition + self.name.encode()
+        queue = self.partitions.queue
+        if queue.deleted:
+            return
+        key = queue.keys.partition + self.name.encode()
         if self.unsettled == 0:
             stage.writes[key] = None
             return

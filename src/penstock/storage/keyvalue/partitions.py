@@ -59,7 +59,7 @@ class Partitions:
         self.queue = queue
         self._most = most_moves
         self._stage = queue.stage
-        self.by_name: dict[str, Partition] = {}
+        self.by_name: SortedDict[str, Partition] = SortedDict()
         #: Consumer to the deadline of its lease.
         self.consumers: SortedDict[str, int] = SortedDict()
         self._owners: dict[str, Owner] = {}
@@ -93,10 +93,6 @@ class Partitions:
             self._departed.append(self._owners.pop(name))
         for entry in self.queue.claims.values():
             self.held(entry)
-
-    def discard(self) -> None:
-        for partition in self.by_name.values():
-            self._stage.unmark(partition)
 
     # -- what the queue tells ----------------------------------------------------------
 
@@ -325,7 +321,8 @@ class Partitions:
         return len(held)
 
     def _of(self, entry: Entry) -> Partition:
-        return self.by_name[entry.message.partition_key or ""]
+        partition: Partition = self.by_name[entry.message.partition_key or ""]
+        return partition
 
     # -- windows -----------------------------------------------------------------------
 

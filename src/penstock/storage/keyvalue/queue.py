@@ -267,8 +267,6 @@ class Queue:
         self.done.discard()
         self.expired.discard()
         self.stage.unmark(self)
-        if self.partitions is not None:
-            self.partitions.discard()
         for start, end in self.keys.ranges():
             self.stage.remove_range(start, end)
         if self.dead is not None:

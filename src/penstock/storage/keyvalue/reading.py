@@ -7,6 +7,9 @@ back by a crash. What a page shows comes from ``browse``, the numbers from ``sta
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
 
 from penstock.errors import UnknownMessage
 from penstock.filters import Filter
@@ -17,6 +20,7 @@ from penstock.model.delivery import (
     LogPage,
     MessageDeliveries,
     Page,
+    PartitionStats,
     QueueStats,
     Result,
     Snapshot,
@@ -34,9 +38,12 @@ from penstock.storage.keyvalue.guarded import Guarded, reading
 from penstock.storage.keyvalue.histories import Published, histories_in, history_in
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import Logged
-from penstock.storage.keyvalue.stats import queue_stats
+from penstock.storage.keyvalue.stats import partition_stats, queue_stats
 
 __all__ = ["ReadingVerbs", "next_due"]
+
+#: Partitions that stats look at in one go; each may be a seek.
+_PARTITIONS: Final = 100
 
 
 class ReadingVerbs(Guarded):
@@ -220,9 +227,18 @@ class ReadingVerbs(Guarded):
     async def stats(self, tenant: str, queue: str) -> QueueStats:
         now = self._begin()
         owner = self._core.tenant(tenant)
-        reply = queue_stats(owner.queue(queue), owner, self._core.log, now)
+        state = owner.queue(queue)
+        reply = queue_stats(state, owner, self._core.log, now)
+        partitions: list[PartitionStats] = []
+        last: str | None = None
+        while found := partition_stats(state, last, _PARTITIONS):
+            partitions += found
+            last = found[-1].partition
+            if len(found) < _PARTITIONS:
+                break
+            await self._next_slice(tenant, state)
         await self._committer.settled()
-        return reply
+        return replace(reply, partitions=tuple(partitions))
 
     def _find(self, tenant: str, message_id: MessageId) -> Logged:
         found = self._core.log.find(tenant, message_id)

@@ -224,6 +224,14 @@ class Shelf:
         for bucket_id in loaded[position:]:
             yield from self._available_of(bucket_id, after)
 
+    def walk_held(self, after: int) -> Iterator[Entry]:
+        """In-flight entries with a claim id above ``after``, in order."""
+        low = bucket_of(after) if after >= 0 else 0
+        for bucket_id in list(self._buckets.irange(low)):
+            for claim_id, entry in sorted(self._buckets[bucket_id].in_flight.items()):
+                if claim_id > after:
+                    yield entry
+
     def _available_of(self, bucket_id: int, after: int) -> list[Entry]:
         bucket = self._buckets[bucket_id]
         bucket.sort()

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 
 from penstock.model.delivery import PartitionStats, QueueStats
 from penstock.model.message import Offset
 from penstock.storage.keyvalue.keys import EXPONENT_SHIFT, LANE_SPAN, LANES, message_id_of
 from penstock.storage.keyvalue.log import Log
+from penstock.storage.keyvalue.partitions import Partition, Partitions
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.tenant import Tenant
 
-__all__ = ["queue_stats"]
+__all__ = ["partition_stats", "queue_stats"]
 
 
 def queue_stats(queue: Queue, tenant: Tenant, log: Log, now: int) -> QueueStats:
-    """Counts are kept with every move; the rest looks at heads only."""
+    """Counts are kept with every move; the rest looks at heads only. Partitions come apart."""
     oldest = min(_available_since(queue), default=None)
     dead = queue.dead
     return QueueStats(
@@ -36,7 +38,6 @@ def queue_stats(queue: Queue, tenant: Tenant, log: Log, now: int) -> QueueStats:
         failures=queue.failures,
         watermark=Offset(_watermark(queue, tenant)),
         lag=queue.depth + _unrouted(queue, log),
-        partitions=tuple(_partition_stats(queue)),
     )
 
 
@@ -81,17 +82,21 @@ def _unrouted(queue: Queue, log: Log) -> int:
     return log.count_from(queue.tenant, queue.cursor)
 
 
-def _partition_stats(queue: Queue) -> Iterator[PartitionStats]:
+def partition_stats(queue: Queue, after: str | None, most: int) -> list[PartitionStats]:
+    """Up to ``most`` partitions of an ordered queue whose names follow ``after``, by name."""
     partitions = queue.partitions
     if partitions is None:
-        return
-    for name in sorted(partitions.by_name):
-        partition = partitions.by_name[name]
-        yield PartitionStats(
-            name,
-            partition.owner,
-            partition.epoch,
-            partition.unsettled,
-            partition.in_flight_count,
-            Offset(partitions.first_unsettled(partition) - 1),
-        )
+        return []
+    names = partitions.by_name.irange(after, None, (False, True))
+    return [_partition_stats(partitions, partitions.by_name[name]) for name in islice(names, most)]
+
+
+def _partition_stats(partitions: Partitions, partition: Partition) -> PartitionStats:
+    return PartitionStats(
+        partition.name,
+        partition.owner,
+        partition.epoch,
+        partition.unsettled,
+        partition.in_flight_count,
+        Offset(partitions.first_unsettled(partition) - 1),
+    )

@@ -170,12 +170,8 @@ class SweepVerbs(Guarded):
             await self._next_sweep_slice(work)
 
     async def _next_sweep_slice(self, work: _Sweep) -> None:
-        """Commit what the slice has changed, so that no commit is large, and go on after that."""
         work.left = self._slice
-        if self._core.stage.has_work:
-            # Nobody waits for it to be on the disk: after a crash it is done again.
-            await self._committer.commit(sync=False)
-        await self._next_slice()
+        await self._next_committed_slice()
 
 
 def _has_departed(queue: Queue, now: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a sweep costs, counted in records, never in time; and what may happen between slices."""
+"""What sweeps and other long verbs do in one turn, counted in records; what may happen between."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import pytest
 from penstock.model.delivery import Ack, Reject, ReplaySource
 from penstock.model.limits import Limits
 from penstock.model.message import NewMessage
-from penstock.model.queue import QueuePolicy, Start
+from penstock.model.queue import Ordering, QueuePolicy, Start
 from penstock.model.states import State
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters import KeyRange, Writes
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
+from penstock.storage.keyvalue.claim import MAX_TIMERS
+from penstock.storage.keyvalue.core import SLICE
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.sweep import SLICE_MOVES
 from penstock.testing.clock import FakeClock
@@ -220,3 +222,76 @@ async def test_g1_what_is_replayed_while_a_segment_is_asked_about_keeps_it(
     assert sum(removed for _, removed in pieces) == 0
     (taken,) = await engine.claim(T, Q, "c", 1, None)
     assert taken.payload == b"x"
+
+
+# -- other verbs -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [300, 3_000])
+async def test_c5_a_claim_lets_time_pass_in_slices(
+    engine: KeyValueEngine, clock: FakeClock, adapter: Counting, count: int
+) -> None:
+    soon = clock.now() + HOUR
+    await engine.publish(T, Q, [NewMessage(b"", deliver_at=soon)] * count)
+    await engine.publish(T, Q, [NewMessage(b"", expires_at=soon)] * count)
+    clock.advance(HOUR)
+    assert await most_a_turn(engine.claim(T, Q, "c", 1, None), engine, adapter) <= 12 * SLICE_MOVES
+    stats = await engine.stats(T, Q)
+    assert stats.expired == min(count, MAX_TIMERS)
+    assert stats.delayed == max(0, count - MAX_TIMERS)
+
+
+@pytest.mark.parametrize("count", [300, 3_000])
+async def test_bulk_verbs_move_and_commit_in_slices(
+    engine: KeyValueEngine, adapter: Counting, count: int
+) -> None:
+    most = 30 * SLICE  # A replay from the log looks for each message in every place.
+    await engine.publish(T, Q, [NewMessage(b"")] * count)
+    purge = engine.purge(T, Q, State.AVAILABLE, None, count)
+    adapter.largest = 0
+    assert await most_a_turn(purge, engine, adapter) <= most
+    replay = engine.replay(T, Q, ReplaySource.LOG, None, count)
+    assert await most_a_turn(replay, engine, adapter) <= most
+    assert adapter.largest <= most
+    assert (await engine.stats(T, Q)).available == count
+
+
+async def test_what_is_in_flight_is_shown_page_by_page(engine: KeyValueEngine) -> None:
+    await engine.publish(T, Q, [NewMessage(b"", priority=number % 3) for number in range(250)])
+    held = await engine.claim(T, Q, "c", 250, None)
+    shown: list[int] = []
+    cursor: str | None = None
+    while cursor is not None or not shown:
+        page = await engine.peek(T, Q, State.IN_FLIGHT, None, 60, cursor)
+        shown += [item.message.id for item in page.items]
+        cursor = page.cursor
+    assert shown == [item.message.id for item in held]
+
+
+async def test_stats_of_many_partitions_are_read_in_slices(
+    engine: KeyValueEngine, adapter: Counting
+) -> None:
+    await engine.put_queue(T, "o", QueuePolicy(ordering=Ordering.PARTITION), Start())
+    names = [f"p{number:04}" for number in range(1_050)]
+    await engine.publish(T, "o", [NewMessage(b"", partition_key=name) for name in names])
+    partitions = engine._core.tenant(T).queue("o").partitions
+    assert partitions is not None
+    for partition in list(partitions._windows):
+        partitions._drop_window(partition)
+    assert await most_a_turn(engine.stats(T, "o"), engine, adapter) <= 4 * SLICE_MOVES * 2
+    stats = await engine.stats(T, "o")
+    assert [item.partition for item in stats.partitions] == names
+
+
+async def test_deleting_a_queue_costs_the_same_however_much_it_holds(
+    engine: KeyValueEngine, adapter: Counting
+) -> None:
+    work = []
+    for count in (1, 3_000):
+        name = f"ordered{count}"
+        policy = QueuePolicy(filter=f"topic = '{name}'", ordering=Ordering.PARTITION)
+        await engine.put_queue(T, name, policy, Start())
+        batch = [NewMessage(b"", partition_key=str(number)) for number in range(count)]
+        await engine.publish(T, name, batch)
+        work.append(await most_a_turn(engine.delete_queue(T, name), engine, adapter))
+    assert work[0] == work[1]
