@@ -67,7 +67,7 @@ class Link(NamedTuple):
         return bool(self.flags & _MARKED)
 
 
-class UnsyncedGap(Exception):
+class UnsyncedGap(CommitsMissing):
     """Commits are missing of which none was known to be synced, with later ones behind them.
 
     A power loss can leave this when commits were made with durability ``os``: the file system may
@@ -113,7 +113,10 @@ def check_links(links: list[Link], mark: Mark | None) -> Link | None:
     for before, after in pairwise(links):
         if after.number != before.number + 1:
             if before.number >= known:
-                raise UnsyncedGap
+                raise UnsyncedGap(
+                    f"Commits {before.number + 1} to {after.number - 1}, which were not synced, "
+                    "are missing, and later ones are there."
+                )
             raise _missing(before.number + 1, after.number - 1, before.log_end, after.log_end)
         if after.previous != before.hash and not after.is_first:
             raise CommitsMissing(

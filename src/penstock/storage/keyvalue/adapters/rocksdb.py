@@ -149,9 +149,7 @@ class RocksDBAdapter:
         except UnsyncedGap:
             logs = logs_after_gap(self._path)
             if not logs:
-                raise CommitsMissing(
-                    f"Commits in the middle of {self._path} are missing."
-                ) from None
+                raise
             folder = set_aside(logs, f"unsynced-{logs[0].stem}")
             _log.warning(
                 "Commits of %s that were not synced were lost, and others made after them were "
