@@ -41,6 +41,9 @@ class Body:
 
     def add(self, part: bytes | memoryview) -> None:
         """Append bytes that came elsewhere."""
+        if not part:
+            # There may be no memory to write to yet.
+            return
         self._provide(len(part))
         self._memory[self._size : self._size + len(part)] = part
         self._size += len(part)

@@ -126,3 +126,16 @@ def test_a_body_that_is_longer_than_its_length_ends_there() -> None:
     assert replies == [Reply(200, body)]
     assert in_place
     assert not reader.keep
+
+
+def test_a_large_body_whose_head_came_alone() -> None:
+    """The first part is then empty, and there is no memory yet."""
+    reader = ReplyReader()
+    size = 300_000
+    assert reader.feed(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size) is None
+    room = reader.room()
+    assert room is not None
+    room[:size] = b"x" * size
+    reply = reader.filled(size)
+    assert reply is not None
+    assert bytes(reply.body) == b"x" * size
