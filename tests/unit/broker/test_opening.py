@@ -290,6 +290,7 @@ VERBS: Final[dict[str, Verb]] = {
     "delete_queue": lambda q, d: q.delete_queue("orders"),
     "delete_topic": lambda q, d: q.delete_topic("orders"),
     "explain": lambda q, d: q.explain("orders", 0),
+    "explain_to": lambda q, d: q.explain_to("orders", 0, lambda _: True),
     "extend": lambda q, d: q.extend(d, 1),
     "finish_write": lambda q, d: q.finish_write("orders", "w", "r", 1),
     "history": lambda q, d: q.history(0),

@@ -26,7 +26,9 @@ QUICK = ClientOptions(
 
 
 async def open_broker(clock: FakeClock) -> Broker:
-    options = BrokerOptions(engine=EngineOptions(clock=clock, jitter=lambda ceiling_ms: ceiling_ms))
+    # The same randomness for every store: identities and receipts can be compared.
+    engine = EngineOptions(clock=clock, jitter=lambda ceiling_ms: ceiling_ms, random=bytes)
+    options = BrokerOptions(engine=engine)
     return Broker(await open_engine("memory://", options.engine), options)
 
 
