@@ -57,6 +57,7 @@ class HastyDisk(SimulatedDisk):
 
 
 @pytest.mark.slow  # Shrinking takes some 200 runs.
+@pytest.mark.timeout(600)
 def test_p1_an_engine_that_answers_too_early_is_found_repeated_and_shortened() -> None:
     def hasty(program: Program) -> Outcome:
         return run(program, HastyDisk)
