@@ -140,5 +140,6 @@ def test_what_may_be_tried_again() -> None:
         "StoreBusy",
         "StoreFull",
         "StoreLocked",
+        "TopicChanged",
         "Unreachable",
     }

@@ -17,6 +17,7 @@ from typing import TypeAlias
 from penstock.errors import PenstockError, StoreError
 from penstock.model.limits import MAX_BATCH
 from penstock.model.message import Durability, NewMessage, Published
+from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import Engine
 
 __all__ = ["Gathering"]
@@ -30,18 +31,25 @@ class Gathering:
     def __init__(self, engine: Engine, tenant: str) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._waiting: dict[tuple[str, Durability], list[_Single]] = {}
+        #: By topic, durability, and the identity of the policy that they were checked by.
+        self._waiting: dict[tuple[str, Durability, int], tuple[TopicPolicy | None, list[_Single]]]
+        self._waiting = {}
         self._sending: set[asyncio.Task[None]] = set()
 
     def publish(
-        self, topic: str, message: NewMessage, durability: Durability
+        self,
+        topic: str,
+        message: NewMessage,
+        durability: Durability,
+        policy: TopicPolicy | None = None,
     ) -> asyncio.Future[Published]:
-        """What to await for the reply."""
+        """What to await for the reply; ``policy`` is what the message was checked by."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._send_all, loop)
         future: asyncio.Future[Published] = loop.create_future()
-        self._waiting.setdefault((topic, durability), []).append((message, future))
+        key = (topic, durability, id(policy))
+        self._waiting.setdefault(key, (policy, []))[1].append((message, future))
         return future
 
     async def drain(self) -> None:
@@ -52,15 +60,21 @@ class Gathering:
 
     def _send_all(self, loop: asyncio.AbstractEventLoop) -> None:
         waiting, self._waiting = self._waiting, {}
-        for (topic, durability), singles in waiting.items():
+        for (topic, durability, _), (policy, singles) in waiting.items():
             for begin in range(0, len(singles), MAX_BATCH):
                 part = singles[begin : begin + MAX_BATCH]
-                task = loop.create_task(self._send(topic, part, durability))
+                task = loop.create_task(self._send(topic, part, durability, policy))
                 # The loop itself keeps weak references only.
                 self._sending.add(task)
                 task.add_done_callback(self._sending.discard)
 
-    async def _send(self, topic: str, singles: list[_Single], durability: Durability) -> None:
+    async def _send(
+        self,
+        topic: str,
+        singles: list[_Single],
+        durability: Durability,
+        policy: TopicPolicy | None,
+    ) -> None:
         # Whoever was cancelled before anything happened has published nothing.
         singles = [single for single in singles if not single[1].done()]
         if not singles:
@@ -68,13 +82,15 @@ class Gathering:
         try:
             batch = [message for message, _ in singles]
             async with self._engine.shares.take(self._tenant, len(batch)):
-                reply = await self._engine.publish(self._tenant, topic, batch, durability)
+                reply = await self._engine.publish(
+                    self._tenant, topic, batch, durability, checked={topic: policy}
+                )
         except PenstockError as error:
             if len(singles) == 1 or isinstance(error, StoreError):
                 _fail(singles, error)
                 return
             for single in singles:
-                await self._send(topic, [single], durability)
+                await self._send(topic, [single], durability, policy)
         except BaseException as error:
             _fail(singles, error)
             raise

@@ -18,7 +18,14 @@ from penstock.broker.scope import (
     count_of,
     utf8_bytes,
 )
-from penstock.errors import BadInput, TooLarge, UnknownTopic
+from penstock.errors import (
+    BadInput,
+    PenstockError,
+    SchemaViolation,
+    TooLarge,
+    TopicChanged,
+    UnknownTopic,
+)
 from penstock.model.limits import (
     DEFAULT_PRIORITY,
     MAX_BATCH,
@@ -39,10 +46,13 @@ from penstock.model.message import (
     Published,
     PublishReply,
 )
+from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import Engine
 
 __all__ = ["Publishing", "check_batch", "check_batch_id", "is_long", "to_payload"]
 
+#: How often a publish is checked anew because its topic's policy has changed meanwhile.
+_TRIES: Final = 20
 _INT64: Final = range(-(2**63), 2**63)
 _NUMBER_BYTES: Final = 8
 #: Messages, and bytes of payloads, that are checked before others have their turn: with all
@@ -97,12 +107,20 @@ class Publishing(Scope):
             ttl_ms,
         )
         check_name(topic, "topic")
-        demand = self._remembered(topic) or await self._demand(topic)
-        checked = self._check_batch(topic, (message,), demand, durability)
-        if connection is not None:
-            reply = await self._engine.publish_within(connection, self.tenant, topic, checked)
-            return reply.messages[0]
-        return await self._gathering.publish(topic, checked[0], durability)
+        tries = 0
+        while True:
+            demand = self._remembered(topic) or await self._demand(topic)
+            try:
+                checked = self._check_batch(topic, (message,), demand, durability)
+                if connection is not None:
+                    reply = await self._engine.publish_within(
+                        connection, self.tenant, topic, checked, checked={topic: demand.policy}
+                    )
+                    return reply.messages[0]
+                return await self._gathering.publish(topic, checked[0], durability, demand.policy)
+            except (TopicChanged, SchemaViolation) as error:
+                tries += 1
+                await self._check_again(error, tries, topic)
 
     async def publish_batch(
         self,
@@ -121,30 +139,55 @@ class Publishing(Scope):
         """
         check_name(topic, "topic")
         check_batch_id(batch_id, batch_ms)
+        tries = 0
         async with self._engine.shares.take(self.tenant, count_of(messages)):
-            checked = await self._checked(topic, messages, durability)
-            # Nothing may wait between this and the engine: the caller's list could change.
-            if connection is not None:
-                return await self._engine.publish_within(
-                    connection, self.tenant, topic, checked, batch_id, batch_ms
-                )
-            return await self._engine.publish(
-                self.tenant, topic, checked, durability, batch_id, batch_ms
-            )
+            while True:
+                try:
+                    checked, policy = await self._checked(topic, messages, durability)
+                    by = {topic: policy}
+                    # Nothing may wait between this and the engine: the caller's list could change.
+                    if connection is not None:
+                        return await self._engine.publish_within(
+                            connection, self.tenant, topic, checked, batch_id, batch_ms, checked=by
+                        )
+                    return await self._engine.publish(
+                        self.tenant, topic, checked, durability, batch_id, batch_ms, checked=by
+                    )
+                except (TopicChanged, SchemaViolation) as error:
+                    tries += 1
+                    await self._check_again(error, tries, topic)
+
+    async def _check_again(self, error: PenstockError, tries: int, *topics: str) -> None:
+        """Read anew what the topics demand; raises the error unless that is something else now.
+
+        What is remembered may be out of date in either direction: a schema that is not known
+        yet (the engine says so), or one that another process has removed.
+        """
+        before = [self._schemas.remembered(topic) for topic in topics]
+        changed = isinstance(error, TopicChanged)
+        for topic, known in zip(topics, before, strict=True):
+            self._schemas.forget(topic)
+            now = await self._demand(topic)
+            changed |= known is not None and known.policy != now.policy
+        if not changed or tries >= _TRIES:
+            raise error
 
     async def _checked(
         self, topic: str, messages: Sequence[NewMessage], durability: Durability = "fsync"
-    ) -> Sequence[NewMessage]:
-        """The batch as it may be stored; a large one is checked in slices, on a copy."""
+    ) -> tuple[Sequence[NewMessage], TopicPolicy | None]:
+        """The batch as it may be stored, and the policy that it was checked by.
+
+        A large one is checked in slices, on a copy.
+        """
         demand = self._remembered(topic) or await self._demand(topic)
         while _is_large(messages, demand):
             checked = await self._check_slices(topic, messages, demand, durability)
             # The topic's schema may have changed meanwhile, and is in force at once.
             now = self._remembered(topic) or await self._demand(topic)
             if now.checker is demand.checker:
-                return checked
+                return checked, now.policy
             demand = now
-        return self._check_batch(topic, messages, demand, durability)
+        return self._check_batch(topic, messages, demand, durability), demand.policy
 
     async def _check_slices(
         self,
@@ -183,7 +226,7 @@ class Publishing(Scope):
 
     async def _demand(self, topic: str) -> Demand:
         demand = await self._schemas.read(topic)
-        if self._options.require_topics and not demand.registered:
+        if self._options.require_topics and demand.policy is None:
             raise UnknownTopic(f"There is no topic {topic!r}.", field="topic")
         return demand
 

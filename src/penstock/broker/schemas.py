@@ -7,8 +7,9 @@ first schema of its kind is seen. A checker waits for nothing, and what it costs
 by the payload's size.
 
 Most topics have no schema, and a publish may not ask the store each time to learn that.
-``Schemas`` remembers what a topic demands for a second, because another process may change
-it; changes through this process are seen at once.
+``Schemas`` remembers what a topic demands for a second. The engine compares the policy that a
+payload was checked by with the one that is in force at the commit, so what another process has
+changed counts at once: the publish is checked anew (``TopicChanged``).
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Checker(Protocol):
 class Demand(Struct, frozen=True):
     """What a topic demanded when it was looked at."""
 
-    registered: bool
+    policy: TopicPolicy | None
+    """None: the topic is not registered."""
     checker: Checker | None
     read_at: int
 
@@ -72,7 +74,7 @@ class Schemas:
         changes = self._changes
         read_at = self._clock.now()
         policy = await self._engine.get_topic(self._tenant, topic)
-        demand = Demand(policy is not None, _stored(topic, policy), read_at)
+        demand = Demand(policy, _stored(topic, policy), read_at)
         # A policy that was changed meanwhile may have been read before the change.
         if changes == self._changes:
             if len(self._demands) >= _MAX_REMEMBERED and topic not in self._demands:

@@ -8,7 +8,7 @@ from typing import Final
 from penstock.broker.claim import check_lease
 from penstock.broker.publish import Publishing, is_long
 from penstock.broker.scope import count_of
-from penstock.errors import BadInput, StaleReceipt, TooLarge
+from penstock.errors import BadInput, SchemaViolation, StaleReceipt, TooLarge, TopicChanged
 from penstock.model.delivery import (
     Ack,
     Delivery,
@@ -22,6 +22,7 @@ from penstock.model.delivery import (
 )
 from penstock.model.limits import MAX_BATCH, check_name, check_queue_name, shown
 from penstock.model.message import NewMessage
+from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import Outgoing
 
 __all__ = ["Settling", "check_publishes", "check_settlements"]
@@ -51,12 +52,18 @@ class Settling(Publishing):
             check_name(item.topic, "topic")
         cost = count_of(settlements) + sum(count_of(item.messages) for item in publish)
         async with self._engine.shares.take(self.tenant, cost):
-            return await self._settle(queue, settlements, publish)
+            tries = 0
+            while True:
+                try:
+                    return await self._settle(queue, settlements, publish)
+                except (TopicChanged, SchemaViolation) as error:
+                    tries += 1
+                    await self._check_again(error, tries, *(item.topic for item in publish))
 
     async def _settle(
         self, queue: str, settlements: Sequence[Settlement], publish: tuple[Outgoing, ...]
     ) -> SettleReply:
-        large: dict[int, Sequence[NewMessage]] = {}
+        large: dict[int, tuple[Sequence[NewMessage], TopicPolicy | None]] = {}
         for index, item in enumerate(publish):
             if is_long(item.messages):
                 large[index] = await self._checked(item.topic, item.messages)
@@ -65,16 +72,20 @@ class Settling(Publishing):
         ]
         # Nothing may wait between this and the engine: the caller's lists could change.
         check_settlements(settlements, self._limits.payload_bytes)
-        outgoing = [
-            Outgoing(
-                item.topic,
-                large[index]
-                if index in large
-                else self._check_batch(item.topic, item.messages, demands[index]),
+        by: dict[str, TopicPolicy | None] = {}
+        outgoing: list[Outgoing] = []
+        for index, item in enumerate(publish):
+            demand = demands[index]
+            messages, policy = large.get(index) or (
+                self._check_batch(item.topic, item.messages, demand),
+                demand.policy,
             )
-            for index, item in enumerate(publish)
-        ]
-        return await self._engine.settle(self.tenant, queue, settlements, outgoing)
+            if by.setdefault(item.topic, policy) != policy:
+                raise TopicChanged(f"The policy of topic {item.topic!r} changes.", field="publish")
+            outgoing.append(Outgoing(item.topic, messages))
+        if not outgoing:
+            return await self._engine.settle(self.tenant, queue, settlements)
+        return await self._engine.settle(self.tenant, queue, settlements, outgoing, checked=by)
 
     async def ack(self, delivery: Delivery, result: bytes | None = None) -> Outcome:
         """Done. Raises ``StaleReceipt`` if the claim is no longer current."""

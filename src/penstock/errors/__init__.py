@@ -29,6 +29,7 @@
     ├── Conflict                 409  the state of the store forbids it now
     │   ├── StaleReceipt         409  the claim is no longer current (S1)
     │   ├── OtherStore           409  a position of another store, or from before a restore (A1)
+    │   ├── TopicChanged         409  while messages were checked by its schema: send them again
     │   ├── QueueNotEmpty        409
     │   ├── TooManyQueues        409  of one tenant
     │   └── TooManyUnindexedFilters 409  of one tenant
@@ -89,6 +90,7 @@ from penstock.errors.calls import (
     TooLarge,
     TooManyQueues,
     TooManyUnindexedFilters,
+    TopicChanged,
     Unauthenticated,
     UnknownMessage,
     UnknownQueue,
@@ -160,6 +162,7 @@ __all__ = [
     "TooLarge",
     "TooManyQueues",
     "TooManyUnindexedFilters",
+    "TopicChanged",
     "Unauthenticated",
     "UnknownMessage",
     "UnknownQueue",

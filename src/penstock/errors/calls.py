@@ -28,6 +28,7 @@ __all__ = [
     "TooLarge",
     "TooManyQueues",
     "TooManyUnindexedFilters",
+    "TopicChanged",
     "Unauthenticated",
     "UnknownMessage",
     "UnknownQueue",
@@ -273,6 +274,14 @@ class OtherStore(Conflict):
         "lake and new checkpoints, or continue the lake with archive --adopt, which compares first."
     )
     law = "A1"
+
+
+class TopicChanged(Conflict):
+    """The topic's policy is not the one that the messages were checked by; nothing was stored."""
+
+    title = "Topic changed"
+    advice = "Send the same call again: it is checked by the policy that is in force now."
+    retryable = True
 
 
 class QueueNotEmpty(Conflict):

@@ -67,6 +67,7 @@ from penstock.storage.randomness import (
     random_token,
 )
 from penstock.storage.shares import Shares
+from penstock.storage.topic_checks import CheckedBy
 from penstock.storage.turns import Turns
 
 __all__ = [
@@ -131,11 +132,7 @@ class Listener:
         """
 
     def acked(self, tenant: str, queue: str) -> None:
-        """Another process acked deliveries of this queue, or may have: there may be results.
-
-        Told by engines whose store several processes share, for as long as a wait can last
-        after ``result`` found nothing. Like ``ready``, too often rather than too seldom.
-        """
+        """Another process acked deliveries of this queue, or may have: look for results."""
 
     def lapsed(self, tenant: str, queue: str, count: int) -> None:
         """A claim, a join or a sweep took ``count`` deliveries back whose leases had lapsed."""
@@ -224,8 +221,12 @@ class Engine(BulkReading, ABC):
         durability: Durability = "fsync",
         batch_id: str | None = None,
         batch_ms: int | None = None,
+        *,
+        checked: CheckedBy = None,
     ) -> PublishReply:
         """Append the batch and route it, in one commit (P1, P2, S3).
+
+        ``TopicChanged`` if other policies are in force than those that ``checked`` names (E1).
 
         A ``batch_id`` seen inside its window is answered as it was the first time, and
         ``repeated``, whatever the batch holds now; nothing is stored (P4). Its window is the
@@ -255,6 +256,8 @@ class Engine(BulkReading, ABC):
         messages: Sequence[NewMessage],
         batch_id: str | None = None,
         batch_ms: int | None = None,
+        *,
+        checked: CheckedBy = None,
     ) -> PublishReply:
         """Publish as a part of the transaction that the caller has open on ``connection``.
 
@@ -292,6 +295,8 @@ class Engine(BulkReading, ABC):
         queue: str,
         settlements: Sequence[Settlement],
         publish: Sequence[Outgoing] = (),
+        *,
+        checked: CheckedBy = None,
     ) -> SettleReply:
         """End claims, each on its own, in one commit; a stale receipt changes nothing (S1).
 

@@ -64,6 +64,7 @@ from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, Start, TopicP
 from penstock.model.states import State
 from penstock.storage.contract import Capabilities, Engine, EngineOptions, Outgoing
 from penstock.storage.repetition import REPEAT_WINDOW_MS, settle_id
+from penstock.storage.topic_checks import CheckedBy, check_topics
 from penstock.testing.oracle import bulk, claiming, hearing, partitions, publishing, reading
 from penstock.testing.oracle.state import Queue, Store
 
@@ -153,6 +154,8 @@ class Oracle(Engine):
         durability: Durability = "fsync",
         batch_id: str | None = None,
         batch_ms: int | None = None,
+        *,
+        checked: CheckedBy = None,
     ) -> PublishReply:
         with self._telling() as (store, now):
             before = store.copy()
@@ -160,6 +163,8 @@ class Oracle(Engine):
                 published, repeated = publishing.publish_batch(
                     store, self._options, now, tenant, Outgoing(topic, messages), batch_id, batch_ms
                 )
+                if not repeated:
+                    check_topics(checked, store.topics_of(tenant))
             except PenstockError:
                 self._store = before
                 raise
@@ -184,6 +189,8 @@ class Oracle(Engine):
         queue: str,
         settlements: Sequence[Settlement],
         publish: Sequence[Outgoing] = (),
+        *,
+        checked: CheckedBy = None,
     ) -> SettleReply:
         with self._telling() as (store, now):
             found, dead = store.find(tenant, queue)
@@ -205,6 +212,7 @@ class Oracle(Engine):
                 aborted = tuple(_aborted(outcome) for outcome in outcomes)
                 return SettleReply(outcomes=aborted, published=(), durability=_DURABILITY)
             try:
+                check_topics(checked, store.topics_of(tenant))
                 published = publishing.publish(store, self._options, now, tenant, publish)
             except PenstockError:
                 self._store = before

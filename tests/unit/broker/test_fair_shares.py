@@ -32,11 +32,11 @@ class Gate:
     def _held(
         self, verb: str, call: Callable[..., Awaitable[Any]]
     ) -> Callable[..., Awaitable[Any]]:
-        async def held(tenant: str, *args: Any) -> Any:
+        async def held(tenant: str, *args: Any, **options: Any) -> Any:
             self.inside.append((tenant, verb))
             try:
                 await self._opened.wait()
-                return await call(tenant, *args)
+                return await call(tenant, *args, **options)
             finally:
                 self.inside.remove((tenant, verb))
 

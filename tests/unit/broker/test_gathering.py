@@ -12,6 +12,7 @@ from penstock.errors import CommitFailed, QueueFull, StoreClosed
 from penstock.model.limits import MAX_BATCH
 from penstock.model.message import Durability, Published, PublishReply
 from penstock.storage.contract import Engine
+from penstock.storage.topic_checks import CheckedBy
 from penstock.testing.clock import FakeClock
 
 
@@ -32,11 +33,15 @@ class Calls:
         durability: Durability = "fsync",
         batch_id: str | None = None,
         batch_ms: int | None = None,
+        *,
+        checked: CheckedBy = None,
     ) -> PublishReply:
         self.batches.append((topic, [message.payload for message in messages]))
         if self.failure is not None:
             raise self.failure
-        return await self._publish(tenant, topic, messages, durability, batch_id, batch_ms)
+        return await self._publish(
+            tenant, topic, messages, durability, batch_id, batch_ms, checked=checked
+        )
 
 
 @pytest.fixture

@@ -55,6 +55,7 @@ from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.keyvalue.topic_verbs import TopicVerbs
 from penstock.storage.keyvalue.writer import Writer
 from penstock.storage.quotas import check_filter_quota, check_queue_quota
+from penstock.storage.topic_checks import CheckedBy, check_topics
 
 __all__ = ["KeyValueEngine"]
 
@@ -202,6 +203,8 @@ class KeyValueEngine(
         durability: Durability = "fsync",
         batch_id: str | None = None,
         batch_ms: int | None = None,
+        *,
+        checked: CheckedBy = None,
     ) -> PublishReply:
         now = self._begin()
         self._core.space.check(now)
@@ -209,13 +212,13 @@ class KeyValueEngine(
         outgoing = Outgoing(topic, messages)
         batch = (batch_id, batch_ms)
         if is_quick(owner, topic, len(messages)):
-            published, repeated = self._publish(owner, outgoing, now, batch, None)
+            published, repeated = self._publish(owner, outgoing, now, batch, checked, None)
         else:
             outgoing = Outgoing(topic, tuple(messages))
             replaced = Plan(self._core, owner, now).replaced
             async with routed_ahead(self.turns, owner, (outgoing,), now, replaced) as ahead:
                 self._begin()
-                published, repeated = self._publish(owner, outgoing, now, batch, ahead)
+                published, repeated = self._publish(owner, outgoing, now, batch, checked, ahead)
         achieved = await self._committer.commit(sync=durability == "fsync")
         return PublishReply(published, achieved, repeated)
 
@@ -225,6 +228,7 @@ class KeyValueEngine(
         outgoing: Outgoing,
         now: int,
         batch: tuple[str | None, int | None],
+        checked: CheckedBy,
         ahead: RoutedAhead | None,
     ) -> tuple[tuple[Published, ...], bool]:
         """Plan and apply a publish, in one go; whether it was a repetition."""
@@ -233,6 +237,7 @@ class KeyValueEngine(
             plan = Plan(self._core, owner, now)
             repeated = batch_id is not None and plan.is_repeated(outgoing.topic, batch_id, batch_ms)
             if not repeated:
+                check_topics(checked, owner.topics)
                 plan.add(outgoing, ahead)
             plan.check_depth()
             return self._apply(plan), repeated
@@ -266,6 +271,8 @@ class KeyValueEngine(
         queue: str,
         settlements: Sequence[Settlement],
         publish: Sequence[Outgoing] = (),
+        *,
+        checked: CheckedBy = None,
     ) -> SettleReply:
         now = self._begin()
         owner = self._core.tenant(tenant)
@@ -274,13 +281,15 @@ class KeyValueEngine(
             return SettleReply(outcomes, (), await self._committer.commit())
         self._core.space.check(now)
         if all(is_quick(owner, item.topic, len(item.messages)) for item in publish):
-            reply = self._settle_and_publish(owner, queue, settlements, publish, now, None)
+            reply = self._settle_and_publish(owner, queue, settlements, publish, now, checked, None)
         else:
             publish = [Outgoing(item.topic, tuple(item.messages)) for item in publish]
             replaced = Plan(self._core, owner, now).replaced
             async with routed_ahead(self.turns, owner, publish, now, replaced) as ahead:
                 self._begin()
-                reply = self._settle_and_publish(owner, queue, settlements, publish, now, ahead)
+                reply = self._settle_and_publish(
+                    owner, queue, settlements, publish, now, checked, ahead
+                )
         return replace(reply, durability=await self._committer.commit())
 
     def _settle(
@@ -298,10 +307,11 @@ class KeyValueEngine(
         settlements: Sequence[Settlement],
         publish: Sequence[Outgoing],
         now: int,
+        checked: CheckedBy,
         ahead: RoutedAhead | None,
     ) -> SettleReply:
         """Settle and publish, in one go."""
-        call = SettleAndPublish(self._core, owner, owner.queue(queue), settlements, now)
+        call = SettleAndPublish(self._core, owner, owner.queue(queue), settlements, now, checked)
         try:
             return call.carry_out(publish, ahead, self._apply)
         except Exception as error:

@@ -17,6 +17,7 @@ from penstock.storage.keyvalue.routed_ahead import RoutedAhead
 from penstock.storage.keyvalue.settle import abort, leaving, settle, stale
 from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.repetition import decode_reply, encode_reply, settle_id
+from penstock.storage.topic_checks import CheckedBy, check_topics
 
 __all__ = ["SettleAndPublish"]
 
@@ -34,12 +35,14 @@ class SettleAndPublish:
         queue: Queue,
         settlements: Sequence[Settlement],
         now: int,
+        checked: CheckedBy,
     ) -> None:
         self._core = core
         self._tenant = tenant
         self._queue = queue
         self._settlements = settlements
         self._now = now
+        self._checked = checked
         self._id = settle_id(settlements)
 
     def carry_out(
@@ -73,6 +76,7 @@ class SettleAndPublish:
 
     def _plan(self, publish: Sequence[Outgoing], ahead: RoutedAhead | None) -> Plan:
         """What is published, refused before anything is settled."""
+        check_topics(self._checked, self._tenant.topics)
         plan = Plan(self._core, self._tenant, self._now)
         for outgoing in publish:
             plan.add(outgoing, ahead)

@@ -67,6 +67,7 @@ from penstock.storage.sql.lanes import Call, Lanes
 from penstock.storage.sql.publish import Publish, publish
 from penstock.storage.sql.settle import Settle, settle, settle_and_publish
 from penstock.storage.sql.watching import Watch
+from penstock.storage.topic_checks import CheckedBy
 
 __all__ = ["SqlEngine"]
 
@@ -175,10 +176,12 @@ class SqlEngine(Engine):
         durability: Durability = "fsync",
         batch_id: str | None = None,
         batch_ms: int | None = None,
+        *,
+        checked: CheckedBy = None,
     ) -> PublishReply:
         del durability  # The database's own is as good, and the reply says so.
         self._core.check_open()
-        asked = Publish(topic, messages, batch_id, batch_ms)
+        asked = Publish(topic, messages, batch_id, batch_ms, checked)
         size = sum([len(message.payload) for message in messages])
         return await self._publishes.call(tenant, asked, len(messages) + size // 1024)
 
@@ -190,9 +193,11 @@ class SqlEngine(Engine):
         messages: Sequence[NewMessage],
         batch_id: str | None = None,
         batch_ms: int | None = None,
+        *,
+        checked: CheckedBy = None,
     ) -> PublishReply:
         self._core.check_open()
-        asked = Publish(topic, messages, batch_id, batch_ms)
+        asked = Publish(topic, messages, batch_id, batch_ms, checked)
         return await outbox.publish(self._core, tenant, asked, connection)
 
     async def _publish(self, tenant: str, calls: Sequence[Call[Publish, PublishReply]]) -> None:
@@ -219,10 +224,14 @@ class SqlEngine(Engine):
         queue: str,
         settlements: Sequence[Settlement],
         publish: Sequence[Outgoing] = (),
+        *,
+        checked: CheckedBy = None,
     ) -> SettleReply:
         self._core.check_open()
         if publish:
-            return await settle_and_publish(self._core, tenant, queue, settlements, publish)
+            return await settle_and_publish(
+                self._core, tenant, queue, settlements, publish, checked
+            )
         return await self._settles.call((tenant, queue), Settle(settlements), len(settlements))
 
     async def _settle(self, place: _Place, calls: Sequence[Call[Settle, SettleReply]]) -> None:

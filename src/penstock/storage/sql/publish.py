@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.errors import PenstockError, QueueFull
+from penstock.errors import PenstockError, QueueFull, TopicChanged
 from penstock.filters.batch_routes import INLINE_EVALUATIONS
 from penstock.model.bucket import Bucket
 from penstock.model.checksum import checksum
@@ -42,6 +42,7 @@ from penstock.storage.sql.plain import plain_blocks, publish_plain
 from penstock.storage.sql.queues import make_queue
 from penstock.storage.sql.segments import Head
 from penstock.storage.sql.work import Work
+from penstock.storage.topic_checks import CheckedBy, check_topics
 from penstock.storage.turns import Slice
 
 __all__ = ["NeedsQueue", "Publish", "Publishing", "publish"]
@@ -57,6 +58,7 @@ class Publish(NamedTuple):
     messages: Sequence[NewMessage]
     batch_id: str | None
     batch_ms: int | None
+    checked: CheckedBy = None
 
 
 async def publish(core: Core, tenant: str, calls: Sequence[Call[Publish, PublishReply]]) -> None:
@@ -79,6 +81,11 @@ async def _publish_plain(
     for call in calls:
         asked = call.asked
         if asked.batch_id is not None:
+            return False
+        try:
+            check_topics(asked.checked, tenant.topics)
+        except TopicChanged:
+            # It may be this server's catalog that is out of date.
             return False
         plain = plain_blocks(tenant, asked.topic, asked.messages)
         if plain is None:
@@ -180,6 +187,7 @@ class Publishing:
                 planned.append(None)
                 continue
             try:
+                check_topics(one.checked, self._tenant.topics)
                 plan = await self._plan([Outgoing(one.topic, one.messages)])
             except PenstockError as error:
                 planned.append(error)
@@ -199,8 +207,11 @@ class Publishing:
                 replies.append(PublishReply(published(plan_or_error), "fsync"))
         return replies
 
-    async def publish_all(self, outgoing: Sequence[Outgoing]) -> tuple[Published, ...]:
+    async def publish_all(
+        self, outgoing: Sequence[Outgoing], checked: CheckedBy
+    ) -> tuple[Published, ...]:
         """Publish everything or raise."""
+        check_topics(checked, self._tenant.topics)
         await self._prepare(outgoing)
         plan = await self._plan(outgoing)
         await self._append()

@@ -40,6 +40,7 @@ from penstock.storage.sql.publish import Publishing
 from penstock.storage.sql.runs import INDEX_BITS, Run, segment_of
 from penstock.storage.sql.tally import Kind
 from penstock.storage.sql.work import Work
+from penstock.storage.topic_checks import CheckedBy
 
 __all__ = ["Settle", "settle", "settle_and_publish"]
 
@@ -81,6 +82,7 @@ async def settle_and_publish(
     name: str,
     settlements: Sequence[Settlement],
     outgoing: Sequence[Outgoing],
+    checked: CheckedBy = None,
 ) -> SettleReply:
     """All or nothing: one stale receipt aborts the others and publishes nothing.
 
@@ -105,7 +107,7 @@ async def settle_and_publish(
         table.finish(core)
         # What leaves the queue makes room in it.
         await work.write()
-        published = await publishing.publish_all(outgoing)
+        published = await publishing.publish_all(outgoing, checked)
         if repetition is not None:
             reply = encode_reply(outcomes, published)
             await publishing.ids.write_settle(name, repetition, reply)

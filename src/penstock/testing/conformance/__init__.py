@@ -103,7 +103,7 @@ from penstock.testing.conformance.stats import TestStats
 from penstock.testing.conformance.sweep import TestDeliveryRetention, TestLogRetention, TestSweep
 from penstock.testing.conformance.tenants import TestTenantList, TestTenants
 from penstock.testing.conformance.throughput import TestThroughput
-from penstock.testing.conformance.topics import TestTopics
+from penstock.testing.conformance.topics import TestCheckedBy, TestTopics
 
 __all__ = [
     "TestAck",
@@ -115,6 +115,7 @@ __all__ = [
     "TestBacklog",
     "TestBatches",
     "TestCatchingUp",
+    "TestCheckedBy",
     "TestClaim",
     "TestClaimOrder",
     "TestClosing",

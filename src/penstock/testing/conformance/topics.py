@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import UnknownTopic
+from penstock.errors import TopicChanged, UnknownTopic
+from penstock.model.delivery import Ack
+from penstock.model.message import Outgoing
 from penstock.model.queue import TopicPolicy
+from penstock.model.states import State
 from penstock.testing.conformance.harness import OTHER_TENANT, TENANT, Conformance, Store, msg
 
-__all__ = ["TestTopics"]
+__all__ = ["TestCheckedBy", "TestTopics"]
 
 
 class TestTopics(Conformance):
@@ -61,3 +64,61 @@ class TestTopics(Conformance):
             await store.engine.delete_topic(OTHER_TENANT, "t")
         await store.engine.publish(OTHER_TENANT, "t", [msg(b"x")])
         assert (await store.log(tenant=OTHER_TENANT))[0].expires_at is None
+
+
+class TestCheckedBy(Conformance):
+    """A publish says which policies its messages were checked by."""
+
+    OLD = TopicPolicy(default_ttl_ms=1_000)
+    NEW = TopicPolicy(default_ttl_ms=2_000)
+
+    async def test_e1_another_policy_in_force_refuses_the_publish(self, store: Store) -> None:
+        await store.queue()
+        await store.engine.put_topic(TENANT, "orders", self.NEW)
+        for checked in (self.OLD, None):
+            with pytest.raises(TopicChanged):
+                await store.engine.publish(
+                    TENANT, "orders", [msg(b"x")], checked={"orders": checked}
+                )
+        await store.engine.delete_topic(TENANT, "orders")
+        with pytest.raises(TopicChanged):
+            await store.engine.publish(TENANT, "orders", [msg(b"x")], checked={"orders": self.NEW})
+        assert await store.log() == []
+
+    async def test_the_policy_in_force_lets_it_pass(self, store: Store) -> None:
+        await store.queue()
+        await store.engine.publish(TENANT, "orders", [msg(b"x")], checked={"orders": None})
+        await store.engine.put_topic(TENANT, "orders", self.NEW)
+        await store.engine.publish(TENANT, "orders", [msg(b"y")], checked={"orders": self.NEW})
+        await store.engine.publish(TENANT, "orders", [msg(b"z")])
+        assert len(await store.log()) == 3
+
+    async def test_a_repeated_batch_is_answered_whatever_is_in_force(self, store: Store) -> None:
+        await store.queue()
+        first = await store.engine.publish(
+            TENANT, "orders", [msg(b"x")], batch_id="b", checked={"orders": None}
+        )
+        await store.engine.put_topic(TENANT, "orders", self.NEW)
+        again = await store.engine.publish(
+            TENANT, "orders", [msg(b"x")], batch_id="b", checked={"orders": None}
+        )
+        assert again.repeated
+        assert again.messages == first.messages
+
+    async def test_s3_settling_with_a_publish_does_neither(self, store: Store) -> None:
+        await store.queue(filter="topic = 'work'")
+        await store.queue("out", "topic = 'out'")
+        await store.publish(b"x", topic="work")
+        delivery = await store.claim_one()
+        await store.engine.put_topic(TENANT, "out", self.NEW)
+        outgoing = [Outgoing("out", [msg(b"y")])]
+        with pytest.raises(TopicChanged):
+            await store.engine.settle(
+                TENANT, "q", [Ack(delivery.receipt)], outgoing, checked={"out": self.OLD}
+            )
+        assert len(await store.log()) == 1
+        reply = await store.engine.settle(
+            TENANT, "q", [Ack(delivery.receipt)], outgoing, checked={"out": self.NEW}
+        )
+        assert reply.outcomes[0].ok
+        assert await store.ids("out", State.AVAILABLE) == [reply.published[0].id]

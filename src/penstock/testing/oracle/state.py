@@ -195,6 +195,10 @@ class Store:
         """The tenant's queues by name."""
         return [q for (t, _), q in sorted(self.queues.items()) if t == tenant]
 
+    def topics_of(self, tenant: str) -> dict[str, TopicPolicy]:
+        """The tenant's registered topics."""
+        return {name: policy for (owner, name), policy in self.topics.items() if owner == tenant}
+
     def entries_of(self, tenant: str) -> Iterator[Entry]:
         """The tenant's log, in order."""
         return (entry for entry in self.log if entry.tenant == tenant)

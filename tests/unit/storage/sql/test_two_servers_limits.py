@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from penstock.broker import Broker
 from penstock.broker.scope import BrokerOptions
-from penstock.errors import QueueFull
+from penstock.errors import QueueFull, SchemaViolation
 from penstock.model.delivery import Ack, Delivery
 from penstock.model.limits import MAX_WAIT_MS
 from penstock.model.message import NewMessage, Outgoing
+from penstock.model.queue import TopicPolicy
 from tests.unit.storage.sql.pairs import ROUNDS, TENANT, Pair
 
 RATE = 5
@@ -125,3 +128,36 @@ async def test_settling_with_a_publish_counts_what_another_server_brings(pair: P
     )
     assert sum(taken) == 4
     assert (await b.stats("q")).depth == 4
+
+
+# -- schemas -----------------------------------------------------------------------------
+
+SCHEMA = '{"type": "object", "required": ["order"]}'
+
+
+async def test_e1_a_schema_that_another_server_registered_counts_for_the_next_publish(
+    pair: Pair,
+) -> None:
+    a, b = brokers(pair)
+    await a.create_queue("q", filter="topic = 'q'")
+    await a.create_queue("work", filter="topic = 'work'")
+    # Both remember that the topic demands nothing.
+    for q in (a, b):
+        await q.publish("q", {"no": 1})
+    await a.publish("work", b"x")
+    (held,) = await b.claim("work")
+    await a.put_topic("q", TopicPolicy(schema_type="json-schema", schema=SCHEMA))
+    outgoing = [Outgoing("q", [NewMessage(b"{}")])]
+    with pytest.raises(SchemaViolation):
+        await b.publish("q", {"no": 2})
+    with pytest.raises(SchemaViolation):
+        await b.publish_batch("q", [NewMessage(b"{}")])
+    with pytest.raises(SchemaViolation):
+        await b.settle("work", [Ack(held.receipt)], publish=outgoing)
+    assert (await b.stats("q")).available == 2
+    for q in (a, b):
+        await q.publish("q", {"order": 1})
+    await b.delete_topic("q")
+    await a.publish("q", {"no": 3})
+    reply = await a.settle("work", [Ack(held.receipt)], publish=outgoing)
+    assert reply.outcomes[0].ok

@@ -1,0 +1,27 @@
+"""What the messages of a publish were checked by, compared with what is in force (E1).
+
+The broker checks payloads by the policy of their topic before the engine stores them, and another
+process may change the policy in between. So a publish names the policies, and every engine compares
+them in the commit that stores the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from penstock.errors import TopicChanged
+from penstock.model.queue import TopicPolicy
+
+__all__ = ["CheckedBy", "check_topics"]
+
+#: Policies of topics that messages were checked by; None: the caller does not say.
+CheckedBy: TypeAlias = Mapping[str, TopicPolicy | None] | None
+
+
+def check_topics(checked: CheckedBy, in_force: Mapping[str, TopicPolicy]) -> None:
+    """Refuse messages that were checked by other policies than those in force."""
+    for topic, policy in (checked or {}).items():
+        now = in_force.get(topic)
+        if now is not policy and now != policy:
+            raise TopicChanged(f"The policy of topic {topic!r} has changed.", field="topic")
