@@ -136,6 +136,9 @@ def of_bound(name: str, times: list[Longest], bound_ms: float) -> Figure:
 class ShiftedClock(SystemClock):
     """The time, moved forward by hand."""
 
+    wall = False
+    """The store follows it at once, as it would not follow a jump of the machine's clock."""
+
     def __init__(self) -> None:
         self.shift_ms = 0
 
@@ -212,11 +215,14 @@ async def sweeping(rounds: int) -> list[Figure]:
             longest = Longest()
             with loop_holds() as hold:
                 load = asyncio.ensure_future(work(engine, stop))
-                more = True
+                more, moved = True, 0
                 while more:
-                    more = (await Sliced(engine.sweep(SWEEP_LIMIT), longest)).more
+                    reply = await Sliced(engine.sweep(SWEEP_LIMIT), longest)
+                    more, moved = reply.more, moved + reply.due + reply.lapsed + reply.removed
                 stop.set()
                 await load
+            if moved < DUE:
+                raise AssertionError(f"the sweep moved {moved}: nothing was measured")
             holds.append(hold)
             slices.append(longest)
         await engine.close()

@@ -19,7 +19,7 @@ __all__ = ["MembershipVerbs"]
 
 #: Partitions that a reply names in one turn: a millisecond or two. A longer reply says of each
 #: partition what was true when it was its turn.
-_NAMES: Final = 1_000
+_NAMES: Final = 250
 
 
 class MembershipVerbs(Guarded):

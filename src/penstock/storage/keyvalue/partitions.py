@@ -39,7 +39,7 @@ _WINDOW: Final = 128
 _MAX_WINDOWS: Final = 16_384
 #: Partitions that change hands, or are looked at, in one turn of the event loop: at some 40 µs
 #: each, under three milliseconds.
-MOST_MOVES: Final = 64
+MOST_MOVES: Final = 32
 _I64 = struct.Struct("<q")
 _U64 = struct.Struct("<Q")
 
