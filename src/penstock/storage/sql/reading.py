@@ -102,7 +102,8 @@ async def log_trimmed(core: Core, tenant: str) -> Offset:
 async def end_of_log(session: Session, tenant: int, settled: int) -> Offset:
     """The offset after the tenant's last entry up to a segment, or after the last removed one."""
     ((trimmed, segment, entries),) = await session.fetch("log_end", tenant=tenant, last=settled)
-    end = 0 if segment is None else message_id(segment, entries - 1) + 1
+    # A segment without entries is the end all the same.
+    end = 0 if segment is None else message_id(segment, 0) + entries
     return Offset(max(end, trimmed or 0))
 
 

@@ -289,6 +289,10 @@ class _Run:
         for client in clients:
             if (error := client.exception()) is not None:
                 raise error
+        # What callers that went away have left behind: while it publishes, readers stay before it.
+        for engine in self._engines:
+            for lanes in (engine._publishes, engine._claims, engine._settles):
+                await lanes.drain()
         try:
             found = await self._judge()
         except PenstockError as error:
