@@ -102,8 +102,7 @@ async def log_trimmed(core: Core, tenant: str) -> Offset:
 async def end_of_log(session: Session, tenant: int, settled: int) -> Offset:
     """The offset after the tenant's last entry up to a segment, or after the last removed one."""
     ((trimmed, segment, entries),) = await session.fetch("log_end", tenant=tenant, last=settled)
-    # A segment without entries is the end all the same.
-    end = 0 if segment is None else message_id(segment, 0) + entries
+    end = 0 if segment is None else message_id(segment, entries - 1) + 1
     return Offset(max(end, trimmed or 0))
 
 

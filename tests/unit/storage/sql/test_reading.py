@@ -11,6 +11,8 @@ from penstock.errors import UnknownMessage
 from penstock.model.message import MessageId, Offset
 from penstock.model.states import State, Transition
 from penstock.storage.sql import reading
+from penstock.storage.sql.database import Session
+from penstock.storage.sql.engine import SqlEngine
 from penstock.testing.conformance.harness import OTHER_TENANT, TENANT, msg
 from tests.databases import server
 from tests.unit.storage.sql.ordered import Pair, opened_pair
@@ -145,3 +147,18 @@ async def test_history_of_one_that_never_ends_is_kept_short(pair: Pair) -> None:
     assert events[0].transition is Transition.PUBLISH
     assert [e.transition for e in events[1:]] == [Transition.CLAIM, Transition.NACK] * 50
     assert events[-1].at == pair.clock.now()
+
+
+async def test_l2_a_segment_without_entries_is_not_the_end_of_the_log(pair: Pair) -> None:
+    """Seed 335 of the simulation: it hid the whole log, and must not make readers wait for it."""
+    (first,) = await pair.first.publish(b"1")
+    engine = pair.first.engine
+    assert isinstance(engine, SqlEngine)
+    core = engine._core
+    tenant = (await core.catalog.tenant(TENANT)).number
+
+    async def append(session: Session) -> None:
+        await session.append([(tenant, 1, 0, b"", b"")])
+
+    await core.plainly(append, transaction=True)
+    assert await pair.second.engine.log_end(TENANT) == first + 1

@@ -1,9 +1,12 @@
--- What retention removed last of a tenant's log, and the last segment up to a number (L2).
+-- What retention removed last of a tenant's log, and the last segment up to a number
+-- that has entries (L2).
 SELECT tenant.trimmed, final.segment, final.entries
 FROM penstock_tenant AS tenant
 LEFT JOIN penstock_log AS final ON final.segment = (
-    SELECT MAX(segment)
+    SELECT segment
     FROM penstock_log FORCE INDEX (penstock_log_tenant)
-    WHERE penstock_log.tenant = :tenant AND segment <= :last
+    WHERE penstock_log.tenant = :tenant AND segment <= :last AND entries > 0
+    ORDER BY segment DESC
+    LIMIT 1
 )
 WHERE tenant.number = :tenant

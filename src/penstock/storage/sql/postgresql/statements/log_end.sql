@@ -1,11 +1,11 @@
--- What retention removed last of a tenant's log, and the last segment up to a number (L2). Rows
--- are compared as a whole so that only the index over tenants and segments can serve it.
+-- What retention removed last of a tenant's log, and the last segment up to a number that has
+-- entries (L2). Rows are compared as a whole so that only the index over tenants and segments can serve it.
 SELECT tenant.trimmed, final.segment, final.entries
 FROM penstock_tenant AS tenant
 LEFT JOIN (
     SELECT tenant, segment, entries
     FROM penstock_log
-    WHERE (tenant, segment) <= (:tenant, :last)
+    WHERE (tenant, segment) <= (:tenant, :last) AND entries > 0
     ORDER BY tenant DESC, segment DESC
     LIMIT 1
 ) AS final ON final.tenant = tenant.number
