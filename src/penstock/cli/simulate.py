@@ -35,15 +35,29 @@ class _Engine(click.ParamType[str]):
 
 
 @click.command
-@click.option("--engine", type=_Engine(), default="keyvalue", show_default=True)
+@click.option(
+    "--engine",
+    type=_Engine(),
+    default="keyvalue",
+    show_default=True,
+    help="The engine family to simulate.",
+)
 @click.option(
     "--store", metavar="URL", help="An empty database, for the engines postgresql and mysql."
 )
-@click.option("--seeds", type=click.IntRange(1), default=100, show_default=True)
+@click.option(
+    "--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many to run."
+)
 @click.option(
     "--steps", type=click.IntRange(5), default=60, show_default=True, help="Steps of all clients."
 )
-@click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--first-seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="The seed to begin with.",
+)
 @printing_options
 def simulate(engine: str, store: str | None, seeds: int, steps: int, first_seed: int) -> None:
     """Run clients, faults and restarts in interleavings that a seed picks.

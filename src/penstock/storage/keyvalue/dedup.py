@@ -44,7 +44,7 @@ _RUN = struct.Struct("<QQIB")
 _DUPLICATE: Final = 1
 _REPLACED: Final = 2
 _SLOT_MS: Final = 60_000
-#: Array counts are 16 bits, and two slots may have to become one.
+#: Array counts are 16 bits.
 _MAX_KEYS: Final = 32_767
 _KEY_PREFIX_BYTES: Final = 3
 #: What a look at an id costs.
@@ -65,6 +65,8 @@ class Dedup:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._staged: dict[int, list[bytes]] = {}
+        #: Part of the next slot's key: no smaller than the last offset, so that it is new in a
+        #: store that was opened again.
         self._serial = 0
 
     def find(self, tenant: str, topic: str, idempotency_id: str) -> FirstPublish | None:
@@ -80,7 +82,7 @@ class Dedup:
         value = _VALUE.pack(first.message_id, first.offset, first.at)
         self._stage.put(key, seal(value))
         self._schedule(key, first.at + window_ms)
-        self._serial = first.offset
+        self._serial = max(self._serial, first.offset)
 
     def find_batch(
         self, tenant: str, topic: str, batch_id: str, now: int, window_ms: int
@@ -131,20 +133,19 @@ class Dedup:
         return record[_AT.size :] if now < at + REPEAT_WINDOW_MS else None
 
     def remember_settle(
-        self, tenant: str, queue: str, settle_id: str, reply: bytes, now: int
+        self, tenant: str, queue: str, settle_id: str, reply: bytes, now: int, offset: int
     ) -> None:
-        """Remember the answer to a settle with publish."""
+        """Remember the answer to a settle with publish; ``offset`` is the end of the log."""
         key = settle_key(tenant, queue, settle_id)
         self._stage.put(key, seal(_AT.pack(now) + reply))
         self._schedule(key, now + REPEAT_WINDOW_MS)
+        self._serial = max(self._serial, offset)
 
     def write_to(self, stage: Stage) -> None:
         for slot, keys in self._staged.items():
             for begin in range(0, len(keys), _MAX_KEYS):
                 part = keys[begin : begin + _MAX_KEYS]
-                key = dedup_slot_key(slot, self._serial + begin)
-                # Ids whose window was made longer may come to a slot that is there already.
-                part += self._keys_of(stage.get(key))
+                key = self._new_slot_key(stage, slot)
                 value = _U16.pack(len(part)) + b"".join(map(pack_var_bytes, part))
                 stage.writes[key] = seal(value)
         self._staged = {}
@@ -166,12 +167,11 @@ class Dedup:
             self._stage.delete(slot_key)
             start = slot_key + b"\x00"
 
-    @staticmethod
-    def _keys_of(value: bytes | None) -> list[bytes]:
-        if value is None:
-            return []
-        reader = Reader(unseal(value, "idempotency slot"), "idempotency slot")
-        return [reader.var_bytes() for _ in range(reader.u16())]
+    def _new_slot_key(self, stage: Stage, slot: int) -> bytes:
+        """A key that is not in use: a record that grew with every commit would have no bound."""
+        while stage.get(key := dedup_slot_key(slot, self._serial)) is not None:
+            self._serial += 1
+        return key
 
     def _forget(self, key: bytes, now: int, window_of: Callable[[str, str], int]) -> int:
         value = self._stage.get(key)

@@ -69,9 +69,9 @@ class LogRetention:
             yield _WITNESS, 0
             return
         self._witnesses.pop(segment, None)
-        is_old = self._is_old(segment, now)
         yield _SEGMENT, 0
-        if not is_old:
+        # In one go: a message that is published between the two would go with the segment.
+        if not self._is_old(segment, now):
             return
         self._seal(segment, now)
         wanted = self._log.wanted
@@ -83,7 +83,8 @@ class LogRetention:
                     return
         for _ in self._log.count_entries(segment) if segment.count is None else ():
             yield _SEGMENT, 0
-        if wanted == self._log.wanted or self._is_unwanted(segment):
+        is_unwanted = wanted == self._log.wanted or self._is_unwanted(segment)
+        if is_unwanted and self._is_old(segment, now):
             yield _SEGMENT, self._remove(segment)
 
     def _remove(self, segment: Segment) -> int:

@@ -60,9 +60,9 @@ class SettleAndPublish:
         published = apply(plan)
         if self._id is not None:
             reply = encode_reply(outcomes, published)
-            self._core.dedup.remember_settle(
-                self._tenant.name, self._queue.name, self._id, reply, self._now
-            )
+            names = (self._tenant.name, self._queue.name)
+            end = self._core.log.next_offset
+            self._core.dedup.remember_settle(*names, self._id, reply, self._now, end)
         return SettleReply(outcomes, published, _NOT_YET)
 
     def _first_reply(self) -> SettleReply | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.errors import StoreCorrupt
-from penstock.model.delivery import Ack, Extend, Outcome, Receipt, Verdict
+from penstock.model.delivery import Ack, Outcome, Receipt, Verdict
 from penstock.model.message import MessageId, Offset, Published
 from penstock.model.states import State
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
@@ -220,12 +220,12 @@ def test_x1_damaged_records(adapter: MemoryAdapter, stage: Stage) -> None:
 def test_golden_record_of_a_settle_with_publish(stage: Stage) -> None:
     """The example of docs/formats.md."""
     ack = Ack(Receipt("0-26f05b59d3b20001-2-1"))
-    settle = settle_id([ack, Extend(Receipt("0-0-0-0"), 1_000)])
+    settle = settle_id([ack])
     assert settle is not None
     outcome = Outcome(ack.receipt, Verdict.OK, State.DONE)
     reply = encode_reply([outcome], [Published(MessageId(8), Offset(8))])
     at = 1_700_000_001_000
-    Dedup(stage).remember_settle("default", "orders", settle, reply, at)
+    Dedup(stage).remember_settle("default", "orders", settle, reply, at, 8)
     key = bytes.fromhex("01071a 64656661756c742f6f7264657273 00") + settle.encode()
     assert settle == "a532031dc74578eb40df02713089e2db"
     assert stage.get(key) == bytes.fromhex("e86be5cf8b010000929192a4646f6e65c091940808c2c2afc254fd")
@@ -233,10 +233,28 @@ def test_golden_record_of_a_settle_with_publish(stage: Stage) -> None:
 
 def test_a_settle_is_forgotten_with_its_window(stage: Stage) -> None:
     dedup = Dedup(stage)
-    dedup.remember_settle("t", "q", "id", b"answer", 0)
+    dedup.remember_settle("t", "q", "id", b"answer", 0, 0)
     dedup.write_to(stage)
     assert dedup.find_settle("t", "q", "id", HOUR - 1) == b"answer"
     assert dedup.find_settle("t", "q", "id", HOUR) is None
     assert _sweep(dedup, HOUR - MINUTE, 10, _window(0)) == 0
     assert _sweep(dedup, HOUR + MINUTE, 10, _window(0)) == 1
     assert stage.get(settle_key("t", "q", "id")) is None
+
+
+def test_no_slot_grows_with_the_commits_of_its_minute(stage: Stage, adapter: MemoryAdapter) -> None:
+    """A record that grew would be written again by each, and its count has 16 bits."""
+    dedup = Dedup(stage)
+    sizes = []
+    for number in range(50):
+        dedup.remember_settle("t", "q", f"{number:02}", b"answer", 0, 7)
+        batch = stage.take()
+        sizes.append(sum(len(value or b"") for value in batch.writes.values()))
+        adapter.write(batch.writes, batch.removed, batch.sync)
+        stage.committed()
+    assert len(set(sizes)) == 1
+    assert len(_slots(adapter)) == 50
+    # After the store was opened again, numbers begin at the end of the log.
+    again = Dedup(stage)
+    again.remember_settle("t", "q", "50", b"answer", 0, 7)
+    assert len(stage.take().writes) == 2
