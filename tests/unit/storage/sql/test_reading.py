@@ -13,6 +13,7 @@ from penstock.model.states import State, Transition
 from penstock.storage.sql import reading
 from penstock.storage.sql.database import Session
 from penstock.storage.sql.engine import SqlEngine
+from penstock.storage.sql.segments import Segment
 from penstock.testing.conformance.harness import OTHER_TENANT, TENANT, msg
 from tests.databases import server
 from tests.unit.storage.sql.ordered import Pair, opened_pair
@@ -158,7 +159,7 @@ async def test_l2_a_segment_without_entries_is_not_the_end_of_the_log(pair: Pair
     tenant = (await core.catalog.tenant(TENANT)).number
 
     async def append(session: Session) -> None:
-        await session.append([(tenant, 1, 0, b"", b"")])
+        await session.append([(tenant, 1, 0, Segment.encode([]), b"")])
 
     await core.plainly(append, transaction=True)
     assert await pair.second.engine.log_end(TENANT) == first + 1
