@@ -23,7 +23,7 @@ CORES := $(shell nproc)
 PYTEST ?=
 CODE := $(wildcard src tests bench examples)
 
-.PHONY: help run demo test quick check bench format clean system java
+.PHONY: help run demo test quick laws check bench format clean system java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test: system check ## Check, then run the whole test suite
 
 quick: $(INSTALLED) ## The tests that need no server, database or Java: about a minute
 	$(PYTHON) -m pytest -n $(CORES) --dist worksteal -q -m 'not slow and not processes' $(PYTEST)
+
+laws: $(INSTALLED) ## Rewrite the table in docs/semantics.md of the tests that hold each law
+	$(PYTHON) -m tests.law_report
 
 check: $(INSTALLED) ## Lint, format, types, who imports whom
 	$(VENV)/bin/ruff check .

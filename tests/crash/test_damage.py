@@ -21,6 +21,7 @@ from penstock.model.queue import QueuePolicy, Start
 from penstock.storage.contract import Engine
 from penstock.testing.clock import FakeClock
 from penstock.testing.faults import FaultyAdapter
+from penstock.testing.laws import law
 from tests.crash.damaged import (
     DETECTED,
     EMPTY,
@@ -103,20 +104,24 @@ async def outcomes_of(kind: str) -> set[str]:
     return found
 
 
-def test_x1_every_kind_of_record_is_accounted_for() -> None:
+@law("X1")
+def test_every_kind_of_record_is_accounted_for() -> None:
     assert set(KINDS.values()) == SEALED | set(UNSEALED) | UNSEEN | EMPTY
 
 
-async def test_x1_the_store_has_every_kind_of_record() -> None:
+@law("X1")
+async def test_the_store_has_every_kind_of_record() -> None:
     adapter, _, _ = await build()
     assert {kind_of(key) for key in adapter.contents()} == set(KINDS.values())
 
 
+@law("X1")
 @pytest.mark.parametrize("kind", sorted(SEALED))
-async def test_x1_a_flipped_bit_in_a_sealed_record_is_detected(kind: str) -> None:
+async def test_a_flipped_bit_in_a_sealed_record_is_detected(kind: str) -> None:
     assert await outcomes_of(kind) == {DETECTED}
 
 
+@law("X1")
 @pytest.mark.parametrize(
     "kind",
     [
@@ -127,14 +132,15 @@ async def test_x1_a_flipped_bit_in_a_sealed_record_is_detected(kind: str) -> Non
         *sorted(UNSEEN),
     ],
 )
-async def test_x1_a_flipped_bit_in_another_record_serves_nothing_wrong(kind: str) -> None:
+async def test_a_flipped_bit_in_another_record_serves_nothing_wrong(kind: str) -> None:
     assert await outcomes_of(kind) <= {DETECTED, HARMLESS}
 
 
+@law("X1")
 @pytest.mark.parametrize(
     "kind", ["active bucket", "delayed", "done bucket", "failed bucket", "log entry"]
 )
-async def test_x1_a_flipped_bit_in_metadata_is_detected_wherever_it_stands(kind: str) -> None:
+async def test_a_flipped_bit_in_metadata_is_detected_wherever_it_stands(kind: str) -> None:
     adapter, clock, held = await build()
     places = [
         (key, value.index(b"orders"))
@@ -147,7 +153,8 @@ async def test_x1_a_flipped_bit_in_metadata_is_detected_wherever_it_stands(kind:
             assert await outcome(adapter, clock, held, key, 8 * place + bit, {}) == DETECTED
 
 
-async def test_x1_a_claim_that_meets_a_damaged_payload_changes_nothing() -> None:
+@law("X1")
+async def test_a_claim_that_meets_a_damaged_payload_changes_nothing() -> None:
     adapter, clock = FaultyAdapter(), FakeClock()
     engine = await open_on(adapter, clock)
     await engine.publish(TENANT, QUEUE, [NewMessage(b"payload %d" % n) for n in range(4)])
@@ -168,8 +175,9 @@ async def test_x1_a_claim_that_meets_a_damaged_payload_changes_nothing() -> None
     await engine.close()
 
 
+@law("X1", "S3")
 @pytest.mark.parametrize("verb", [nack, lapse, sweep], ids=lambda verb: verb.__name__)
-async def test_x1_s3_a_damaged_trail_loses_no_delivery(
+async def test_a_damaged_trail_loses_no_delivery(
     verb: Callable[[Engine, FakeClock, list[Delivery]], Awaitable[None]],
 ) -> None:
     adapter, clock = FaultyAdapter(), FakeClock()
@@ -182,7 +190,8 @@ async def test_x1_s3_a_damaged_trail_loses_no_delivery(
     await nothing_is_lost(engine, adapter, clock)
 
 
-async def test_x1_a_bucket_that_cannot_be_read_is_not_skipped() -> None:
+@law("X1")
+async def test_a_bucket_that_cannot_be_read_is_not_skipped() -> None:
     """Reported as often as it is met, and never passed over in silence."""
     adapter, clock = FaultyAdapter(), FakeClock()
     engine = await open_on(adapter, clock)

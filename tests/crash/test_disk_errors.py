@@ -22,6 +22,7 @@ from penstock.model.states import State
 from penstock.storage.contract import Engine
 from penstock.testing.clock import FakeClock
 from penstock.testing.faults import FaultyAdapter
+from penstock.testing.laws import law
 from tests.crash.program import ALL, TENANT, Program, everything, open_on, states
 
 QUEUE = "orders"
@@ -82,9 +83,10 @@ async def payloads(engine: Engine) -> list[bytes | None]:
     return [entry.payload for entry in page.entries]
 
 
+@law("P2")
 @each_fault
 @each_thread
-async def test_p2_a_refused_commit_fails_all_who_waited_and_all_after(
+async def test_a_refused_commit_fails_all_who_waited_and_all_after(
     fault: str, inline: bool
 ) -> None:
     adapter, clock = FaultyAdapter(inline=inline), FakeClock()
@@ -106,9 +108,10 @@ async def test_p2_a_refused_commit_fails_all_who_waited_and_all_after(
     assert adapter.closed
 
 
+@law("P2")
 @each_fault
 @pytest.mark.parametrize("seed", range(6))
-async def test_p2_after_a_refused_commit_the_store_opens_on_a_whole_state(
+async def test_after_a_refused_commit_the_store_opens_on_a_whole_state(
     fault: str, seed: int
 ) -> None:
     """Every commit of a random program is refused once; the one before it is there."""
@@ -145,7 +148,8 @@ async def test_p2_after_a_refused_commit_the_store_opens_on_a_whole_state(
     assert checked > 15
 
 
-async def test_p2_p4_a_publish_of_unknown_outcome_can_be_repeated() -> None:
+@law("P2", "P4")
+async def test_a_publish_of_unknown_outcome_can_be_repeated() -> None:
     """With its idempotency ids it is there once, whether or not the disk had kept it."""
     kept = set()
     for seed in range(12):
@@ -164,7 +168,8 @@ async def test_p2_p4_a_publish_of_unknown_outcome_can_be_repeated() -> None:
     assert kept == {0, 2}
 
 
-async def test_p1_a_refused_commit_takes_nothing_that_was_acknowledged() -> None:
+@law("P1")
+async def test_a_refused_commit_takes_nothing_that_was_acknowledged() -> None:
     for seed in range(12):
         adapter, clock = FaultyAdapter(seed=seed), FakeClock()
         engine = await open_on(adapter, clock)
@@ -213,6 +218,7 @@ async def sweep(engine: Engine, clock: FakeClock, held: list[Delivery]) -> None:
     await engine.sweep()
 
 
+@law("S3", "C5")
 @pytest.mark.parametrize(
     "verb, record",
     [
@@ -224,7 +230,7 @@ async def sweep(engine: Engine, clock: FakeClock, held: list[Delivery]) -> None:
         pytest.param(sweep, TRAIL, id="sweep-trail"),
     ],
 )
-async def test_s3_a_read_that_fails_loses_no_delivery(
+async def test_a_read_that_fails_loses_no_delivery(
     verb: Callable[[Engine, FakeClock, list[Delivery]], Awaitable[None]], record: bytes
 ) -> None:
     """The verb that met it is refused, and every delivery is still in one state (S3, C5)."""

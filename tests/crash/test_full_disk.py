@@ -16,6 +16,7 @@ from penstock.model.message import NewMessage
 from penstock.storage.contract import EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.crash.program import TENANT
 from tests.crash.workload import store_url
 
@@ -37,7 +38,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(path)], check=True)
 
 
-async def test_p2_publishes_stop_before_the_disk_is_full_and_go_on_when_there_is_room(
+@law("P2")
+async def test_publishes_stop_before_the_disk_is_full_and_go_on_when_there_is_room(
     small_disk: Path,
 ) -> None:
     clock = FakeClock()

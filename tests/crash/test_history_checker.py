@@ -28,6 +28,7 @@ from penstock.testing.history import (
     digest,
     read_history,
 )
+from penstock.testing.laws import law
 
 MAX_ATTEMPTS = 3
 
@@ -125,36 +126,43 @@ def test_a_history_that_keeps_the_laws() -> None:
     )
 
 
-def test_p1_an_acknowledged_message_is_gone() -> None:
+@law("P1")
+def test_an_acknowledged_message_is_gone() -> None:
     assert laws(*ONE, publish(2, "b"), published(2, 2), scan((1, "a", "done"))) == ["P1"]
 
 
-def test_p2_a_delivery_that_nobody_published() -> None:
+@law("P2")
+def test_a_delivery_that_nobody_published() -> None:
     assert laws(ONE, granted(message=2, payload="z")) == ["P2"]
 
 
-def test_p2_a_refused_publish_is_visible() -> None:
+@law("P2")
+def test_a_refused_publish_is_visible() -> None:
     assert laws(publish(1, "a"), Refused(call=1), scan((1, "a", "available"))) == ["P2"]
 
 
-def test_p2_half_a_batch() -> None:
+@law("P2")
+def test_half_a_batch() -> None:
     half = scan((1, "a", "available"))
     assert laws(publish(1, "a", "b"), half) == ["P2"]
     assert not laws(publish(1, "a", "b"), scan())
     assert not laws(publish(1, "a", "b"), scan((1, "a", "available"), (2, "b", "available")))
 
 
-def test_p2_more_copies_than_calls() -> None:
+@law("P2")
+def test_more_copies_than_calls() -> None:
     twice = scan((1, "a", "available"), (2, "a", "available"))
     assert laws(ONE, twice) == ["P2"]
     assert not laws(ONE, publish(2, "a"), twice)
 
 
-def test_p3_another_payload() -> None:
+@law("P3")
+def test_another_payload() -> None:
     assert laws(ONE, granted(payload="torn")) == ["P3"]
 
 
-def test_p4_an_id_with_two_messages() -> None:
+@law("P4")
+def test_an_id_with_two_messages() -> None:
     calls: list[HistoryEvent] = [
         publish(1, "a", ids=("x",)),
         published(1, 1),
@@ -164,34 +172,40 @@ def test_p4_an_id_with_two_messages() -> None:
     assert laws(*calls, scan((1, "a", "available"), (2, "a", "available"))) == ["P4"]
 
 
-def test_c1_two_live_claims() -> None:
+@law("C1")
+def test_two_live_claims() -> None:
     assert laws(ONE, granted(), granted(receipt="2", attempts=2, at=149)) == ["C1"]
     assert not laws(ONE, granted(), granted(receipt="2", attempts=2, at=150))
 
 
-def test_c1_clocks_differ_by_so_much() -> None:
+@law("C1")
+def test_clocks_differ_by_so_much() -> None:
     events = [*ONE, *granted(), *granted(receipt="2", attempts=2, at=140)]
     stamped = [msgspec.structs.replace(event, order=n) for n, event in enumerate(events, 1)]
     for skew_ms, found in ((9, 1), (10, 0)):
         assert len(check(stamped, max_attempts={"q": 3}, skew_ms=skew_ms)) == found
 
 
-def test_c1_an_extended_claim_is_live() -> None:
+@law("C1")
+def test_an_extended_claim_is_live() -> None:
     extended = settled("extend", "in_flight", until=200)
     assert laws(ONE, granted(), extended, granted(receipt="2", attempts=2, at=160)) == ["C1"]
 
 
-def test_c1_a_lost_settlement_may_have_ended_a_claim() -> None:
+@law("C1")
+def test_a_lost_settlement_may_have_ended_a_claim() -> None:
     lost = settled("nack", "available")[:1]
     assert not laws(ONE, granted(), lost, granted(receipt="2", attempts=2, at=120))
 
 
-def test_c1_a_live_claim_is_called_stale() -> None:
+@law("C1")
+def test_a_live_claim_is_called_stale() -> None:
     assert laws(ONE, granted(), settled("ack", None, at=149)) == ["C1"]
     assert not laws(ONE, granted(), settled("ack", None, at=150))
 
 
-def test_o1_a_partition_that_changes_hands_ends_claims() -> None:
+@law("O1")
+def test_a_partition_that_changes_hands_ends_claims() -> None:
     grants = [granted(receipt=str(n), attempts=n, at=100 + n) for n in range(1, 5)]
     assert not laws(ONE, *grants, ordered=True)
     assert laws(ONE, *grants, settled("ack", "done", receipt="3", at=105), ordered=True) == ["S1"]
@@ -201,18 +215,21 @@ def test_o1_a_partition_that_changes_hands_ends_claims() -> None:
     assert laws(ONE, *pairs, grants[3], ordered=True) == ["C2"]
 
 
-def test_c1_a_receipt_that_comes_again_or_does_not_grow() -> None:
+@law("C1")
+def test_a_receipt_that_comes_again_or_does_not_grow() -> None:
     again = granted(receipt="2", attempts=2, at=150)
     assert laws(ONE, granted(receipt="2"), again) == ["C1", "C1"]
     assert laws(ONE, granted(receipt="3"), again) == ["C1"]
 
 
+@law("C2")
 @pytest.mark.parametrize("attempts", [1, 3])
-def test_c2_attempts_that_do_not_rise_by_one(attempts: int) -> None:
+def test_attempts_that_do_not_rise_by_one(attempts: int) -> None:
     assert laws(ONE, granted(), granted(receipt="2", attempts=attempts, at=150)) == ["C2"]
 
 
-def test_c2_a_lost_claim_explains_one_attempt() -> None:
+@law("C2")
+def test_a_lost_claim_explains_one_attempt() -> None:
     lost = Claim(call=9, queue="q")
     later = granted(receipt="5", attempts=3, at=500)
     assert not laws(ONE, granted(), lost, later, runs=(6,))
@@ -220,7 +237,8 @@ def test_c2_a_lost_claim_explains_one_attempt() -> None:
     assert laws(ONE, granted(), lost, later, runs=(6,)) == ["C2", "C2"]
 
 
-def test_c2_an_unanswered_claim_explains_one_attempt_at_once() -> None:
+@law("C2")
+def test_an_unanswered_claim_explains_one_attempt_at_once() -> None:
     def after_one(queue: str, attempts: int) -> list[str]:
         again = granted(receipt="5", attempts=attempts, at=500)
         return laws(ONE, granted(), Claim(call=9, queue=queue), Unanswered(call=9), again)
@@ -230,43 +248,51 @@ def test_c2_an_unanswered_claim_explains_one_attempt_at_once() -> None:
     assert after_one("another", attempts=3) == ["C2"]
 
 
-def test_c2_more_grants_than_max_attempts() -> None:
+@law("C2")
+def test_more_grants_than_max_attempts() -> None:
     grants = [granted(receipt=str(n), attempts=n, at=100 * n) for n in range(1, 5)]
     assert laws(ONE, *grants) == ["C2"]
     handed_back = settled("release", "available", at=110)
     assert not laws(ONE, grants[0], handed_back, *grants[1:])
 
 
-def test_s1_a_stale_receipt_takes_effect() -> None:
+@law("S1")
+def test_a_stale_receipt_takes_effect() -> None:
     taken_over = [*granted(), *granted(receipt="2", attempts=2, at=150)]
     assert laws(ONE, taken_over, settled("ack", "done", at=160)) == ["S1"]
 
 
-def test_s1_a_claim_is_ended_twice() -> None:
+@law("S1")
+def test_a_claim_is_ended_twice() -> None:
     twice = [*settled("nack", "available"), *settled("nack", "available", at=111)]
     assert laws(ONE, granted(), twice) == ["S1"]
 
 
+@law("S2")
 @pytest.mark.parametrize("verb, state", [("ack", "done"), ("nack", "failed")])
-def test_s2_a_settled_message_is_granted(verb: str, state: str) -> None:
+def test_a_settled_message_is_granted(verb: str, state: str) -> None:
     again = granted(receipt="2", attempts=2, at=500)
     assert laws(ONE, granted(), settled(verb, state), again) == ["S2"]
 
 
-def test_s3_two_states() -> None:
+@law("S3")
+def test_two_states() -> None:
     assert laws(ONE, scan((1, "a", "available"), (1, "a", "done"))) == ["S3"]
 
 
-def test_s3_no_state() -> None:
+@law("S3")
+def test_no_state() -> None:
     lost: list[HistoryEvent] = [Logged(scan=1, message=1, payload="a"), Scanned(scan=1, queue="q")]
     assert laws(ONE, lost) == ["S3"]
 
 
-def test_s3_another_state_than_it_was_settled_to() -> None:
+@law("S3")
+def test_another_state_than_it_was_settled_to() -> None:
     assert laws(ONE, granted(), settled("ack", "done"), scan((1, "a", "failed"))) == ["S3"]
 
 
-def test_c5_a_drained_queue_has_something_live() -> None:
+@law("C5")
+def test_a_drained_queue_has_something_live() -> None:
     assert laws(ONE, scan((1, "a", "available"), drained=True)) == ["C5"]
 
 

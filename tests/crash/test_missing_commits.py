@@ -23,6 +23,7 @@ from penstock.storage.keyvalue.adapters.mark_file import MARK_FILE, MarkFile
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.repair import LOSS_KIND, accept_loss, examine
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.crash.file_damage import (
     COMMITS_PER_MARK,
     QUEUE,
@@ -76,7 +77,8 @@ async def refused(path: Path) -> StoreCorrupt:
     return caught.value
 
 
-async def test_x1_random_damage_is_never_silent(tmp_path: Path) -> None:
+@law("X1")
+async def test_random_damage_is_never_silent(tmp_path: Path) -> None:
     outcomes = await run(tmp_path, DAMAGES, seed=7)
     assert [outcome for outcome in outcomes if outcome.fate == SILENT] == []
     tails = [outcome for outcome in outcomes if outcome.fate == TAIL]
@@ -84,20 +86,23 @@ async def test_x1_random_damage_is_never_silent(tmp_path: Path) -> None:
     assert len(Counter(outcome.fate for outcome in outcomes)) >= 3
 
 
-async def test_x1_an_older_log_that_lost_a_byte_is_refused(killed: tuple[Image, Path]) -> None:
+@law("X1")
+async def test_an_older_log_that_lost_a_byte_is_refused(killed: tuple[Image, Path]) -> None:
     _, path = killed
     older = logs(path)[0]
     older.write_bytes(older.read_bytes()[:-1])
     assert isinstance(await refused(path), CommitsMissing)
 
 
-async def test_x1_a_missing_older_log_is_refused(killed: tuple[Image, Path]) -> None:
+@law("X1")
+async def test_a_missing_older_log_is_refused(killed: tuple[Image, Path]) -> None:
     _, path = killed
     logs(path)[0].unlink()
     assert isinstance(await refused(path), CommitsMissing)
 
 
-async def test_x1_a_missing_last_log_is_refused(images: dict[str, Image], tmp_path: Path) -> None:
+@law("X1")
+async def test_a_missing_last_log_is_refused(images: dict[str, Image], tmp_path: Path) -> None:
     """Once its commits are marked; the log itself is not in the manifest yet."""
     with small_files():
         builder = Builder(tmp_path, 5)
@@ -113,13 +118,15 @@ async def test_x1_a_missing_last_log_is_refused(images: dict[str, Image], tmp_pa
     assert "penstock repair" in str(error)
 
 
-async def test_x1_a_removed_mark_is_refused(killed: tuple[Image, Path]) -> None:
+@law("X1")
+async def test_a_removed_mark_is_refused(killed: tuple[Image, Path]) -> None:
     _, path = killed
     (path / MARK_FILE).unlink()
     assert isinstance(await refused(path), CommitsMissing)
 
 
-async def test_x1_a_store_of_an_older_version_gets_a_chain(
+@law("X1")
+async def test_a_store_of_an_older_version_gets_a_chain(
     images: dict[str, Image], tmp_path: Path
 ) -> None:
     """Without links and with the file that older versions wrote, it opens; from then on it is
@@ -146,8 +153,9 @@ async def test_x1_a_store_of_an_older_version_gets_a_chain(
 # -- repair --------------------------------------------------------------------------------
 
 
+@law("X1")
 @pytest.mark.parametrize("damage", ["cut", "removed", "mark"])
-async def test_x1_a_loss_can_be_accepted(killed: tuple[Image, Path], damage: str) -> None:
+async def test_a_loss_can_be_accepted(killed: tuple[Image, Path], damage: str) -> None:
     """What is kept is a whole state before the first missing commit, and it can be worked on."""
     image, path = killed
     older = logs(path)[1]
@@ -195,8 +203,9 @@ async def test_a_store_that_opens_has_nothing_to_repair(killed: tuple[Image, Pat
 # -- power loss ----------------------------------------------------------------------------
 
 
+@law("P1")
 @pytest.mark.parametrize("seed", range(3))
-async def test_p1_a_mark_is_never_ahead_of_what_is_synced(tmp_path: Path, seed: int) -> None:
+async def test_a_mark_is_never_ahead_of_what_is_synced(tmp_path: Path, seed: int) -> None:
     """Cut every log to what was synced, whatever the mark says: the store has to open."""
     random = Random(seed)
     store, images = tmp_path / "store", []

@@ -18,6 +18,7 @@ from penstock.model.states import State
 from penstock.storage.contract import Engine
 from penstock.testing.clock import FakeClock
 from penstock.testing.faults import FaultyAdapter
+from penstock.testing.laws import law
 from tests.crash.program import ALL, TENANT, Program, everything, open_on, states
 
 STEPS = 60
@@ -33,8 +34,9 @@ class Moment:
         self.seen = seen
 
 
+@law("P1", "S3")
 @pytest.mark.parametrize("seed", range(8))
-async def test_p1_s3_every_prefix_of_commits_is_a_whole_state(seed: int) -> None:
+async def test_every_prefix_of_commits_is_a_whole_state(seed: int) -> None:
     adapter, clock = FaultyAdapter(seed=seed), FakeClock()
     engine = await open_on(adapter, clock)
     program = Program(engine, clock, seed)
@@ -76,9 +78,10 @@ async def still_settles(engine: Engine, moment: Moment, where: str) -> None:
         assert all(taken[len(held) :]), where
 
 
+@law("P1", "P2")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "thread"])
-async def test_p1_p2_concurrent_batches_survive_whole(seed: int, inline: bool) -> None:
+async def test_concurrent_batches_survive_whole(seed: int, inline: bool) -> None:
     """Group commit: many batches share a commit, and each is there whole or not at all."""
     adapter, clock = FaultyAdapter(seed=seed, inline=inline), FakeClock()
     engine = await open_on(adapter, clock)
@@ -108,8 +111,9 @@ async def test_p1_p2_concurrent_batches_survive_whole(seed: int, inline: bool) -
         await survivor.close()
 
 
+@law("P1")
 @pytest.mark.parametrize("seed", range(20))
-async def test_p1_what_a_reply_promises(seed: int) -> None:
+async def test_what_a_reply_promises(seed: int) -> None:
     """``os`` says so and may be lost; the next ``fsync`` makes everything before it safe."""
     adapter, clock = FaultyAdapter(seed=seed), FakeClock()
     engine = await open_on(adapter, clock)
@@ -135,7 +139,8 @@ async def test_p1_what_a_reply_promises(seed: int) -> None:
     await engine.close()
 
 
-async def test_p1_a_power_loss_can_take_what_was_only_written() -> None:
+@law("P1")
+async def test_a_power_loss_can_take_what_was_only_written() -> None:
     """The disk above does lose things: over many seeds every outcome comes up."""
     outcomes = set()
     for seed in range(30):

@@ -24,6 +24,7 @@ from penstock.storage.engines import open_engine
 from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter
 from penstock.storage.keyvalue.encoding import seal
 from penstock.storage.keyvalue.keys import FORMAT_KEY
+from penstock.testing.laws import law
 from tests.crash.program import ALL, TENANT
 from tests.crash.workload import store_url
 
@@ -125,10 +126,9 @@ def log_headers(path: Path) -> Iterator[int]:
 # -- tables --------------------------------------------------------------------------------
 
 
+@law("X1")
 @pytest.mark.parametrize("reverse", [False, True], ids=["forwards", "backwards"])
-def test_x1_a_damaged_table_is_noticed_by_a_scan(
-    closed: Image, tmp_path: Path, reverse: bool
-) -> None:
+def test_a_damaged_table_is_noticed_by_a_scan(closed: Image, tmp_path: Path, reverse: bool) -> None:
     sound = RocksDBAdapter(closed.copy(tmp_path / "sound"))
     pairs = list(sound.scan(b"", b"\xff", reverse=reverse))
     sound.close()
@@ -142,7 +142,8 @@ def test_x1_a_damaged_table_is_noticed_by_a_scan(
         adapter.close()
 
 
-async def test_x1_nothing_is_missing_from_a_store_with_a_damaged_table(
+@law("X1")
+async def test_nothing_is_missing_from_a_store_with_a_damaged_table(
     closed: Image, tmp_path: Path
 ) -> None:
     size = one(closed.path, "*.sst").stat().st_size
@@ -154,7 +155,8 @@ async def test_x1_nothing_is_missing_from_a_store_with_a_damaged_table(
     assert "detected" in fates
 
 
-def test_x1_a_damaged_table_is_noticed_by_a_get(closed: Image, tmp_path: Path) -> None:
+@law("X1")
+def test_a_damaged_table_is_noticed_by_a_get(closed: Image, tmp_path: Path) -> None:
     """Single reads check the block; scans are the test above."""
     sound = RocksDBAdapter(closed.copy(tmp_path / "sound"))
     pairs = dict(sound.scan(b"", b"\xff"))
@@ -174,7 +176,8 @@ def test_x1_a_damaged_table_is_noticed_by_a_get(closed: Image, tmp_path: Path) -
     adapter.close()
 
 
-async def test_x1_a_table_without_its_index_does_not_open(closed: Image, tmp_path: Path) -> None:
+@law("X1")
+async def test_a_table_without_its_index_does_not_open(closed: Image, tmp_path: Path) -> None:
     path = closed.copy(tmp_path / "store")
     table = one(path, "*.sst")
     for place in range(table.stat().st_size - 1200, table.stat().st_size - 100, 20):
@@ -183,7 +186,8 @@ async def test_x1_a_table_without_its_index_does_not_open(closed: Image, tmp_pat
         await read_all(path)
 
 
-async def test_x1_a_missing_table_does_not_open(closed: Image, tmp_path: Path) -> None:
+@law("X1")
+async def test_a_missing_table_does_not_open(closed: Image, tmp_path: Path) -> None:
     path = closed.copy(tmp_path / "store")
     one(path, "*.sst").unlink()
     with pytest.raises((StoreCorrupt, StoreUnavailable)):
@@ -193,7 +197,8 @@ async def test_x1_a_missing_table_does_not_open(closed: Image, tmp_path: Path) -
 # -- the write-ahead log -------------------------------------------------------------------
 
 
-async def test_x1_damage_inside_the_log_does_not_open(killed: Image, tmp_path: Path) -> None:
+@law("X1")
+async def test_damage_inside_the_log_does_not_open(killed: Image, tmp_path: Path) -> None:
     """Any byte of any record, its checksum and type included; lengths are apart, below.
 
     The bit is one that makes no type RocksDB knows. With bit 2 a whole record becomes one of
@@ -209,7 +214,8 @@ async def test_x1_damage_inside_the_log_does_not_open(killed: Image, tmp_path: P
         assert await fate(killed, "*.log", place, 5, tmp_path / "store") == "detected", place
 
 
-async def test_x1_a_damaged_length_is_detected_before_the_last_block(
+@law("X1")
+async def test_a_damaged_length_is_detected_before_the_last_block(
     killed: Image, tmp_path: Path
 ) -> None:
     log = one(killed.path, "*.log")
@@ -221,20 +227,20 @@ async def test_x1_a_damaged_length_is_detected_before_the_last_block(
                 assert found == "detected", (header, place, bit)
 
 
+@law("X1")
 @pytest.mark.xfail(
     reason="RocksDB takes a length that reaches past the end of the log for a torn tail",
     strict=True,
 )
-async def test_x1_a_damaged_length_in_the_last_block_is_detected(
+async def test_a_damaged_length_in_the_last_block_is_detected(
     killed: Image, tmp_path: Path
 ) -> None:
     last = list(log_headers(one(killed.path, "*.log")))[-1]
     assert await fate(killed, "*.log", last + 5, 7, tmp_path / "store") == "detected"
 
 
-async def test_p1_p2_a_torn_tail_opens_without_the_torn_commit(
-    killed: Image, tmp_path: Path
-) -> None:
+@law("P1", "P2")
+async def test_a_torn_tail_opens_without_the_torn_commit(killed: Image, tmp_path: Path) -> None:
     """The last commit was being written: wherever it was cut, all before it is there."""
     begin, end = killed.sizes[-2:]
     for size in {begin, begin + 1, begin + LOG_HEADER, (begin + end) // 2, end - 1}:
@@ -244,7 +250,8 @@ async def test_p1_p2_a_torn_tail_opens_without_the_torn_commit(
         assert await read_all(path) == (BATCHES - 1) * BATCH, size
 
 
-async def test_p1_a_tail_of_zeros_opens(killed: Image, tmp_path: Path) -> None:
+@law("P1")
+async def test_a_tail_of_zeros_opens(killed: Image, tmp_path: Path) -> None:
     """What a file system leaves that had made room for a write that never came."""
     path = killed.copy(tmp_path / "store")
     with one(path, "*.log").open("ab") as log:
@@ -252,13 +259,15 @@ async def test_p1_a_tail_of_zeros_opens(killed: Image, tmp_path: Path) -> None:
     assert await read_all(path) == BATCHES * BATCH
 
 
-async def test_x1_a_damaged_type_of_the_first_record_is_detected(
+@law("X1")
+async def test_a_damaged_type_of_the_first_record_is_detected(
     killed: Image, tmp_path: Path
 ) -> None:
     assert await fate(killed, "*.log", 6, 2, tmp_path / "store") == "detected"
 
 
-async def test_x1_a_missing_log_does_not_open(killed: Image, tmp_path: Path) -> None:
+@law("X1")
+async def test_a_missing_log_does_not_open(killed: Image, tmp_path: Path) -> None:
     path = killed.copy(tmp_path / "store")
     one(path, "*.log").unlink()
     with pytest.raises(StoreCorrupt):
@@ -268,7 +277,8 @@ async def test_x1_a_missing_log_does_not_open(killed: Image, tmp_path: Path) -> 
 # -- the files that name the others --------------------------------------------------------
 
 
-async def test_x1_a_damaged_manifest_does_not_open(closed: Image, tmp_path: Path) -> None:
+@law("X1")
+async def test_a_damaged_manifest_does_not_open(closed: Image, tmp_path: Path) -> None:
     manifest = one(closed.path, "MANIFEST-*")
     lengths = {header + n for header in log_headers(manifest) for n in (4, 5)}
     for place in range(0, manifest.stat().st_size, 3):
@@ -277,9 +287,8 @@ async def test_x1_a_damaged_manifest_does_not_open(closed: Image, tmp_path: Path
             assert found == "detected", place
 
 
-async def test_x1_a_damaged_length_in_the_manifest_is_detected(
-    closed: Image, tmp_path: Path
-) -> None:
+@law("X1")
+async def test_a_damaged_length_in_the_manifest_is_detected(closed: Image, tmp_path: Path) -> None:
     manifest = one(closed.path, "MANIFEST-*")
     fates = {
         await fate(closed, "MANIFEST-*", header + 5, 7, tmp_path / "store")
@@ -288,8 +297,9 @@ async def test_x1_a_damaged_length_in_the_manifest_is_detected(
     assert fates <= {"detected", "whole"}
 
 
+@law("X1")
 @pytest.mark.parametrize("content", [b"", b"garbage", b"MANIFEST-999999\n", b"\x00" * 16])
-async def test_x1_a_damaged_current_does_not_open(
+async def test_a_damaged_current_does_not_open(
     closed: Image, tmp_path: Path, content: bytes
 ) -> None:
     path = closed.copy(tmp_path / "store")
@@ -298,7 +308,8 @@ async def test_x1_a_damaged_current_does_not_open(
         await read_all(path)
 
 
-async def test_e1_a_directory_of_something_else_does_not_open(tmp_path: Path) -> None:
+@law("E1")
+async def test_a_directory_of_something_else_does_not_open(tmp_path: Path) -> None:
     (tmp_path / "CURRENT").write_bytes(b"MANIFEST-000001\n")
     (tmp_path / "MANIFEST-000001").write_bytes(b"this is not a manifest" * 10)
     with pytest.raises((StoreCorrupt, StoreUnavailable)):
@@ -308,7 +319,8 @@ async def test_e1_a_directory_of_something_else_does_not_open(tmp_path: Path) ->
 # -- stores that cannot be opened ----------------------------------------------------------
 
 
-async def test_e1_a_store_of_a_newer_format_is_too_new(closed: Image, tmp_path: Path) -> None:
+@law("E1")
+async def test_a_store_of_a_newer_format_is_too_new(closed: Image, tmp_path: Path) -> None:
     path = closed.copy(tmp_path / "store")
     adapter = RocksDBAdapter(path)
     adapter.write({FORMAT_KEY: seal((10**6).to_bytes(4, "little"))}, (), True)
@@ -319,7 +331,8 @@ async def test_e1_a_store_of_a_newer_format_is_too_new(closed: Image, tmp_path: 
             await open_engine(store_url(str(path)))
 
 
-async def test_e1_a_store_is_opened_once_in_a_process(tmp_path: Path) -> None:
+@law("E1")
+async def test_a_store_is_opened_once_in_a_process(tmp_path: Path) -> None:
     engine = await open_engine(store_url(str(tmp_path)))
     with pytest.raises(StoreLocked):
         await open_engine(store_url(str(tmp_path)))
@@ -328,7 +341,8 @@ async def test_e1_a_store_is_opened_once_in_a_process(tmp_path: Path) -> None:
     assert await read_all(tmp_path) == 1
 
 
-async def test_e1_a_store_is_opened_by_one_process(tmp_path: Path) -> None:
+@law("E1")
+async def test_a_store_is_opened_by_one_process(tmp_path: Path) -> None:
     engine = await open_engine(store_url(str(tmp_path)))
     program = (
         "import asyncio, sys\n"
@@ -345,17 +359,17 @@ async def test_e1_a_store_is_opened_by_one_process(tmp_path: Path) -> None:
     await engine.close()
 
 
+@law("E1")
 @pytest.mark.parametrize("below", ["file/store", "file"])
-async def test_e1_a_path_that_cannot_be_a_directory_is_unavailable(
-    tmp_path: Path, below: str
-) -> None:
+async def test_a_path_that_cannot_be_a_directory_is_unavailable(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_bytes(b"a file")
     with pytest.raises(StoreUnavailable):
         await open_engine(store_url(str(tmp_path / below)))
 
 
+@law("E1")
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
-async def test_e1_a_path_that_cannot_be_written_is_unavailable() -> None:
+async def test_a_path_that_cannot_be_written_is_unavailable() -> None:
     """Nobody, root included, makes directories there."""
     with pytest.raises(StoreUnavailable):
         await open_engine(store_url("/proc/penstock"))

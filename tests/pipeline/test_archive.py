@@ -21,6 +21,7 @@ from penstock.pipeline.lake import compaction
 from penstock.pipeline.lake.archive import Archiver
 from penstock.pipeline.lake.files import LocalFiles
 from penstock.pipeline.lake.reading import read_lake
+from penstock.testing.laws import law
 from tests.databases import store_url
 from tests.pipeline.hosted import HOUR_MS, Hosted
 from tests.pipeline.jobs import run
@@ -239,7 +240,8 @@ def test_an_empty_log_makes_an_empty_lake(server: Hosted, spark: SparkSession, l
     assert data_files(lake) == []
 
 
-def test_e1_bad_options(server: Hosted, spark: SparkSession, lake: Path) -> None:
+@law("E1")
+def test_bad_options(server: Hosted, spark: SparkSession, lake: Path) -> None:
     with pytest.raises(BadInput):
         run(server, spark, archive)
     with pytest.raises(BadInput):

@@ -20,6 +20,7 @@ from penstock.pipeline.lake import checks, staging
 from penstock.pipeline.lake.archive import Archiver
 from penstock.pipeline.lake.files import LocalFiles
 from penstock.pipeline.remote import Server
+from penstock.testing.laws import law
 from tests.pipeline.hosted import Hosted
 from tests.pipeline.jobs import run
 from tests.pipeline.lakes import archived, data_files, lake_of, log
@@ -84,7 +85,8 @@ class Dying(LocalFiles):
         self._change(lambda: LocalFiles.remove_tree(self, path))
 
 
-def test_a1_ten_deaths_in_a_row_end_in_the_same_lake(
+@law("A1")
+def test_ten_deaths_in_a_row_end_in_the_same_lake(
     server: Hosted, spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archiving, "STEP_ENTRIES", 3)
@@ -111,7 +113,8 @@ def test_a1_ten_deaths_in_a_row_end_in_the_same_lake(
     assert told(server) == expected[-1][0]
 
 
-def test_a1_deaths_while_histories_and_files_are_replaced(
+@law("A1")
+def test_deaths_while_histories_and_files_are_replaced(
     server: Hosted, spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(3):
@@ -135,7 +138,8 @@ def test_a1_deaths_while_histories_and_files_are_replaced(
     assert history.count() == history.select("id", "queue", "seq").distinct().count() == 26
 
 
-def test_a1_of_two_runs_the_one_that_began_last_goes_on(
+@law("A1")
+def test_of_two_runs_the_one_that_began_last_goes_on(
     server: Hosted, spark: SparkSession, lake: Path
 ) -> None:
     contexts = [
@@ -169,7 +173,8 @@ def test_a1_of_two_runs_the_one_that_began_last_goes_on(
     assert data_files(lake) == sorted(lake_of(lake).files)
 
 
-def test_a1_what_is_read_back_otherwise_is_not_committed(
+@law("A1")
+def test_what_is_read_back_otherwise_is_not_committed(
     server: Hosted, spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def short(rows: Any, table: Any) -> Any:
@@ -193,7 +198,8 @@ def test_a1_what_is_read_back_otherwise_is_not_committed(
     assert told(server) == -1
 
 
-def test_x1_files_that_are_missing_or_cut_are_named(
+@law("X1")
+def test_files_that_are_missing_or_cut_are_named(
     server: Hosted, spark: SparkSession, lake: Path
 ) -> None:
     run(server, spark, archive, lake=lake)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from penstock.model.message import Message, MessageId, NewMessage, Offset
 from penstock.pipeline.format.chunks import Kind, Lane, Stored, stored_of
+from penstock.testing.laws import law
 
 #: Later than any simulated time.
 FUTURE = 1_000_000
@@ -178,8 +179,9 @@ def late(some: Sequence[NewMessage]) -> Counter[tuple[bytes, int | None]]:
 KINDS = [Kind(*flags) for flags in product((False, True), repeat=3)]
 
 
+@law("P4")
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.name or "plain" for kind in KINDS])
-def test_p4_every_row_is_published_once_whatever_attempts_there_are(kind: Kind) -> None:
+def test_every_row_is_published_once_whatever_attempts_there_are(kind: Kind) -> None:
     for seed in range(500):
         story = draw_story(random.Random(seed), kind)
         chunks = play(kind, story)

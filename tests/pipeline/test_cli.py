@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.exits import Exit
+from penstock.testing.laws import law
 from tests.pipeline.hosted import Hosted
 
 
@@ -30,6 +31,7 @@ def test_jobs_are_listed() -> None:
         assert f"  {job} " in done.stdout
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "words, code, said",
     [
@@ -40,7 +42,7 @@ def test_jobs_are_listed() -> None:
         (("replay", "q", "--source", "elsewhere"), Exit.USAGE, "lake"),
     ],
 )
-def test_e1_what_is_wrong_is_said_before_spark_is_started(
+def test_what_is_wrong_is_said_before_spark_is_started(
     words: tuple[str, ...], code: Exit, said: str
 ) -> None:
     done = pipeline(*words)
@@ -49,14 +51,16 @@ def test_e1_what_is_wrong_is_said_before_spark_is_started(
     assert "Spark" not in done.stdout
 
 
-def test_e1_no_java(server: Hosted, tmp_path: Path) -> None:
+@law("E1")
+def test_no_java(server: Hosted, tmp_path: Path) -> None:
     done = pipeline("report", "--url", server.url, "--output", str(tmp_path), JAVA_HOME="/nowhere")
     assert done.returncode == Exit.UNAVAILABLE
     assert "/nowhere" in done.stderr
     assert "Install Java 17" in done.stderr
 
 
-def test_e1_unknown_things_are_refused_and_recorded(server: Hosted) -> None:
+@law("E1")
+def test_unknown_things_are_refused_and_recorded(server: Hosted) -> None:
     url = ("--url", server.url)
     assert pipeline("route", "nobody", *url).returncode == Exit.NOT_FOUND
     assert pipeline("replay", "nobody", *url).returncode == Exit.NOT_FOUND

@@ -20,6 +20,7 @@ from penstock import NewMessage
 from penstock.pipeline.context import Summary
 from penstock.pipeline.jobs.archive import archive
 from penstock.pipeline.jobs.route import route
+from penstock.testing.laws import law
 from tests.pipeline import jobs
 from tests.pipeline.cluster import Cluster
 from tests.pipeline.hosted import Hosted
@@ -112,8 +113,9 @@ def test_route_and_archive_give_what_they_give_on_one_machine(
 
 
 # In the process of the test above, which has the cluster.
+@law("P4")
 @pytest.mark.usefixtures("spark")
-def test_p4_a_task_and_its_speculative_copy_publish_each_row_once(
+def test_a_task_and_its_speculative_copy_publish_each_row_once(
     server: Hosted, cluster: Cluster, tmp_path: Path
 ) -> None:
     summary = run(

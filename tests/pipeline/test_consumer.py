@@ -22,6 +22,7 @@ from penstock.pipeline.format import consumer
 from penstock.pipeline.format.claims import Batch, Claim, consumer_schema, cut
 from penstock.pipeline.format.consumer import QueueStream, Slice, queue_stream
 from penstock.pipeline.format.read_back import runs
+from penstock.testing.laws import law
 from tests.pipeline.hosted import Hosted
 
 ALL = ReadMaxRows(1_000)
@@ -279,6 +280,7 @@ def test_offsets_that_are_near_are_one_run() -> None:
     assert runs([]) == []
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "options, complaint",
     [
@@ -289,7 +291,7 @@ def test_offsets_that_are_near_are_one_run() -> None:
         ({"consumer": "a b"}, "consumer"),
     ],
 )
-def test_e1_options_are_checked(options: dict[str, str], complaint: str) -> None:
+def test_options_are_checked(options: dict[str, str], complaint: str) -> None:
     with pytest.raises(BadInput) as refused:
         queue_stream({"url": "http://nowhere", "queue": "q", **options})
     assert complaint in f"{refused.value.detail} {refused.value.field}"

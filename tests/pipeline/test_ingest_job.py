@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import BadInput, BadName
 from penstock.pipeline.jobs.ingest import ingest
+from penstock.testing.laws import law
 from tests.pipeline.hosted import Hosted
 from tests.pipeline.jobs import run
 
@@ -69,6 +70,7 @@ def test_one_column_as_the_payload(server: Hosted, spark: SparkSession, tmp_path
     ]
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "options, error",
     [
@@ -79,7 +81,7 @@ def test_one_column_as_the_payload(server: Hosted, spark: SparkSession, tmp_path
         ({"path": "{files}", "topic": "orders", "columns": {"colour": "n"}}, BadInput),
     ],
 )
-def test_e1_bad_input(
+def test_bad_input(
     server: Hosted, spark: SparkSession, files: Path, options: dict, error: type[Exception]
 ) -> None:
     given = {

@@ -17,6 +17,7 @@ from penstock.pipeline.lake.checks import (
 )
 from penstock.pipeline.lake.commits import File
 from penstock.pipeline.lake.reading import SCHEMAS
+from penstock.testing.laws import law
 
 PAYLOADS = [b"", b"a", b"\x00" * 1000, b"b"]
 
@@ -49,8 +50,9 @@ def test_a_batch_is_added_up_file_by_file() -> None:
     assert examined(without) == [("x", 2, 0b11, 10, 11, 0, 0, 0)]
 
 
+@law("P3")
 @pytest.mark.parametrize("wrong", [b"c", b"bb", b"", None])
-def test_p3_a_payload_that_is_another_is_seen(wrong: bytes | None) -> None:
+def test_a_payload_that_is_another_is_seen(wrong: bytes | None) -> None:
     good = batch(["x"] * 4, [*PAYLOADS])
     values = pa.array([*PAYLOADS[:3], wrong], pa.binary())
     ((_, rows, _, _, _, found, _, _),) = examined(good.set_column(5, "value", values))

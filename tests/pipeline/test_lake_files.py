@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import BadInput
 from penstock.pipeline.lake.files import Files, HadoopFiles, LocalFiles, open_files
+from penstock.testing.laws import law
 
 
 @pytest.fixture(params=["local", "hadoop"])
@@ -70,8 +71,9 @@ def test_a_local_folder_needs_no_spark(tmp_path: Path) -> None:
     assert spaced.root == f"{tmp_path}/a lake"
 
 
+@law("E1")
 @pytest.mark.parametrize("lake", ["", "/lake?x=1", "/lake#1", "/la*ke", "/lake/{a,b}", "s3a://b/l"])
-def test_e1_what_cannot_be_a_lake_is_refused(lake: str) -> None:
+def test_what_cannot_be_a_lake_is_refused(lake: str) -> None:
     with pytest.raises(BadInput) as caught:
         open_files(lake)
     assert caught.value.field == "lake"

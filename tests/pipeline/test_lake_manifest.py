@@ -12,6 +12,7 @@ from penstock.pipeline.lake.commits import Block, File
 from penstock.pipeline.lake.files import LocalFiles
 from penstock.pipeline.lake.layout import commit_name, is_data
 from penstock.pipeline.lake.manifest import CHECKPOINT_EVERY, Manifest
+from penstock.testing.laws import law
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -50,7 +51,8 @@ def test_what_was_committed_is_there_for_others(tmp_path: Path) -> None:
     assert lake.blocks == (Block(5, 9, 3, 7), Block(9, 12, 3, 8))
 
 
-def test_a1_a_run_that_others_took_the_lake_from_commits_nothing(tmp_path: Path) -> None:
+@law("A1")
+def test_a_run_that_others_took_the_lake_from_commits_nothing(tmp_path: Path) -> None:
     first = begun(tmp_path, "a")
     archive(first, 0, 5)
     second = begun(tmp_path, "b")
@@ -140,7 +142,8 @@ def test_commits_that_were_added_up_a_week_ago_go(tmp_path: Path) -> None:
     assert Manifest(LocalFiles(tmp_path)).refresh() == manifest.lake
 
 
-def test_x1_a_manifest_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+@law("X1")
+def test_a_manifest_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     manifest = begun(tmp_path)
     archive(manifest, 0, 5)
     archive(manifest, 5, 9)

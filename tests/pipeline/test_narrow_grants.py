@@ -14,6 +14,7 @@ from penstock.pipeline.format.attempt import Attempt
 from penstock.pipeline.format.chunks import Kind
 from penstock.pipeline.format.consumer import queue_stream
 from penstock.pipeline.remote import Server
+from penstock.testing.laws import law
 from tests.pipeline.hosted import Hosted
 
 
@@ -69,7 +70,8 @@ def test_a_publisher_repeats_a_task(guarded: Hosted) -> None:
     assert guarded.payloads("t") == {b"of somebody else": 1, **{row.payload: 1 for row in rows}}
 
 
-def test_t1_only_what_is_ones_own_is_read(guarded: Hosted) -> None:
+@law("T1")
+def test_only_what_is_ones_own_is_read(guarded: Hosted) -> None:
     guarded.ask(lambda q: q.create_queue("billing", "topic = 'orders'"))
     guarded.publish("orders", b"mine")
     guarded.publish("secret", b"not yours")

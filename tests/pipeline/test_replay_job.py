@@ -14,6 +14,7 @@ from penstock.model.delivery import Reject
 from penstock.pipeline.jobs.archive import archive
 from penstock.pipeline.jobs.replay import replay
 from penstock.pipeline.report.fingerprints import fingerprint
+from penstock.testing.laws import law
 from tests.pipeline.hosted import Hosted
 from tests.pipeline.jobs import run
 
@@ -99,6 +100,7 @@ def test_a_replay_without_an_id_goes_on_though_the_lake_has_changed(
     assert found == sorted([b"%d" % n for n in range(10)] * 2 + [b"new"] * 2)
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "options, error",
     [
@@ -110,7 +112,7 @@ def test_a_replay_without_an_id_goes_on_though_the_lake_has_changed(
         ({"source": "lake"}, BadInput),
     ],
 )
-def test_e1_bad_input_is_refused_before_spark_is_started(
+def test_bad_input_is_refused_before_spark_is_started(
     server: Hosted, options: dict, error: type[Exception]
 ) -> None:
     server.ask(lambda q: q.create_queue("billing"))

@@ -17,6 +17,7 @@ from penstock.pipeline.jobs.archive import archive
 from penstock.pipeline.jobs.report import report
 from penstock.pipeline.report.charts import Bar, bar_chart, line_chart, shown_ms, shown_number
 from penstock.pipeline.report.fingerprints import fingerprint, pattern
+from penstock.testing.laws import law
 from tests.pipeline.hosted import Hosted
 from tests.pipeline.jobs import run
 
@@ -154,7 +155,8 @@ def test_what_only_the_lake_has_is_in_it(busy: Hosted, spark: SparkSession, tmp_
     assert (lake / "reports" / "index.html").exists()
 
 
-def test_e1_nowhere_to_go(server: Hosted) -> None:
+@law("E1")
+def test_nowhere_to_go(server: Hosted) -> None:
     with pytest.raises(BadInput, match="--output"):
         run(server, None, report)
 

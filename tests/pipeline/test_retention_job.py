@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import LakeCorrupt
 from penstock.pipeline.jobs.archive import archive
 from penstock.pipeline.jobs.retention import retention
+from penstock.testing.laws import law
 from tests.pipeline.hosted import HOUR_MS, Hosted
 from tests.pipeline.jobs import run
 from tests.pipeline.lakes import archived, lake_of, log
@@ -44,8 +45,9 @@ def sweep(server: Hosted) -> None:
         pass
 
 
+@law("A1")
 @pytest.mark.parametrize("harm", ["removed", "cut", "changed"])
-def test_a1_nothing_at_or_above_a_damaged_file_leaves(
+def test_nothing_at_or_above_a_damaged_file_leaves(
     server: Hosted, spark: SparkSession, lake: Path, harm: str
 ) -> None:
     run(server, spark, archive, lake=lake, history=False, tell=False)
@@ -122,7 +124,8 @@ def test_what_is_not_routed_stays(server: Hosted, spark: SparkSession, lake: Pat
     assert (summary["removed"], summary["kept_beside_others"]) == (10, 5)
 
 
-def test_a1_a_lake_that_began_later_lets_nothing_go(
+@law("A1")
+def test_a_lake_that_began_later_lets_nothing_go(
     server: Hosted, spark: SparkSession, lake: Path
 ) -> None:
     run(server, spark, archive, lake=lake, history=False, tell=False)

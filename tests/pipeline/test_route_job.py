@@ -11,6 +11,7 @@ from penstock import NewMessage
 from penstock.errors import UnknownQueue
 from penstock.pipeline.jobs import route as route_job
 from penstock.pipeline.jobs.route import route
+from penstock.testing.laws import law
 from tests.pipeline.hosted import Hosted
 from tests.pipeline.jobs import run
 
@@ -57,7 +58,8 @@ def routed_by_the_broker(server: Hosted, queue: str) -> list[bytes]:
     return found
 
 
-def test_r1_queues_over_history_get_what_the_broker_would_give(
+@law("R1")
+def test_queues_over_history_get_what_the_broker_would_give(
     server: Hosted, spark: SparkSession
 ) -> None:
     for first in range(0, 600, 200):
@@ -77,7 +79,8 @@ def test_r1_queues_over_history_get_what_the_broker_would_give(
     assert again["assigned"] == 0
 
 
-def test_r1_publishes_and_the_brokers_router_go_on_meanwhile(
+@law("R1")
+def test_publishes_and_the_brokers_router_go_on_meanwhile(
     server: Hosted, spark: SparkSession
 ) -> None:
     server.publish("orders", *messages(900))

@@ -16,6 +16,7 @@ from penstock.filters.to_spark.narrow import MOST_FLAT, narrow
 from penstock.model.message import Message, MessageId, Offset
 from penstock.pipeline import router as module
 from penstock.pipeline.router import ROUTED_SCHEMA, routed, router
+from penstock.testing.laws import law
 
 FILTERS = {
     name: parse(text)
@@ -81,9 +82,10 @@ def wanted(messages: Sequence[Message]) -> dict[str, list[int]]:
     return {name: offsets for name, offsets in by_queue.items() if offsets}
 
 
+@law("R1")
 @pytest.mark.parametrize("messages", [SOME, NO_KEYS, ONLY_KEYS], ids=["some", "none", "all"])
 @pytest.mark.parametrize("most", [1, 23, 10_000_000])
-def test_r1_queues_take_what_their_filters_do(
+def test_queues_take_what_their_filters_do(
     monkeypatch: pytest.MonkeyPatch, messages: list[Message], most: int
 ) -> None:
     monkeypatch.setattr(module, "_MOST_PAIRS", most)
@@ -114,8 +116,9 @@ def test_only_what_filters_read_goes_to_python(spark: SparkSession) -> None:
     assert len(narrow(many)) == 5
 
 
+@law("R1")
 @pytest.mark.parametrize("count", [MOST_FLAT, MOST_FLAT + 1])
-def test_r1_few_headers_and_many(spark: SparkSession, count: int) -> None:
+def test_few_headers_and_many(spark: SparkSession, count: int) -> None:
     """In columns of their own, and in the map."""
     names = [f"{letter}{n // 2}" for n, letter in enumerate(("h", "H") * count)][:count]
     filters = {name: parse(f'"{name}" = 1 OR "{name}" = \'one\'') for name in names}

@@ -19,6 +19,7 @@ from penstock.pipeline.format.rows import check_columns, groups_of
 from penstock.pipeline.format.schemas import spark_schema
 from penstock.pipeline.format.sink import batch_writer, stream_writer
 from penstock.pipeline.remote import Server
+from penstock.testing.laws import law
 from tests.pipeline.hosted import Hosted
 
 
@@ -75,6 +76,7 @@ def test_headers_may_be_json(spark: SparkSession, server: Hosted) -> None:
     assert [message.headers for _, message in log(server)] == [{"n": 1, "f": 1.0, "t": True}]
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "query, options, complaint",
     [
@@ -91,7 +93,7 @@ def test_headers_may_be_json(spark: SparkSession, server: Hosted) -> None:
         ("SELECT 'x' AS value", {"writeId": "x" * 201}, "writeId"),
     ],
 )
-def test_e1_what_cannot_be_published_is_refused(
+def test_what_cannot_be_published_is_refused(
     spark: SparkSession, query: str, options: dict[str, Any], complaint: str
 ) -> None:
     chosen = {"url": "http://nowhere", "topic": "t", **options}
@@ -101,21 +103,24 @@ def test_e1_what_cannot_be_published_is_refused(
     assert complaint in refused.value.detail
 
 
-def test_e1_a_write_is_refused_before_anything_runs(spark: SparkSession, server: Hosted) -> None:
+@law("E1")
+def test_a_write_is_refused_before_anything_runs(spark: SparkSession, server: Hosted) -> None:
     with pytest.raises(PySparkException, match="PYTHON_DATA_SOURCE_ERROR") as refused:
         writer(spark.sql("SELECT 'x' AS value, 1 AS colour"), server, topic="t").save()
     assert "A message has no 'colour'" in str(refused.value)
     assert log(server) == []
 
 
-def test_e1_the_log_is_not_overwritten(spark: SparkSession, server: Hosted) -> None:
+@law("E1")
+def test_the_log_is_not_overwritten(spark: SparkSession, server: Hosted) -> None:
     schema = spark.sql("SELECT 'x' AS value").schema
     for make in (batch_writer, stream_writer):
         with pytest.raises(BadInput, match="append mode"):
             make(server.options(topic="t"), schema, True)
 
 
-def test_p4_a_write_under_the_same_id_is_made_once(spark: SparkSession, server: Hosted) -> None:
+@law("P4")
+def test_a_write_under_the_same_id_is_made_once(spark: SparkSession, server: Hosted) -> None:
     rows = spark.range(0, 5_000, 1, 2).selectExpr("cast(id % 100 AS string) AS value")
     writer(rows, server, topic="t", writeId="nightly").save()
     backwards = spark.range(0, 5_000, 1, 2).selectExpr("cast((4999 - id) % 100 AS string) AS value")
@@ -126,9 +131,8 @@ def test_p4_a_write_under_the_same_id_is_made_once(spark: SparkSession, server: 
     assert server.ask(lambda q: q.stats("t")).available == 15_000
 
 
-def test_p4_a_write_is_once_on_any_number_of_partitions(
-    spark: SparkSession, server: Hosted
-) -> None:
+@law("P4")
+def test_a_write_is_once_on_any_number_of_partitions(spark: SparkSession, server: Hosted) -> None:
     """Finished, it is recognised; ended half way, another number of partitions is refused."""
 
     def rows(parts: int) -> DataFrame:
@@ -172,6 +176,7 @@ def test_rows_go_to_the_lanes_that_they_belong_to() -> None:
     }
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "columns, complaint",
     [
@@ -180,7 +185,7 @@ def test_rows_go_to_the_lanes_that_they_belong_to() -> None:
         ({"value": ["x"], "headers": ["[1]"]}, "headers cannot be read"),
     ],
 )
-def test_e1_a_row_that_is_no_message_is_refused(columns: dict[str, Any], complaint: str) -> None:
+def test_a_row_that_is_no_message_is_refused(columns: dict[str, Any], complaint: str) -> None:
     columns["value"] = pa.array(columns["value"], pa.string())
     batch = pa.record_batch(columns)
     checked = check_columns(spark_schema(batch.schema), None if "topic" in columns else "t")

@@ -16,6 +16,7 @@ from penstock.pipeline.format.chunks import Kind
 from penstock.pipeline.format.registration import Registration, finish_writes
 from penstock.pipeline.format.rows import Group
 from penstock.pipeline.remote import Server
+from penstock.testing.laws import law
 from tests.pipeline.hosted import HOUR_MS, Hosted
 
 
@@ -88,7 +89,8 @@ def payloads(rows: Sequence[NewMessage]) -> Counter[bytes | None]:
 ROWS = [NewMessage(b"%d" % (number // 3), {"n": number // 3}) for number in range(100)]
 
 
-def test_p4_an_attempt_after_one_that_ended_half_way_publishes_the_rest(server: Hosted) -> None:
+@law("P4")
+def test_an_attempt_after_one_that_ended_half_way_publishes_the_rest(server: Hosted) -> None:
     with pytest.raises(Interrupted):
         write(server, ROWS, part=50)
     before = published(server).total()
@@ -98,13 +100,15 @@ def test_p4_an_attempt_after_one_that_ended_half_way_publishes_the_rest(server: 
     assert counts == Counts(published=100 - before, found=before)
 
 
-def test_p4_an_attempt_after_one_that_came_to_its_end_publishes_nothing(server: Hosted) -> None:
+@law("P4")
+def test_an_attempt_after_one_that_came_to_its_end_publishes_nothing(server: Hosted) -> None:
     write(server, ROWS)
     assert write(server, shuffled(ROWS, 2)) == Counts(published=0, found=100)
     assert published(server) == payloads(ROWS)
 
 
-def test_p4_attempts_at_the_same_time_publish_every_row_once(server: Hosted) -> None:
+@law("P4")
+def test_attempts_at_the_same_time_publish_every_row_once(server: Hosted) -> None:
     counts: list[Counts] = []
     threads = [
         threading.Thread(
@@ -121,7 +125,8 @@ def test_p4_attempts_at_the_same_time_publish_every_row_once(server: Hosted) -> 
     assert [each.published + each.found for each in counts] == [100] * 3
 
 
-def test_p4_keys_and_times_are_no_obstacle(server: Hosted) -> None:
+@law("P4")
+def test_keys_and_times_are_no_obstacle(server: Hosted) -> None:
     now = server.clock.now()
     rows = [
         *(NewMessage(b"k%d" % n, key=f"k{n % 4}", priority=n % 10) for n in range(30)),
@@ -146,7 +151,8 @@ def test_p4_keys_and_times_are_no_obstacle(server: Hosted) -> None:
     assert Counter(lasting) == Counter(now + HOUR_MS + n for n in range(15))
 
 
-def test_p4_rows_with_an_id_are_told_apart_by_it_alone(server: Hosted) -> None:
+@law("P4")
+def test_rows_with_an_id_are_told_apart_by_it_alone(server: Hosted) -> None:
     rows = [NewMessage(b"same", id=f"{n}") for n in range(20)]
     rows += [NewMessage(b"same")] * 20
     with pytest.raises(Interrupted):
@@ -175,8 +181,9 @@ def test_other_partitions_and_other_writes_are_others(server: Hosted) -> None:
 # -- runs of a registered write --------------------------------------------------------
 
 
+@law("P4")
 @pytest.mark.parametrize("parts", [1, 2, 4, 5])
-def test_p4_a_finished_write_is_once_however_it_is_cut(server: Hosted, parts: int) -> None:
+def test_a_finished_write_is_once_however_it_is_cut(server: Hosted, parts: int) -> None:
     run_of(server, cut(ROWS, 2), "first")
     counts = run_of(server, cut(shuffled(ROWS, 1), parts), "second")
     assert sum(one.published for one in counts) == 0
@@ -184,14 +191,16 @@ def test_p4_a_finished_write_is_once_however_it_is_cut(server: Hosted, parts: in
     assert published(server) == payloads(ROWS)
 
 
-def test_p4_a_finished_write_takes_no_other_rows(server: Hosted) -> None:
+@law("P4")
+def test_a_finished_write_takes_no_other_rows(server: Hosted) -> None:
     run_of(server, cut(ROWS, 2), "first")
     with pytest.raises(OtherRun, match="finished with 100 rows, and this run has 101"):
         run_of(server, cut([*ROWS, NewMessage(b"more")], 4), "second")
     assert published(server) == payloads(ROWS)
 
 
-def test_p4_a_write_that_is_not_finished_is_not_cut_otherwise(server: Hosted) -> None:
+@law("P4")
+def test_a_write_that_is_not_finished_is_not_cut_otherwise(server: Hosted) -> None:
     """The first run was killed after one partition and a part of another."""
     first, second = cut(ROWS, 2)
     registration = Registration("nightly", "first", same_partitions=False)

@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import NewMessage
+from penstock.testing.laws import law
 from tests.pipeline.hosted import Hosted
 from tests.pipeline.sink_program import PADDING, ROWS, backwards, copy, source
 
@@ -47,14 +48,16 @@ def program(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def test_p4_tasks_that_fail_half_way_and_are_tried_again(server: Hosted, tmp_path: Path) -> None:
+@law("P4")
+def test_tasks_that_fail_half_way_and_are_tried_again(server: Hosted, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with program(log, "batch", server.url) as process:
         assert process.wait(PATIENCE_S) == 0, log.read_text()
     assert server.payloads("t") == Counter(dict.fromkeys(ROUND, 3))
 
 
-def test_p4_a_query_that_is_killed_between_write_and_commit(
+@law("P4")
+def test_a_query_that_is_killed_between_write_and_commit(
     spark: SparkSession, server: Hosted, tmp_path: Path
 ) -> None:
     rows = ROUND * 3

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock import NewMessage
 from penstock.pipeline.format.chunks import CHUNK_ROWS
+from penstock.testing.laws import law
 from tests.databases import store_url
 from tests.pipeline.hosted import Hosted
 
@@ -54,7 +55,8 @@ def of_every_kind(spark: SparkSession, server: Hosted) -> DataFrame:
     )
 
 
-def test_p4_a_write_that_is_made_again_publishes_each_row_once(
+@law("P4")
+def test_a_write_that_is_made_again_publishes_each_row_once(
     spark: SparkSession, server: Hosted
 ) -> None:
     every = of_every_kind(spark, server)
@@ -69,7 +71,8 @@ def test_p4_a_write_that_is_made_again_publishes_each_row_once(
     assert server.payloads("t") == Counter(b"row %d" % n for n in range(ROWS))
 
 
-def test_p4_s3_a_query_that_is_stopped_moves_a_queue_to_a_topic(
+@law("P4", "S3")
+def test_a_query_that_is_stopped_moves_a_queue_to_a_topic(
     spark: SparkSession, server: Hosted, tmp_path: Path
 ) -> None:
     wanted = Counter(b"<%d>" % n for n in range(60))

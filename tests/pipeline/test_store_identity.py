@@ -25,6 +25,7 @@ from penstock.pipeline.lake.files import LocalFiles
 from penstock.pipeline.lake.manifest import Manifest
 from penstock.pipeline.lake.ownership import mark_at
 from penstock.pipeline.remote import Server
+from penstock.testing.laws import law
 from tests.pipeline.hosted import Hosted
 from tests.pipeline.jobs import run
 from tests.pipeline.lakes import archived, lake_of, log
@@ -105,7 +106,8 @@ def ack_all(server: Hosted) -> None:
     server.ask(ack)
 
 
-def test_a1_a_reset_store_is_not_archived_into_the_old_lake(
+@law("A1")
+def test_a_reset_store_is_not_archived_into_the_old_lake(
     opens: Opens, lake: Path, tmp_path: Path
 ) -> None:
     first = opens(tmp_path / "first")
@@ -126,7 +128,8 @@ def test_a1_a_reset_store_is_not_archived_into_the_old_lake(
     assert entries(reset) == 10
 
 
-def test_a1_a_restored_backup_keeps_what_is_in_no_lake(
+@law("A1")
+def test_a_restored_backup_keeps_what_is_in_no_lake(
     opens: Opens, lake: Path, tmp_path: Path
 ) -> None:
     """Both stores go on after the backup: offsets of one mean other messages in the other."""
@@ -147,7 +150,8 @@ def test_a1_a_restored_backup_keeps_what_is_in_no_lake(
     assert entries(restored) == 11
 
 
-def test_a1_a_log_that_is_behind_its_lake_in_the_same_epoch(
+@law("A1")
+def test_a_log_that_is_behind_its_lake_in_the_same_epoch(
     opens: Opens, lake: Path, tmp_path: Path
 ) -> None:
     """A snapshot that was rolled back looks like the same store; its log is too short."""
@@ -196,7 +200,8 @@ def test_a_lake_of_an_older_penstock_becomes_the_stores(
     assert lake_of(lake).store == first.ask(lambda q: q.identity())
 
 
-def test_e1_a_lake_that_is_not_there(opens: Opens, tmp_path: Path) -> None:
+@law("E1")
+def test_a_lake_that_is_not_there(opens: Opens, tmp_path: Path) -> None:
     server = opens(tmp_path / "store")
     jobs: list[tuple[Any, dict[str, Any]]] = [
         (verify, {}),

@@ -19,6 +19,7 @@ from penstock.filters.to_python import to_python
 from penstock.filters.to_text import to_text
 from penstock.model.limits import MAX_FILTER_BYTES, MAX_FILTER_NODES
 from penstock.model.message import Message, MessageId, Offset
+from penstock.testing.laws import law
 
 NAMES = ["a", "b", "x-y", "topic", 'q"q', "NOT"]
 EDGES = [
@@ -298,9 +299,10 @@ def refer(node, message):
 # -- the properties ----------------------------------------------------------------------
 
 
+@law("R1")
 @settings(deadline=None, max_examples=300)
 @given(trees, st.lists(messages(), min_size=1, max_size=5))
-def test_r1_every_compiler_agrees(tree: t.Condition, rows: list[Message]) -> None:
+def test_every_compiler_agrees(tree: t.Condition, rows: list[Message]) -> None:
     arrow = pytest.importorskip("penstock.filters.to_arrow")
     expected = [refer(tree, row) for row in rows]
     is_true, is_false = to_python(tree), to_python(t.Not(tree))
@@ -330,9 +332,10 @@ def test_canonical_text_parses_back(tree: t.Condition) -> None:
     assert parse_tree(to_text(tree)) == tree
 
 
+@law("R1")
 @settings(deadline=None)
 @given(st.lists(trees, max_size=8), st.lists(messages(), max_size=4), st.data())
-def test_r1_index_finds_what_brute_force_finds(
+def test_index_finds_what_brute_force_finds(
     filters: list[t.Condition], rows: list[Message], data: st.DataObject
 ) -> None:
     index: FilterIndex[int] = FilterIndex()
@@ -365,9 +368,10 @@ simple = st.builds(
 disjunctions = st.builds(lambda p: flat(t.Or, p), st.lists(simple, min_size=2, max_size=3))
 
 
+@law("R1")
 @settings(deadline=None)
 @given(st.lists(simple | disjunctions, min_size=1, max_size=30), messages())
-def test_r1_hash_lookup_is_equality(filters: list[t.Condition], row: Message) -> None:
+def test_hash_lookup_is_equality(filters: list[t.Condition], row: Message) -> None:
     index: FilterIndex[str] = FilterIndex()
     for n, tree in enumerate(filters):
         index.add(f"q{n:02}", parse(to_text(tree)), f"q{n:02}")
@@ -382,6 +386,7 @@ ALPHABET = [
 ]
 
 
+@law("E1")
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(ALPHABET), max_size=25).map(" ".join) | st.text(max_size=30))
 @example("(" * 4096)
@@ -391,7 +396,7 @@ ALPHABET = [
 @example("NOT a BETWEEN b AND " * 200 + "c")
 @example("lower(" * 680)
 @example("a AND (" * 580)
-def test_e1_any_text_parses_or_is_refused_with_a_position(text: str) -> None:
+def test_any_text_parses_or_is_refused_with_a_position(text: str) -> None:
     position: int | None = 0
     try:
         tree = parse_tree(text)

@@ -31,6 +31,7 @@ from penstock.filters.to_spark import matches, to_spark
 from penstock.filters.to_text import to_text
 from penstock.model.message import Message
 from penstock.pipeline.router import routed
+from penstock.testing.laws import law
 from tests import spark_session
 from tests.properties.test_filters import EDGES, FLOATS, messages, refer, trees
 
@@ -156,11 +157,13 @@ def test_golden_cases(spark: SparkSession) -> None:
     assert not wrong
 
 
-def test_r1_every_compiler_agrees_where_spark_interprets(spark: SparkSession) -> None:
+@law("R1")
+def test_every_compiler_agrees_where_spark_interprets(spark: SparkSession) -> None:
     agree(spark, *examples(80))
 
 
-def test_r1_every_compiler_agrees_where_spark_compiles(spark: SparkSession) -> None:
+@law("R1")
+def test_every_compiler_agrees_where_spark_compiles(spark: SparkSession) -> None:
     with compiled(spark):
         agree(spark, *examples(40))
 

@@ -17,6 +17,7 @@ from penstock.filters.to_arrow.batch import flat_name
 from penstock.filters.to_arrow.many import ManyFilters
 from penstock.filters.to_text import to_text
 from penstock.model.message import Message
+from penstock.testing.laws import law
 from tests.properties.test_filters import (
     constants,
     disjunctions,
@@ -65,9 +66,10 @@ def found(conditions: Sequence[t.Condition], rows: Sequence[Message]) -> list[li
     return names
 
 
+@law("R1")
 @settings(deadline=None)
 @given(st.lists(filters, max_size=8), st.lists(messages(), max_size=5))
-def test_r1_many_filters_find_what_each_finds(
+def test_many_filters_find_what_each_finds(
     conditions: list[t.Condition], rows: list[Message]
 ) -> None:
     wanted = [
@@ -77,9 +79,10 @@ def test_r1_many_filters_find_what_each_finds(
     assert found(conditions, rows) == wanted
 
 
+@law("R1")
 @settings(deadline=None, max_examples=25)
 @given(st.lists(small, min_size=6, max_size=8), trees, st.lists(messages(), min_size=1, max_size=5))
-def test_r1_more_filters_than_a_word_has_bits(
+def test_more_filters_than_a_word_has_bits(
     others: list[t.Condition], tree: t.Condition, rows: list[Message]
 ) -> None:
     pieces = [tree, *others]

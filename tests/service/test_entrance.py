@@ -10,6 +10,7 @@ import pytest
 import penstock
 from penstock.client import ClientOptions
 from penstock.errors import BadReply, Forbidden, Unauthenticated, Unreachable
+from penstock.testing.laws import law
 from tests.service.certificates import self_signed
 from tests.service.serving import Serve
 
@@ -19,7 +20,8 @@ QUICK = ClientOptions(retry_ms=0)
 # -- the address ---------------------------------------------------------------------------
 
 
-def test_e1_the_world_is_not_let_in_by_default(serve: Serve) -> None:
+@law("E1")
+def test_the_world_is_not_let_in_by_default(serve: Serve) -> None:
     process, log = serve.begin("--host", "0.0.0.0")
     assert process.wait(60) == 3
     assert "--auth" in log.read_text()
@@ -40,7 +42,8 @@ async def test_a_name_stands_for_its_address(serve: Serve) -> None:
     assert server.stop() == 0
 
 
-def test_e1_a_name_that_stands_for_nothing(serve: Serve) -> None:
+@law("E1")
+def test_a_name_that_stands_for_nothing(serve: Serve) -> None:
     process, log = serve.begin("--host", "nosuch.invalid", "--insecure")
     assert process.wait(60) == 3
     assert "Cannot listen on nosuch.invalid" in log.read_text()
@@ -49,6 +52,7 @@ def test_e1_a_name_that_stands_for_nothing(serve: Serve) -> None:
 # -- credentials ---------------------------------------------------------------------------
 
 
+@law("T1")
 async def test_keys_that_were_made_before_the_server_started(serve: Serve) -> None:
     """401 without, 403 beyond its grants, 200 within; and no other key is made up (T1)."""
     made = serve.run(
@@ -127,7 +131,8 @@ async def test_tls_with_certificates_of_clients(serve: Serve) -> None:
     assert server.stop() == 0
 
 
-def test_e1_a_key_that_does_not_fit(serve: Serve, tmp_path: Path) -> None:
+@law("E1")
+def test_a_key_that_does_not_fit(serve: Serve, tmp_path: Path) -> None:
     pair, other = self_signed(tmp_path), self_signed(tmp_path, "other")
     process, log = serve.begin("--tls-cert", str(pair.cert), "--tls-key", str(other.key))
     assert process.wait(60) == 3

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 
+from penstock.testing.laws import law
 from tests.service.serving import Serve, Served
 from tests.service.wire import Wire
 
@@ -77,7 +78,8 @@ async def exchange(server: Served, request: bytes) -> Wire:
     return wire
 
 
-async def test_e1_heads_that_are_refused(serve: Serve) -> None:
+@law("E1")
+async def test_heads_that_are_refused(serve: Serve) -> None:
     server = serve(store="memory://")
     for name, (request, status, field) in REFUSED.items():
         async with await exchange(server, request) as wire:

@@ -19,6 +19,7 @@ import penstock
 from penstock.client import Client
 from penstock.errors import UnknownQueue
 from penstock.model.message import NewMessage
+from penstock.testing.laws import law
 from tests.service.attackers import ATTACKS, attack
 from tests.service.serving import Serve, Served, ended
 from tests.service.wire import Wire
@@ -111,7 +112,8 @@ def _answers(attacks: list[asyncio.Task[bytes]]) -> Counter[tuple[str, int]]:
 MESSAGES = "/v1/topics/orders/messages"
 
 
-async def test_e1_a_body_over_the_limit(serve: Serve) -> None:
+@law("E1")
+async def test_a_body_over_the_limit(serve: Serve) -> None:
     """Announced or not, it is refused, and the rest of it is not taken for another request."""
     server = serve("--max-body-bytes", str(MB), store="memory://")
     async with await Wire.post(server, MESSAGES, f"Content-Length: {100 * MB}") as announced:
@@ -132,6 +134,7 @@ async def test_e1_a_body_over_the_limit(serve: Serve) -> None:
     assert server.call("GET", "/v1/log/end").json() == {"offset": 1}
 
 
+@law("P2")
 async def test_a_body_that_comes_too_slowly(serve: Serve) -> None:
     """It is told so, and nothing of it is stored (P2); the next caller has its own time."""
     server = serve("--body-timeout-s", "1", store="memory://")

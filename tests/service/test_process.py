@@ -14,6 +14,7 @@ import pytest
 
 import penstock
 from penstock.model.message import NewMessage
+from penstock.testing.laws import law
 from tests.service.serving import Serve, Served, ended, read_line, unused_port
 from tests.service.wire import Wire
 
@@ -62,7 +63,8 @@ def test_a_store_that_is_in_use_is_refused(serve: Serve) -> None:
     assert first.stop() == 0
 
 
-def test_e1_a_port_that_is_in_use_is_refused(serve: Serve) -> None:
+@law("E1")
+def test_a_port_that_is_in_use_is_refused(serve: Serve) -> None:
     """By a stranger, and by another server; before the store is touched."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         port = stranger.getsockname()[1]
@@ -152,6 +154,7 @@ async def test_idle_connections_do_not_hold_up_a_stop(serve: Serve) -> None:
         connection.close()
 
 
+@law("P2")
 async def test_a_call_that_never_ends_is_given_up_after_the_grace_period(serve: Serve) -> None:
     """Its caller is cut; nothing of it is in the store (P2)."""
     server = serve("--grace-s", "1")
@@ -193,7 +196,8 @@ async def test_a_copy_of_the_folder_of_a_stopped_server_is_a_store(serve: Serve)
 # -- being killed ----------------------------------------------------------------------------
 
 
-async def test_p1_what_was_acknowledged_is_there_after_kill_9(serve: Serve) -> None:
+@law("P1")
+async def test_what_was_acknowledged_is_there_after_kill_9(serve: Serve) -> None:
     server = serve(port=unused_port())
     async with penstock.connect(server.url) as client:
         for number in range(20):

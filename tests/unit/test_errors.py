@@ -16,6 +16,7 @@ from penstock.errors import (
     QueueFull,
     SchemaViolation,
 )
+from penstock.testing.laws import law
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]
 LAW = re.compile(r"[A-Z]\d")
@@ -77,8 +78,9 @@ def test_every_class_is_exported() -> None:
     assert kinds == set(errors.__all__)
 
 
+@law("E1")
 @pytest.mark.parametrize("kind", CLASSES)
-def test_e1_every_class_says_what_to_do(kind: type[PenstockError]) -> None:
+def test_every_class_says_what_to_do(kind: type[PenstockError]) -> None:
     for own in ("title", "advice") if kind is not PenstockError else ():
         assert own in vars(kind), f"{kind.__name__} has the {own} of its parent"
     assert kind.title

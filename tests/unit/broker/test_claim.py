@@ -15,6 +15,7 @@ from penstock import Broker, NewMessage, Ordering, PenstockError, Start
 from penstock.broker.claim import Throttle
 from penstock.errors import BadInput, BadName, Conflict, UnknownQueue
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 if TYPE_CHECKING:
     from tests.unit.broker.conftest import Refuses
@@ -35,37 +36,43 @@ async def taken(q: Broker, queue: str, limit: int = 1000) -> int:
 # -- bounds ----------------------------------------------------------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize("limit", [0, -1, 1001, True, 1.0, "1", None])
-async def test_e1_a_limit_out_of_bounds(q: Broker, refuses: Refuses, limit: Any) -> None:
+async def test_a_limit_out_of_bounds(q: Broker, refuses: Refuses, limit: Any) -> None:
     await refuses(q.claim("stock", limit=limit), BadInput, "limit", 1000)
 
 
+@law("E1")
 @pytest.mark.parametrize("lease_ms", [0, -1, LONGEST_LEASE_MS + 1, True, 1.0, "1"])
-async def test_e1_a_lease_out_of_bounds(q: Broker, refuses: Refuses, lease_ms: Any) -> None:
+async def test_a_lease_out_of_bounds(q: Broker, refuses: Refuses, lease_ms: Any) -> None:
     await refuses(q.claim("stock", lease_ms=lease_ms), BadInput, "lease_ms", LONGEST_LEASE_MS)
 
 
+@law("E1")
 @pytest.mark.parametrize("consumer", ["", None, 5, "a b", "é", "c" * 129])
-async def test_e1_a_consumer_that_is_not_a_name(q: Broker, refuses: Refuses, consumer: Any) -> None:
+async def test_a_consumer_that_is_not_a_name(q: Broker, refuses: Refuses, consumer: Any) -> None:
     await q.create_queue("ordered", "FALSE", ordering=Ordering.PARTITION)
     await refuses(q.claim("stock", consumer=consumer), BadName, "consumer", 128)
     await refuses(q.join("ordered", consumer), BadName, "consumer", 128)
     await refuses(q.leave("ordered", consumer), BadName, "consumer", 128)
 
 
+@law("E1")
 @pytest.mark.parametrize("queue", ["", None, 5, "a b", ".dlq", "q" * 129, "q" * 129 + ".dlq"])
-async def test_e1_a_queue_that_is_not_a_name(q: Broker, refuses: Refuses, queue: Any) -> None:
+async def test_a_queue_that_is_not_a_name(q: Broker, refuses: Refuses, queue: Any) -> None:
     for call in (q.claim(queue), q.join(queue, "me"), q.leave(queue, "me")):
         await refuses(call, BadName, "queue", 128)
 
 
+@law("E1")
 @pytest.mark.parametrize("queue", ["nowhere", "nowhere.dlq"])
-async def test_e1_a_queue_that_is_not_there(q: Broker, refuses: Refuses, queue: str) -> None:
+async def test_a_queue_that_is_not_there(q: Broker, refuses: Refuses, queue: str) -> None:
     for call in (q.claim(queue), q.join(queue, "me"), q.leave(queue, "me")):
         await refuses(call, UnknownQueue, "queue")
 
 
-async def test_e1_only_ordered_queues_are_joined(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_only_ordered_queues_are_joined(q: Broker, refuses: Refuses) -> None:
     await refuses(q.join("stock", "me"), Conflict, "queue")
     await refuses(q.leave("stock", "me"), Conflict, "queue")
 
@@ -87,8 +94,9 @@ HUGE_CALLS: Final[dict[str, Callable[[Broker], Awaitable[object]]]] = {
 }
 
 
+@law("E1")
 @pytest.mark.parametrize("call", HUGE_CALLS.values(), ids=HUGE_CALLS)
-async def test_e1_a_number_that_cannot_be_written_out(
+async def test_a_number_that_cannot_be_written_out(
     q: Broker, call: Callable[[Broker], Awaitable[object]]
 ) -> None:
     await q.publish("stock", b"")
@@ -200,11 +208,12 @@ def test_without_a_rate_everything_is_allowed() -> None:
     assert throttle.take(1000, START) == 1000
 
 
+@law("C5")
 @given(
     rate=st.integers(1, 5000),
     steps=st.lists(st.tuples(st.integers(0, 700), st.integers(1, 6000)), max_size=5),
 )
-def test_c5_the_next_token_is_there_when_it_was_said_and_not_before(
+def test_the_next_token_is_there_when_it_was_said_and_not_before(
     rate: int, steps: list[tuple[int, int]]
 ) -> None:
     throttle, now = Throttle(rate, START), START
@@ -355,7 +364,8 @@ async def test_a_limit_that_another_process_changed_holds_within_a_second(
     assert await taken(q, "orders") == 15
 
 
-async def test_q1_every_queue_has_its_own_bucket(q: Broker) -> None:
+@law("Q1")
+async def test_every_queue_has_its_own_bucket(q: Broker) -> None:
     await q.create_queue("one", throughput_limit=2)
     await q.create_queue("two", throughput_limit=3)
     await fill(q, "orders", 9)
@@ -364,7 +374,8 @@ async def test_q1_every_queue_has_its_own_bucket(q: Broker) -> None:
     assert await taken(q, "one") == 0
 
 
-async def test_t1_every_tenant_has_its_own_bucket(q: Broker) -> None:
+@law("T1")
+async def test_every_tenant_has_its_own_bucket(q: Broker) -> None:
     other = q.for_tenant("other")
     for broker in (q, other):
         await broker.create_queue("orders", throughput_limit=2)
@@ -405,7 +416,8 @@ async def test_a_claim_that_fails_or_is_given_up_burns_nothing(
     assert await taken(q, "orders") == 5
 
 
-async def test_e1_a_queue_deleted_below_is_unknown_even_if_its_bucket_is_empty(q: Broker) -> None:
+@law("E1")
+async def test_a_queue_deleted_below_is_unknown_even_if_its_bucket_is_empty(q: Broker) -> None:
     """Another process deleted it: the bucket is still there, and still trusted."""
     await q.create_queue("orders", throughput_limit=1)
     await fill(q, "orders", 2)
@@ -415,7 +427,8 @@ async def test_e1_a_queue_deleted_below_is_unknown_even_if_its_bucket_is_empty(q
         await q.claim("orders")
 
 
-async def test_e1_a_deleted_queue_is_unknown_even_if_its_bucket_was_empty(q: Broker) -> None:
+@law("E1")
+async def test_a_deleted_queue_is_unknown_even_if_its_bucket_was_empty(q: Broker) -> None:
     await q.create_queue("orders", throughput_limit=1)
     await fill(q, "orders", 2)
     assert await taken(q, "orders") == 1

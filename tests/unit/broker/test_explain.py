@@ -9,6 +9,7 @@ import pytest
 
 from penstock import Backoff, Broker, Delivery, NewMessage, Ordering, Start, State
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 WAITS: Final = ("it is available: a claim takes it in its turn",)
 
@@ -202,6 +203,7 @@ async def test_every_reason_is_given(q: Broker, clock: FakeClock) -> None:
 # -- not in the queue ------------------------------------------------------------------
 
 
+@law("R1")
 @pytest.mark.parametrize(
     "filter, headers, reason",
     [
@@ -225,7 +227,7 @@ async def test_every_reason_is_given(q: Broker, clock: FakeClock) -> None:
         ),
     ],
 )
-async def test_r1_which_clause_is_not_true(
+async def test_which_clause_is_not_true(
     q: Broker, filter: str, headers: dict[str, Any], reason: str
 ) -> None:
     await q.create_queue("picky", filter)
@@ -287,19 +289,22 @@ async def dead(q: Broker) -> int:
     return message_id
 
 
-async def test_d1_waiting_in_the_dead_letters(q: Broker) -> None:
+@law("D1")
+async def test_waiting_in_the_dead_letters(q: Broker) -> None:
     message_id = await dead(q)
     assert await said(q, message_id, "orders.dlq") == (State.AVAILABLE, True, *WAITS)
 
 
-async def test_d1_a_dead_letter_does_not_expire(q: Broker, clock: FakeClock) -> None:
+@law("D1")
+async def test_a_dead_letter_does_not_expire(q: Broker, clock: FakeClock) -> None:
     message_id = await publish(q, ttl_ms=10)
     await q.reject(await take(q), "no good")
     clock.advance(10)
     assert await said(q, message_id, "orders.dlq") == (State.AVAILABLE, True, *WAITS)
 
 
-async def test_d1_held_in_the_dead_letters(q: Broker) -> None:
+@law("D1")
+async def test_held_in_the_dead_letters(q: Broker) -> None:
     message_id = await dead(q)
     await take(q, "orders.dlq", consumer="surgeon", lease_ms=1_000)
     assert await said(q, message_id, "orders.dlq") == (
@@ -309,15 +314,17 @@ async def test_d1_held_in_the_dead_letters(q: Broker) -> None:
     )
 
 
-async def test_d1_done_in_the_dead_letters(q: Broker, clock: FakeClock) -> None:
+@law("D1")
+async def test_done_in_the_dead_letters(q: Broker, clock: FakeClock) -> None:
     message_id = await dead(q)
     await q.ack(await take(q, "orders.dlq"))
     expected = (State.DONE, False, f"it was acked at {clock.now()}")
     assert await said(q, message_id, "orders.dlq") == expected
 
 
+@law("D1")
 @pytest.mark.parametrize("ending", ["in_flight", "done", "delayed"])
-async def test_d1_the_queue_knows_that_it_failed(q: Broker, ending: str) -> None:
+async def test_the_queue_knows_that_it_failed(q: Broker, ending: str) -> None:
     """Whatever happens to the dead letter, the message was not published before the queue."""
     message_id = await dead(q)
     delivery = await take(q, "orders.dlq")
@@ -329,22 +336,25 @@ async def test_d1_the_queue_knows_that_it_failed(q: Broker, ending: str) -> None
     assert await said(q, message_id) == (None, False, reason)
 
 
+@law("D1")
 @pytest.mark.parametrize("verb", ["release", "reject"])
-async def test_d1_back_among_the_dead_letters(q: Broker, verb: str) -> None:
+async def test_back_among_the_dead_letters(q: Broker, verb: str) -> None:
     message_id = await dead(q)
     await getattr(q, verb)(await take(q, "orders.dlq"))
     assert await said(q, message_id, "orders.dlq") == (State.AVAILABLE, True, *WAITS)
     assert (await said(q, message_id))[0] is State.FAILED
 
 
-async def test_d1_what_has_not_failed_is_not_among_the_dead_letters(q: Broker) -> None:
+@law("D1")
+async def test_what_has_not_failed_is_not_among_the_dead_letters(q: Broker) -> None:
     message_id = await publish(q)
     assert await said(q, message_id, "orders.dlq") == (None, False, "it has not failed")
     await q.ack(await take(q))
     assert await said(q, message_id, "orders.dlq") == (None, False, "it has not failed")
 
 
-async def test_d1_dead_letters_that_are_paused(q: Broker) -> None:
+@law("D1")
+async def test_dead_letters_that_are_paused(q: Broker) -> None:
     message_id = await dead(q)
     await q.pause("orders")
     assert (await said(q, message_id, "orders.dlq"))[1]
@@ -353,7 +363,8 @@ async def test_d1_dead_letters_that_are_paused(q: Broker) -> None:
     assert await said(q, message_id, "orders.dlq") == expected
 
 
-async def test_d1_dead_letters_never_run_out_of_attempts(q: Broker, clock: FakeClock) -> None:
+@law("D1")
+async def test_dead_letters_never_run_out_of_attempts(q: Broker, clock: FakeClock) -> None:
     await q.create_queue("orders", max_attempts=1)
     message_id = await dead(q)
     for _ in range(3):
@@ -362,7 +373,8 @@ async def test_d1_dead_letters_never_run_out_of_attempts(q: Broker, clock: FakeC
         assert (await said(q, message_id, "orders.dlq"))[:2] == (State.IN_FLIGHT, True)
 
 
-async def test_d1_one_that_failed_again_after_it_was_done_there(q: Broker) -> None:
+@law("D1")
+async def test_one_that_failed_again_after_it_was_done_there(q: Broker) -> None:
     message_id = await dead(q)
     await q.ack(await take(q, "orders.dlq"))
     await q.replay("orders", "log")
@@ -372,7 +384,8 @@ async def test_d1_one_that_failed_again_after_it_was_done_there(q: Broker) -> No
     assert await said(q, message_id, "orders.dlq") == (State.AVAILABLE, True, *WAITS)
 
 
-async def test_d1_dead_letters_of_an_ordered_queue_block_nothing(q: Broker) -> None:
+@law("D1")
+async def test_dead_letters_of_an_ordered_queue_block_nothing(q: Broker) -> None:
     await q.create_queue("orders", ordering=Ordering.PARTITION)
     ids = [await publish(q, partition_key="k") for _ in range(3)]
     for _ in range(2):
@@ -394,10 +407,11 @@ async def ordered(q: Broker) -> Broker:
     return q
 
 
+@law("C4")
 @pytest.mark.parametrize(
     "partition_key", [None, "", "k", "it's", 'a"b', "a\\b", "%_", "a\nb", "é--/*", "x" * 512]
 )
-async def test_c4_blocked_behind_another(ordered: Broker, partition_key: str | None) -> None:
+async def test_blocked_behind_another(ordered: Broker, partition_key: str | None) -> None:
     q = ordered
     first, second, third = [await publish(q, partition_key=partition_key) for _ in range(3)]
     await publish(q, partition_key="another")
@@ -412,13 +426,15 @@ async def test_c4_blocked_behind_another(ordered: Broker, partition_key: str | N
         )
 
 
-async def test_c4_blocked_in_a_partition_that_no_filter_can_name(ordered: Broker) -> None:
+@law("C4")
+async def test_blocked_in_a_partition_that_no_filter_can_name(ordered: Broker) -> None:
     first, second = [await publish(ordered, partition_key="\x00") for _ in range(2)]
     await ordered.join("orders", "worker")
     assert f"blocked behind message {first} " in (await said(ordered, second))[2]
 
 
-async def test_c4_blocked_behind_one_that_is_held_or_waits(ordered: Broker) -> None:
+@law("C4")
+async def test_blocked_behind_one_that_is_held_or_waits(ordered: Broker) -> None:
     q = ordered
     first, second = [await publish(q, partition_key="k") for _ in range(2)]
     delivery = await take(q, consumer="worker")
@@ -432,14 +448,16 @@ async def test_c4_blocked_behind_one_that_is_held_or_waits(ordered: Broker) -> N
     assert await q.claim("orders", consumer="worker") == []
 
 
-async def test_c4_free_when_the_one_before_is_settled(ordered: Broker) -> None:
+@law("C4")
+async def test_free_when_the_one_before_is_settled(ordered: Broker) -> None:
     q = ordered
     _, second = [await publish(q, partition_key="k") for _ in range(2)]
     await q.ack(await take(q, consumer="worker"))
     assert await said(q, second) == (State.AVAILABLE, True, *WAITS)
 
 
-async def test_c4_blocked_behind_one_that_was_replaced(ordered: Broker) -> None:
+@law("C4")
+async def test_blocked_behind_one_that_was_replaced(ordered: Broker) -> None:
     """Its offset is a later one, but its place is the old one."""
     q = ordered
     first = await publish(q, key="once", partition_key="k")
@@ -452,7 +470,8 @@ async def test_c4_blocked_behind_one_that_was_replaced(ordered: Broker) -> None:
     assert await claimed(q) == {first}
 
 
-async def test_c4_blocked_behind_one_that_was_replayed(ordered: Broker) -> None:
+@law("C4")
+async def test_blocked_behind_one_that_was_replayed(ordered: Broker) -> None:
     q = ordered
     first, second, third = [await publish(q, partition_key="k") for _ in range(3)]
     for _ in range(2):
@@ -465,7 +484,8 @@ async def test_c4_blocked_behind_one_that_was_replayed(ordered: Broker) -> None:
     assert await claimed(q) == {first}
 
 
-async def test_o1_nobody_owns_the_partition(ordered: Broker) -> None:
+@law("O1")
+async def test_nobody_owns_the_partition(ordered: Broker) -> None:
     """The next consumer that claims gets it."""
     message_id = await publish(ordered, partition_key="k")
     assert await said(ordered, message_id) == (State.AVAILABLE, True, *WAITS)
@@ -476,7 +496,8 @@ async def test_o1_nobody_owns_the_partition(ordered: Broker) -> None:
     assert await claimed(ordered, consumer="another") == {message_id}
 
 
-async def test_c4_several_at_once_are_not_blocked_until_the_partition_is_full(q: Broker) -> None:
+@law("C4")
+async def test_several_at_once_are_not_blocked_until_the_partition_is_full(q: Broker) -> None:
     await q.create_queue("orders", ordering=Ordering.PARTITION, partition_concurrency=2)
     ids = [await publish(q, partition_key="k") for _ in range(3)]
     elsewhere = await publish(q, partition_key="other")
@@ -499,7 +520,8 @@ async def test_c4_several_at_once_are_not_blocked_until_the_partition_is_full(q:
     assert await claimed(q) == {ids[2]}
 
 
-async def test_c4_a_lapsed_one_does_not_stand_in_its_own_way(q: Broker, clock: FakeClock) -> None:
+@law("C4")
+async def test_a_lapsed_one_does_not_stand_in_its_own_way(q: Broker, clock: FakeClock) -> None:
     await q.create_queue("orders", ordering=Ordering.PARTITION, partition_concurrency=2)
     ids = [await publish(q, partition_key="k") for _ in range(2)]
     await q.claim("orders", limit=2, consumer="worker", lease_ms=100)
@@ -508,16 +530,18 @@ async def test_c4_a_lapsed_one_does_not_stand_in_its_own_way(q: Broker, clock: F
     assert await claimed(q) == set(ids)
 
 
-async def test_c4_several_at_once_flow_past_a_delayed_one(q: Broker) -> None:
+@law("C4")
+async def test_several_at_once_flow_past_a_delayed_one(q: Broker) -> None:
     await q.create_queue("orders", ordering=Ordering.PARTITION, partition_concurrency=2)
     ids = [await publish(q, partition_key="k", delay_ms=delay_ms) for delay_ms in (100, None)]
     assert await deliverable(q, ids) == {ids[1]}
     assert await claimed(q) == {ids[1]}
 
 
+@law("C4")
 @pytest.mark.parametrize("concurrency", [1, 2])
 @pytest.mark.parametrize("how", ["expired", "out of attempts"])
-async def test_c4_not_blocked_behind_what_the_next_claim_ends(
+async def test_not_blocked_behind_what_the_next_claim_ends(
     q: Broker, clock: FakeClock, how: str, concurrency: int
 ) -> None:
     """Time takes effect at the claim, before it looks for what it may hand out."""

@@ -14,6 +14,7 @@ from penstock.model.message import Durability, Published, PublishReply
 from penstock.storage.contract import Engine
 from penstock.storage.topic_checks import CheckedBy
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 
 class Calls:
@@ -85,7 +86,8 @@ async def test_a_batch_is_bounded(q: Broker, calls: Calls) -> None:
     assert sorted(len(payloads) for _, payloads in calls.batches) == [1, MAX_BATCH]
 
 
-async def test_p2_each_message_is_refused_by_itself(q: Broker) -> None:
+@law("P2")
+async def test_each_message_is_refused_by_itself(q: Broker) -> None:
     """Two of three fit; nobody is refused for another's sake."""
     await q.create_queue("small", "topic = 't'", max_depth=2)
     replies = await asyncio.gather(
@@ -96,7 +98,8 @@ async def test_p2_each_message_is_refused_by_itself(q: Broker) -> None:
     assert (await q.stats("small")).available == 2
 
 
-async def test_p4_one_id_twice_in_a_turn_is_one_message(q: Broker) -> None:
+@law("P4")
+async def test_one_id_twice_in_a_turn_is_one_message(q: Broker) -> None:
     first, second = await asyncio.gather(
         q.publish("t", b"a", id="same"), q.publish("t", b"b", id="same")
     )
@@ -133,7 +136,8 @@ async def test_a_bug_below_reaches_the_caller(q: Broker, calls: Calls) -> None:
         await q.publish("t", b"")
 
 
-async def test_p1_closing_waits_for_what_was_begun(q: Broker) -> None:
+@law("P1")
+async def test_closing_waits_for_what_was_begun(q: Broker) -> None:
     publishing = asyncio.create_task(q.publish("t", b"last"))
     await asyncio.sleep(0)
     await q.close()
@@ -142,7 +146,8 @@ async def test_p1_closing_waits_for_what_was_begun(q: Broker) -> None:
         await q.publish("t", b"too late")
 
 
-async def test_t1_tenants_are_gathered_apart(q: Broker, calls: Calls) -> None:
+@law("T1")
+async def test_tenants_are_gathered_apart(q: Broker, calls: Calls) -> None:
     other = q.for_tenant("other")
     await asyncio.gather(q.publish("t", b"mine"), other.publish("t", b"theirs"))
     assert sorted(calls.batches) == [("t", [b"mine"]), ("t", [b"theirs"])]

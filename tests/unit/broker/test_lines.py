@@ -21,6 +21,7 @@ from penstock.broker.lines import QueueLine
 from penstock.model.limits import MAX_TIME_MS, MAX_WAIT_MS
 from penstock.storage.contract import Listener
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.unit.broker.waits import calm
 
 pytestmark = pytest.mark.timeout(120)
@@ -203,6 +204,7 @@ async def run(steps: list[Step], seed: int, **policy: Any) -> None:
         assert not q._waiting._tasks
 
 
+@law("C5")
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 @settings(
     max_examples=150,
@@ -210,11 +212,12 @@ async def run(steps: list[Step], seed: int, **policy: Any) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=STEPS, seed=st.integers(0, 2**16))
-def test_c5_no_wake_up_is_lost(policy: dict[str, Any], steps: list[Step], seed: int) -> None:
+def test_no_wake_up_is_lost(policy: dict[str, Any], steps: list[Step], seed: int) -> None:
     asyncio.run(run(steps, seed, **policy))
 
 
-async def test_c5_a_line_that_turns_out_to_be_ordered_wakes_everybody(q: Broker) -> None:
+@law("C5")
+async def test_a_line_that_turns_out_to_be_ordered_wakes_everybody(q: Broker) -> None:
     """Another process changed the queue; whoever looks first finds out for them all."""
     line = QueueLine(FakeClock(), q.engine, "default", "q")
     rests = [asyncio.create_task(line.rest(ticket, MAX_TIME_MS)) for ticket in range(3)]
@@ -227,9 +230,10 @@ async def test_c5_a_line_that_turns_out_to_be_ordered_wakes_everybody(q: Broker)
         assert await asyncio.gather(*rests) == [True, True, True]
 
 
+@law("C5")
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 @pytest.mark.parametrize("seed", range(10))
-def test_c5_a_crowd_that_comes_and_goes(seed: int, policy: dict[str, Any]) -> None:
+def test_a_crowd_that_comes_and_goes(seed: int, policy: dict[str, Any]) -> None:
     """Some wait, something is published, some hang up just then: again and again."""
     random = Random(seed)
     steps: list[Step] = []

@@ -29,6 +29,7 @@ from penstock.errors import (
 from penstock.model.identity import StoreIdentity
 from penstock.model.runs import Run
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 
 def is_empty(folder: Path) -> bool:
@@ -38,6 +39,7 @@ def is_empty(folder: Path) -> bool:
 # -- URLs ------------------------------------------------------------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "url",
     [
@@ -54,22 +56,24 @@ def is_empty(folder: Path) -> bool:
     ],
     ids=repr,
 )
-async def test_e1_a_url_that_no_engine_answers_to(url: Any) -> None:
+async def test_a_url_that_no_engine_answers_to(url: Any) -> None:
     with pytest.raises(BadUrl) as caught:
         await penstock.open(url)
     assert (caught.value.field, caught.value.status) == ("url", 400)
     assert "Use a URL such as rocksdb:///path/to/store, postgresql://" in str(caught.value)
 
 
-async def test_e1_the_schemes_there_are_are_named() -> None:
+@law("E1")
+async def test_the_schemes_there_are_are_named() -> None:
     with pytest.raises(BadUrl, match="schemes are memory, mysql, postgresql, rocksdb"):
         await penstock.open("redis://localhost")
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "url", ["memory://host", "memory:///path", "memory://?a=1", "memory://#a", "memory://u@h:1"]
 )
-async def test_e1_memory_has_no_place(url: str) -> None:
+async def test_memory_has_no_place(url: str) -> None:
     with pytest.raises(BadUrl) as caught:
         await penstock.open(url)
     assert caught.value.field == "url"
@@ -82,31 +86,35 @@ async def test_memory_however_it_is_written(url: str) -> None:
         assert not q.engine.capabilities.persistent
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "url",
     ["rocksdb:", "rocksdb://", "rocksdb://host/path", "rocksdb:///p?sync=no", "rocksdb:///p#x"],
 )
-async def test_e1_rocksdb_is_a_path_and_nothing_else(url: str) -> None:
+async def test_rocksdb_is_a_path_and_nothing_else(url: str) -> None:
     with pytest.raises(BadUrl, match="three slashes") as caught:
         await penstock.open(url)
     assert caught.value.field == "url"
 
 
-async def test_e1_a_path_with_a_nul(tmp_path: Path) -> None:
+@law("E1")
+async def test_a_path_with_a_nul(tmp_path: Path) -> None:
     with pytest.raises(BadUrl) as caught:
         await penstock.open(f"rocksdb://{tmp_path}/a%00b")
     assert (caught.value.field, caught.value.status) == ("url", 400)
     assert is_empty(tmp_path)
 
 
-async def test_e1_a_path_that_is_not_unicode(tmp_path: Path) -> None:
+@law("E1")
+async def test_a_path_that_is_not_unicode(tmp_path: Path) -> None:
     with pytest.raises(BadUrl) as caught:
         await penstock.open(f"rocksdb://{tmp_path}/\ud800")
     assert (caught.value.field, caught.value.status) == ("url", 400)
 
 
+@law("E1")
 @pytest.mark.parametrize("below", ["", "/store", "/deep/er"])
-async def test_e1_a_path_that_cannot_be_a_folder(tmp_path: Path, below: str) -> None:
+async def test_a_path_that_cannot_be_a_folder(tmp_path: Path, below: str) -> None:
     """Below a file nothing can be made, not even by root."""
     file = tmp_path / "file"
     file.write_bytes(b"kept")
@@ -135,7 +143,8 @@ async def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.Monkey
 # -- the store below -------------------------------------------------------------------
 
 
-async def test_e1_a_store_that_is_open_already(tmp_path: Path) -> None:
+@law("E1")
+async def test_a_store_that_is_open_already(tmp_path: Path) -> None:
     url = f"rocksdb://{tmp_path}/store"
     async with penstock.open(url) as q:
         with pytest.raises(StoreLocked) as caught:
@@ -147,7 +156,8 @@ async def test_e1_a_store_that_is_open_already(tmp_path: Path) -> None:
         assert await q.log_end() == 1
 
 
-async def test_x1_a_store_that_is_damaged(tmp_path: Path) -> None:
+@law("X1")
+async def test_a_store_that_is_damaged(tmp_path: Path) -> None:
     url = f"rocksdb://{tmp_path}/store"
     async with penstock.open(url) as q:
         await q.publish("orders", b"")
@@ -161,8 +171,9 @@ async def test_x1_a_store_that_is_damaged(tmp_path: Path) -> None:
     assert manifest.read_bytes() == damaged
 
 
+@law("E1")
 @pytest.mark.parametrize("tenant", ["", "a b", None, 5, ["t"], "é", "t" * 129])
-async def test_e1_a_bad_tenant_leaves_the_store_closed(tmp_path: Path, tenant: Any) -> None:
+async def test_a_bad_tenant_leaves_the_store_closed(tmp_path: Path, tenant: Any) -> None:
     url = f"rocksdb://{tmp_path}/store"
     with pytest.raises(BadName) as caught:
         await penstock.open(url, tenant=tenant)
@@ -177,6 +188,7 @@ GIB: Final = 1024**3
 LAST_MS: Final = 253_402_300_799_999
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "field, value, limit",
     [
@@ -184,7 +196,7 @@ LAST_MS: Final = 253_402_300_799_999
         *[("log_retention_ms", bad, LAST_MS) for bad in (-1, LAST_MS + 1, True, 1.0, "1", None)],
     ],
 )
-async def test_e1_limits_out_of_bounds_open_nothing(
+async def test_limits_out_of_bounds_open_nothing(
     tmp_path: Path, field: str, value: Any, limit: int
 ) -> None:
     chosen: dict[str, Any] = {field: value}
@@ -212,8 +224,9 @@ async def test_limits_at_their_bounds(limits: Limits) -> None:
         assert await q.log_end() == 1
 
 
+@law("E1")
 @pytest.mark.parametrize("limits", [None, 5, {"payload_bytes": 1}], ids=repr)
-async def test_e1_limits_that_are_none(limits: Any) -> None:
+async def test_limits_that_are_none(limits: Any) -> None:
     options = BrokerOptions(engine=EngineOptions(limits=limits))
     with pytest.raises(BadInput) as caught:
         await penstock.open("memory://", options=options)
@@ -259,7 +272,8 @@ def test_nothing_is_opened_before_it_is_awaited(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_p1_what_is_in_flight_when_the_store_closes(tmp_path: Path) -> None:
+@law("P1")
+async def test_what_is_in_flight_when_the_store_closes(tmp_path: Path) -> None:
     """Close commits what is staged, whether or not its caller still waits."""
     url = f"rocksdb://{tmp_path}/store"
     q = await penstock.open(url)
@@ -461,6 +475,7 @@ async def test_no_keeper_outlives_the_store(tmp_path: Path, url: str) -> None:
 # -- tenants ---------------------------------------------------------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "tenant",
     [
@@ -473,13 +488,14 @@ async def test_no_keeper_outlives_the_store(tmp_path: Path, url: str) -> None:
         ["t"],
     ],
 )
-async def test_e1_a_tenant_that_is_not_a_name(q: Broker, tenant: Any) -> None:
+async def test_a_tenant_that_is_not_a_name(q: Broker, tenant: Any) -> None:
     with pytest.raises(BadName) as caught:
         q.for_tenant(tenant)
     assert (caught.value.field, caught.value.limit) == ("tenant", 128)
 
 
-async def test_t1_names_ids_and_counts_do_not_cross(q: Broker) -> None:
+@law("T1")
+async def test_names_ids_and_counts_do_not_cross(q: Broker) -> None:
     other = q.for_tenant("other")
     assert (q.tenant, other.tenant) == ("default", "other")
     await q.create_queue("orders", max_attempts=2)
@@ -502,7 +518,8 @@ async def test_t1_names_ids_and_counts_do_not_cross(q: Broker) -> None:
         await q.message(twin.id)
 
 
-async def test_t1_receipts_do_not_cross(q: Broker) -> None:
+@law("T1")
+async def test_receipts_do_not_cross(q: Broker) -> None:
     other = q.for_tenant("other")
     for broker in (q, other):
         await broker.publish("orders", b"")

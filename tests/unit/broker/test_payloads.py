@@ -13,6 +13,7 @@ import pytest
 from penstock import Broker, NewMessage
 from penstock.broker.publish import to_payload
 from penstock.errors import BadInput
+from penstock.testing.laws import law
 
 if TYPE_CHECKING:
     from tests.unit.broker.conftest import Refuses
@@ -36,6 +37,7 @@ class Raw(bytes):
     __slots__ = ()
 
 
+@law("P3")
 @pytest.mark.parametrize(
     "payload, stored, content_type",
     [
@@ -59,7 +61,7 @@ class Raw(bytes):
     # Not repr: that of a memoryview is its address, and the test's name would change.
     ids=lambda value: type(value).__name__,
 )
-async def test_p3_what_is_stored_for_a_payload(
+async def test_what_is_stored_for_a_payload(
     q: Broker, payload: Any, stored: bytes, content_type: str | None
 ) -> None:
     published = await q.publish("orders", payload)
@@ -81,7 +83,8 @@ async def test_the_producer_names_the_content_type(
     assert (delivery.payload, delivery.message.content_type) == (b"{}", content_type)
 
 
-async def test_p3_a_buffer_may_be_reused_after_publish(q: Broker) -> None:
+@law("P3")
+async def test_a_buffer_may_be_reused_after_publish(q: Broker) -> None:
     buffer = bytearray(b"first")
     await q.publish("orders", buffer)
     buffer[:] = b"other"
@@ -89,13 +92,15 @@ async def test_p3_a_buffer_may_be_reused_after_publish(q: Broker) -> None:
     assert delivery.payload == b"first"
 
 
-async def test_p3_json_reads_back(q: Broker) -> None:
+@law("P3")
+async def test_json_reads_back(q: Broker) -> None:
     value = {"text": 'é"\\\n', "deep": [{"a": [1.5, -1, 2**60]}], "none": None}
     await q.publish("orders", value)
     (delivery,) = await q.claim("orders")
     assert json.loads(delivery.payload) == value
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "payload",
     [
@@ -109,9 +114,7 @@ async def test_p3_json_reads_back(q: Broker) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_e1_a_payload_that_is_nothing_of_it(
-    q: Broker, refuses: Refuses, payload: Any
-) -> None:
+async def test_a_payload_that_is_nothing_of_it(q: Broker, refuses: Refuses, payload: Any) -> None:
     await refuses(q.publish("orders", payload), BadInput, "payload")
 
 
@@ -127,6 +130,7 @@ def released() -> memoryview:
     return view
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "payload",
     [
@@ -138,9 +142,7 @@ def released() -> memoryview:
         pytest.param(10**5000, id="more digits than an integer may have"),
     ],
 )
-async def test_e1_a_payload_that_cannot_be_encoded(
-    q: Broker, refuses: Refuses, payload: Any
-) -> None:
+async def test_a_payload_that_cannot_be_encoded(q: Broker, refuses: Refuses, payload: Any) -> None:
     await refuses(q.publish("orders", payload), BadInput, "payload")
 
 
@@ -150,6 +152,7 @@ def test_the_error_says_why_the_payload_is_refused() -> None:
     assert isinstance(caught.value.__cause__, TypeError)
 
 
+@law("E1")
 @pytest.mark.parametrize("payload", ["text", None, bytearray(b"x"), {"a": 1}], ids=repr)
-async def test_e1_a_batch_takes_bytes_only(q: Broker, refuses: Refuses, payload: Any) -> None:
+async def test_a_batch_takes_bytes_only(q: Broker, refuses: Refuses, payload: Any) -> None:
     await refuses(q.publish_batch("orders", [NewMessage(payload)]), BadInput, "payload")

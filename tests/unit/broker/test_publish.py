@@ -16,6 +16,7 @@ import penstock
 from penstock import Broker, BrokerOptions, EngineOptions, Limits, NewMessage, errors
 from penstock.errors import BadInput, BadName, TooLarge, UnknownTopic
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 if TYPE_CHECKING:
     from tests.unit.broker.conftest import Refuses
@@ -74,8 +75,9 @@ BAD_OPTIONS: Final[list[Any]] = [
 ]
 
 
+@law("E1")
 @pytest.mark.parametrize("field, value, kind, limit", BAD_OPTIONS)
-async def test_e1_an_option_out_of_bounds(
+async def test_an_option_out_of_bounds(
     q: Broker,
     refuses: Refuses,
     field: str,
@@ -87,8 +89,9 @@ async def test_e1_an_option_out_of_bounds(
     await refuses(q.publish("orders", b"", **options), kind, field, limit)
 
 
+@law("E1")
 @pytest.mark.parametrize("field", ["delay_ms", "deliver_at", "ttl_ms", "expires_at"])
-async def test_e1_a_time_after_the_year_9999(q: Broker, refuses: Refuses, field: str) -> None:
+async def test_a_time_after_the_year_9999(q: Broker, refuses: Refuses, field: str) -> None:
     options: dict[str, Any] = {field: LAST_MS + 1}
     await refuses(q.publish("orders", b"", **options), BadInput, field, LAST_MS)
 
@@ -120,6 +123,7 @@ async def test_an_id_of_512_bytes_is_one_id(q: Broker) -> None:
     assert again.id == first.id
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "field, times",
     [
@@ -127,7 +131,7 @@ async def test_an_id_of_512_bytes_is_one_id(q: Broker) -> None:
         ("ttl_ms", {"ttl_ms": 1, "expires_at": 1}),
     ],
 )
-async def test_e1_relative_and_absolute_time_exclude_each_other(
+async def test_relative_and_absolute_time_exclude_each_other(
     q: Broker, refuses: Refuses, field: str, times: dict[str, Any]
 ) -> None:
     await refuses(q.publish("orders", b"", **times), BadInput, field)
@@ -177,13 +181,15 @@ async def test_relative_times_touch_only_their_own_message(q: Broker, clock: Fak
 # -- names -----------------------------------------------------------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize("name", [None, 5, [], "", "-a", ".a", "a b", "a\n", "a/b", "é", "a" * 129])
-async def test_e1_a_topic_that_is_not_a_name(q: Broker, refuses: Refuses, name: Any) -> None:
+async def test_a_topic_that_is_not_a_name(q: Broker, refuses: Refuses, name: Any) -> None:
     await refuses(q.publish(name, b""), BadName, "topic", 128)
     await refuses(q.publish_batch(name, [NewMessage(b"")]), BadName, "topic", 128)
 
 
-async def test_e1_a_dead_letter_queue_is_no_topic(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_a_dead_letter_queue_is_no_topic(q: Broker, refuses: Refuses) -> None:
     await refuses(q.publish("orders.dlq", b""), BadName, "topic")
 
 
@@ -196,6 +202,7 @@ async def test_a_name_of_128_characters(q: Broker) -> None:
 # -- headers ---------------------------------------------------------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "headers, kind, limit",
     [
@@ -225,7 +232,7 @@ async def test_a_name_of_128_characters(q: Broker) -> None:
     ],
     ids=lambda value: repr(value)[:30],
 )
-async def test_e1_headers_out_of_bounds(
+async def test_headers_out_of_bounds(
     q: Broker,
     refuses: Refuses,
     headers: Any,
@@ -235,6 +242,7 @@ async def test_e1_headers_out_of_bounds(
     await refuses(q.publish("orders", b"", headers=headers), kind, "headers", limit)
 
 
+@law("P3")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -248,13 +256,14 @@ async def test_e1_headers_out_of_bounds(
     ],
     ids=lambda value: repr(value)[:30],
 )
-async def test_p3_headers_at_the_limit_come_back(q: Broker, headers: Any) -> None:
+async def test_headers_at_the_limit_come_back(q: Broker, headers: Any) -> None:
     await q.publish("orders", b"", headers=headers)
     (delivery,) = await q.claim("orders")
     assert delivery.message.headers == headers
 
 
-async def test_p3_a_header_keeps_its_type(q: Broker) -> None:
+@law("P3")
+async def test_a_header_keeps_its_type(q: Broker) -> None:
     await q.publish("orders", b"", headers={"a": True, "b": 1, "c": 1.0, "d": "1"})
     (delivery,) = await q.claim("orders")
     assert [type(value) for value in delivery.message.headers.values()] == [bool, int, float, str]
@@ -268,7 +277,8 @@ async def test_nan_is_a_header_like_any_other(q: Broker) -> None:
     assert isnan(value)
 
 
-async def test_p3_what_the_producer_does_to_its_headers_afterwards(q: Broker) -> None:
+@law("P3")
+async def test_what_the_producer_does_to_its_headers_afterwards(q: Broker) -> None:
     headers: dict[str, Any] = {"amount": 1}
 
     async def spoil() -> None:
@@ -281,7 +291,8 @@ async def test_p3_what_the_producer_does_to_its_headers_afterwards(q: Broker) ->
     assert delivery.message.headers == {"amount": 1}
 
 
-async def test_p3_headers_of_another_kind_of_mapping(q: Broker) -> None:
+@law("P3")
+async def test_headers_of_another_kind_of_mapping(q: Broker) -> None:
     await q.publish("orders", b"", headers=MappingProxyType({"amount": 1}))
     (delivery,) = await q.claim("orders")
     assert delivery.message.headers == {"amount": 1}
@@ -290,6 +301,7 @@ async def test_p3_headers_of_another_kind_of_mapping(q: Broker) -> None:
 # -- batches ---------------------------------------------------------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "messages",
     [
@@ -303,22 +315,22 @@ async def test_p3_headers_of_another_kind_of_mapping(q: Broker) -> None:
     ],
     ids=repr,
 )
-async def test_e1_a_batch_of_something_else(q: Broker, refuses: Refuses, messages: Any) -> None:
+async def test_a_batch_of_something_else(q: Broker, refuses: Refuses, messages: Any) -> None:
     await refuses(q.publish_batch("orders", messages), BadInput, "messages")
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "messages",
     [None, 5, iter(()), {1: NewMessage(b"")}.values(), NewMessage(b""), deque([NewMessage(b"")])],
     ids=["None", "5", "iterator", "values", "NewMessage", "deque"],
 )
-async def test_e1_a_batch_that_is_no_list_or_tuple(
-    q: Broker, refuses: Refuses, messages: Any
-) -> None:
+async def test_a_batch_that_is_no_list_or_tuple(q: Broker, refuses: Refuses, messages: Any) -> None:
     await refuses(q.publish_batch("orders", messages), BadInput, "messages")
 
 
-async def test_e1_a_batch_of_none_or_too_many(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_a_batch_of_none_or_too_many(q: Broker, refuses: Refuses) -> None:
     nothing: list[Any] = [[], ()]
     for empty in nothing:
         await refuses(q.publish_batch("orders", empty), BadInput, "messages", 1)
@@ -326,22 +338,23 @@ async def test_e1_a_batch_of_none_or_too_many(q: Broker, refuses: Refuses) -> No
     await refuses(q.publish_batch("orders", batch), TooLarge, "messages", 10_000)
 
 
+@law("E1")
 @pytest.mark.parametrize("batch_ms", [0, -1, MONTH_MS + 1, 2**70, True, 1.0, "1000"])
-async def test_e1_a_batch_id_that_cannot_be_remembered_for_so_long(
+async def test_a_batch_id_that_cannot_be_remembered_for_so_long(
     q: Broker, refuses: Refuses, batch_ms: Any
 ) -> None:
     call = q.publish_batch("orders", [NewMessage(b"")], batch_id="b", batch_ms=batch_ms)
     await refuses(call, BadInput, "batch_ms", MONTH_MS)
 
 
-async def test_e1_how_long_without_what(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_how_long_without_what(q: Broker, refuses: Refuses) -> None:
     call = q.publish_batch("orders", [NewMessage(b"")], batch_ms=1)
     await refuses(call, BadInput, "batch_ms")
 
 
-async def test_p4_a_batch_id_is_remembered_for_as_long_as_it_says(
-    q: Broker, clock: FakeClock
-) -> None:
+@law("P4")
+async def test_a_batch_id_is_remembered_for_as_long_as_it_says(q: Broker, clock: FakeClock) -> None:
     for batch_ms in (1, MONTH_MS):
         for wait_ms, repeated in ((0, False), (batch_ms - 1, True), (1, False)):
             clock.advance(wait_ms)
@@ -357,6 +370,7 @@ async def test_a_batch_of_ten_thousand(q: Broker) -> None:
     assert await q.log_end() == 10_000
 
 
+@law("P2")
 @pytest.mark.parametrize(
     "bad, kind, field",
     [
@@ -368,7 +382,7 @@ async def test_a_batch_of_ten_thousand(q: Broker) -> None:
     ids=["priority", "payload", "headers", "ttl_ms"],
 )
 @pytest.mark.parametrize("place", [0, 1, 2])
-async def test_p2_one_bad_message_refuses_the_batch(
+async def test_one_bad_message_refuses_the_batch(
     q: Broker,
     refuses: Refuses,
     bad: NewMessage,
@@ -398,13 +412,15 @@ async def test_the_durability_that_was_asked_for_is_what_was_done(tmp_path: Any)
 # -- payload limit ---------------------------------------------------------------------
 
 
-async def test_e1_a_payload_over_a_mebibyte(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_a_payload_over_a_mebibyte(q: Broker, refuses: Refuses) -> None:
     await refuses(q.publish("orders", b"x" * (MIB + 1)), TooLarge, "payload", MIB)
     await refuses(q.publish("orders", "é" * (MIB // 2) + "x"), TooLarge, "payload", MIB)
     await refuses(q.publish("orders", ["x" * (MIB - 3)]), TooLarge, "payload", MIB)
 
 
-async def test_p3_a_payload_of_a_mebibyte(q: Broker) -> None:
+@law("P3")
+async def test_a_payload_of_a_mebibyte(q: Broker) -> None:
     payload = bytes(range(256)) * 4096
     await q.publish("orders", payload)
     (delivery,) = await q.claim("orders")
@@ -428,7 +444,8 @@ async def test_the_operator_sets_the_payload_limit(clock: FakeClock) -> None:
 # -- registered topics -----------------------------------------------------------------
 
 
-async def test_e1_a_topic_that_has_to_be_registered(strict: Broker) -> None:
+@law("E1")
+async def test_a_topic_that_has_to_be_registered(strict: Broker) -> None:
     for call in (
         strict.publish("orders", b""),
         strict.publish_batch("orders", [NewMessage(b"")]),
@@ -450,7 +467,8 @@ async def test_a_registered_topic_is_published_to(strict: Broker) -> None:
         await strict.publish("orders", b"three")
 
 
-async def test_e1_the_topic_is_looked_up_before_the_batch_is_checked(strict: Broker) -> None:
+@law("E1")
+async def test_the_topic_is_looked_up_before_the_batch_is_checked(strict: Broker) -> None:
     """What is checked last is what the engine gets."""
     calls: list[Callable[[], Awaitable[object]]] = [
         lambda: strict.publish("orders", b"", priority=10),
@@ -467,14 +485,16 @@ async def test_e1_the_topic_is_looked_up_before_the_batch_is_checked(strict: Bro
     assert await strict.log_end() == 0
 
 
-async def test_e1_what_is_no_name_is_never_looked_up(strict: Broker) -> None:
+@law("E1")
+async def test_what_is_no_name_is_never_looked_up(strict: Broker) -> None:
     for call in (strict.publish("a b", b""), strict.publish_batch("a b", [NewMessage(b"")])):
         with pytest.raises(BadName) as caught:
             await call
         assert caught.value.field == "topic"
 
 
-async def test_e1_a_batch_that_grows_after_it_was_checked(strict: Broker) -> None:
+@law("E1")
+async def test_a_batch_that_grows_after_it_was_checked(strict: Broker) -> None:
     """Another task has its turn between the check and the engine."""
     await strict.put_topic("orders")
     batch = [NewMessage(b"checked")]
@@ -498,7 +518,8 @@ async def test_e1_a_batch_that_grows_after_it_was_checked(strict: Broker) -> Non
         assert sorted(sizes) == [5, 7]
 
 
-async def test_e1_a_batch_that_grows_while_the_store_is_busy(q: Broker) -> None:
+@law("E1")
+async def test_a_batch_that_grows_while_the_store_is_busy(q: Broker) -> None:
     """What was checked is what is stored, whatever becomes of the caller's list."""
     batch = [NewMessage(b"checked")]
 

@@ -20,6 +20,7 @@ from penstock.errors import (
 )
 from penstock.model.limits import MAX_FILTER_BYTES, MAX_FILTER_NODES
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 if TYPE_CHECKING:
     from tests.unit.broker.conftest import Refuses
@@ -66,10 +67,11 @@ def each_bad(bounds: list[Any]) -> list[Any]:
 # -- names -----------------------------------------------------------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "name", [None, 5, b"x", "", "-a", "_a", "a b", "a\n", "é", "日本", "q" * 129]
 )
-async def test_e1_a_queue_that_is_not_a_name(q: Broker, refuses: Refuses, name: Any) -> None:
+async def test_a_queue_that_is_not_a_name(q: Broker, refuses: Refuses, name: Any) -> None:
     calls = (
         q.create_queue(name),
         q.update_queue(name, max_attempts=1),
@@ -83,7 +85,8 @@ async def test_e1_a_queue_that_is_not_a_name(q: Broker, refuses: Refuses, name: 
         await refuses(call, BadName, "queue", 128)
 
 
-async def test_e1_a_dead_letter_queue_comes_with_its_queue(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_a_dead_letter_queue_comes_with_its_queue(q: Broker, refuses: Refuses) -> None:
     for call in (
         q.create_queue("stock.dlq"),
         q.update_queue("stock.dlq", max_attempts=1),
@@ -92,7 +95,8 @@ async def test_e1_a_dead_letter_queue_comes_with_its_queue(q: Broker, refuses: R
         await refuses(call, BadName, "queue")
 
 
-async def test_e1_a_queue_that_is_not_there(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_a_queue_that_is_not_there(q: Broker, refuses: Refuses) -> None:
     for call in (
         q.update_queue("nowhere", max_attempts=1),
         q.delete_queue("nowhere"),
@@ -114,8 +118,9 @@ async def test_a_name_of_128_characters(q: Broker) -> None:
 # -- policies --------------------------------------------------------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize("field, value, limit", each_bad(BOUNDS))
-async def test_e1_a_policy_out_of_bounds(
+async def test_a_policy_out_of_bounds(
     q: Broker, refuses: Refuses, field: str, value: Any, limit: int
 ) -> None:
     policy: dict[str, Any] = {field: value}
@@ -134,6 +139,7 @@ async def test_a_policy_at_its_bounds(q: Broker, field: str, least: int, most: i
         assert (await q.queue(f"orders{number}")).policy == info.policy
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "backoff, field, limit",
     [
@@ -145,7 +151,7 @@ async def test_a_policy_at_its_bounds(q: Broker, field: str, least: int, most: i
         (Backoff(5, None), "backoff.max_ms", WEEK_MS),  # type: ignore[arg-type]
     ],
 )
-async def test_e1_a_backoff_out_of_bounds(
+async def test_a_backoff_out_of_bounds(
     q: Broker, refuses: Refuses, backoff: Backoff, field: str, limit: int
 ) -> None:
     await refuses(q.create_queue("orders", backoff=backoff), BadPolicy, field, limit)
@@ -156,11 +162,13 @@ async def test_a_backoff_at_its_bounds(q: Broker, backoff: Backoff) -> None:
     assert (await q.create_queue("orders", backoff=backoff)).policy.backoff == backoff
 
 
+@law("E1")
 @pytest.mark.parametrize("backoff", [None, 5, (1, 2), {"base_ms": 1}], ids=repr)
-async def test_e1_a_backoff_that_is_none(q: Broker, refuses: Refuses, backoff: Any) -> None:
+async def test_a_backoff_that_is_none(q: Broker, refuses: Refuses, backoff: Any) -> None:
     await refuses(q.create_queue("orders", backoff=backoff), BadPolicy, "backoff")
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "field, value, limit",
     [
@@ -175,7 +183,7 @@ async def test_e1_a_backoff_that_is_none(q: Broker, refuses: Refuses, backoff: A
         ("description", b"x", 4096),
     ],
 )
-async def test_e1_a_policy_of_the_wrong_kind(
+async def test_a_policy_of_the_wrong_kind(
     q: Broker, refuses: Refuses, field: str, value: Any, limit: int | None
 ) -> None:
     policy: dict[str, Any] = {field: value}
@@ -183,7 +191,8 @@ async def test_e1_a_policy_of_the_wrong_kind(
     await refuses(q.update_queue("stock", **policy), BadPolicy, field, limit)
 
 
-async def test_e1_a_description_that_is_not_unicode(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_a_description_that_is_not_unicode(q: Broker, refuses: Refuses) -> None:
     await refuses(q.create_queue("orders", description="\ud800"), BadPolicy, "description")
 
 
@@ -192,8 +201,9 @@ async def test_a_description_of_4096_bytes(q: Broker) -> None:
     assert info.policy.description == "é" * 2048
 
 
+@law("C4")
 @pytest.mark.parametrize("verb", ["create", "update"])
-async def test_c4_an_ordering_given_as_text_is_an_ordering(q: Broker, verb: str) -> None:
+async def test_an_ordering_given_as_text_is_an_ordering(q: Broker, verb: str) -> None:
     if verb == "create":
         await q.create_queue("orders", ordering="partition")
     else:
@@ -205,8 +215,9 @@ async def test_c4_an_ordering_given_as_text_is_an_ordering(q: Broker, verb: str)
     assert len(await q.claim("orders", limit=2)) == 1
 
 
+@law("E1")
 @pytest.mark.parametrize("field", [field for field, _, _ in BOUNDS])
-async def test_e1_a_number_in_a_policy_is_a_plain_number(
+async def test_a_number_in_a_policy_is_a_plain_number(
     q: Broker, refuses: Refuses, field: str
 ) -> None:
     """An enumeration's member would be kept as one until the store is reopened."""
@@ -218,7 +229,8 @@ async def test_e1_a_number_in_a_policy_is_a_plain_number(
         await refuses(q.update_queue("stock", **policy), BadPolicy, field, limit)
 
 
-async def test_e1_a_backoff_has_plain_numbers(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_a_backoff_has_plain_numbers(q: Broker, refuses: Refuses) -> None:
     for backoff, field in (
         (Backoff(Level.HIGH, 5), "backoff.base_ms"),
         (Backoff(1, Level.HIGH), "backoff.max_ms"),
@@ -239,15 +251,17 @@ async def test_an_ordering_given_as_text_is_kept_as_the_enumeration(
     assert new_policy({"ordering": ordering}).ordering is Ordering(ordering)
 
 
+@law("E1")
 @pytest.mark.parametrize("field", ["max_attempt", "Filter", "tenant", "wait", "start_at"])
-async def test_e1_a_field_that_no_policy_has(q: Broker, refuses: Refuses, field: str) -> None:
+async def test_a_field_that_no_policy_has(q: Broker, refuses: Refuses, field: str) -> None:
     policy: dict[str, Any] = {field: 1}
     error = await refuses(q.create_queue("orders", **policy), BadPolicy, field)
     assert "max_attempts" in error.detail
     await refuses(q.update_queue("stock", **policy), BadPolicy, field)
 
 
-def test_e1_the_broker_does_not_leave_the_filter_to_the_engine() -> None:
+@law("E1")
+def test_the_broker_does_not_leave_the_filter_to_the_engine() -> None:
     assert new_policy({"filter": "amount > 1"}).filter == "amount > 1"
     with pytest.raises(BadFilter):
         new_policy({"filter": "amount >"})
@@ -276,7 +290,8 @@ async def test_creating_again_gives_exactly_the_new_policy(q: Broker) -> None:
     assert info.filter_version == 2
 
 
-async def test_r1_a_changed_filter_routes_from_then_on(q: Broker) -> None:
+@law("R1")
+async def test_a_changed_filter_routes_from_then_on(q: Broker) -> None:
     await q.create_queue("orders", "amount >= 100")
     await q.publish("orders", b"old", headers={"amount": 100})
     info = await q.update_queue("orders", filter="amount < 100")
@@ -286,8 +301,9 @@ async def test_r1_a_changed_filter_routes_from_then_on(q: Broker) -> None:
     assert [item.payload for item in await q.claim("orders", limit=9)] == [b"old", b"new"]
 
 
+@law("E1")
 @pytest.mark.parametrize("field, value", [("bucket_size", 3), ("ordering", Ordering.PARTITION)])
-async def test_e1_what_a_queue_with_deliveries_does_not_change(
+async def test_what_a_queue_with_deliveries_does_not_change(
     q: Broker, refuses: Refuses, field: str, value: Any
 ) -> None:
     policy: dict[str, Any] = {field: value}
@@ -358,6 +374,7 @@ async def test_an_update_does_not_bring_back_what_was_deleted_meanwhile(q: Broke
 # -- filters ---------------------------------------------------------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "filter, position",
     [
@@ -371,7 +388,7 @@ async def test_an_update_does_not_bring_back_what_was_deleted_meanwhile(q: Broke
         ("amount = 99999999999999999999", 9),
     ],
 )
-async def test_e1_a_filter_that_does_not_parse(
+async def test_a_filter_that_does_not_parse(
     q: Broker, refuses: Refuses, filter: str, position: int
 ) -> None:
     for call in (q.create_queue("orders", filter), q.update_queue("stock", filter=filter)):
@@ -381,12 +398,14 @@ async def test_e1_a_filter_that_does_not_parse(
         assert error.law == "R1"
 
 
+@law("E1")
 @pytest.mark.parametrize("filter", [None, 5, b"TRUE", "", "   ", "\ud800", "a = '\ud800'"])
-async def test_e1_a_filter_that_is_none(q: Broker, refuses: Refuses, filter: Any) -> None:
+async def test_a_filter_that_is_none(q: Broker, refuses: Refuses, filter: Any) -> None:
     await refuses(q.create_queue("orders", filter), BadFilter, "filter")
 
 
-async def test_e1_a_filter_over_its_limits(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_a_filter_over_its_limits(q: Broker, refuses: Refuses) -> None:
     long = "a = '" + "x" * MAX_FILTER_BYTES + "'"
     await refuses(q.create_queue("orders", long), BadFilter, "filter", MAX_FILTER_BYTES)
     wide = " OR ".join(["a=1"] * MAX_FILTER_NODES)
@@ -396,6 +415,7 @@ async def test_e1_a_filter_over_its_limits(q: Broker, refuses: Refuses) -> None:
 # -- where a queue starts --------------------------------------------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "start",
     [
@@ -407,10 +427,11 @@ async def test_e1_a_filter_over_its_limits(q: Broker, refuses: Refuses) -> None:
     ],
     ids=repr,
 )
-async def test_e1_a_start_that_is_nowhere(q: Broker, refuses: Refuses, start: Any) -> None:
+async def test_a_start_that_is_nowhere(q: Broker, refuses: Refuses, start: Any) -> None:
     await refuses(q.create_queue("orders", start=start), BadInput, "start")
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "start, limit",
     [
@@ -424,14 +445,13 @@ async def test_e1_a_start_that_is_nowhere(q: Broker, refuses: Refuses, start: An
     ],
     ids=repr,
 )
-async def test_e1_a_start_out_of_bounds(
-    q: Broker, refuses: Refuses, start: Start, limit: int
-) -> None:
+async def test_a_start_out_of_bounds(q: Broker, refuses: Refuses, start: Start, limit: int) -> None:
     await refuses(q.create_queue("orders", start=start), BadInput, "start", limit)
 
 
+@law("E1")
 @pytest.mark.parametrize("start", [None, 5, ("offset", 1)], ids=repr)
-async def test_e1_a_start_that_is_none(q: Broker, refuses: Refuses, start: Any) -> None:
+async def test_a_start_that_is_none(q: Broker, refuses: Refuses, start: Any) -> None:
     await refuses(q.create_queue("orders", start=start), BadInput, "start")
 
 
@@ -441,6 +461,7 @@ async def test_a_queue_may_start_at_the_last_offset(q: Broker) -> None:
     assert (await q.route("late")).assigned == 0
 
 
+@law("R1")
 @pytest.mark.parametrize(
     "start, expected",
     [
@@ -457,7 +478,7 @@ async def test_a_queue_may_start_at_the_last_offset(q: Broker) -> None:
     ],
     ids=repr,
 )
-async def test_r1_where_a_queue_starts(
+async def test_where_a_queue_starts(
     q: Broker, clock: FakeClock, start: Any, expected: list[int]
 ) -> None:
     for _ in range(4):
@@ -501,7 +522,8 @@ async def test_pause_holds_back_and_resume_hands_out(q: Broker) -> None:
     assert len(await q.claim("orders")) == 1
 
 
-async def test_q1_dead_letters_are_paused_apart(q: Broker) -> None:
+@law("Q1")
+async def test_dead_letters_are_paused_apart(q: Broker) -> None:
     await q.publish_batch("orders", [NewMessage(b""), NewMessage(b"")])
     (delivery,) = await q.claim("orders")
     await q.reject(delivery)

@@ -13,6 +13,7 @@ from penstock.errors import BadInput, BadName, UnknownMessage, UnknownQueue
 from penstock.model.delivery import Result
 from penstock.model.limits import MAX_OFFSET, MAX_WAIT_MS
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.unit.broker.waits import Watched, calm, within
 
 if TYPE_CHECKING:
@@ -38,15 +39,17 @@ async def wait_for(
 # -- results ---------------------------------------------------------------------------
 
 
-async def test_c5_a_result_that_is_there_is_not_waited_for(q: Broker) -> None:
+@law("C5")
+async def test_a_result_that_is_there_is_not_waited_for(q: Broker) -> None:
     (delivery,) = await claimed(q)
     await q.ack(delivery, b"sum")
     result = await within(q.result("orders", delivery.message.id, wait_ms=MAX_WAIT_MS))
     assert result.result == b"sum"
 
 
+@law("C5")
 @pytest.mark.parametrize("result", [b"sum", None])
-async def test_c5_whoever_waits_for_a_result_gets_it_with_the_ack(
+async def test_whoever_waits_for_a_result_gets_it_with_the_ack(
     q: Broker, result: bytes | None
 ) -> None:
     (delivery,) = await claimed(q)
@@ -58,7 +61,8 @@ async def test_c5_whoever_waits_for_a_result_gets_it_with_the_ack(
         assert (found.message_id, found.result) == (delivery.message.id, result)
 
 
-async def test_c5_each_waits_for_its_own_message(q: Broker) -> None:
+@law("C5")
+async def test_each_waits_for_its_own_message(q: Broker) -> None:
     one, two = await claimed(q, 2)
     first, second = await wait_for(q, one.message.id), await wait_for(q, two.message.id)
     await q.settle("orders", [Ack(two.receipt, b"2")])
@@ -70,7 +74,8 @@ async def test_c5_each_waits_for_its_own_message(q: Broker) -> None:
     assert not q._waiting._results
 
 
-async def test_c5_a_retry_that_ends_well(q: Broker, clock: FakeClock) -> None:
+@law("C5")
+async def test_a_retry_that_ends_well(q: Broker, clock: FakeClock) -> None:
     (delivery,) = await claimed(q)
     waiting = await wait_for(q, delivery.message.id)
     await q.nack(delivery, delay_ms=1000)
@@ -81,7 +86,8 @@ async def test_c5_a_retry_that_ends_well(q: Broker, clock: FakeClock) -> None:
     assert (await within(waiting)).result == b"at last"
 
 
-async def test_c5_a_dead_letter_that_was_seen_to(q: Broker) -> None:
+@law("C5")
+async def test_a_dead_letter_that_was_seen_to(q: Broker) -> None:
     (delivery,) = await claimed(q)
     await q.reject(delivery)
     waiting = await wait_for(q, delivery.message.id, "orders.dlq")
@@ -101,13 +107,15 @@ async def test_waiting_for_a_result_ends_when_the_time_is_over(q: Broker, clock:
     assert not q._waiting._results
 
 
-async def test_e1_nobody_waits_for_a_message_that_is_not_there(q: Broker) -> None:
+@law("E1")
+async def test_nobody_waits_for_a_message_that_is_not_there(q: Broker) -> None:
     await claimed(q)
     with pytest.raises(UnknownMessage):
         await within(q.result("orders", 99, wait_ms=MAX_WAIT_MS))
 
 
-async def test_t1_an_ack_of_another_tenant_is_nobodys_business(q: Broker) -> None:
+@law("T1")
+async def test_an_ack_of_another_tenant_is_nobodys_business(q: Broker) -> None:
     other = q.for_tenant("other")
     (mine,), (theirs,) = await claimed(q), await claimed(other)
     waiting = await wait_for(q, mine.message.id)
@@ -203,7 +211,8 @@ async def test_a_page_is_bounded_work_however_rare_the_queues_messages_are(
     assert (position, found) == (36, 1)
 
 
-async def test_l1_a_replaced_message_has_its_history_once(q: Broker) -> None:
+@law("L1")
+async def test_a_replaced_message_has_its_history_once(q: Broker) -> None:
     await q.publish("orders", b"old", key="k")
     await q.publish("orders", b"new", key="k")
     await q.claim("orders")
@@ -212,7 +221,8 @@ async def test_l1_a_replaced_message_has_its_history_once(q: Broker) -> None:
         assert [item for item in found if item[1] == "claim"] == [(0, "claim")]
 
 
-async def test_d1_dead_letters_have_a_history_of_their_own(q: Broker) -> None:
+@law("D1")
+async def test_dead_letters_have_a_history_of_their_own(q: Broker) -> None:
     await lives(q)
     (dead,) = await q.claim("orders.dlq")
     await q.ack(dead)
@@ -221,16 +231,19 @@ async def test_d1_dead_letters_have_a_history_of_their_own(q: Broker) -> None:
     assert "ack" in [item.event.transition.value for item in page.entries]
 
 
+@law("E1")
 @pytest.mark.parametrize("start", [-1, MAX_OFFSET + 1, True, 1.0, "1", None])
-async def test_e1_a_start_that_is_no_offset(q: Broker, refuses: Refuses, start: Any) -> None:
+async def test_a_start_that_is_no_offset(q: Broker, refuses: Refuses, start: Any) -> None:
     await refuses(q.queue_history("stock", start), BadInput, "start", MAX_OFFSET)
 
 
+@law("E1")
 @pytest.mark.parametrize("limit", [0, 1001, True, 1.0, "1", None])
-async def test_e1_a_page_out_of_bounds(q: Broker, refuses: Refuses, limit: Any) -> None:
+async def test_a_page_out_of_bounds(q: Broker, refuses: Refuses, limit: Any) -> None:
     await refuses(q.queue_history("stock", limit=limit), BadInput, "limit", 1000)
 
 
-async def test_e1_the_history_of_no_queue(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_the_history_of_no_queue(q: Broker, refuses: Refuses) -> None:
     await refuses(q.queue_history("no queue"), BadName, "queue", 128)
     await refuses(q.queue_history("nowhere"), UnknownQueue, "queue")

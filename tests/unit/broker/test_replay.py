@@ -22,6 +22,7 @@ from penstock.filters import parse
 from penstock.model.identity import StoreIdentity
 from penstock.model.limits import MAX_FILTER_BYTES
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 if TYPE_CHECKING:
     from tests.unit.broker.conftest import Refuses
@@ -44,8 +45,9 @@ async def failed(q: Broker, count: int, topic: str = "orders") -> list[int]:
 # -- arguments -------------------------------------------------------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize("queue", ["", "a b", None, 5, "q" * 129, ".dlq"])
-async def test_e1_a_queue_that_is_not_a_name(q: Broker, refuses: Refuses, queue: Any) -> None:
+async def test_a_queue_that_is_not_a_name(q: Broker, refuses: Refuses, queue: Any) -> None:
     for call in (
         q.replay(queue),
         q.purge(queue, "done"),
@@ -58,8 +60,9 @@ async def test_e1_a_queue_that_is_not_a_name(q: Broker, refuses: Refuses, queue:
         await refuses(call, BadName, "queue", 128)
 
 
+@law("E1")
 @pytest.mark.parametrize("queue", ["nowhere", "nowhere.dlq"])
-async def test_e1_a_queue_that_is_not_there(q: Broker, refuses: Refuses, queue: str) -> None:
+async def test_a_queue_that_is_not_there(q: Broker, refuses: Refuses, queue: str) -> None:
     for call in (
         q.replay(queue),
         q.purge(queue, "done"),
@@ -72,8 +75,9 @@ async def test_e1_a_queue_that_is_not_there(q: Broker, refuses: Refuses, queue: 
         await refuses(call, UnknownQueue, "queue")
 
 
+@law("E1")
 @pytest.mark.parametrize("limit", [*BAD_COUNTS, MILLION + 1])
-async def test_e1_a_limit_out_of_bounds(q: Broker, refuses: Refuses, limit: Any) -> None:
+async def test_a_limit_out_of_bounds(q: Broker, refuses: Refuses, limit: Any) -> None:
     for call in (
         q.replay("stock", limit=limit),
         q.purge("stock", "done", limit=limit),
@@ -93,32 +97,38 @@ async def test_limits_at_the_bounds(q: Broker) -> None:
     assert not (await q.sweep(MILLION)).more
 
 
+@law("E1")
 @pytest.mark.parametrize("limit", [*BAD_COUNTS, 1001])
-async def test_e1_a_page_out_of_bounds(q: Broker, refuses: Refuses, limit: Any) -> None:
+async def test_a_page_out_of_bounds(q: Broker, refuses: Refuses, limit: Any) -> None:
     await refuses(q.peek("stock", limit=limit), BadInput, "limit", 1000)
 
 
+@law("E1")
 @pytest.mark.parametrize("limit", [*BAD_COUNTS, 10_001])
-async def test_e1_a_read_out_of_bounds(q: Broker, refuses: Refuses, limit: Any) -> None:
+async def test_a_read_out_of_bounds(q: Broker, refuses: Refuses, limit: Any) -> None:
     await refuses(q.read_log(limit=limit), BadInput, "limit", 10_000)
 
 
+@law("E1")
 @pytest.mark.parametrize("rate", [0, -1, True, 1.0, "1", 10**9 + 1])
-async def test_e1_a_rate_out_of_bounds(q: Broker, refuses: Refuses, rate: Any) -> None:
+async def test_a_rate_out_of_bounds(q: Broker, refuses: Refuses, rate: Any) -> None:
     await refuses(q.replay("stock", rate=rate), BadInput, "rate", 10**9)
 
 
+@law("E1")
 @pytest.mark.parametrize("replay_id", ["", 5, b"x", State.DONE, ["x"]])
-async def test_e1_a_replay_id_that_is_none(q: Broker, refuses: Refuses, replay_id: Any) -> None:
+async def test_a_replay_id_that_is_none(q: Broker, refuses: Refuses, replay_id: Any) -> None:
     await refuses(q.replay("stock", replay_id=replay_id), BadInput, "replay_id")
 
 
+@law("E1")
 @pytest.mark.parametrize("replay_id", ["x" * 513, "é" * 257])
-async def test_e1_a_replay_id_over_512_bytes(q: Broker, refuses: Refuses, replay_id: str) -> None:
+async def test_a_replay_id_over_512_bytes(q: Broker, refuses: Refuses, replay_id: str) -> None:
     await refuses(q.replay("stock", replay_id=replay_id), TooLarge, "replay_id", 512)
 
 
-async def test_e1_a_replay_id_that_is_not_unicode(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_a_replay_id_that_is_not_unicode(q: Broker, refuses: Refuses) -> None:
     await refuses(q.replay("stock", replay_id="\ud800"), BadInput, "replay_id")
 
 
@@ -132,12 +142,14 @@ async def test_a_replay_id_of_512_bytes_moves_once(q: Broker, replay_id: str) ->
     assert (again.count, again.skipped) == (0, 2)
 
 
+@law("E1")
 @pytest.mark.parametrize("ids", [5, "1", {1}, [1.0], [True], ["1"]])
-async def test_e1_ids_that_are_none(q: Broker, refuses: Refuses, ids: Any) -> None:
+async def test_ids_that_are_none(q: Broker, refuses: Refuses, ids: Any) -> None:
     await refuses(q.replay("stock", ids=ids), BadInput, "ids")
 
 
-async def test_e1_more_ids_than_one_call_takes(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_more_ids_than_one_call_takes(q: Broker, refuses: Refuses) -> None:
     await refuses(q.replay("stock", ids=[0] * 100_001), TooLarge, "ids", 100_000)
 
 
@@ -149,8 +161,9 @@ async def test_messages_that_are_named_and_what_a_filter_takes_of_them(q: Broker
     assert [delivery.message.id for delivery in await q.claim("orders", limit=6)] == ids[2:4]
 
 
+@law("E1")
 @pytest.mark.parametrize("source", [None, 5, [], "", "FAILED", "expired", State.AVAILABLE])
-async def test_e1_a_source_that_is_none(q: Broker, refuses: Refuses, source: Any) -> None:
+async def test_a_source_that_is_none(q: Broker, refuses: Refuses, source: Any) -> None:
     await refuses(q.replay("stock", source), BadInput, "source")
 
 
@@ -160,15 +173,17 @@ async def test_a_source_by_its_word(q: Broker, source: Any) -> None:
     assert (await q.replay("orders", source)).count == 1
 
 
+@law("E1")
 @pytest.mark.parametrize("state", [None, 5, [], "", "DONE", "gone"])
-async def test_e1_a_state_that_is_none(q: Broker, refuses: Refuses, state: Any) -> None:
+async def test_a_state_that_is_none(q: Broker, refuses: Refuses, state: Any) -> None:
     error = await refuses(q.peek("stock", state), BadInput, "state")
     assert "in_flight" in error.detail
     await refuses(q.purge("stock", state), BadInput, "state")
 
 
+@law("E1")
 @pytest.mark.parametrize("where", ["", "n =", 5, "\ud800"])
-async def test_e1_a_selection_that_does_not_parse(q: Broker, refuses: Refuses, where: Any) -> None:
+async def test_a_selection_that_does_not_parse(q: Broker, refuses: Refuses, where: Any) -> None:
     for call in (
         q.peek("stock", where=where),
         q.purge("stock", "done", where=where),
@@ -178,20 +193,23 @@ async def test_e1_a_selection_that_does_not_parse(q: Broker, refuses: Refuses, w
     await refuses(q.preview(where), BadFilter, "filter")
 
 
-async def test_e1_a_selection_over_its_limits(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_a_selection_over_its_limits(q: Broker, refuses: Refuses) -> None:
     long = "a = '" + "x" * MAX_FILTER_BYTES + "'"
     await refuses(q.peek("stock", where=long), BadFilter, "where", MAX_FILTER_BYTES)
     await refuses(q.preview(long), BadFilter, "filter", MAX_FILTER_BYTES)
 
 
-async def test_e1_what_is_in_flight_is_not_purged(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_what_is_in_flight_is_not_purged(q: Broker, refuses: Refuses) -> None:
     await refuses(q.purge("stock", "in_flight"), Conflict, "state")
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "message_id", [-1, LAST_OFFSET + 1, 2**63, 2**64, 2**70, True, 1.0, "1", None]
 )
-async def test_e1_an_id_that_is_none(q: Broker, refuses: Refuses, message_id: Any) -> None:
+async def test_an_id_that_is_none(q: Broker, refuses: Refuses, message_id: Any) -> None:
     for call in (
         q.message(message_id),
         q.history(message_id),
@@ -201,8 +219,9 @@ async def test_e1_an_id_that_is_none(q: Broker, refuses: Refuses, message_id: An
         await refuses(call, BadInput, "id", LAST_OFFSET)
 
 
+@law("E1")
 @pytest.mark.parametrize("message_id", [999, 2**53, LAST_OFFSET])
-async def test_e1_a_message_that_is_not_there(q: Broker, refuses: Refuses, message_id: int) -> None:
+async def test_a_message_that_is_not_there(q: Broker, refuses: Refuses, message_id: int) -> None:
     for call in (
         q.message(message_id),
         q.history(message_id),
@@ -212,10 +231,11 @@ async def test_e1_a_message_that_is_not_there(q: Broker, refuses: Refuses, messa
         await refuses(call, UnknownMessage, "id")
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "offset", [-1, LAST_OFFSET + 1, 2**63, 2**64, 2**70, True, State.DONE, 1.0, "1", None]
 )
-async def test_e1_an_offset_that_is_none(q: Broker, refuses: Refuses, offset: Any) -> None:
+async def test_an_offset_that_is_none(q: Broker, refuses: Refuses, offset: Any) -> None:
     await refuses(q.read_log(offset), BadInput, "start", LAST_OFFSET)
     await refuses(q.preview("TRUE", start=offset), BadInput, "start", LAST_OFFSET)
     await refuses(q.archived(offset, await q.identity()), BadInput, "through", LAST_OFFSET)
@@ -241,10 +261,11 @@ async def test_an_archived_offset_only_grows(q: Broker) -> None:
     assert await q.log_end() == 3
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "store", [None, "store", StoreIdentity("", ""), StoreIdentity("x" * 32, "0" * 32)]
 )
-async def test_e1_an_identity_that_is_none(q: Broker, refuses: Refuses, store: Any) -> None:
+async def test_an_identity_that_is_none(q: Broker, refuses: Refuses, store: Any) -> None:
     await q.publish("orders", b"")
     await refuses(q.archived(0, store), BadInput, "store")
 
@@ -252,19 +273,22 @@ async def test_e1_an_identity_that_is_none(q: Broker, refuses: Refuses, store: A
 # -- cursors ---------------------------------------------------------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize("cursor", ["", "zz", "é", 5, b"0", "0.5", "\ud800", ["0"], State.DONE])
-async def test_e1_a_cursor_that_nobody_gave(q: Broker, refuses: Refuses, cursor: Any) -> None:
+async def test_a_cursor_that_nobody_gave(q: Broker, refuses: Refuses, cursor: Any) -> None:
     for state in State:
         await refuses(q.peek("stock", state, cursor=cursor), BadInput, "cursor")
 
 
+@law("E1")
 @pytest.mark.parametrize("cursor", ["-1", "+5", "0x1f", " 1f ", "1_0", "1F", "1f\n", "\u0661"])
-async def test_e1_a_cursor_that_is_almost_one(q: Broker, refuses: Refuses, cursor: str) -> None:
+async def test_a_cursor_that_is_almost_one(q: Broker, refuses: Refuses, cursor: str) -> None:
     await refuses(q.peek("stock", cursor=cursor), BadInput, "cursor")
 
 
+@law("E1")
 @pytest.mark.parametrize("state", State)
-async def test_e1_a_cursor_over_60_bits(q: Broker, refuses: Refuses, state: State) -> None:
+async def test_a_cursor_over_60_bits(q: Broker, refuses: Refuses, state: State) -> None:
     for cursor in ("0" * 16, "f" * 16, "f" * 40):
         await refuses(q.peek("stock", state, cursor=cursor), BadInput, "cursor")
 
@@ -399,6 +423,7 @@ async def test_route_catches_up_step_by_step(q: Broker) -> None:
 NUMBERS: Final[list[Any]] = [-1, LAST_OFFSET + 1, True, 1.0, "1", None]
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "field, limit, wrong",
     [
@@ -420,14 +445,15 @@ NUMBERS: Final[list[Any]] = [-1, LAST_OFFSET + 1, True, 1.0, "1", None]
         ("offsets", None, {"offsets": [1, 3, 2, 3]}),
     ],
 )
-async def test_e1_an_assignment_that_is_none(
+async def test_an_assignment_that_is_none(
     q: Broker, refuses: Refuses, field: str, limit: int | None, wrong: dict[str, Any]
 ) -> None:
     asked: dict[str, Any] = {"filter": "TRUE", "start": 1, "end": 4, "offsets": [1, 3]}
     await refuses(q.assign("orders", **(asked | wrong)), BadInput, field, limit)
 
 
-async def test_e1_an_assignment_of_too_much(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_an_assignment_of_too_much(q: Broker, refuses: Refuses) -> None:
     await q.publish("orders", b"")
     most = list(range(100_000))
     asked: dict[str, Any] = {"filter": "topic = 'orders'", "start": 0, "end": LAST_OFFSET}
@@ -450,6 +476,7 @@ async def test_assign_catches_up_step_by_step(q: Broker) -> None:
     assert (await q.route("late")).assigned == 1
 
 
+@law("R1")
 @pytest.mark.parametrize(
     "queue, field, changed",
     [
@@ -460,7 +487,7 @@ async def test_assign_catches_up_step_by_step(q: Broker) -> None:
         ("late.dlq", "queue", {}),
     ],
 )
-async def test_r1_an_assignment_that_does_not_fit(
+async def test_an_assignment_that_does_not_fit(
     q: Broker, refuses: Refuses, queue: str, field: str, changed: dict[str, Any]
 ) -> None:
     await q.publish_batch("orders", [NewMessage(b"", headers={"n": n}) for n in range(5)])
@@ -520,8 +547,9 @@ def random_headers(random: Random) -> dict[str, Any]:
     return headers
 
 
+@law("R1")
 @pytest.mark.parametrize("seed", range(3))
-async def test_r1_a_preview_counts_as_a_scan_does(q: Broker, seed: int) -> None:
+async def test_a_preview_counts_as_a_scan_does(q: Broker, seed: int) -> None:
     random = Random(seed)
     for _ in range(40):
         batch = [
@@ -569,7 +597,8 @@ async def test_a_preview_reads_the_log_in_pieces(
         assert [item.message.offset for item in preview.sample] == list(range(min(end, 10)))
 
 
-async def test_r1_a_preview_counts_a_replaced_message_once(q: Broker) -> None:
+@law("R1")
+async def test_a_preview_counts_a_replaced_message_once(q: Broker) -> None:
     """What a queue would take from the log is what the router assigns."""
     for n in range(2):
         await q.publish("orders", b"", key="k", headers={"n": n})
@@ -578,8 +607,9 @@ async def test_r1_a_preview_counts_a_replaced_message_once(q: Broker) -> None:
     assert (await q.route("late")).assigned == preview.count == 1
 
 
+@law("R1")
 @pytest.mark.parametrize("seed", range(6))
-async def test_r1_a_preview_counts_keyed_messages_as_the_router_does(q: Broker, seed: int) -> None:
+async def test_a_preview_counts_keyed_messages_as_the_router_does(q: Broker, seed: int) -> None:
     """Some were claimed before they were published again, and are two messages."""
     random = Random(seed)
     await q.create_queue("orders", "topic = 'orders'")
@@ -602,8 +632,9 @@ async def test_r1_a_preview_counts_keyed_messages_as_the_router_does(q: Broker, 
             await q.delete_queue("late")
 
 
+@law("R1")
 @pytest.mark.parametrize("text, expected", [("n = 0", []), ("n >= 0", [1])])
-async def test_r1_a_sample_shows_what_is_counted(q: Broker, text: str, expected: list[int]) -> None:
+async def test_a_sample_shows_what_is_counted(q: Broker, text: str, expected: list[int]) -> None:
     for n in range(2):
         await q.publish("orders", b"", key="k", headers={"n": n})
     preview = await q.preview(text)
@@ -614,7 +645,8 @@ async def test_r1_a_sample_shows_what_is_counted(q: Broker, text: str, expected:
 # -- readers ---------------------------------------------------------------------------
 
 
-async def test_l2_reading_the_log_page_by_page(q: Broker) -> None:
+@law("L2")
+async def test_reading_the_log_page_by_page(q: Broker) -> None:
     await q.publish_batch("orders", [NewMessage(b"%d" % n) for n in range(7)])
     assert await q.log_end() == 7
     offset, seen = 0, []

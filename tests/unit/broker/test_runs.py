@@ -16,6 +16,7 @@ from penstock.model.limits import MAX_ERROR_BYTES, MAX_TIME_MS
 from penstock.model.runs import MAX_RUNS, RUN_LOST_MS, Run
 from penstock.storage.contract import EngineOptions
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 if TYPE_CHECKING:
     from tests.unit.broker.conftest import Refuses
@@ -95,7 +96,8 @@ async def test_a_longer_run_is_not_dropped_while_it_tells_of_itself(q: Broker) -
     assert kept == {"late", "long", *(f"r{at}" for at in range(3, MAX_RUNS + 1))}
 
 
-async def test_t1_runs_belong_to_their_tenant(q: Broker) -> None:
+@law("T1")
+async def test_runs_belong_to_their_tenant(q: Broker) -> None:
     await q.put_run(RUNNING)
     for name in ("other", "default-2", "run"):
         other = q.for_tenant(name)
@@ -126,7 +128,8 @@ async def test_a_long_error_is_cut(q: Broker) -> None:
     assert found.error.endswith("…")
 
 
-async def test_x1_a_run_that_cannot_be_read_is_reported(q: Broker) -> None:
+@law("X1")
+async def test_a_run_that_cannot_be_read_is_reported(q: Broker) -> None:
     await q.engine.put_document("run/default", "r9", b"{")
     for call in (q.run("r9"), q.runs(), q.put_run(RUNNING)):
         with pytest.raises(StoreCorrupt, match="r9"):
@@ -171,8 +174,9 @@ BAD: Final[list[tuple[dict[str, Any], type[BadInput], str, int | None]]] = [
 ]
 
 
+@law("E1")
 @pytest.mark.parametrize("changes, kind, field, limit", BAD)
-async def test_e1_a_run_out_of_bounds(
+async def test_a_run_out_of_bounds(
     q: Broker,
     refuses: Refuses,
     changes: dict[str, Any],
@@ -198,7 +202,8 @@ async def test_a_run_at_its_bounds(q: Broker) -> None:
     assert await q.run(full.id) == full
 
 
-async def test_e1_questions_that_make_no_sense(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_questions_that_make_no_sense(q: Broker, refuses: Refuses) -> None:
     bad: Any = q
     await refuses(bad.put_run({"id": "r1"}), BadInput, "run")
     await refuses(bad.run(None), BadName, "id", 128)

@@ -17,6 +17,7 @@ from penstock.broker import schemas
 from penstock.broker.schemas import compile_schema
 from penstock.errors import BadInput, BadName, BadSchema, SchemaViolation, UnknownTopic
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 if TYPE_CHECKING:
     from tests.unit.broker.conftest import Refuses
@@ -57,7 +58,8 @@ async def test_what_matches_is_stored_as_it_came(q: Broker) -> None:
     assert await stored(q) == [b"1.5", b" 2 ", b"3", avro({"x": -7, "label": "é"})]
 
 
-async def test_e1_a_payload_that_does_not_match(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_a_payload_that_does_not_match(q: Broker, refuses: Refuses) -> None:
     schema = '{"properties": {"lines": {"items": {"properties": {"n": {"type": "integer"}}}}}}'
     await q.put_topic("orders", TopicPolicy(schema_type="json-schema", schema=schema))
     bad = q.publish("orders", {"lines": [{"n": 1}, {"n": "two"}]})
@@ -68,7 +70,8 @@ async def test_e1_a_payload_that_does_not_match(q: Broker, refuses: Refuses) -> 
     assert "two" not in error.detail, "payloads stay out of messages and logs"
 
 
-async def test_e1_an_avro_payload_that_does_not_match(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_an_avro_payload_that_does_not_match(q: Broker, refuses: Refuses) -> None:
     await q.put_topic("points", AVRO)
     good = avro({"x": 1, "label": "a"})
     for payload, what in (
@@ -81,9 +84,8 @@ async def test_e1_an_avro_payload_that_does_not_match(q: Broker, refuses: Refuse
         assert what in error.detail
 
 
-async def test_e1_one_bad_message_refuses_its_batch_by_its_index(
-    q: Broker, refuses: Refuses
-) -> None:
+@law("E1")
+async def test_one_bad_message_refuses_its_batch_by_its_index(q: Broker, refuses: Refuses) -> None:
     await q.put_topic("numbers", NUMBER)
     batch = messages(b"1", b"2", b'"three"', b"4", b"five")
     error = await refuses(q.publish_batch("numbers", batch), SchemaViolation, "payload")
@@ -92,7 +94,8 @@ async def test_e1_one_bad_message_refuses_its_batch_by_its_index(
     assert "message 2" in error.detail
 
 
-async def test_e1_bad_options_are_still_told_first(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_bad_options_are_still_told_first(q: Broker, refuses: Refuses) -> None:
     await q.put_topic("numbers", NUMBER)
     await refuses(q.publish("numbers", b"x", priority=10), BadInput, "priority", 9)
     await refuses(q.publish(["numbers"], b"1"), BadName, "topic", 128)  # type: ignore[arg-type]
@@ -153,7 +156,8 @@ async def test_the_batch_is_checked_as_it_is_stored(q: Broker) -> None:
 # -- settling --------------------------------------------------------------------------
 
 
-async def test_e1_a_violation_in_what_a_settle_publishes_settles_nothing(
+@law("E1")
+async def test_a_violation_in_what_a_settle_publishes_settles_nothing(
     q: Broker, refuses: Refuses
 ) -> None:
     await q.put_topic("numbers", NUMBER)
@@ -172,7 +176,8 @@ async def test_e1_a_violation_in_what_a_settle_publishes_settles_nothing(
     assert (await stored(q))[-3:] == [b"x", b"1", b"2"]
 
 
-async def test_e1_a_settle_names_its_topics_well(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_a_settle_names_its_topics_well(q: Broker, refuses: Refuses) -> None:
     await q.publish("work", b"")
     (delivery,) = await q.claim("work")
     bad: list[tuple[Any, int | None]] = [(["numbers"], 128), (None, 128), ("numbers.dlq", None)]
@@ -207,7 +212,8 @@ async def test_a_change_through_another_view_counts_at_once(q: Broker) -> None:
         await q.publish("t", b"anything")
 
 
-async def test_t1_a_schema_is_its_tenants(q: Broker) -> None:
+@law("T1")
+async def test_a_schema_is_its_tenants(q: Broker) -> None:
     await q.put_topic("t", NUMBER)
     await q.for_tenant("other").publish("t", b"anything")
     with pytest.raises(SchemaViolation):
@@ -281,9 +287,10 @@ async def test_ever_new_topics_are_not_all_remembered(
 # -- schemas that are none, and libraries that are not there ---------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize("schema_type", ["json-schema", "avro"])
 @pytest.mark.parametrize("schema", ["", "{", "5", "null", '"text', '{"type": "objet"}', "[" * 500])
-async def test_e1_a_schema_that_does_not_compile(
+async def test_a_schema_that_does_not_compile(
     q: Broker, refuses: Refuses, schema_type: str, schema: str
 ) -> None:
     policy = TopicPolicy(schema_type=schema_type, schema=schema)
@@ -302,12 +309,13 @@ async def test_a_bad_schema_in_the_store_refuses_and_is_not_ignored(q: Broker) -
     await q.publish("orders", b"1")
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "policy, module, library",
     [(NUMBER, "json_schemas", "jsonschema_rs"), (AVRO, "avro_schemas", "fastavro")],
     ids=["json-schema", "avro"],
 )
-async def test_e1_a_library_that_is_not_installed(
+async def test_a_library_that_is_not_installed(
     q: Broker,
     refuses: Refuses,
     monkeypatch: pytest.MonkeyPatch,

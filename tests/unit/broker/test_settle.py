@@ -24,6 +24,7 @@ from penstock import (
 from penstock.errors import BadInput, BadName, StaleReceipt, TooLarge, UnknownQueue, UnknownTopic
 from penstock.model.delivery import Receipt, Verdict
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 if TYPE_CHECKING:
     from tests.unit.broker.conftest import Refuses
@@ -50,6 +51,7 @@ async def held(q: Broker, count: int = 1, topic: str = "orders") -> list[Deliver
 # -- malformed -------------------------------------------------------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "bad, kind, field, limit",
     [
@@ -78,7 +80,7 @@ async def held(q: Broker, count: int = 1, topic: str = "orders") -> list[Deliver
     ids=lambda value: repr(value)[:40],
 )
 @pytest.mark.parametrize("place", [0, 1])
-async def test_e1_one_malformed_settlement_settles_nothing(
+async def test_one_malformed_settlement_settles_nothing(
     q: Broker,
     refuses: Refuses,
     bad: Any,
@@ -94,7 +96,8 @@ async def test_e1_one_malformed_settlement_settles_nothing(
     assert (await q.ack(delivery)).ok
 
 
-async def test_e1_none_or_too_many_settlements(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_none_or_too_many_settlements(q: Broker, refuses: Refuses) -> None:
     nothing: list[Any] = [[], ()]
     for empty in nothing:
         await refuses(q.settle("stock", empty), BadInput, "settlements", 1)
@@ -104,23 +107,26 @@ async def test_e1_none_or_too_many_settlements(q: Broker, refuses: Refuses) -> N
     assert len(reply.outcomes) == 10_000
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "settlements",
     [None, Ack(Receipt("r")), iter(()), "", {"a": 1}, {Ack(Receipt("r"))}],
     ids=["None", "Ack", "iterator", "text", "dict", "set"],
 )
-async def test_e1_settlements_that_are_no_list_or_tuple(
+async def test_settlements_that_are_no_list_or_tuple(
     q: Broker, refuses: Refuses, settlements: Any
 ) -> None:
     await refuses(q.settle("stock", settlements), BadInput, "settlements")
 
 
+@law("E1")
 @pytest.mark.parametrize("queue", ["", "a b", None])
-async def test_e1_a_queue_that_is_not_a_name(q: Broker, refuses: Refuses, queue: Any) -> None:
+async def test_a_queue_that_is_not_a_name(q: Broker, refuses: Refuses, queue: Any) -> None:
     await refuses(q.settle(queue, [Ack(Receipt("r"))]), BadName, "queue", 128)
 
 
-async def test_e1_a_queue_that_is_not_there(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_a_queue_that_is_not_there(q: Broker, refuses: Refuses) -> None:
     await refuses(q.settle("nowhere", [Ack(Receipt("r"))]), UnknownQueue, "queue")
 
 
@@ -131,7 +137,8 @@ async def test_a_delay_and_a_lease_at_the_bounds(q: Broker, clock: FakeClock) ->
     assert (await q.nack(three, delay_ms=0)).state is State.AVAILABLE
 
 
-async def test_p3_a_result_of_a_mebibyte(q: Broker) -> None:
+@law("P3")
+async def test_a_result_of_a_mebibyte(q: Broker) -> None:
     (delivery,) = await held(q)
     await q.ack(delivery, b"x" * MIB)
     result = await q.result("orders", delivery.message.id)
@@ -202,8 +209,9 @@ async def test_extend_counts_from_now(q: Broker, clock: FakeClock) -> None:
     assert (await q.ack(delivery)).ok
 
 
+@law("S1")
 @pytest.mark.parametrize("verb", VERBS)
-async def test_s1_a_verb_on_a_lapsed_claim(
+async def test_a_verb_on_a_lapsed_claim(
     q: Broker, refuses: Refuses, clock: FakeClock, verb: str
 ) -> None:
     (delivery,) = await held(q)
@@ -215,24 +223,27 @@ async def test_s1_a_verb_on_a_lapsed_claim(
     assert (await q.ack(again)).ok
 
 
+@law("S1")
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("ended", ["nack", "reject", "release"])
-async def test_s1_a_verb_after_the_end(q: Broker, refuses: Refuses, verb: str, ended: str) -> None:
+async def test_a_verb_after_the_end(q: Broker, refuses: Refuses, verb: str, ended: str) -> None:
     (delivery,) = await held(q)
     await VERBS[ended](q, delivery)
     await refuses(VERBS[verb](q, delivery), StaleReceipt, "receipt")
 
 
+@law("S1")
 @pytest.mark.parametrize("verb", ["nack", "reject", "release", "extend"])
-async def test_s1_a_verb_after_the_ack(q: Broker, refuses: Refuses, verb: str) -> None:
+async def test_a_verb_after_the_ack(q: Broker, refuses: Refuses, verb: str) -> None:
     (delivery,) = await held(q)
     await q.ack(delivery)
     await refuses(VERBS[verb](q, delivery), StaleReceipt, "receipt")
     assert (await q.ack(delivery)).ok
 
 
+@law("S1")
 @pytest.mark.parametrize("receipt", ["", "x", "é", "\ud800", "0-0-0-0", "-".join(["9" * 40] * 4)])
-async def test_s1_a_receipt_that_nobody_gave(q: Broker, refuses: Refuses, receipt: str) -> None:
+async def test_a_receipt_that_nobody_gave(q: Broker, refuses: Refuses, receipt: str) -> None:
     (real,) = await held(q)
     forged = Delivery(
         real.queue, Receipt(receipt), real.message, b"", 1, real.claimed_at, real.lease_deadline
@@ -241,7 +252,8 @@ async def test_s1_a_receipt_that_nobody_gave(q: Broker, refuses: Refuses, receip
         await refuses(verb(q, forged), StaleReceipt, "receipt")
 
 
-async def test_s1_a_stale_receipt_aborts_nobody_else(q: Broker) -> None:
+@law("S1")
+async def test_a_stale_receipt_aborts_nobody_else(q: Broker) -> None:
     one, two = await held(q, 2)
     await q.release(one)
     reply = await q.settle("orders", [Ack(one.receipt), Ack(two.receipt)])
@@ -249,7 +261,8 @@ async def test_s1_a_stale_receipt_aborts_nobody_else(q: Broker) -> None:
     assert reply.outcomes[0].state is None
 
 
-async def test_q1_a_receipt_of_another_queue(q: Broker) -> None:
+@law("Q1")
+async def test_a_receipt_of_another_queue(q: Broker) -> None:
     await q.create_queue("one")
     await q.create_queue("two")
     await q.publish("orders", b"")
@@ -275,6 +288,7 @@ async def test_an_error_may_hold_any_text(q: Broker) -> None:
 # -- with a publish --------------------------------------------------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "outgoing, kind, field, limit",
     [
@@ -290,7 +304,7 @@ async def test_an_error_may_hold_any_text(q: Broker) -> None:
     ],
     ids=lambda value: repr(value)[:40],
 )
-async def test_e1_a_bad_message_settles_nothing(
+async def test_a_bad_message_settles_nothing(
     q: Broker,
     refuses: Refuses,
     outgoing: Outgoing,
@@ -305,6 +319,7 @@ async def test_e1_a_bad_message_settles_nothing(
     assert (await q.ack(delivery)).ok
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "publish",
     [
@@ -318,14 +333,15 @@ async def test_e1_a_bad_message_settles_nothing(
     ],
     ids=["None", "5", "pair", "Outgoing", "iterator", "one bad", "text"],
 )
-async def test_e1_something_else_to_publish(q: Broker, refuses: Refuses, publish: Any) -> None:
+async def test_something_else_to_publish(q: Broker, refuses: Refuses, publish: Any) -> None:
     (delivery,) = await held(q)
     call = q.settle("orders", [Ack(delivery.receipt)], publish=publish)
     await refuses(call, BadInput, "publish")
     assert (await q.ack(delivery)).ok
 
 
-async def test_e1_too_many_topics_to_publish_to(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_too_many_topics_to_publish_to(q: Broker, refuses: Refuses) -> None:
     (delivery,) = await held(q)
     many = [Outgoing("next", [NewMessage(b"")])] * 101
     call = q.settle("orders", [Ack(delivery.receipt)], publish=many)
@@ -334,7 +350,8 @@ async def test_e1_too_many_topics_to_publish_to(q: Broker, refuses: Refuses) -> 
     assert len(reply.published) == 100
 
 
-async def test_s3_settled_and_published_in_one_call(q: Broker, clock: FakeClock) -> None:
+@law("S3")
+async def test_settled_and_published_in_one_call(q: Broker, clock: FakeClock) -> None:
     (delivery,) = await held(q)
     batches = [
         Outgoing("next", [NewMessage(b"a"), NewMessage(b"b", delay_ms=5)]),
@@ -348,7 +365,8 @@ async def test_s3_settled_and_published_in_one_call(q: Broker, clock: FakeClock)
     assert [item.payload for item in await q.claim("other", limit=9)] == [b"c"]
 
 
-async def test_s1_a_stale_receipt_publishes_nothing(q: Broker) -> None:
+@law("S1")
+async def test_a_stale_receipt_publishes_nothing(q: Broker) -> None:
     one, two = await held(q, 2)
     await q.release(one)
     end = await q.log_end()
@@ -363,8 +381,9 @@ async def test_s1_a_stale_receipt_publishes_nothing(q: Broker) -> None:
     assert (await q.ack(two)).ok
 
 
+@law("S3")
 @pytest.mark.parametrize("second", [Nack, Reject, Release])
-async def test_s3_one_receipt_twice_publishes_nothing(q: Broker, second: Any) -> None:
+async def test_one_receipt_twice_publishes_nothing(q: Broker, second: Any) -> None:
     (delivery,) = await held(q)
     reply = await q.settle(
         "orders",
@@ -377,7 +396,8 @@ async def test_s3_one_receipt_twice_publishes_nothing(q: Broker, second: Any) ->
     assert (await q.stats("orders")).in_flight == 1
 
 
-async def test_e1_what_is_published_has_to_be_registered_too(strict: Broker) -> None:
+@law("E1")
+async def test_what_is_published_has_to_be_registered_too(strict: Broker) -> None:
     await strict.put_topic("orders")
     (delivery,) = await held(strict)
     with pytest.raises(UnknownTopic):
@@ -398,6 +418,7 @@ async def test_e1_what_is_published_has_to_be_registered_too(strict: Broker) -> 
 Change = Callable[[list[Outgoing]], None]
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "change",
     [
@@ -409,7 +430,7 @@ Change = Callable[[list[Outgoing]], None]
         pytest.param(lambda publish: publish.extend(publish * 100), id="too many"),
     ],
 )
-async def test_e1_what_is_published_changes_after_it_was_looked_up(
+async def test_what_is_published_changes_after_it_was_looked_up(
     strict: Broker, change: Change
 ) -> None:
     """Another task has its turn while the topics are looked up."""
@@ -433,7 +454,8 @@ async def test_e1_what_is_published_changes_after_it_was_looked_up(
         assert isinstance(reply, errors.PenstockError)
 
 
-async def test_e1_settlements_that_change_while_the_store_is_busy(q: Broker) -> None:
+@law("E1")
+async def test_settlements_that_change_while_the_store_is_busy(q: Broker) -> None:
     (delivery,) = await held(q)
     settlements: list[Any] = [Ack(delivery.receipt)]
 

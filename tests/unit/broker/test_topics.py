@@ -9,6 +9,7 @@ import pytest
 from penstock import Broker, TopicPolicy
 from penstock.errors import BadName, BadPolicy, UnknownTopic
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 if TYPE_CHECKING:
     from tests.unit.broker.conftest import Refuses
@@ -17,6 +18,7 @@ TEN_YEARS_MS: Final = 3650 * 24 * 3600 * 1000
 MONTH_MS: Final = 30 * 24 * 3600 * 1000
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "field, value, limit",
     [
@@ -34,13 +36,14 @@ MONTH_MS: Final = 30 * 24 * 3600 * 1000
         ("schema_type", 5, None),
     ],
 )
-async def test_e1_a_topic_policy_out_of_bounds(
+async def test_a_topic_policy_out_of_bounds(
     q: Broker, refuses: Refuses, field: str, value: Any, limit: int | None
 ) -> None:
     policy: dict[str, Any] = {field: value}
     await refuses(q.put_topic("orders", TopicPolicy(**policy)), BadPolicy, field, limit)
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "policy, limit",
     [
@@ -51,29 +54,33 @@ async def test_e1_a_topic_policy_out_of_bounds(
     ],
     ids=["without its type", "without itself", "too long", "bytes"],
 )
-async def test_e1_a_schema_that_is_none(
+async def test_a_schema_that_is_none(
     q: Broker, refuses: Refuses, policy: TopicPolicy, limit: int | None
 ) -> None:
     await refuses(q.put_topic("orders", policy), BadPolicy, "schema", limit)
 
 
-async def test_e1_a_schema_that_is_not_unicode(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_a_schema_that_is_not_unicode(q: Broker, refuses: Refuses) -> None:
     policy = TopicPolicy(schema_type="avro", schema="\ud800")
     await refuses(q.put_topic("orders", policy), BadPolicy, "schema")
 
 
+@law("E1")
 @pytest.mark.parametrize("policy", [5, "avro", {"default_ttl_ms": 1}], ids=repr)
-async def test_e1_a_topic_policy_that_is_none(q: Broker, refuses: Refuses, policy: Any) -> None:
+async def test_a_topic_policy_that_is_none(q: Broker, refuses: Refuses, policy: Any) -> None:
     await refuses(q.put_topic("orders", policy), BadPolicy, "policy")
 
 
+@law("E1")
 @pytest.mark.parametrize("name", [None, 5, "", "a b", "é", "t" * 129])
-async def test_e1_a_topic_that_is_not_a_name(q: Broker, refuses: Refuses, name: Any) -> None:
+async def test_a_topic_that_is_not_a_name(q: Broker, refuses: Refuses, name: Any) -> None:
     for call in (q.put_topic(name), q.topic(name), q.delete_topic(name)):
         await refuses(call, BadName, "topic", 128)
 
 
-async def test_e1_a_topic_that_is_not_there(q: Broker, refuses: Refuses) -> None:
+@law("E1")
+async def test_a_topic_that_is_not_there(q: Broker, refuses: Refuses) -> None:
     assert await q.topic("nowhere") is None
     await refuses(q.delete_topic("nowhere"), UnknownTopic, "topic")
 

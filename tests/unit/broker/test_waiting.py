@@ -25,6 +25,7 @@ from penstock.errors import BadInput, StoreClosed, UnknownQueue
 from penstock.model.limits import CONSUMER_LEASE_MS, MAX_WAIT_MS
 from penstock.storage.contract import Listener
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.unit.broker.waits import Watched, calm, resting, until, wait_for, within
 
 if TYPE_CHECKING:
@@ -45,13 +46,15 @@ async def take(q: Broker, queue: str, **options: Any) -> Delivery:
 # -- bounds ----------------------------------------------------------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize("wait_ms", [-1, MAX_WAIT_MS + 1, True, False, 1.0, "1", None])
-async def test_e1_a_wait_out_of_bounds(q: Broker, refuses: Refuses, wait_ms: Any) -> None:
+async def test_a_wait_out_of_bounds(q: Broker, refuses: Refuses, wait_ms: Any) -> None:
     await refuses(q.claim("stock", wait_ms=wait_ms), BadInput, "wait_ms", 30_000)
     await refuses(q.result("stock", 0, wait_ms=wait_ms), BadInput, "wait_ms", 30_000)
 
 
-async def test_e1_nobody_waits_for_a_queue_that_is_not_there(q: Broker) -> None:
+@law("E1")
+async def test_nobody_waits_for_a_queue_that_is_not_there(q: Broker) -> None:
     for queue in ("nowhere", "nowhere.dlq"):
         with pytest.raises(UnknownQueue):
             await within(q.claim(queue, wait_ms=1000))
@@ -155,8 +158,9 @@ WAKES: Final[dict[str, Step]] = {
 }
 
 
+@law("C5")
 @pytest.mark.parametrize("step", WAKES.values(), ids=WAKES)
-async def test_c5_a_waiting_claim_is_woken_by(q: Broker, clock: FakeClock, step: Step) -> None:
+async def test_a_waiting_claim_is_woken_by(q: Broker, clock: FakeClock, step: Step) -> None:
     await q.create_queue("orders", "topic = 'orders'")
     await q.create_queue("held", "topic = 'held'")
     await fill(q, "held")
@@ -204,8 +208,9 @@ COMES_BACK: Final = {
 }
 
 
+@law("C5")
 @pytest.mark.parametrize("step", COMES_BACK.values(), ids=COMES_BACK)
-async def test_c5_a_waiting_claim_is_woken_by_what_comes_back(
+async def test_a_waiting_claim_is_woken_by_what_comes_back(
     q: Broker, clock: FakeClock, step: Callable[[Broker, FakeClock, Delivery], Awaitable[None]]
 ) -> None:
     await q.create_queue("orders", backoff=Backoff(0, 0))
@@ -217,7 +222,8 @@ async def test_c5_a_waiting_claim_is_woken_by_what_comes_back(
     assert again.message.id == held.message.id
 
 
-async def test_c5_dead_letters_wake(q: Broker) -> None:
+@law("C5")
+async def test_dead_letters_wake(q: Broker) -> None:
     await fill(q, "orders")
     waiting = await wait_for(q, "orders.dlq")
     await q.reject(await take(q, "orders"), "no good")
@@ -225,7 +231,8 @@ async def test_c5_dead_letters_wake(q: Broker) -> None:
     assert dead.queue == "orders.dlq"
 
 
-async def test_c5_catching_up_wakes(q: Broker) -> None:
+@law("C5")
+async def test_catching_up_wakes(q: Broker) -> None:
     await fill(q, "orders", 2)
     await q.create_queue("late", start="earliest")
     waiting = await wait_for(q, "late")
@@ -233,7 +240,8 @@ async def test_c5_catching_up_wakes(q: Broker) -> None:
     assert len(await within(waiting)) == 1
 
 
-async def test_c5_a_router_outside_wakes(q: Broker) -> None:
+@law("C5")
+async def test_a_router_outside_wakes(q: Broker) -> None:
     await fill(q, "orders", 2)
     await q.create_queue("late", start="earliest")
     waiting = await wait_for(q, "late")
@@ -241,7 +249,8 @@ async def test_c5_a_router_outside_wakes(q: Broker) -> None:
     assert len(await within(waiting)) == 1
 
 
-async def test_c5_a_lease_that_was_granted_while_one_waited_wakes_it_when_it_lapses(
+@law("C5")
+async def test_a_lease_that_was_granted_while_one_waited_wakes_it_when_it_lapses(
     q: Broker, clock: FakeClock
 ) -> None:
     """The waiter knew of no due time; the claim of another has made one."""
@@ -256,7 +265,8 @@ async def test_c5_a_lease_that_was_granted_while_one_waited_wakes_it_when_it_lap
     assert (again.message.id, again.attempts) == (held.message.id, 2)
 
 
-async def test_c5_a_due_time_that_meets_the_end_of_the_wait(q: Broker, clock: FakeClock) -> None:
+@law("C5")
+async def test_a_due_time_that_meets_the_end_of_the_wait(q: Broker, clock: FakeClock) -> None:
     """Whoever waits for as long as the delay gets it, whichever alarm rings first."""
     await q.create_queue("orders")
     first = await wait_for(q, "orders", wait_ms=5000)
@@ -270,7 +280,8 @@ async def test_c5_a_due_time_that_meets_the_end_of_the_wait(q: Broker, clock: Fa
     assert len(await within(second)) == 1
 
 
-async def test_c5_a_due_time_that_another_one_waited_for(q: Broker, clock: FakeClock) -> None:
+@law("C5")
+async def test_a_due_time_that_another_one_waited_for(q: Broker, clock: FakeClock) -> None:
     """The first has set the alarm and gone; it rings right after the second has given up."""
     await q.create_queue("orders")
     first = await wait_for(q, "orders")
@@ -283,7 +294,8 @@ async def test_c5_a_due_time_that_another_one_waited_for(q: Broker, clock: FakeC
     assert len(await within(second)) == 1
 
 
-async def test_t1_the_line_of_another_tenant_is_another_line(q: Broker) -> None:
+@law("T1")
+async def test_the_line_of_another_tenant_is_another_line(q: Broker) -> None:
     other = q.for_tenant("other")
     for broker in (q, other):
         await broker.create_queue("orders")
@@ -310,9 +322,8 @@ async def test_a_broker_made_of_the_same_engine_shares_the_lines(q: Broker) -> N
 # -- the throughput limit --------------------------------------------------------------
 
 
-async def test_c5_a_waiting_claim_goes_on_when_there_is_a_token(
-    q: Broker, clock: FakeClock
-) -> None:
+@law("C5")
+async def test_a_waiting_claim_goes_on_when_there_is_a_token(q: Broker, clock: FakeClock) -> None:
     await q.create_queue("orders", throughput_limit=2)
     await fill(q, "orders", 9)
     assert len(await q.claim("orders", limit=9)) == 2
@@ -346,7 +357,8 @@ async def test_a_throttled_queue_wakes_nobody_in_vain(q: Broker, clock: FakeCloc
     assert watched.calls["claim"] == 1
 
 
-async def test_c5_waiting_in_vain_burns_no_tokens(q: Broker, clock: FakeClock) -> None:
+@law("C5")
+async def test_waiting_in_vain_burns_no_tokens(q: Broker, clock: FakeClock) -> None:
     await q.create_queue("orders", throughput_limit=5)
     first = await wait_for(q, "orders", limit=5)
     second = await wait_for(q, "orders", limit=5)
@@ -359,7 +371,8 @@ async def test_c5_waiting_in_vain_burns_no_tokens(q: Broker, clock: FakeClock) -
     assert len(await within(third)) == 5
 
 
-async def test_c5_a_token_that_came_back_is_not_waited_for_without_end(
+@law("C5")
+async def test_a_token_that_came_back_is_not_waited_for_without_end(
     q: Broker, clock: FakeClock
 ) -> None:
     """One holds the only token while it looks in vain; a publish just then concerns them all."""
@@ -377,8 +390,9 @@ async def test_c5_a_token_that_came_back_is_not_waited_for_without_end(
     assert len(await within(first)) == 1
 
 
+@law("C5")
 @pytest.mark.parametrize("limit", [None, 100])
-async def test_c5_a_limit_that_is_lifted_is_lifted_for_those_who_wait(
+async def test_a_limit_that_is_lifted_is_lifted_for_those_who_wait(
     q: Broker, limit: int | None
 ) -> None:
     await q.create_queue("orders", throughput_limit=1)
@@ -394,7 +408,8 @@ async def test_c5_a_limit_that_is_lifted_is_lifted_for_those_who_wait(
 # -- ordered queues --------------------------------------------------------------------
 
 
-async def test_c5_on_an_ordered_queue_the_owner_is_woken(q: Broker) -> None:
+@law("C5")
+async def test_on_an_ordered_queue_the_owner_is_woken(q: Broker) -> None:
     """The first in line has no share of what is published; the one who has is told too."""
     await q.create_queue("orders", ordering=Ordering.PARTITION)
     await fill(q, "orders", 1, partition_key="a")
@@ -410,7 +425,8 @@ async def test_c5_on_an_ordered_queue_the_owner_is_woken(q: Broker) -> None:
     assert not lines[1].done()
 
 
-async def test_c5_a_consumer_that_leaves_frees_its_partitions_for_those_who_wait(
+@law("C5")
+async def test_a_consumer_that_leaves_frees_its_partitions_for_those_who_wait(
     q: Broker,
 ) -> None:
     await q.create_queue("orders", ordering=Ordering.PARTITION)
@@ -422,7 +438,8 @@ async def test_c5_a_consumer_that_leaves_frees_its_partitions_for_those_who_wait
     assert again.message.id == held.message.id
 
 
-async def test_o1_whoever_waits_is_alive(q: Broker, clock: FakeClock) -> None:
+@law("O1")
+async def test_whoever_waits_is_alive(q: Broker, clock: FakeClock) -> None:
     """A long wait is no silence: the consumer keeps its partition all the while."""
     await q.create_queue("orders", ordering=Ordering.PARTITION)
     await fill(q, "orders", 2, partition_key="a")
@@ -437,7 +454,8 @@ async def test_o1_whoever_waits_is_alive(q: Broker, clock: FakeClock) -> None:
     assert (await q.ack(held)).ok
 
 
-async def test_c5_a_consumer_that_falls_silent_is_inherited(q: Broker, clock: FakeClock) -> None:
+@law("C5")
+async def test_a_consumer_that_falls_silent_is_inherited(q: Broker, clock: FakeClock) -> None:
     await q.create_queue("orders", ordering=Ordering.PARTITION)
     await fill(q, "orders", 1, partition_key="a")
     await take(q, "orders", consumer="x", lease_ms=10 * CONSUMER_LEASE_MS)
@@ -450,7 +468,8 @@ async def test_c5_a_consumer_that_falls_silent_is_inherited(q: Broker, clock: Fa
     assert len(await within(waiting)) == 1
 
 
-async def test_c5_a_queue_that_becomes_ordered_while_they_wait(q: Broker) -> None:
+@law("C5")
+async def test_a_queue_that_becomes_ordered_while_they_wait(q: Broker) -> None:
     await q.create_queue("orders")
     lines = [await wait_for(q, "orders", consumer=name) for name in ("x", "y")]
     await q.update_queue("orders", ordering=Ordering.PARTITION)
@@ -489,8 +508,9 @@ async def test_whoever_was_woken_in_vain_keeps_its_place(q: Broker) -> None:
         assert len(await within(line)) == 1
 
 
+@law("C5")
 @pytest.mark.parametrize("limit, waiters, messages", [(1, 100, 100), (3, 10, 12), (7, 40, 100)])
-async def test_c5_one_telling_is_enough_for_everybody(
+async def test_one_telling_is_enough_for_everybody(
     q: Broker, limit: int, waiters: int, messages: int
 ) -> None:
     """One batch tells once; whoever takes a part of it wakes the next."""
@@ -612,7 +632,8 @@ async def test_a_claim_that_is_cancelled_under_way_keeps_nothing(q: Broker) -> N
     assert (await q.ack(delivery)).ok
 
 
-async def test_c5_what_a_cancelled_claim_gives_back_is_the_next_ones(q: Broker) -> None:
+@law("C5")
+async def test_what_a_cancelled_claim_gives_back_is_the_next_ones(q: Broker) -> None:
     await q.create_queue("orders")
     watched = Watched(q)
     first, second = await wait_for(q, "orders"), await wait_for(q, "orders")
@@ -639,7 +660,8 @@ async def test_a_cancelled_claim_whose_queue_is_gone_ends_quietly(q: Broker) -> 
     assert not q._waiting._tasks
 
 
-async def test_c5_one_that_is_cancelled_when_it_was_just_woken_passes_it_on(
+@law("C5")
+async def test_one_that_is_cancelled_when_it_was_just_woken_passes_it_on(
     clock: FakeClock,
 ) -> None:
     tasks: list[asyncio.Task[list[Delivery]]] = []
@@ -675,7 +697,8 @@ async def test_whoever_is_cancelled_leaves_nothing_behind(q: Broker, clock: Fake
     assert watched.calls == {}
 
 
-async def test_c5_whoever_gives_up_between_telling_and_looking_leaves_it_to_the_next(
+@law("C5")
+async def test_whoever_gives_up_between_telling_and_looking_leaves_it_to_the_next(
     q: Broker, clock: FakeClock
 ) -> None:
     """The time of the first is over in the same instant in which it is woken."""
@@ -758,7 +781,8 @@ async def test_a_store_that_is_closed_ends_all_waits(options: BrokerOptions) -> 
         await within(other.result("orders", 0, wait_ms=1000))
 
 
-async def test_s3_a_claim_under_way_when_the_store_closes_is_given_back_first(
+@law("S3")
+async def test_a_claim_under_way_when_the_store_closes_is_given_back_first(
     tmp_path: Path,
 ) -> None:
     url = f"rocksdb://{tmp_path}/store"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from penstock.cli import printing
 from penstock.cli.amounts import to_duration_ms, to_header
 from penstock.model.message import HeaderValue
+from penstock.testing.laws import law
 from tests.unit.cli.conftest import Shell
 
 
@@ -29,6 +30,7 @@ def test_durations(text: str, duration_ms: int) -> None:
     assert to_duration_ms(text) == duration_ms
 
 
+@law("E1")
 @pytest.mark.parametrize("text", ["", "5", "s", "5 s", "-5s", "5S", "5sec", "1e3s", "∞", "٣s"])
 def test_bad_durations_are_usage_errors(sh: Shell, text: str) -> None:
     """E1: nothing is opened, nothing is published."""

@@ -16,6 +16,7 @@ from typing_extensions import Buffer
 from penstock.broker import Broker
 from penstock.cli import printing
 from penstock.model.delivery import SettleReply
+from penstock.testing.laws import law
 from tests.unit.cli.conftest import Shell
 
 
@@ -59,7 +60,8 @@ def test_a_json_payload_with_newlines_is_still_one_line(sh: Shell) -> None:
     assert found["payload"] == {"order": 7}
 
 
-def test_p3_payloads_are_printed_byte_for_byte(sh: Shell) -> None:
+@law("P3")
+def test_payloads_are_printed_byte_for_byte(sh: Shell) -> None:
     raw = bytes(range(256))
     sh("publish", "blobs", "-", stdin=raw)
     assert sh("consume", "blobs", "--null").stdout_bytes == raw + b"\0"
@@ -95,6 +97,7 @@ def test_a_consumer_of_an_ordered_queue_leaves_at_its_end(sh: Shell) -> None:
 # -- acked only after it was written -----------------------------------------------------
 
 
+@law("S3")
 def test_nothing_is_acked_that_could_not_be_written(orders: Shell) -> None:
     """S3: a full disk under stdout gives everything back, and is said."""
     full = Path("/dev/full")
@@ -207,7 +210,8 @@ def test_exec_that_does_not_read_its_input(sh: Shell) -> None:
     assert states(sh, "blobs") == {"done": 1}
 
 
+@law("E1")
 @pytest.mark.parametrize("command", ["", "no-such-command-here", "'unbalanced"])
-def test_e1_a_command_that_is_none_claims_nothing(orders: Shell, command: str) -> None:
+def test_a_command_that_is_none_claims_nothing(orders: Shell, command: str) -> None:
     orders("consume", "orders", "--exec", command, code=2)
     assert states(orders) == {"available": 3}

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from penstock.storage.sql.migrations import known
+from penstock.testing.laws import law
 from tests.databases import PASSWORD, USER, Server, server
 from tests.service.serving import PENSTOCK, unused_port
 from tests.unit.cli.conftest import Shell
@@ -101,7 +102,8 @@ def test_a_password_is_never_printed(command: list[str], dialect: str) -> None:
         assert ("Traceback" in done.stderr) == bool(done.exit_code)
 
 
-def test_e1_a_server_refuses_to_start_without_a_schema(database: Server) -> None:
+@law("E1")
+def test_a_server_refuses_to_start_without_a_schema(database: Server) -> None:
     command = [*PENSTOCK, "serve", "--port", "0", "--store", database.url(NAME)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 7

@@ -18,6 +18,7 @@ from penstock import errors
 from penstock.cli.exits import Exit, exit_of
 from penstock.cli.queue import looking
 from penstock.errors import PenstockError
+from penstock.testing.laws import law
 from tests.unit.cli.conftest import Shell
 
 #: Written out: scripts depend on the numbers.
@@ -60,6 +61,7 @@ def make(kind: type[PenstockError]) -> PenstockError:
     return kind("What is wrong.")
 
 
+@law("E1")
 @pytest.mark.parametrize("kind", CODES, ids=lambda kind: kind.__name__)
 def test_every_family_of_errors_has_a_code(
     orders: Shell, kind: type[PenstockError], monkeypatch: pytest.MonkeyPatch
@@ -158,8 +160,9 @@ def test_a_store_that_another_process_has_suggests_its_server(orders: Shell) -> 
             process.communicate()
 
 
+@law("E1")
 @pytest.mark.parametrize("url", ["rocksdb:", "nosuch://x", "rocksdb://host/path"])
-def test_e1_a_store_url_that_is_none(sh: Shell, url: str) -> None:
+def test_a_store_url_that_is_none(sh: Shell, url: str) -> None:
     assert sh.run("queue", "list", "--store", url).exit_code in (3, 7)
     assert sh.run("publish", "t", "x", "--store", url).exit_code == 3
 
@@ -173,6 +176,7 @@ def test_a_server_that_is_not_there(sh: Shell) -> None:
     assert "penstock serve" in result.stderr
 
 
+@law("T1")
 def test_tenants_do_not_see_each_other(orders: Shell) -> None:
     """T1."""
     assert orders.json("queue", "list", "--tenant", "other") == []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.testing.laws import law
 from tests.unit.cli.conftest import Shell
 
 #: Not UTF-8, with everything that a text layer would touch.
@@ -25,25 +26,29 @@ def is_shortly_before(found_ms: int, expected_ms: int) -> bool:
     return expected_ms - 60_000 < found_ms <= expected_ms
 
 
-def test_p3_bytes_of_the_input_are_published_as_they_are(sh: Shell) -> None:
+@law("P3")
+def test_bytes_of_the_input_are_published_as_they_are(sh: Shell) -> None:
     sh("publish", "blobs", "-", stdin=BINARY)
     assert payload_of(sh, 0) == BINARY
 
 
-def test_p3_bytes_of_a_file_are_published_as_they_are(sh: Shell, tmp_path: Path) -> None:
+@law("P3")
+def test_bytes_of_a_file_are_published_as_they_are(sh: Shell, tmp_path: Path) -> None:
     (tmp_path / "blob").write_bytes(BINARY)
     sh("publish", "blobs", "@blob", "--content-type", "image/png")
     assert payload_of(sh, 0) == BINARY
     assert sh.json("message", "0")["message"]["content_type"] == "image/png"
 
 
-def test_p3_lines_lose_their_newline_and_nothing_else(sh: Shell) -> None:
+@law("P3")
+def test_lines_lose_their_newline_and_nothing_else(sh: Shell) -> None:
     lines = [b"\xff\xfe", b"with\rreturn\r", b"", b"\x00", "grün".encode(), b"no newline"]
     sh("publish", "blobs", "--lines", stdin=b"\n".join(lines))
     assert [payload_of(sh, number) for number in range(len(lines))] == lines
 
 
-def test_p3_a_pipe_and_a_word_that_is_not_utf8(sh: Shell) -> None:
+@law("P3")
+def test_a_pipe_and_a_word_that_is_not_utf8(sh: Shell) -> None:
     """Through a real process: its arguments and its input are bytes."""
     command = [sys.executable, "-m", "penstock", "publish", "blobs", "--store", sh.store]
     subprocess.run(command, input=BINARY, check=True, capture_output=True, timeout=60)
@@ -80,12 +85,14 @@ def test_json_says_what_became_of_it(sh: Shell) -> None:
     }
 
 
-def test_p4_the_same_id_again_is_a_duplicate(sh: Shell) -> None:
+@law("P4")
+def test_the_same_id_again_is_a_duplicate(sh: Shell) -> None:
     sh("publish", "orders", "x", "--id", "one")
     assert sh("publish", "orders", "x", "--id", "one").stdout == "duplicate of message 0\n"
 
 
-def test_p4_a_stream_can_be_repeated(sh: Shell) -> None:
+@law("P4")
+def test_a_stream_can_be_repeated(sh: Shell) -> None:
     sh("publish", "orders", "--lines", "--id", "import", stdin="a\nb\n")
     again = sh.json("publish", "orders", "--lines", "--id", "import", stdin="a\nb\nc\n")
     assert (again["published"], again["duplicates"]) == (3, 2)
@@ -121,10 +128,11 @@ def test_ndjson_lines_have_options_of_their_own(sh: Shell) -> None:
     assert sh("publish", "orders", "x", "--id", "mine").stdout == "duplicate of message 0\n"
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "line", ["{", '{"payload": 1, "payload_text": "x"}', '{"payload": 1, "prio": 5}', "[]"]
 )
-def test_e1_a_bad_line_says_its_number_and_what_was_stored(sh: Shell, line: str) -> None:
+def test_a_bad_line_says_its_number_and_what_was_stored(sh: Shell, line: str) -> None:
     stdin = '{"payload": 1}\n{"payload": 2}\n' + line
     result = sh("publish", "orders", "--ndjson", "--batch", "1", stdin=stdin, code=3)
     assert "Line 3" in result.stderr
@@ -132,6 +140,7 @@ def test_e1_a_bad_line_says_its_number_and_what_was_stored(sh: Shell, line: str)
     assert sh.json("queue", "show", "orders")["stats"]["available"] == 2
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "args",
     [
@@ -142,13 +151,14 @@ def test_e1_a_bad_line_says_its_number_and_what_was_stored(sh: Shell, line: str)
         ("publish", "orders", "x", "-H", f"{'n' * 300}=1"),
     ],
 )
-def test_e1_bad_input(sh: Shell, args: tuple[str, ...]) -> None:
+def test_bad_input(sh: Shell, args: tuple[str, ...]) -> None:
     result = sh(*args, code=3)
     assert result.stderr.startswith("error: ")
     assert "Traceback" not in result.stderr
 
 
-def test_e1_a_missing_file_leaves_no_store_behind(sh: Shell, tmp_path: Path) -> None:
+@law("E1")
+def test_a_missing_file_leaves_no_store_behind(sh: Shell, tmp_path: Path) -> None:
     sh("publish", "orders", "@missing", code=3)
     assert list(tmp_path.iterdir()) == []
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.testing.laws import law
 from tests.unit.cli.conftest import Shell
 
 FILTER = "topic = 'orders' AND amount >= 100"
@@ -76,6 +77,7 @@ def test_dry_run_counts_and_creates_nothing(orders: Shell) -> None:
     orders("queue", "show", "billing", code=4)
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "options, blamed",
     [
@@ -85,7 +87,7 @@ def test_dry_run_counts_and_creates_nothing(orders: Shell) -> None:
         (("--backoff-base", "2m", "--backoff-max", "1m"), "backoff"),
     ],
 )
-def test_e1_a_bad_policy_creates_nothing(sh: Shell, options: tuple[str, ...], blamed: str) -> None:
+def test_a_bad_policy_creates_nothing(sh: Shell, options: tuple[str, ...], blamed: str) -> None:
     result = sh("queue", "create", "billing", *options, code=3)
     assert blamed in result.stderr.lower() or "position" in result.stderr
     assert sh.json("queue", "list") == []

@@ -12,6 +12,7 @@ from penstock.cli.program import program
 from penstock.model.message import NewMessage
 from penstock.storage.engines import open_engine
 from penstock.storage.keyvalue.adapters.mark_file import MARK_FILE
+from penstock.testing.laws import law
 
 
 async def publish(url: str) -> None:
@@ -39,6 +40,7 @@ def test_a_loss_is_shown_first_and_accepted_when_asked(tmp_path: Path) -> None:
     assert run(program, ["repair", "--store", url]).exit_code == 0
 
 
-def test_e1_only_a_folder_can_be_repaired() -> None:
+@law("E1")
+def test_only_a_folder_can_be_repaired() -> None:
     done = CliRunner().invoke(program, ["repair", "--store", "postgresql://u:p@localhost/d"])
     assert done.exit_code == 3

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from penstock.testing.laws import law
 from tests.unit.cli.conftest import Shell
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
@@ -135,6 +136,7 @@ def test_the_first_key_is_made_once(tmp_path: Path) -> None:
         assert told["key"] is None
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "flags, told",
     [
@@ -144,7 +146,7 @@ def test_the_first_key_is_made_once(tmp_path: Path) -> None:
         (("--jwt-secret", "x", "--jwt-secret-file", "y"), "exclude"),
     ],
 )
-def test_e1_refused_before_anything_starts(
+def test_refused_before_anything_starts(
     sh: Shell, flags: tuple[str, ...], told: str, tmp_path: Path
 ) -> None:
     port = () if "--port" in flags else ("--port", "0")

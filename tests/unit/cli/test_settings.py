@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.testing.laws import law
 from tests.unit.cli.conftest import Shell
 
 
@@ -52,10 +53,11 @@ def test_a_table_for_people(sh: Shell) -> None:
     assert "true" in shown
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "text, told", [("prot = 1", "Did you mean port?"), ("port = 'x'", "port"), ("= 1", "cannot")]
 )
-def test_e1_a_bad_settings_file(sh: Shell, tmp_path: Path, text: str, told: str) -> None:
+def test_a_bad_settings_file(sh: Shell, tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "penstock.toml").write_text(text)
     for command in ("config", "serve"):
         result = sh.run(command)

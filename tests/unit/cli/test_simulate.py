@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from penstock.cli.exits import Exit
 from penstock.cli.program import program
+from penstock.testing.laws import law
 from penstock.testing.simulation import engines
 from penstock.testing.simulation.program import Program
 from penstock.testing.simulation.report import Outcome, Simulation
@@ -51,6 +52,7 @@ def test_an_unknown_engine_is_a_usage_error() -> None:
     assert "keyvalue" in result.output
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -59,7 +61,7 @@ def test_an_unknown_engine_is_a_usage_error() -> None:
         ["--engine", "keyvalue", "--store", "postgresql://me@db/empty"],
     ],
 )
-def test_e1_an_engine_on_a_database_needs_one_of_its_own(arguments: list[str]) -> None:
+def test_an_engine_on_a_database_needs_one_of_its_own(arguments: list[str]) -> None:
     result = CliRunner().invoke(program, ["simulate", *arguments, "--seeds", "1"])
     assert result.exit_code not in (Exit.OK, Exit.VIOLATIONS)
     assert "store" in result.output

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.testing.laws import law
 from tests.unit.cli.conftest import Shell
 
 
@@ -62,7 +63,8 @@ def test_a_place_that_is_none(log: Shell, place: str) -> None:
     log("tail", f"--from={place}", code=2)
 
 
-def test_e1_a_bad_filter_points_at_its_place(log: Shell) -> None:
+@law("E1")
+def test_a_bad_filter_points_at_its_place(log: Shell) -> None:
     assert "error: " in log("tail", "--where", "topic =", code=3).stderr
 
 

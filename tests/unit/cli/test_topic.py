@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from penstock.testing.laws import law
 from tests.unit.cli.conftest import Shell
 
 
@@ -31,7 +32,8 @@ def test_a_schema_from_a_file(sh: Shell, tmp_path: Path) -> None:
     assert sh.json("topic", "show", "orders")["policy"]["schema"] == '{"type": "object"}'
 
 
-def test_e1_bad_input(sh: Shell) -> None:
+@law("E1")
+def test_bad_input(sh: Shell) -> None:
     sh("topic", "put", "orders", "--schema", "{}", code=3)
     sh("topic", "put", "orders", "--schema", "@missing", "--schema-type", "avro", code=3)
     sh("topic", "put", "orders", "--schema-type", "xml", code=2)

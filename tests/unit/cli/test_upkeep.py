@@ -9,6 +9,7 @@ import pytest
 
 from penstock.broker import Broker
 from penstock.model.delivery import QueueStats
+from penstock.testing.laws import law
 from tests.unit.cli.conftest import Shell
 
 
@@ -22,7 +23,8 @@ def test_a_sound_store_verifies(orders: Shell) -> None:
     orders("verify", "missing", code=4)
 
 
-def test_q2_a_wrong_count_is_a_violation_and_names_the_queue(
+@law("Q2")
+def test_a_wrong_count_is_a_violation_and_names_the_queue(
     orders: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from msgspec.structs import replace
@@ -84,12 +86,14 @@ def test_keys_are_made_listed_and_revoked(sh: Shell) -> None:
     assert sh.json("key", "list") == []
 
 
-def test_e1_a_key_without_a_sound_grant(sh: Shell) -> None:
+@law("E1")
+def test_a_key_without_a_sound_grant(sh: Shell) -> None:
     sh("key", "create", code=2)
     sh("key", "create", "--grant", "everything", code=3)
 
 
-def test_t1_keys_belong_to_a_tenant(sh: Shell) -> None:
+@law("T1")
+def test_keys_belong_to_a_tenant(sh: Shell) -> None:
     made = sh.json("key", "create", "--grant", "admin:*", "--tenant", "other")
     assert made["info"]["tenant"] == "other"
     assert sh.json("key", "list") == []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.testing.laws import law
 from tests.unit.cli.conftest import Shell
 
 APP = """
@@ -45,6 +46,7 @@ def test_it_works_until_it_is_told_to_stop(orders: Shell, module: Path, name: st
     assert orders.json("queue", "show", "orders")["stats"]["done"] == 3
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "name, code",
     [
@@ -54,7 +56,7 @@ def test_it_works_until_it_is_told_to_stop(orders: Shell, module: Path, name: st
         (":app", 2),
     ],
 )
-def test_e1_an_app_that_is_none(sh: Shell, module: Path, name: str, code: int) -> None:
+def test_an_app_that_is_none(sh: Shell, module: Path, name: str, code: int) -> None:
     result = sh.run("work", name)
     assert result.exit_code == code
     assert "Traceback" not in result.stderr

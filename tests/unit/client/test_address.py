@@ -6,6 +6,7 @@ import penstock
 from penstock.client import ClientOptions, connect
 from penstock.client.address import parse_address
 from penstock.errors import BadInput, BadUrl, PenstockError
+from penstock.testing.laws import law
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,7 @@ def test_urls_of_servers(url: str, base: str) -> None:
     assert address.is_secure == base.startswith("https")
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "url",
     [
@@ -53,7 +55,7 @@ def test_urls_of_servers(url: str, base: str) -> None:
         b"http://host",
     ],
 )
-async def test_e1_what_is_no_server_is_a_bad_url(url: object) -> None:
+async def test_what_is_no_server_is_a_bad_url(url: object) -> None:
     with pytest.raises(BadUrl) as caught:
         await connect(url)  # type: ignore[arg-type]
     assert caught.value.field == "url"
@@ -75,6 +77,7 @@ async def test_a_credential_may_stand_in_the_url_and_is_not_shown() -> None:
 ONCE = ClientOptions(retries=0)
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "credential, ca, field",
     [
@@ -87,9 +90,7 @@ ONCE = ClientOptions(retries=0)
         (None, 7, "ca"),
     ],
 )
-async def test_e1_what_cannot_be_sent_is_refused(
-    credential: object, ca: object, field: str
-) -> None:
+async def test_what_cannot_be_sent_is_refused(credential: object, ca: object, field: str) -> None:
     with pytest.raises(BadInput) as caught:
         await connect("https://host", credential=credential, ca=ca)  # type: ignore[arg-type]
     assert caught.value.field == field
@@ -105,6 +106,7 @@ async def test_authorities_are_for_https(tmp_path: object) -> None:
         await connect("http://host", ca="/etc/ssl/cert.pem")
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "options",
     [
@@ -119,7 +121,7 @@ async def test_authorities_are_for_https(tmp_path: object) -> None:
         {"max_connections": 1.5},
     ],
 )
-async def test_e1_options_are_checked(options: dict[str, int]) -> None:
+async def test_options_are_checked(options: dict[str, int]) -> None:
     chosen = ClientOptions(**options)  # type: ignore[arg-type]
     with pytest.raises(PenstockError) as caught:
         await connect("http://host", options=chosen)

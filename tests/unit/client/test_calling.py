@@ -30,6 +30,7 @@ from penstock.errors import (
     Unreachable,
 )
 from penstock.model.queue import Backoff
+from penstock.testing.laws import law
 from penstock.wire.codecs import encode_json
 from penstock.wire.problems import to_problem
 
@@ -129,8 +130,9 @@ async def test_what_does_not_pass_is_raised_at_once(
     assert script.tries == 1
 
 
+@law("P2")
 @pytest.mark.parametrize("failure", [SENT, refusal(CommitFailed("disk")), Reply(502, HTML)])
-async def test_p2_what_is_not_repeatable_is_not_repeated_once_it_may_have_taken_effect(
+async def test_what_is_not_repeatable_is_not_repeated_once_it_may_have_taken_effect(
     failure: Reply | Lost,
 ) -> None:
     script = Script([failure, OK])

@@ -22,6 +22,7 @@ from penstock.client.ids import Ids
 from penstock.errors import BadInput, StaleReceipt, Unauthenticated, Unreachable
 from penstock.telemetry import Trace, current_trace
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from penstock.wire.bodies import PublishBody
 from tests.unit.client.conftest import QUICK, application
 from tests.unit.client.hosting import Fault, Host
@@ -59,7 +60,8 @@ async def test_a_lone_publish_is_a_request_of_its_own(q: Client, host: Host) -> 
     assert [len(batch) for batch in published(host)] == [1, 1, 1]
 
 
-async def test_p2_a_batch_stays_one_request(q: Client, host: Host) -> None:
+@law("P2")
+async def test_a_batch_stays_one_request(q: Client, host: Host) -> None:
     await asyncio.gather(
         q.publish("t", b"single"),
         q.publish_batch("t", [NewMessage(b"1"), NewMessage(b"2")]),
@@ -68,7 +70,8 @@ async def test_p2_a_batch_stays_one_request(q: Client, host: Host) -> None:
     assert sorted(len(batch) for batch in published(host)) == [2, 2]
 
 
-async def test_e1_a_bad_message_is_its_own_callers_business(q: Client, broker: Broker) -> None:
+@law("E1")
+async def test_a_bad_message_is_its_own_callers_business(q: Client, broker: Broker) -> None:
     answers = await asyncio.gather(
         q.publish("t", b"good"),
         q.publish("t", b"bad", priority=12),
@@ -80,7 +83,8 @@ async def test_e1_a_bad_message_is_its_own_callers_business(q: Client, broker: B
     assert await broker.log_end() == 2
 
 
-async def test_s1_settlements_share_requests_and_each_gets_its_own_outcome(
+@law("S1")
+async def test_settlements_share_requests_and_each_gets_its_own_outcome(
     q: Client, host: Host, broker: Broker
 ) -> None:
     await q.create_queue("jobs")
@@ -112,7 +116,8 @@ async def test_what_the_caller_changes_afterwards_is_not_sent(q: Client, host: H
 # -- ids ---------------------------------------------------------------------------------
 
 
-async def test_p4_every_publish_has_an_id_of_its_own(q: Client, host: Host) -> None:
+@law("P4")
+async def test_every_publish_has_an_id_of_its_own(q: Client, host: Host) -> None:
     await q.publish("t", b"1")
     await q.publish("t", b"2", id="mine")
     await q.publish_batch("t", [NewMessage(b"3"), NewMessage(b"4", id="4")])
@@ -127,7 +132,8 @@ async def test_p4_every_publish_has_an_id_of_its_own(q: Client, host: Host) -> N
     assert sent == [None, "mine", None, "4", None]
 
 
-async def test_p4_a_repetition_has_the_same_id(q: Client, host: Host) -> None:
+@law("P4")
+async def test_a_repetition_has_the_same_id(q: Client, host: Host) -> None:
     host.fault(Fault.LOSE, times=2)
     await q.publish("t", b"x")
     ids = [body.batch_id for body in bodies(host)]
@@ -135,7 +141,8 @@ async def test_p4_a_repetition_has_the_same_id(q: Client, host: Host) -> None:
     assert len(set(ids)) == 1
 
 
-def test_p4_two_clients_share_no_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+@law("P4")
+def test_two_clients_share_no_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     prefixes = iter(["a", "b", "c"])
     one, two = Ids(lambda: next(prefixes)), Ids(lambda: next(prefixes))
     drawn = [one.next(), one.next(), two.next()]
@@ -198,7 +205,8 @@ async def test_a_credential_is_sent_with_every_call(host: Host) -> None:
     assert sent == ["Bearer psk_1", "Bearer psk_1", "Bearer psk_2", None]
 
 
-async def test_t1_a_server_that_asks_for_credentials(broker: Broker, clock: FakeClock) -> None:
+@law("T1")
+async def test_a_server_that_asks_for_credentials(broker: Broker, clock: FakeClock) -> None:
     host = Host(application(broker, auth=True))
     await host.start()
     async with connect(host.url, options=QUICK) as q:

@@ -23,6 +23,7 @@ from penstock.errors import (
 from penstock.model.delivery import Settlement
 from penstock.model.message import NewMessage as New
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.unit.client.conftest import QUICK
 from tests.unit.client.hosting import Answer, Fault, Host, problem
 
@@ -59,8 +60,9 @@ async def test_an_arrow_stream_that_was_cut_is_asked_for_again(
 # -- publish -----------------------------------------------------------------------------
 
 
+@law("P4")
 @each_loss
-async def test_p4_a_publish_whose_answer_was_lost_is_stored_once(
+async def test_a_publish_whose_answer_was_lost_is_stored_once(
     host: Host, broker: Broker, fault: Fault
 ) -> None:
     async with connect(host.url, options=IMPATIENT) as q:
@@ -75,7 +77,8 @@ async def test_p4_a_publish_whose_answer_was_lost_is_stored_once(
     assert [single.id, *(item.id for item in batch.messages)] == stored
 
 
-async def test_p4_a_repeated_publish_is_answered_as_it_was_the_first_time(
+@law("P4")
+async def test_a_repeated_publish_is_answered_as_it_was_the_first_time(
     q: Client, host: Host, broker: Broker
 ) -> None:
     await q.publish_batch("t", [NewMessage(b"a", id="a"), NewMessage(b"k", key="k")])
@@ -91,7 +94,8 @@ async def test_p4_a_repeated_publish_is_answered_as_it_was_the_first_time(
     assert await payloads(broker) == [b"a", b"k", b"new", b"K"]
 
 
-async def test_p4_the_programs_own_batch_id_is_answered_as_the_server_knows_it(
+@law("P4")
+async def test_the_programs_own_batch_id_is_answered_as_the_server_knows_it(
     q: Client, host: Host, broker: Broker
 ) -> None:
     assert not (await q.publish_batch("t", [NewMessage(b"x")], batch_id="mine")).repeated
@@ -99,8 +103,9 @@ async def test_p4_the_programs_own_batch_id_is_answered_as_the_server_knows_it(
     assert await payloads(broker) == [b"x"]
 
 
+@law("P2")
 @each_loss
-async def test_p2_without_ids_a_publish_that_may_be_stored_is_not_repeated(
+async def test_without_ids_a_publish_that_may_be_stored_is_not_repeated(
     host: Host, broker: Broker, fault: Fault
 ) -> None:
     async with connect(host.url, options=replace(IMPATIENT, idempotent=False)) as q:
@@ -142,7 +147,8 @@ async def test_a_full_queue_is_told_at_once_or_waited_for(host: Host, broker: Br
 # -- claim -------------------------------------------------------------------------------
 
 
-async def test_c5_a_claim_whose_answer_was_lost_is_repeated_and_its_grants_come_back(
+@law("C5")
+async def test_a_claim_whose_answer_was_lost_is_repeated_and_its_grants_come_back(
     q: Client, host: Host, broker: Broker, clock: FakeClock
 ) -> None:
     await q.create_queue("jobs")
@@ -198,7 +204,8 @@ async def test_an_extend_whose_answer_was_lost_succeeds(q: Client, host: Host) -
     assert (await q.extend(delivery, 60_000)).until == delivery.claimed_at + 60_000
 
 
-async def test_s1_a_nack_whose_answer_was_lost_is_over_and_says_so(
+@law("S1")
+async def test_a_nack_whose_answer_was_lost_is_over_and_says_so(
     q: Client, host: Host, broker: Broker
 ) -> None:
     await q.create_queue("jobs")
@@ -210,7 +217,8 @@ async def test_s1_a_nack_whose_answer_was_lost_is_over_and_says_so(
     assert (await broker.stats("jobs")).nacks == 1
 
 
-async def test_p4_settle_with_publish_whose_answer_was_lost_publishes_once(
+@law("P4")
+async def test_settle_with_publish_whose_answer_was_lost_publishes_once(
     q: Client, host: Host, broker: Broker
 ) -> None:
     await q.create_queue("jobs", "topic = 't'")
@@ -225,7 +233,8 @@ async def test_p4_settle_with_publish_whose_answer_was_lost_publishes_once(
     assert await payloads(broker) == [b"in", b"out", b"put"]
 
 
-async def test_p4_a_nack_with_publish_whose_answer_was_lost_is_done_once(
+@law("P4")
+async def test_a_nack_with_publish_whose_answer_was_lost_is_done_once(
     q: Client, host: Host, broker: Broker
 ) -> None:
     """The server gives the first answer again, although the claim is over."""

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from penstock.client.gathering import Gathering
 from penstock.client.options import ClientOptions
 from penstock.errors import BadInput, Forbidden, QueueFull, StoreClosed, Unreachable
+from penstock.testing.laws import law
 
 #: Long enough that a test which waits for it fails by its own time-out.
 NEVER_MS = 60_000
@@ -147,7 +148,8 @@ async def test_a_batch_is_bounded_by_bytes_and_a_large_item_goes_alone() -> None
     assert [items for _, items in wire.batches] == [[0, 1], [2], [3], [4]]
 
 
-async def test_e1_a_refused_item_stands_alone() -> None:
+@law("E1")
+async def test_a_refused_item_stands_alone() -> None:
     wire = Wire()
     wire.refuse = {13}
     answers = await asyncio.gather(*(wire.add(n) for n in range(64)), return_exceptions=True)

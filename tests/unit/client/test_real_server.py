@@ -15,6 +15,7 @@ import pytest
 from penstock import Ack, NewMessage
 from penstock.client import ClientOptions, connect
 from penstock.model.queue import Backoff
+from penstock.testing.laws import law
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -81,7 +82,8 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
         await started.clean_up()
 
 
-async def test_p1_p4_kill_9_is_not_seen_by_producers_and_consumers(server: Server) -> None:
+@law("P1", "P4")
+async def test_kill_9_is_not_seen_by_producers_and_consumers(server: Server) -> None:
     seen: Counter[bytes] = Counter()
     published: list[bytes] = []
     progress = asyncio.Semaphore(0)

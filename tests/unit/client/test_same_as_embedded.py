@@ -23,6 +23,7 @@ from penstock.model.identity import StoreIdentity
 from penstock.model.queue import Backoff
 from penstock.model.runs import Run, RunValue
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from penstock.verbs import Verbs
 from tests.unit.client.conftest import QUICK, application, open_broker
 from tests.unit.client.hosting import Host
@@ -435,6 +436,7 @@ async def test_waiting_claims_and_results(q: Client, broker: Broker, host: Host)
     assert found.result == b"done"
 
 
+@law("P3")
 async def test_large_bodies_go_through_in_both_directions(q: Client) -> None:
     """P3, with payloads at their limit: no warning, and byte for byte the same."""
     payload = bytes(range(256)) * 4096

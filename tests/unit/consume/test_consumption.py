@@ -21,6 +21,7 @@ from penstock.errors import (
     Unreachable,
 )
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.unit.consume.conftest import ClockPace, pass_time, publish, turns
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ async def take(leases: Consumption, count: int) -> list[Lease]:
 # -- handing out -----------------------------------------------------------------------
 
 
-async def test_c4_everything_comes_once_and_in_order(q: Spy, consume: Consume) -> None:
+@law("C4")
+async def test_everything_comes_once_and_in_order(q: Spy, consume: Consume) -> None:
     ids = await publish(q, 100)
     seen = []
     async for lease in consume(max_in_flight=7):
@@ -150,7 +152,8 @@ async def test_dead_letters_are_consumed_like_anything(q: Spy, consume: Consume)
 # -- keeping leases alive --------------------------------------------------------------
 
 
-async def test_c1_slow_work_keeps_its_claim(q: Spy, consume: Consume, clock: FakeClock) -> None:
+@law("C1")
+async def test_slow_work_keeps_its_claim(q: Spy, consume: Consume, clock: FakeClock) -> None:
     await publish(q, 1)
     leases = consume(max_in_flight=1)
     (lease,) = await take(leases, 1)
@@ -223,7 +226,8 @@ async def test_what_a_program_asked_for_is_not_shortened(
     assert held.lease_deadline >= asked_at + 20 * LEASE_MS
 
 
-async def test_s1_a_claim_lost_in_the_buffer_is_not_handed_out(
+@law("S1")
+async def test_a_claim_lost_in_the_buffer_is_not_handed_out(
     q: Spy, consume: Consume, clock: FakeClock
 ) -> None:
     await publish(q, 3)
@@ -311,6 +315,7 @@ async def test_a_queue_that_goes_away_ends_it(q: Spy, consume: Consume, clock: F
     assert held.lost
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "options, kind, field",
     [
@@ -323,7 +328,7 @@ async def test_a_queue_that_goes_away_ends_it(q: Spy, consume: Consume, clock: F
         ({"lease_ms": 13 * 3600 * 1000}, BadInput, "lease_ms"),
     ],
 )
-async def test_e1_bad_options_are_refused_at_once(
+async def test_bad_options_are_refused_at_once(
     q: Spy, options: dict, kind: type[PenstockError], field: str
 ) -> None:
     with pytest.raises(kind) as caught:

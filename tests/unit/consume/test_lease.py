@@ -19,6 +19,7 @@ from penstock.testing.clock import FakeClock
 if TYPE_CHECKING:
     from tests.unit.consume.conftest import Consume, Spy
 
+from penstock.testing.laws import law
 from tests.unit.consume.conftest import pass_time, turns
 
 
@@ -55,7 +56,8 @@ async def test_it_shows_what_was_published(lease: Lease) -> None:
     assert "HELD" in repr(lease)
 
 
-async def test_e1_json_that_does_not_fit_says_where(lease: Lease) -> None:
+@law("E1")
+async def test_json_that_does_not_fit_says_where(lease: Lease) -> None:
     with pytest.raises(BadInput, match=r"\$\.id") as caught:
         lease.json(Named)
     assert caught.value.field == "payload"
@@ -133,8 +135,9 @@ async def test_an_exception_after_settling_is_logged_and_changes_nothing(
     assert await state_of(q, lease) is State.DONE
 
 
+@law("E1")
 @pytest.mark.parametrize("verb", ["ack", "nack", "reject", "release"])
-async def test_e1_settling_twice_is_refused(q: Spy, lease: Lease, verb: str) -> None:
+async def test_settling_twice_is_refused(q: Spy, lease: Lease, verb: str) -> None:
     await lease.ack()
     with pytest.raises(Conflict, match="settled already") as caught:
         await getattr(lease, verb)()
@@ -146,7 +149,8 @@ async def test_e1_settling_twice_is_refused(q: Spy, lease: Lease, verb: str) -> 
     assert await state_of(q, lease) is State.DONE
 
 
-async def test_e1_settling_twice_at_once_is_refused(q: Spy, lease: Lease) -> None:
+@law("E1")
+async def test_settling_twice_at_once_is_refused(q: Spy, lease: Lease) -> None:
     outcomes = await asyncio.gather(lease.ack(), lease.nack(), return_exceptions=True)
     assert isinstance(outcomes[1], Conflict)
     assert await state_of(q, lease) is State.DONE
@@ -166,7 +170,8 @@ async def test_nack_and_release_by_hand(q: Spy, consume: Consume, clock: FakeClo
     assert third.attempts == 3
 
 
-async def test_s1_a_lost_claim_cannot_be_settled(q: Spy, lease: Lease) -> None:
+@law("S1")
+async def test_a_lost_claim_cannot_be_settled(q: Spy, lease: Lease) -> None:
     await q.release(lease.delivery)
     (other,) = await q.claim("q")
     for call in (lease.ack, lease.nack, lease.release):
@@ -181,7 +186,8 @@ async def test_s1_a_lost_claim_cannot_be_settled(q: Spy, lease: Lease) -> None:
     assert (await q.ack(other)).ok
 
 
-async def test_s1_losing_the_claim_before_the_ack_does_not_stop_the_loop(
+@law("S1")
+async def test_losing_the_claim_before_the_ack_does_not_stop_the_loop(
     q: Spy, lease: Lease, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with lease:
@@ -315,7 +321,8 @@ async def test_an_ack_publishes_in_its_commit(q: Spy, lease: Lease) -> None:
     assert await state_of(q, lease) is State.DONE
 
 
-async def test_s1_a_lost_claim_publishes_nothing(q: Spy, lease: Lease) -> None:
+@law("S1")
+async def test_a_lost_claim_publishes_nothing(q: Spy, lease: Lease) -> None:
     await q.release(lease.delivery)
     end = await q.log_end()
     with pytest.raises(StaleReceipt):
@@ -323,7 +330,8 @@ async def test_s1_a_lost_claim_publishes_nothing(q: Spy, lease: Lease) -> None:
     assert await q.log_end() == end
 
 
-async def test_c5_a_forgotten_lease_lapses(
+@law("C5")
+async def test_a_forgotten_lease_lapses(
     q: Spy, consume: Consume, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     await q.publish("t", b"x")

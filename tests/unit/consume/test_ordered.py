@@ -11,6 +11,7 @@ import pytest
 from penstock.errors import Conflict, Unreachable
 from penstock.model.limits import CONSUMER_LEASE_MS
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.unit.consume.conftest import pass_time, turns
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ async def take(leases: Consumption) -> Lease:
     return await asyncio.wait_for(anext(leases), 60)
 
 
-async def test_c4_two_consumers_keep_the_order_of_every_partition(
+@law("C4")
+async def test_two_consumers_keep_the_order_of_every_partition(
     q: Spy, consume: Consume, clock: FakeClock
 ) -> None:
     await fill(q, "abcdefgh", 20)
@@ -75,7 +77,8 @@ async def test_c4_two_consumers_keep_the_order_of_every_partition(
     assert most == 1
 
 
-async def test_o1_partitions_stay_while_a_slow_consumer_claims_nothing(
+@law("O1")
+async def test_partitions_stay_while_a_slow_consumer_claims_nothing(
     q: Spy, consume: Consume, clock: FakeClock
 ) -> None:
     await fill(q, "ab", 1)
@@ -137,7 +140,8 @@ async def test_stop_leaves_when_what_is_held_is_settled(
     assert await owners(q) == {"a": None}
 
 
-async def test_o1_a_partition_that_moves_on_cuts_the_work_off(
+@law("O1")
+async def test_a_partition_that_moves_on_cuts_the_work_off(
     q: Spy, consume: Consume, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     await fill(q, "ab", 1)

@@ -10,6 +10,7 @@ import pytest
 from penstock.filters import FilterIndex, parse
 from penstock.filters.batch_routes import INLINE_EVALUATIONS, BatchRoutes
 from penstock.model.message import HeaderValue, Message, MessageId, Offset
+from penstock.testing.laws import law
 
 
 class Taker(NamedTuple):
@@ -29,8 +30,9 @@ def message(amount: int, topic: str = "t") -> Message:
 FILTERS = ("TRUE", "amount > 3", "color = 'red'", "topic = 't'", "amount < 5", "FALSE")
 
 
+@law("R1")
 @pytest.mark.parametrize("seed", range(20))
-def test_r1_filters_that_change_between_steps_are_evaluated_again(seed: int) -> None:
+def test_filters_that_change_between_steps_are_evaluated_again(seed: int) -> None:
     chosen = random.Random(seed)
     index: FilterIndex[Taker] = FilterIndex()
     numbers = iter(range(10_000))

@@ -12,6 +12,7 @@ from penstock.errors import BadFilter
 from penstock.filters import parse
 from penstock.filters.tree import MAX_FILTER_DEPTH
 from penstock.model.limits import MAX_FILTER_BYTES, MAX_FILTER_NODES
+from penstock.testing.laws import law
 
 
 def test_is_frozen_and_equal_by_text() -> None:
@@ -35,13 +36,15 @@ def test_importing_filters_does_not_import_pyarrow() -> None:
     assert subprocess.run([sys.executable, "-c", check], env=environment).returncode == 0
 
 
+@law("E1")
 @pytest.mark.parametrize("wrong", [None, 5, b"TRUE"])
-def test_e1_only_strings(wrong: Any) -> None:
+def test_only_strings(wrong: Any) -> None:
     with pytest.raises(BadFilter):
         parse(wrong)
 
 
-def test_e1_bytes_are_counted_in_utf8() -> None:
+@law("E1")
+def test_bytes_are_counted_in_utf8() -> None:
     longest = "a = '" + "é" * ((MAX_FILTER_BYTES - 6) // 2) + "'"
     parse(longest)
     with pytest.raises(BadFilter) as refusal:
@@ -49,18 +52,20 @@ def test_e1_bytes_are_counted_in_utf8() -> None:
     assert refusal.value.limit == MAX_FILTER_BYTES
 
 
-def test_e1_nodes_are_bounded() -> None:
+@law("E1")
+def test_nodes_are_bounded() -> None:
     parse(" OR ".join(["a"] * (MAX_FILTER_NODES - 1)))
     with pytest.raises(BadFilter) as refusal:
         parse(" OR ".join(["a"] * MAX_FILTER_NODES))
     assert refusal.value.limit == MAX_FILTER_NODES
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "before, after",
     [("(", ")"), ("NOT ", ""), ("NOT (", ")"), ("coalesce(", ")"), ("a OR (b AND ", ")")],
 )
-def test_e1_depth_is_bounded_and_the_bound_compiles(before: str, after: str, message) -> None:
+def test_depth_is_bounded_and_the_bound_compiles(before: str, after: str, message) -> None:
     step = before.count("(") + before.count("NOT") + before.count("AND")
     deepest = (MAX_FILTER_DEPTH - 2) // step
     parse(before * deepest + "c" + after * deepest).matches(message())
@@ -68,8 +73,9 @@ def test_e1_depth_is_bounded_and_the_bound_compiles(before: str, after: str, mes
         parse(before * (MAX_FILTER_DEPTH + 1) + "c" + after * (MAX_FILTER_DEPTH + 1))
 
 
+@law("E1")
 @pytest.mark.parametrize("text", ["(" * 4000, "NOT " * 1000, "- " * 2000, "lower(" * 600])
-def test_e1_depth_is_refused_deep_in_the_stack_too(text: str) -> None:
+def test_depth_is_refused_deep_in_the_stack_too(text: str) -> None:
     def deeper(levels: int) -> None:
         if levels:
             deeper(levels - 1)

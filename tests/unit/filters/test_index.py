@@ -8,6 +8,7 @@ from penstock.filters.index import MAX_TOPIC_PLANS
 from penstock.filters.to_python import Predicate
 from penstock.filters.tree import Boolean, Field, Header, Truth
 from penstock.model.message import Message
+from penstock.testing.laws import law
 
 
 def _index(**filters: str) -> FilterIndex[str]:
@@ -43,6 +44,7 @@ def test_names_are_unique() -> None:
         index.replace("b", parse("TRUE"), "B")
 
 
+@law("R1")
 @pytest.mark.parametrize(
     "text, value, hit",
     [
@@ -60,7 +62,7 @@ def test_names_are_unique() -> None:
         ("x = 0", float("nan"), False),
     ],
 )
-def test_r1_lookup_is_equality(text: str, value, hit: bool, message) -> None:
+def test_lookup_is_equality(text: str, value, hit: bool, message) -> None:
     assert _index(a=text).match(message(x=value)) == ["A"] * hit
 
 

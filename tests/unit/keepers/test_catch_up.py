@@ -11,6 +11,7 @@ from penstock.errors import StoreClosed, StoreCorrupt, UnknownQueue
 from penstock.keepers import CatchUp, Keepers, Pass, catch_up
 from penstock.model.delivery import RouteReply
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 
 async def payloads(q: Broker, queue: str) -> list[bytes]:
@@ -47,7 +48,8 @@ async def test_queues_that_are_behind_are_caught_up_in_turn(
     assert (await other.stats("late")).available == 25
 
 
-async def test_r1_catching_up_while_publishes_go_on_leaves_no_gap_and_no_duplicate(
+@law("R1")
+async def test_catching_up_while_publishes_go_on_leaves_no_gap_and_no_duplicate(
     q: Broker, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catch_up, "CATCH_UP_BATCH", 7)
@@ -76,7 +78,8 @@ async def test_r1_catching_up_while_publishes_go_on_leaves_no_gap_and_no_duplica
     assert await payloads(q, "late") == expected
 
 
-async def test_c5_whoever_waits_for_a_queue_gets_it_as_it_catches_up(
+@law("C5")
+async def test_whoever_waits_for_a_queue_gets_it_as_it_catches_up(
     q: Broker, clock: FakeClock
 ) -> None:
     await q.publish("orders", b"old")

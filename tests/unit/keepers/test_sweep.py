@@ -7,6 +7,7 @@ import pytest
 from penstock import Broker, NewMessage
 from penstock.keepers import Pass, Sweep, sweep
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 
 async def test_a_pass_with_nothing_to_do(q: Broker) -> None:
@@ -27,7 +28,8 @@ async def test_a_pass_lets_time_take_effect_in_every_tenant(q: Broker, clock: Fa
         assert (stats.available, stats.expired, stats.in_flight) == (2, 1, 0)
 
 
-async def test_g1_retention_runs(q: Broker, clock: FakeClock) -> None:
+@law("G1")
+async def test_retention_runs(q: Broker, clock: FakeClock) -> None:
     await q.create_queue("orders", done_retention_s=60, failed_retention_s=120)
     await q.publish_batch("orders", [NewMessage(b"")] * 2)
     done, failed = await q.claim("orders", limit=2)

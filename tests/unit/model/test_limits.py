@@ -17,6 +17,7 @@ from penstock.model.limits import (
     cut_error,
     is_dead_letter,
 )
+from penstock.testing.laws import law
 
 GOOD = ["a", "Z", "0", "orders", "a.b-c_d", "9.9", "a" * 128, "a..", "x.dlq2", "dlq", "a.DLQ"]
 BAD = [
@@ -47,8 +48,9 @@ def test_good_names(name: str) -> None:
     assert check_queue_name(name) == name
 
 
+@law("E1")
 @pytest.mark.parametrize("name", BAD)
-def test_e1_bad_names(name: object) -> None:
+def test_bad_names(name: object) -> None:
     with pytest.raises(BadName) as caught:
         check_name(name, "topic")
     assert caught.value.field == "topic"
@@ -116,6 +118,7 @@ def test_the_limits_an_operator_may_move() -> None:
     )
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "field, most",
     [
@@ -125,7 +128,7 @@ def test_the_limits_an_operator_may_move() -> None:
         ("unindexed_filters", limits.MAX_QUEUES),
     ],
 )
-def test_e1_limits_have_bounds_themselves(field: str, most: int) -> None:
+def test_limits_have_bounds_themselves(field: str, most: int) -> None:
     for value in (0, 1, most):
         good: dict[str, Any] = {field: value}
         chosen = Limits(**good)

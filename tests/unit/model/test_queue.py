@@ -16,6 +16,7 @@ from penstock.model.queue import (
     check_queue_policy,
     check_topic_policy,
 )
+from penstock.testing.laws import law
 
 
 class Level(IntEnum):
@@ -64,17 +65,19 @@ def test_both_bounds_are_inside(field: str, low: int, high: int) -> None:
         assert check_queue_policy(policy) is policy
 
 
+@law("E1")
 @pytest.mark.parametrize("field, low, high", BOUNDS)
-def test_e1_what_is_outside_is_refused_with_the_bound(field: str, low: int, high: int) -> None:
+def test_what_is_outside_is_refused_with_the_bound(field: str, low: int, high: int) -> None:
     for value, limit in ((low - 1, low), (high + 1, high)):
         with pytest.raises(BadPolicy) as caught:
             check_queue_policy(_policy(field, value))
         assert (caught.value.field, caught.value.limit) == (field, limit)
 
 
+@law("E1")
 @pytest.mark.parametrize("field", [field for field, _, _ in BOUNDS])
 @pytest.mark.parametrize("value", [1.0, "1", True, b"1", Level.THREE])
-def test_e1_only_whole_numbers_are_numbers(field: str, value: object) -> None:
+def test_only_whole_numbers_are_numbers(field: str, value: object) -> None:
     with pytest.raises(BadPolicy) as caught:
         check_queue_policy(_policy(field, value))
     assert caught.value.field == field

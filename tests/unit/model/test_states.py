@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.states import LIVE, SETTLED, TRANSITIONS, State, Transition, may_follow
+from penstock.testing.laws import law
 
 SEMANTICS = Path(__file__).resolve().parents[3] / "docs" / "semantics.md"
 EVERY_STATE: list[State | None] = [*State, None]
@@ -38,10 +39,11 @@ def test_every_transition_is_in_the_table_and_leads_somewhere() -> None:
     assert all(TRANSITIONS.values())
 
 
+@law("S3")
 @pytest.mark.parametrize("before", EVERY_STATE)
 @pytest.mark.parametrize("transition", Transition)
 @pytest.mark.parametrize("after", EVERY_STATE)
-def test_s3_only_what_is_in_the_table_may_follow(
+def test_only_what_is_in_the_table_may_follow(
     before: State | None, transition: Transition, after: State | None
 ) -> None:
     allowed = TRANSITIONS.get((before, transition), frozenset())
@@ -54,7 +56,8 @@ def test_every_state_can_be_entered_and_left(state: State) -> None:
     assert any(before == state for before, _ in TRANSITIONS)
 
 
-def test_s2_only_replay_brings_a_settled_delivery_back() -> None:
+@law("S2")
+def test_only_replay_brings_a_settled_delivery_back() -> None:
     back = {
         transition
         for (before, transition), after in TRANSITIONS.items()

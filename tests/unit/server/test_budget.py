@@ -20,6 +20,7 @@ from penstock.server.service import ServiceLimits
 from penstock.storage.contract import EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.unit.server.conftest import Door, application
 
 MB = 2**20
@@ -200,8 +201,9 @@ async def test_reads_are_refused_above_the_budget(small: Door) -> None:
 # -- replies in parts --------------------------------------------------------------------------
 
 
+@law("P3")
 @pytest.mark.parametrize("as_msgpack", [False, True])
-async def test_p3_a_large_reply_is_what_a_small_one_is(door: Door, as_msgpack: bool) -> None:
+async def test_a_large_reply_is_what_a_small_one_is(door: Door, as_msgpack: bool) -> None:
     await door.broker.create_queue("orders")
     sent = [bytes([n]) * 100_000 if n % 3 else b'{"n": [%d]}' % n for n in range(1, 31)]
     for payload in sent:

@@ -11,6 +11,7 @@ import pytest
 
 from penstock import NewMessage
 from penstock.server import bulk
+from penstock.testing.laws import law
 from penstock.wire.arrow import (
     DELIVERY_SCHEMA,
     HISTORY_SCHEMA,
@@ -128,9 +129,8 @@ async def test_a_part_of_the_log(door: Door) -> None:
         assert mark == {"next_offset": beyond[6:].partition("&")[0]}
 
 
-async def test_r1_only_what_a_filter_is_true_for(
-    door: Door, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@law("R1")
+async def test_only_what_a_filter_is_true_for(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "_BATCH", 4)
     await publish(door, 20)
     where = "&payloads=true&where=n+IN+(2,13,14)"
@@ -148,7 +148,8 @@ async def test_r1_only_what_a_filter_is_true_for(
     assert (batch.num_rows, mark["next_offset"]) == (0, "12")
 
 
-async def test_g1_what_retention_takes_while_a_stream_is_made(
+@law("G1")
+async def test_what_retention_takes_while_a_stream_is_made(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await publish(door, 10)
@@ -261,6 +262,7 @@ async def test_deliveries_with_payloads_are_bounded(
     assert [batch.num_rows for batch in batches] == [3, 3, 3, 1]
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "target, field",
     [
@@ -280,7 +282,7 @@ async def test_deliveries_with_payloads_are_bounded(
         ("/v1/log/splits?from=0&to=3&entries=0", "entries"),
     ],
 )
-async def test_e1_what_is_refused(door: Door, target: str, field: str) -> None:
+async def test_what_is_refused(door: Door, target: str, field: str) -> None:
     await publish(door, 1)
     answer = await door.call("GET", target)
     assert (answer.status, answer.json().get("field")) == (400, field)

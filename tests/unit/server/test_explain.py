@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.server.access import Access, Keys
+from penstock.testing.laws import law
 from tests.unit.server.conftest import Door, application
 
 SECRET = "s3cret-value"
@@ -33,7 +34,8 @@ async def explained(door: Door, *grants: str) -> str:
     return str(reason)
 
 
-async def test_t1_a_consumer_of_another_queue_sees_conditions_without_values(guarded):
+@law("T1")
+async def test_a_consumer_of_another_queue_sees_conditions_without_values(guarded):
     reason = await explained(guarded, "consume:paid")
     assert SECRET not in reason
     assert reason == "the filter is not TRUE: state = 'paid' is not TRUE; total > 5 is not TRUE"

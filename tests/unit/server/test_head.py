@@ -8,6 +8,7 @@ import pytest
 
 from penstock.errors import BadInput, UnsupportedMedia
 from penstock.server.head import check_head, ends_connection
+from penstock.testing.laws import law
 
 
 def check(*headers: tuple[str, str], version: str = "1.1") -> None:
@@ -26,6 +27,7 @@ def test_what_is_ordinary() -> None:
     check(("host", ""), version="1")
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "headers, field",
     [
@@ -40,7 +42,7 @@ def test_what_is_ordinary() -> None:
         ((HOST, ("transfer-encoding", "gzip")), "Transfer-Encoding"),
     ],
 )
-def test_e1_an_ambiguous_head(headers: tuple[tuple[str, str], ...], field: str) -> None:
+def test_an_ambiguous_head(headers: tuple[tuple[str, str], ...], field: str) -> None:
     with pytest.raises(BadInput) as caught:
         check(*headers)
     assert caught.value.field == field
@@ -49,8 +51,9 @@ def test_e1_an_ambiguous_head(headers: tuple[tuple[str, str], ...], field: str) 
     )
 
 
+@law("E1")
 @pytest.mark.parametrize("encoding", ["gzip", "zstd", "br", "identity, gzip"])
-def test_e1_a_body_that_is_compressed(encoding: str) -> None:
+def test_a_body_that_is_compressed(encoding: str) -> None:
     with pytest.raises(UnsupportedMedia) as caught:
         check(HOST, ("content-encoding", encoding))
     assert caught.value.field == "Content-Encoding"

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.model.limits import MAX_ASSIGN, MAX_BATCH
+from penstock.testing.laws import law
 from tests.unit.server.conftest import Door
 
 PUBLISH = "/v1/topics/orders/messages"
@@ -43,8 +44,9 @@ def batch(count: int) -> dict[str, Any]:
     return {"messages": [{"payload": {"order": n, "text": "x" * 80}} for n in range(count)]}
 
 
+@law("P3")
 @pytest.mark.parametrize("count", [3, 5_000])
-async def test_p3_a_large_batch_is_what_a_small_one_is(door: Door, count: int) -> None:
+async def test_a_large_batch_is_what_a_small_one_is(door: Door, count: int) -> None:
     turns = Turns()
     given = batch(count)
     body = json.dumps(given).encode()
@@ -63,7 +65,8 @@ async def test_p3_a_large_batch_is_what_a_small_one_is(door: Door, count: int) -
         assert turns.count > len(body) // (64 * 1024)
 
 
-async def test_e1_more_messages_than_a_batch_may_have(door: Door) -> None:
+@law("E1")
+async def test_more_messages_than_a_batch_may_have(door: Door) -> None:
     body = b'{"messages":[' + b'{"payload":1},' * 100_000 + b'{"payload":1}]}'
     reply = await door.call("POST", PUBLISH, body, BATCH_JSON)
     assert (reply.status, reply.json()["limit"]) == (413, MAX_BATCH)
@@ -73,6 +76,7 @@ async def test_e1_more_messages_than_a_batch_may_have(door: Door) -> None:
     assert await door.broker.log_end() == 0
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "method, path, body",
     [
@@ -82,17 +86,18 @@ async def test_e1_more_messages_than_a_batch_may_have(door: Door) -> None:
         ("POST", "/v1/queues/orders/claims", b'{"consumer":"' + b"x" * 2**20 + b'"}'),
     ],
 )
-async def test_e1_a_call_without_long_lists_has_a_small_body(
+async def test_a_call_without_long_lists_has_a_small_body(
     door: Door, method: str, path: str, body: bytes
 ) -> None:
     reply = await door.call(method, path, body, {"content-type": "application/json"})
     assert (reply.status, reply.json()["field"]) == (413, "body")
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "path, name", [("replays", "ids"), ("assignments", "offsets")], ids=["replay", "assign"]
 )
-async def test_e1_more_numbers_than_a_call_may_name(door: Door, path: str, name: str) -> None:
+async def test_more_numbers_than_a_call_may_name(door: Door, path: str, name: str) -> None:
     await door.broker.create_queue("orders")
     fields = {"filter": "TRUE", "start": 0, "end": 0} if name == "offsets" else {}
     path = f"/v1/queues/orders/{path}"

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.model.delivery import Ack, Delivery, Nack
 from penstock.model.message import NewMessage, Outgoing
+from penstock.testing.laws import law
 from penstock.wire.bodies import ClaimBody, ClaimReply, PublishBody, SettleBody
 from penstock.wire.codecs import ARROW_STREAM, BATCH_JSON, BATCH_MSGPACK, MSGPACK
 
@@ -18,7 +19,8 @@ SETTLE = "/v1/queues/orders/settlements"
 PACKED = {"content-type": MSGPACK, "accept": MSGPACK}
 
 
-async def test_p3_a_raw_body_is_one_message_byte_by_byte(door):
+@law("P3")
+async def test_a_raw_body_is_one_message_byte_by_byte(door):
     body = bytes(range(256))
     reply = await door.call("POST", PUBLISH, body, {"content-type": "image/png"})
     assert reply.status == 201
@@ -115,7 +117,8 @@ async def test_messagepack_carries_the_whole_cycle(door):
     assert result.msgpack()["result"]["result"] == b"result"
 
 
-async def test_s1_a_settle_of_which_nothing_took_effect_is_a_conflict_with_outcomes(door):
+@law("S1")
+async def test_a_settle_of_which_nothing_took_effect_is_a_conflict_with_outcomes(door):
     await door.call("POST", PUBLISH, b"x")
     [delivery] = (await door.call("POST", CLAIM, {})).json()["deliveries"]
     good = {"receipt": delivery["receipt"], "verb": "nack", "error": "no"}
@@ -268,8 +271,9 @@ async def test_an_arrow_stream_is_published_whole(door):
     assert (refused.status, refused.json()["field"]) == (400, "batch_ms")
 
 
+@law("P4")
 @pytest.mark.parametrize("media", [BATCH_JSON, BATCH_MSGPACK])
-async def test_p4_a_batch_says_for_how_long_it_is_remembered(door, media):
+async def test_a_batch_says_for_how_long_it_is_remembered(door, media):
     payload = {"payload_text": "x"} if media == BATCH_JSON else {"payload": b"x"}
     encode = msgspec.json.encode if media == BATCH_JSON else msgspec.msgpack.encode
     body = {"messages": [payload], "batch_id": "b", "batch_ms": 24 * 3600 * 1000}
@@ -325,6 +329,7 @@ async def test_trace_context_travels_in_message_headers(door):
     assert (await door.broker.message(2)).message.headers["traceparent"] == parent
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "method, target, body, headers, status, field",
     [
@@ -374,7 +379,7 @@ async def test_trace_context_travels_in_message_headers(door):
         ("GET", "/v1/queues", None, {"accept": "image/png"}, 406, "Accept"),
     ],
 )
-async def test_e1_bad_input_gets_a_problem_that_names_the_field(
+async def test_bad_input_gets_a_problem_that_names_the_field(
     door, method, target, body, headers, status, field
 ):
     await door.call("PUT", "/v1/queues/orders", {})

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from penstock.model.runs import Run
+from penstock.testing.laws import law
 from penstock.wire.codecs import MSGPACK
 from tests.unit.server.conftest import Door
 
@@ -52,6 +53,7 @@ async def test_a_run_that_is_not_there(door: Door) -> None:
     assert reply.json()["type"] == "urn:penstock:problem:unknown-run"
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "path, body, field",
     [
@@ -64,15 +66,14 @@ async def test_a_run_that_is_not_there(door: Door) -> None:
         ("/r1", {"job": "archive"}, "body"),
     ],
 )
-async def test_e1_what_is_no_run_is_refused(
-    door: Door, path: str, body: object, field: str
-) -> None:
+async def test_what_is_no_run_is_refused(door: Door, path: str, body: object, field: str) -> None:
     reply = await door.call("PUT", RUNS + path, msgspec.json.encode(body))
     assert reply.status == 400, reply.body
     assert reply.json()["field"] == field
     assert await door.broker.runs() == ()
 
 
+@law("E1")
 @pytest.mark.parametrize("query", ["?limit=0", "?limit=1001", "?job=a%20b", "?state=running"])
-async def test_e1_a_listing_that_cannot_be(door: Door, query: str) -> None:
+async def test_a_listing_that_cannot_be(door: Door, query: str) -> None:
     assert (await door.call("GET", RUNS + query)).status == 400

@@ -16,6 +16,7 @@ from penstock.server.access import Access, Keys
 from penstock.server.health import ROUTES as HEALTH
 from penstock.server.native import ROUTES as NATIVE
 from penstock.server.routing import ANYONE
+from penstock.testing.laws import law
 from tests.unit.server.conftest import Door, application
 
 ALL = (*NATIVE, *HEALTH)
@@ -68,16 +69,18 @@ async def call(door: Door, route, key: str | None):
         door.service.stopping.clear()
 
 
+@law("T1")
 @pytest.mark.parametrize("route", GUARDED, ids=name_of)
-async def test_t1_no_route_answers_without_a_credential(guarded, route):
+async def test_no_route_answers_without_a_credential(guarded, route):
     for key in (None, "psk_" + "a" * 16 + "_" + "b" * 43, "nonsense"):
         reply = await call(guarded, route, key)
         assert reply.status == 401
         assert reply.headers["www-authenticate"].startswith("Bearer")
 
 
+@law("T1")
 @pytest.mark.parametrize("route", GUARDED, ids=name_of)
-async def test_t1_no_route_answers_to_too_small_a_credential(guarded, route):
+async def test_no_route_answers_to_too_small_a_credential(guarded, route):
     """A grant on another name, or of another action, is no grant."""
     other = "consume" if route.need.action == "publish" else "publish"
     for grants in (
@@ -98,8 +101,9 @@ async def test_every_route_answers_to_the_grant_it_names(guarded, route):
     assert reply.status not in (401, 403), reply.body
 
 
+@law("T1")
 @pytest.mark.parametrize("route", GUARDED, ids=name_of)
-async def test_t1_another_tenants_administrator_sees_nothing(guarded, route):
+async def test_another_tenants_administrator_sees_nothing(guarded, route):
     """The strongest key of another tenant finds neither names nor ids nor counts here."""
     before = await guarded.broker.stats("orders")
     made = await guarded.keys.create("stranger", ["admin:*"])

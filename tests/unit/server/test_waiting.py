@@ -10,6 +10,7 @@ import pytest
 from penstock.model.states import State
 from penstock.server.access import Access, Keys
 from penstock.server.service import ServiceLimits
+from penstock.testing.laws import law
 from tests.unit.server.conftest import Door, application
 
 PUBLISH = "/v1/topics/orders/messages"
@@ -24,7 +25,8 @@ async def waits(door: Door, count: int) -> None:
             await asyncio.sleep(0)
 
 
-async def test_c5_a_waiting_claim_is_woken_by_a_publish(door):
+@law("C5")
+async def test_a_waiting_claim_is_woken_by_a_publish(door):
     await door.call("PUT", "/v1/queues/orders", {})
     claiming = asyncio.ensure_future(door.call("POST", CLAIM, {"wait_ms": 20_000}))
     await waits(door, 1)
@@ -210,6 +212,7 @@ async def test_a_stream_whose_reader_hangs_ends_and_uses_no_more_attempts(door):
     assert (await door.broker.stats("orders")).failed == 0
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "query",
     [
@@ -222,7 +225,7 @@ async def test_a_stream_whose_reader_hangs_ends_and_uses_no_more_attempts(door):
         "consumer=",
     ],
 )
-async def test_e1_a_stream_with_bad_parameters_is_refused_before_it_begins(
+async def test_a_stream_with_bad_parameters_is_refused_before_it_begins(
     door: Door, query: str
 ) -> None:
     await door.broker.create_queue("orders")

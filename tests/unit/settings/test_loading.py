@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import BadSetting
 from penstock.settings import Loaded, Settings, Source, all_settings, load_settings
+from penstock.testing.laws import law
 
 Load: TypeAlias = Callable[..., Loaded]
 
@@ -99,6 +100,7 @@ def test_variables_of_tests_and_benchmarks_are_nobodys_business(load: Load) -> N
     )
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "file, environ, flags, told",
     [
@@ -108,7 +110,7 @@ def test_variables_of_tests_and_benchmarks_are_nobodys_business(load: Load) -> N
         ("", {}, {"prot": 1}, "Did you mean --port?"),
     ],
 )
-def test_e1_unknown_names_suggest_the_nearest(
+def test_unknown_names_suggest_the_nearest(
     load: Load, file: str, environ: dict[str, str], flags: dict[str, object], told: str
 ) -> None:
     error = refusal(lambda: load(file, environ, **flags))
@@ -146,6 +148,7 @@ def test_no_warnings_without_a_reason(load: Load) -> None:
     assert load("", environ).warnings == ()
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "file, environ, flags, field, told",
     [
@@ -176,7 +179,7 @@ def test_no_warnings_without_a_reason(load: Load) -> None:
         ("port = \nhost = 1", {}, {}, "config", "line 1"),
     ],
 )
-def test_e1_bad_values_name_their_source(
+def test_bad_values_name_their_source(
     load: Load,
     file: str,
     environ: dict[str, str],
@@ -189,12 +192,14 @@ def test_e1_bad_values_name_their_source(
     assert error.field == field
 
 
-def test_e1_a_mistake_is_told_even_where_a_stronger_source_decides(load: Load) -> None:
+@law("E1")
+def test_a_mistake_is_told_even_where_a_stronger_source_decides(load: Load) -> None:
     assert refusal(lambda: load("port = 'x'", {}, port=1)).field == "port"
 
 
+@law("E1")
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"#" * 2_000_000, b"a = " + b"[" * 100_000])
-def test_e1_a_file_that_cannot_be_read(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_cannot_be_read(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "penstock.toml").write_bytes(content)
     error = refusal(lambda: load_settings({}, {}, None, tmp_path))
     assert str(tmp_path / "penstock.toml") in error.detail
@@ -249,8 +254,9 @@ def test_only_the_secret_file_that_decides_is_read(load: Load) -> None:
     assert loaded.sources["credential"] == Source("environment", "PENSTOCK_CREDENTIAL")
 
 
+@law("E1")
 @pytest.mark.parametrize("content", [None, b"\xff\xff", b"x" * 100_000])
-def test_e1_a_secret_file_that_cannot_be_read(
+def test_a_secret_file_that_cannot_be_read(
     load: Load, tmp_path: Path, content: bytes | None
 ) -> None:
     if content is not None:
@@ -269,6 +275,7 @@ def test_no_error_shows_a_secret(load: Load) -> None:
         assert "hunter2" not in str(refusal(call))
 
 
+@law("E1")
 @settings(deadline=None)
 @given(
     file=st.binary(max_size=200),
@@ -278,7 +285,7 @@ def test_no_error_shows_a_secret(load: Load) -> None:
         max_size=3,
     ),
 )
-def test_e1_anything_else_is_a_typed_error(
+def test_anything_else_is_a_typed_error(
     tmp_path_factory: pytest.TempPathFactory, file: bytes, environ: dict[str, str]
 ) -> None:
     folder = tmp_path_factory.getbasetemp()

@@ -7,8 +7,10 @@ import pytest
 from penstock.errors import BadUrl
 from penstock.storage.contract import EngineOptions, full_jitter
 from penstock.storage.engines import SCHEMES, open_engine
+from penstock.testing.laws import law
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "url",
     [
@@ -26,7 +28,7 @@ from penstock.storage.engines import SCHEMES, open_engine
         None,
     ],
 )
-async def test_e1_bad_urls(url: str) -> None:
+async def test_bad_urls(url: str) -> None:
     with pytest.raises(BadUrl) as caught:
         await open_engine(url)
     assert caught.value.field == "url"

@@ -13,6 +13,7 @@ from penstock.broker import Broker
 from penstock.errors import BadUrl, Unreachable
 from penstock.sync import SyncVerbs
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.unit.client.conftest import QUICK, application, open_broker
 from tests.unit.client.hosting import Fault, Host
 
@@ -67,7 +68,8 @@ async def test_publishes_of_threads_share_requests(host: Host) -> None:
     assert len(host.requests) < 320
 
 
-async def test_p4_a_lost_answer_is_not_seen(host: Host) -> None:
+@law("P4")
+async def test_a_lost_answer_is_not_seen(host: Host) -> None:
     def program() -> bool:
         with sync.connect(host.url, options=QUICK) as q:
             host.fault(Fault.LOSE)

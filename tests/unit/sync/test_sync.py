@@ -18,6 +18,7 @@ from penstock import Ack, NewMessage, State, sync
 from penstock.errors import BadInput, BadUrl, StaleReceipt, StoreClosed, UnknownQueue
 from penstock.sync import SyncVerbs
 from penstock.telemetry import Trace, current_trace
+from penstock.testing.laws import law
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -46,7 +47,8 @@ def test_a_message_goes_all_the_way(q: SyncVerbs) -> None:
         q.ack(deliveries[2])
 
 
-def test_e1_errors_are_the_same_and_raised_where_the_call_is(q: SyncVerbs) -> None:
+@law("E1")
+def test_errors_are_the_same_and_raised_where_the_call_is(q: SyncVerbs) -> None:
     with pytest.raises(UnknownQueue):
         q.claim("nobody")
     with pytest.raises(BadInput) as caught:
@@ -105,6 +107,7 @@ def test_consuming_acks_on_exit_and_nacks_an_exception(q: SyncVerbs) -> None:
     assert result.result == b"did 1"
 
 
+@law("C1")
 def test_leases_are_extended_while_a_handler_blocks(q: SyncVerbs) -> None:
     """The handler holds it for several leases, and it is still its own (C1)."""
     q.create_queue("slow", min_lease_ms=1)

@@ -19,6 +19,7 @@ from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import claim_id_of, payload_key
 from penstock.storage.keyvalue.metadata import encode_metadata
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from penstock.verify import Check, Report, verify
 from tests.crash.damaged import build, kind_of
 from tests.crash.program import open_on
@@ -37,8 +38,9 @@ def of_law(report: Report, law: str) -> Check:
 # -- what a verb says is damaged -----------------------------------------------------------
 
 
+@law("X1")
 @pytest.mark.parametrize("first", [0, 5, 17])
-async def test_x1_a_part_of_the_log(liar: Liar, first: int) -> None:
+async def test_a_part_of_the_log(liar: Liar, first: int) -> None:
     """Three offsets cannot be read; everything before and behind them is."""
     bad = range(first, first + 3)
 
@@ -56,7 +58,8 @@ async def test_x1_a_part_of_the_log(liar: Liar, first: int) -> None:
     assert of_law(report, "P3").examined == report.log_entries
 
 
-async def test_x1_what_can_be_read_again_did_not_appear(liar: Liar, stock: Stock) -> None:
+@law("X1", "L2")
+async def test_what_can_be_read_again_did_not_appear(liar: Liar, stock: Stock) -> None:
     """A part of the log that only the second reading could read: damage, and no news (L2)."""
     asked: set[int] = set()
 
@@ -76,7 +79,8 @@ async def test_x1_what_can_be_read_again_did_not_appear(liar: Liar, stock: Stock
     assert asked
 
 
-async def test_x1_one_payload(liar: Liar, stock: Stock) -> None:
+@law("X1")
+async def test_one_payload(liar: Liar, stock: Stock) -> None:
     def raise_there(entries: list[LogEntry]) -> list[LogEntry]:
         if any(entry.payload == b"third" for entry in entries):
             raise damage()
@@ -88,7 +92,8 @@ async def test_x1_one_payload(liar: Liar, stock: Stock) -> None:
     assert of_law(report, "P3").examined == 17
 
 
-async def test_x1_a_delivery(liar: Liar, stock: Stock) -> None:
+@law("X1")
+async def test_a_delivery(liar: Liar, stock: Stock) -> None:
     """A page cannot be turned over damage, so the queue is not counted; others are."""
 
     def raise_there(queue: str, state: State, items: list[Snapshot]) -> list[Snapshot]:
@@ -99,13 +104,14 @@ async def test_x1_a_delivery(liar: Liar, stock: Stock) -> None:
     liar.on_page = raise_there
     report = await verify(liar)
     assert named(report) == {("X1", "jobs", None)}
-    for law in ("S3", "Q2"):
-        assert of_law(report, law).skipped == "'jobs' could not be read whole"
+    for broken in ("S3", "Q2"):
+        assert of_law(report, broken).skipped == "'jobs' could not be read whole"
     assert of_law(report, "Q2").examined == 3
     assert report.deliveries == 17 - 3  # second, third and the keyed one are behind the damage
 
 
-async def test_x1_a_payload_in_the_dead_letters(liar: Liar, stock: Stock) -> None:
+@law("X1")
+async def test_a_payload_in_the_dead_letters(liar: Liar, stock: Stock) -> None:
     def raise_there(queue: str, state: State, items: list[Snapshot]) -> list[Snapshot]:
         if any(item.payload == b"failed" for item in items):
             raise damage()
@@ -115,7 +121,8 @@ async def test_x1_a_payload_in_the_dead_letters(liar: Liar, stock: Stock) -> Non
     assert named(await verify(liar)) == {("X1", "jobs.dlq", stock["failed"])}
 
 
-async def test_x1_a_message(liar: Liar, stock: Stock) -> None:
+@law("X1")
+async def test_a_message(liar: Liar, stock: Stock) -> None:
     def raise_there(found: MessageDeliveries) -> MessageDeliveries:
         if found.message.id == stock["second"]:
             raise damage()
@@ -125,7 +132,8 @@ async def test_x1_a_message(liar: Liar, stock: Stock) -> None:
     assert named(await verify(liar)) == {("X1", None, stock["second"])}
 
 
-async def test_x1_a_history(liar: Liar, stock: Stock) -> None:
+@law("X1")
+async def test_a_history(liar: Liar, stock: Stock) -> None:
     def raise_there(message_id: int, events: tuple[Event, ...]) -> tuple[Event, ...]:
         if message_id == stock["second"]:
             raise damage()
@@ -135,7 +143,8 @@ async def test_x1_a_history(liar: Liar, stock: Stock) -> None:
     assert named(await verify(liar)) == {("X1", None, stock["second"])}
 
 
-async def test_x1_the_numbers_of_a_queue(liar: Liar) -> None:
+@law("X1")
+async def test_the_numbers_of_a_queue(liar: Liar) -> None:
     def raise_there(queue: str, stats: QueueStats) -> QueueStats:
         if queue == "jobs.dlq":
             raise damage()
@@ -147,7 +156,8 @@ async def test_x1_the_numbers_of_a_queue(liar: Liar) -> None:
     assert of_law(report, "Q2").examined == 3
 
 
-async def test_x1_the_list_of_queues(stock: Stock) -> None:
+@law("X1")
+async def test_the_list_of_queues(stock: Stock) -> None:
     class Listless(Liar):
         async def queues(self):
             raise damage()
@@ -171,7 +181,8 @@ async def test_damage_in_one_place_does_not_hide_another(liar: Liar, stock: Stoc
     assert named(await verify(liar)) == {("X1", None, stock["second"]), ("Q2", "lanes", None)}
 
 
-async def test_x1_a_sector_that_cannot_be_read(liar: Liar, stock: Stock) -> None:
+@law("X1")
+async def test_a_sector_that_cannot_be_read(liar: Liar, stock: Stock) -> None:
     """The disk refuses one read, and the store answers otherwise."""
 
     def raise_there(found: MessageDeliveries) -> MessageDeliveries:
@@ -289,10 +300,11 @@ async def test_a_store_on_disk_that_was_tampered_with(
     assert not report.ok
 
 
+@law("X1")
 @pytest.mark.parametrize(
     "kind", ["payload", "log entry", "delayed", "done bucket", "failed bucket", "trail", "place"]
 )
-async def test_x1_flipped_bits_stop_no_run(kind: str) -> None:
+async def test_flipped_bits_stop_no_run(kind: str) -> None:
     """Whatever record is hit, the run ends with a report that names it."""
     adapter, clock, _ = await build()
     disk = adapter.survivor(len(adapter.journal))

@@ -13,6 +13,7 @@ from penstock.errors import UnknownQueue
 from penstock.model.delivery import Snapshot
 from penstock.storage.engines import open_engine
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from penstock.verbs import Verbs
 from penstock.verify import Check, Report, Store, verify
 from tests.unit.verify.liar import Liar, Stock, stock_up
@@ -84,7 +85,8 @@ async def test_only_the_queues_that_were_named(stock: Stock) -> None:
     assert asked == {"lanes", "lanes.dlq", "jobs", "jobs.dlq"}
 
 
-async def test_e1_an_unknown_queue_is_refused(stock: Stock) -> None:
+@law("E1")
+async def test_an_unknown_queue_is_refused(stock: Stock) -> None:
     with pytest.raises(UnknownQueue):
         await verify(stock.store, queues=["jobs", "nope"])
 

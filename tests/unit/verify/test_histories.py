@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.model.delivery import Event, Snapshot
 from penstock.model.message import Message, MessageId, Offset
 from penstock.model.states import State, Transition
+from penstock.testing.laws import law
 from penstock.verify.histories import history_defects, is_whole
 
 T = Transition
@@ -44,14 +45,16 @@ def laws(state: State, attempts: int, events: list[Event]) -> list[str]:
     return [defect.law for defect in history_defects(shown, events)]
 
 
-def test_c2_attempts_are_grants() -> None:
+@law("C2")
+def test_attempts_are_grants() -> None:
     events = life((0, T.PUBLISH), (1, T.CLAIM), (2, T.NACK), (3, T.CLAIM))
     assert laws(State.IN_FLIGHT, 2, events) == []
     assert laws(State.IN_FLIGHT, 1, events) == ["C2"]
     assert laws(State.IN_FLIGHT, 3, events) == ["C2"]
 
 
-def test_c2_a_replay_begins_again() -> None:
+@law("C2")
+def test_a_replay_begins_again() -> None:
     events = life(
         (0, T.PUBLISH), (10, T.CLAIM), (20, T.REJECT), (60_000, T.REPLAY), (90_000, T.CLAIM)
     )
@@ -59,7 +62,8 @@ def test_c2_a_replay_begins_again() -> None:
     assert laws(State.IN_FLIGHT, 2, events) == ["C2"]
 
 
-def test_c2_around_a_replay_the_clock_decides_nothing() -> None:
+@law("C2")
+def test_around_a_replay_the_clock_decides_nothing() -> None:
     """All within a second: which grants came after the replay cannot be said."""
     events = life((0, T.PUBLISH), (10, T.CLAIM), (20, T.REJECT), (30, T.REPLAY), (40, T.CLAIM))
     assert laws(State.IN_FLIGHT, 1, events) == []
@@ -81,13 +85,15 @@ def test_a_clock_that_was_set_back_breaks_no_law() -> None:
     assert laws(State.IN_FLIGHT, 1, events) == []
 
 
-def test_c1_a_grant_that_never_ended() -> None:
+@law("C1")
+def test_a_grant_that_never_ended() -> None:
     events = life((0, T.PUBLISH), (1, T.CLAIM), (2, T.CLAIM))
     assert laws(State.IN_FLIGHT, 2, events) == ["C1"]
     assert laws(State.AVAILABLE, 2, events) == ["C1"]
 
 
-def test_s2_an_ack_after_an_ack() -> None:
+@law("S2")
+def test_an_ack_after_an_ack() -> None:
     events = life((0, T.PUBLISH), (1, T.CLAIM), (2, T.ACK), (3, T.CLAIM), (4, T.ACK))
     assert laws(State.DONE, 2, events) == ["S2"]
     replayed = life(

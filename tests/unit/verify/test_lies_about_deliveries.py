@@ -12,6 +12,7 @@ from penstock.model.delivery import Event, MessageDeliveries, QueueStats, Snapsh
 from penstock.model.message import Offset
 from penstock.model.states import State, Transition
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from penstock.verify import verify
 from tests.unit.verify.liar import Liar, Stock
 from tests.unit.verify.test_lies_about_the_log import named, without_delivery
@@ -38,8 +39,9 @@ def lie_everywhere(liar: Liar, message_id: int, **changes: object) -> None:
 # -- S3, Q2: where it is, and how many there are -------------------------------------------
 
 
+@law("S3", "Q2")
 @pytest.mark.parametrize("name", ["done", "expired", "delayed", "in flight", "second"])
-async def test_s3_q2_a_delivery_that_pages_leave_out(liar: Liar, stock: Stock, name: str) -> None:
+async def test_a_delivery_that_pages_leave_out(liar: Liar, stock: Stock, name: str) -> None:
     lost = stock[name]
     liar.on_page = lambda queue, state, items: without_delivery(items, lost)
     report = await verify(liar)
@@ -48,7 +50,8 @@ async def test_s3_q2_a_delivery_that_pages_leave_out(liar: Liar, stock: Stock, n
     assert "peek does not show it" in broken.detail
 
 
-async def test_s3_a_delivery_in_two_states(liar: Liar, stock: Stock) -> None:
+@law("S3")
+async def test_a_delivery_in_two_states(liar: Liar, stock: Stock) -> None:
     seen: list[Snapshot] = []
 
     def twice(queue: str, state: State, items: list[Snapshot]) -> list[Snapshot]:
@@ -65,13 +68,15 @@ async def test_s3_a_delivery_in_two_states(liar: Liar, stock: Stock) -> None:
         assert "done in 'jobs' and available in 'jobs'" in str(report.violations)
 
 
-async def test_s3_a_delivery_of_another_state_than_was_asked_for(liar: Liar, stock: Stock) -> None:
+@law("S3")
+async def test_a_delivery_of_another_state_than_was_asked_for(liar: Liar, stock: Stock) -> None:
     change = changing(stock["second"], state=State.DELAYED, at=1)
     liar.on_page = lambda queue, state, items: change(items)
     assert ("S3", "jobs", stock["second"]) in named(await verify(liar))
 
 
-async def test_s3_two_deliveries_of_one_message_in_one_queue(liar: Liar, stock: Stock) -> None:
+@law("S3")
+async def test_two_deliveries_of_one_message_in_one_queue(liar: Liar, stock: Stock) -> None:
     def double(found: MessageDeliveries) -> MessageDeliveries:
         if found.message.id != stock["second"]:
             return found
@@ -82,7 +87,8 @@ async def test_s3_two_deliveries_of_one_message_in_one_queue(liar: Liar, stock: 
     assert named(await verify(liar)) == {("S3", "jobs", stock["second"])}
 
 
-async def test_s3_a_message_that_says_it_is_elsewhere(liar: Liar, stock: Stock) -> None:
+@law("S3")
+async def test_a_message_that_says_it_is_elsewhere(liar: Liar, stock: Stock) -> None:
     def elsewhere(found: MessageDeliveries) -> MessageDeliveries:
         moved = [
             replace(item, state=State.DELAYED, at=1) if item.message.id == stock["second"] else item
@@ -94,7 +100,8 @@ async def test_s3_a_message_that_says_it_is_elsewhere(liar: Liar, stock: Stock) 
     assert named(await verify(liar)) == {("S3", "jobs", stock["second"])}
 
 
-async def test_s3_a_transition_that_the_table_does_not_have(liar: Liar, stock: Stock) -> None:
+@law("S3")
+async def test_a_transition_that_the_table_does_not_have(liar: Liar, stock: Stock) -> None:
     liar.on_history = lambda message_id, events: tuple(
         replace(event, state=State.DONE)
         if message_id == stock["retried"] and event.transition is Transition.NACK
@@ -104,6 +111,7 @@ async def test_s3_a_transition_that_the_table_does_not_have(liar: Liar, stock: S
     assert named(await verify(liar)) == {("S3", "jobs", stock["retried"])}
 
 
+@law("Q2")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -119,13 +127,14 @@ async def test_s3_a_transition_that_the_table_does_not_have(liar: Liar, stock: S
     ids=str,
 )
 @pytest.mark.parametrize("deep", [True, False])
-async def test_q2_counts_that_are_wrong(liar: Liar, changes: dict[str, object], deep: bool) -> None:
+async def test_counts_that_are_wrong(liar: Liar, changes: dict[str, object], deep: bool) -> None:
     liar.on_stats = lambda queue, stats: replace(stats, **changes) if queue == "jobs" else stats
     assert named(await verify(liar, deep=deep)) == {("Q2", "jobs", None)}
 
 
+@law("Q2")
 @pytest.mark.parametrize("change", ["unsettled", "in_flight", "watermark"])
-async def test_q2_partitions_that_are_wrong(liar: Liar, change: str) -> None:
+async def test_partitions_that_are_wrong(liar: Liar, change: str) -> None:
     def lie(queue: str, stats: QueueStats) -> QueueStats:
         if queue != "lanes":
             return stats
@@ -138,12 +147,14 @@ async def test_q2_partitions_that_are_wrong(liar: Liar, change: str) -> None:
     assert named(await verify(liar)) == {("Q2", "lanes", None)}
 
 
-async def test_q2_a_lag_that_leaves_out_what_is_not_routed(liar: Liar) -> None:
+@law("Q2")
+async def test_a_lag_that_leaves_out_what_is_not_routed(liar: Liar) -> None:
     liar.on_stats = lambda queue, stats: replace(stats, lag=stats.depth)
     assert named(await verify(liar)) == {("Q2", "behind.queue", None)}
 
 
-async def test_q2_a_count_that_is_never_still_is_skipped(liar: Liar) -> None:
+@law("Q2")
+async def test_a_count_that_is_never_still_is_skipped(liar: Liar) -> None:
     calls = 0
 
     def count(queue: str, stats: QueueStats) -> QueueStats:
@@ -163,7 +174,8 @@ async def test_q2_a_count_that_is_never_still_is_skipped(liar: Liar) -> None:
 # -- R1 ------------------------------------------------------------------------------------
 
 
-async def test_r1_a_delivery_that_does_not_belong_here(liar: Liar, stock: Stock) -> None:
+@law("R1")
+async def test_a_delivery_that_does_not_belong_here(liar: Liar, stock: Stock) -> None:
     liar.on_queue = lambda info: (
         replace(info, policy=replace(info.policy, filter="name <> 'released'"))
         if info.name == "jobs"
@@ -177,38 +189,44 @@ async def test_r1_a_delivery_that_does_not_belong_here(liar: Liar, stock: Stock)
 # -- C1, C2, C3, C4: what it says of itself ------------------------------------------------
 
 
+@law("C1")
 @pytest.mark.parametrize("field", ["consumer", "claimed_at", "lease_deadline"])
-async def test_c1_in_flight_without_a_holder(liar: Liar, stock: Stock, field: str) -> None:
+async def test_in_flight_without_a_holder(liar: Liar, stock: Stock, field: str) -> None:
     held = stock["in flight"]
     lie_everywhere(liar, held, **{field: None})
     assert ("C1", "jobs", held) in named(await verify(liar))
 
 
-async def test_c1_two_live_claims(liar: Liar, stock: Stock) -> None:
+@law("C1")
+async def test_two_live_claims(liar: Liar, stock: Stock) -> None:
     held = stock["in flight"]
     extra = Event(at=2, queue="jobs", transition=Transition.CLAIM, state=State.IN_FLIGHT)
     liar.on_history = lambda message_id, events: (*events, extra) if message_id == held else events
     assert named(await verify(liar)) == {("C1", "jobs", held), ("C2", "jobs", held)}
 
 
+@law("C2")
 @pytest.mark.parametrize("name", ["done", "retried", "first", "failed"])
-async def test_c2_attempts_that_are_not_the_grants(liar: Liar, stock: Stock, name: str) -> None:
+async def test_attempts_that_are_not_the_grants(liar: Liar, stock: Stock, name: str) -> None:
     lie_everywhere(liar, stock[name], attempts=3)
     found = named(await verify(liar))
     assert found == {("C2", "jobs", stock[name])}
 
 
-async def test_c2_done_without_a_grant(liar: Liar, stock: Stock) -> None:
+@law("C2")
+async def test_done_without_a_grant(liar: Liar, stock: Stock) -> None:
     lie_everywhere(liar, stock["done"], attempts=0)
     assert named(await verify(liar, deep=False)) == {("C2", "jobs", stock["done"])}
 
 
-async def test_c2_more_released_than_granted(liar: Liar, stock: Stock) -> None:
+@law("C2")
+async def test_more_released_than_granted(liar: Liar, stock: Stock) -> None:
     lie_everywhere(liar, stock["in flight"], released=1)
     assert named(await verify(liar, deep=False)) == {("C2", "jobs", stock["in flight"])}
 
 
-async def test_c3_granted_before_its_time(q: Broker, clock: FakeClock) -> None:
+@law("C3")
+async def test_granted_before_its_time(q: Broker, clock: FakeClock) -> None:
     message_id = (await q.publish("jobs", b"", delay_ms=60_000)).id
     clock.advance(60_000)
     await q.claim("jobs")
@@ -221,7 +239,8 @@ async def test_c3_granted_before_its_time(q: Broker, clock: FakeClock) -> None:
     assert named(await verify(liar)) == {("C3", "jobs", message_id)}
 
 
-async def test_c3_granted_after_it_expired(q: Broker, clock: FakeClock) -> None:
+@law("C3")
+async def test_granted_after_it_expired(q: Broker, clock: FakeClock) -> None:
     message_id = (await q.publish("jobs", b"", ttl_ms=60_000)).id
     await q.claim("jobs")
     liar = Liar(q)
@@ -233,7 +252,8 @@ async def test_c3_granted_after_it_expired(q: Broker, clock: FakeClock) -> None:
     assert named(await verify(liar)) == {("C3", "jobs", message_id)}
 
 
-async def test_c3_dead_letters_do_not_expire(q: Broker, clock: FakeClock) -> None:
+@law("C3")
+async def test_dead_letters_do_not_expire(q: Broker, clock: FakeClock) -> None:
     await q.publish("jobs", b"", ttl_ms=60_000)
     (delivery,) = await q.claim("jobs")
     await q.reject(delivery, "no")
@@ -242,19 +262,21 @@ async def test_c3_dead_letters_do_not_expire(q: Broker, clock: FakeClock) -> Non
     assert (await verify(q)).ok
 
 
+@law("C3")
 @pytest.mark.parametrize(
     "name, changes",
     [("delayed", {"at": 1_000}), ("delayed", {"at": None}), ("expired", {"at": 1_000})],
     ids=str,
 )
-async def test_c3_before_its_time(
+async def test_before_its_time(
     liar: Liar, stock: Stock, name: str, changes: dict[str, object]
 ) -> None:
     lie_everywhere(liar, stock[name], **changes)
     assert named(await verify(liar)) == {("C3", "jobs", stock[name])}
 
 
-async def test_c4_pages_out_of_order(liar: Liar, stock: Stock) -> None:
+@law("C4")
+async def test_pages_out_of_order(liar: Liar, stock: Stock) -> None:
     def turn(queue: str, state: State, items: list[Snapshot]) -> list[Snapshot]:
         return items[::-1] if (queue, state) == ("jobs", State.AVAILABLE) else items
 
@@ -264,7 +286,8 @@ async def test_c4_pages_out_of_order(liar: Liar, stock: Stock) -> None:
     assert ("C4", "jobs", stock["first"]) in found
 
 
-async def test_c4_priority_goes_first(q: Broker) -> None:
+@law("C4")
+async def test_priority_goes_first(q: Broker) -> None:
     low = (await q.publish("jobs", b"", priority=1)).id
     high = (await q.publish("jobs", b"", priority=9)).id
     liar = Liar(q)
@@ -277,7 +300,8 @@ async def test_c4_priority_goes_first(q: Broker) -> None:
 # -- S2, D1 --------------------------------------------------------------------------------
 
 
-async def test_s2_acked_twice(liar: Liar, stock: Stock) -> None:
+@law("S2")
+async def test_acked_twice(liar: Liar, stock: Stock) -> None:
     def again(message_id: int, events: tuple[Event, ...]) -> tuple[Event, ...]:
         return (*events, *events[1:]) if message_id == stock["done"] else events
 
@@ -286,8 +310,9 @@ async def test_s2_acked_twice(liar: Liar, stock: Stock) -> None:
     assert found == {("S2", "jobs", stock["done"]), ("C2", "jobs", stock["done"])}
 
 
+@law("D1")
 @pytest.mark.parametrize("place", [("jobs", State.FAILED), ("jobs.dlq", State.AVAILABLE)])
-async def test_d1_a_failed_delivery_in_one_list_only(
+async def test_a_failed_delivery_in_one_list_only(
     liar: Liar, stock: Stock, place: tuple[str, State]
 ) -> None:
     lost = stock["failed"]
@@ -299,29 +324,34 @@ async def test_d1_a_failed_delivery_in_one_list_only(
     assert {item.message_id for item in report.violations} <= {lost, None}
 
 
-async def test_d1_a_payload_that_the_dead_letter_queue_has_not(liar: Liar, stock: Stock) -> None:
+@law("D1")
+async def test_a_payload_that_the_dead_letter_queue_has_not(liar: Liar, stock: Stock) -> None:
     liar.on_page = lambda queue, state, items: [
         replace(item, payload=b"") if item.payload == b"failed" else item for item in items
     ]
     assert named(await verify(liar)) == {("D1", "jobs.dlq", stock["failed"])}
 
 
-async def test_d1_an_error_that_is_lost(liar: Liar, stock: Stock) -> None:
+@law("D1")
+async def test_an_error_that_is_lost(liar: Liar, stock: Stock) -> None:
     lie_everywhere(liar, stock["failed"], error=None)
     assert named(await verify(liar)) == {("D1", "jobs", stock["failed"])}
 
 
-async def test_d1_failed_without_a_time(liar: Liar, stock: Stock) -> None:
+@law("D1")
+async def test_failed_without_a_time(liar: Liar, stock: Stock) -> None:
     lie_everywhere(liar, stock["failed"], at=None)
     assert named(await verify(liar)) == {("D1", "jobs", stock["failed"])}
 
 
-async def test_d1_failed_without_a_grant(liar: Liar, stock: Stock) -> None:
+@law("D1")
+async def test_failed_without_a_grant(liar: Liar, stock: Stock) -> None:
     lie_everywhere(liar, stock["failed"], attempts=0)
     assert named(await verify(liar, deep=False)) == {("D1", "jobs", stock["failed"])}
 
 
-async def test_d1_a_history_that_does_not_say_how_it_failed(liar: Liar, stock: Stock) -> None:
+@law("D1")
+async def test_a_history_that_does_not_say_how_it_failed(liar: Liar, stock: Stock) -> None:
     liar.on_history = lambda message_id, events: (
         events[:1] if message_id == stock["failed"] else events
     )
@@ -331,7 +361,8 @@ async def test_d1_a_history_that_does_not_say_how_it_failed(liar: Liar, stock: S
 # -- O1 ------------------------------------------------------------------------------------
 
 
-async def test_o1_two_owners_in_one_epoch(liar: Liar) -> None:
+@law("O1")
+async def test_two_owners_in_one_epoch(liar: Liar) -> None:
     calls = 0
 
     def change_hands(queue: str, stats: QueueStats) -> QueueStats:
@@ -348,13 +379,15 @@ async def test_o1_two_owners_in_one_epoch(liar: Liar) -> None:
     assert "'bert' and 'anna' in epoch 1" in str(report.violations)
 
 
-async def test_o1_held_by_somebody_else(liar: Liar, stock: Stock) -> None:
+@law("O1")
+async def test_held_by_somebody_else(liar: Liar, stock: Stock) -> None:
     lie_everywhere(liar, stock["a0"], consumer="bert")
     report = await verify(liar)
     assert ("O1", "lanes", stock["a0"]) in named(report)
 
 
-async def test_o1_a_partition_that_is_there_twice(liar: Liar) -> None:
+@law("O1")
+async def test_a_partition_that_is_there_twice(liar: Liar) -> None:
     liar.on_stats = lambda queue, stats: replace(stats, partitions=stats.partitions * 2)
     assert ("O1", "lanes", None) in named(await verify(liar))
 
@@ -382,9 +415,8 @@ async def test_a_history_that_grows_at_every_look_is_unresolved(liar: Liar, stoc
     assert [check.law for check in report.checks if check.unresolved] == ["C2"]
 
 
-async def test_s3_a_delivery_that_moves_at_every_look_is_unresolved(
-    liar: Liar, stock: Stock
-) -> None:
+@law("S3")
+async def test_a_delivery_that_moves_at_every_look_is_unresolved(liar: Liar, stock: Stock) -> None:
     """Pages leave it out, and it is never known where it was when they were read."""
     calls = 0
 

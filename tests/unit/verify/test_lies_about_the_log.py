@@ -10,6 +10,7 @@ from penstock.errors import UnknownMessage
 from penstock.model.delivery import LogEntry, LogPage, MessageDeliveries, Snapshot
 from penstock.model.message import MessageId, Offset
 from penstock.model.states import State
+from penstock.testing.laws import law
 from penstock.verify import Report, verify
 from tests.unit.verify.liar import Liar, Stock
 
@@ -42,7 +43,8 @@ def without_delivery(items: list[Snapshot], message_id: int) -> list[Snapshot]:
     return [item for item in items if item.message.id != message_id]
 
 
-async def test_l1_entries_out_of_order(liar: Liar, stock: Stock) -> None:
+@law("L1")
+async def test_entries_out_of_order(liar: Liar, stock: Stock) -> None:
     def swap(entries: list[LogEntry]) -> list[LogEntry]:
         if len(entries) < 8:
             return entries
@@ -54,7 +56,8 @@ async def test_l1_entries_out_of_order(liar: Liar, stock: Stock) -> None:
     assert not report.ok
 
 
-async def test_l1_an_entry_that_changes(liar: Liar, stock: Stock) -> None:
+@law("L1")
+async def test_an_entry_that_changes(liar: Liar, stock: Stock) -> None:
     readings = Readings()
 
     def change(entries: list[LogEntry]) -> list[LogEntry]:
@@ -71,7 +74,8 @@ async def test_l1_an_entry_that_changes(liar: Liar, stock: Stock) -> None:
     assert named(await verify(liar)) == {("L1", None, stock["third"])}
 
 
-async def test_l1_an_entry_that_differs_with_its_payload(liar: Liar, stock: Stock) -> None:
+@law("L1")
+async def test_an_entry_that_differs_with_its_payload(liar: Liar, stock: Stock) -> None:
     liar.on_log = lambda entries: [
         replace(entry, message=replace(entry.message, priority=9))
         if entry.payload == b"third"
@@ -81,14 +85,16 @@ async def test_l1_an_entry_that_differs_with_its_payload(liar: Liar, stock: Stoc
     assert named(await verify(liar)) == {("L1", None, stock["third"])}
 
 
-async def test_l1_a_reader_that_is_sent_back(liar: Liar) -> None:
+@law("L1")
+async def test_a_reader_that_is_sent_back(liar: Liar) -> None:
     """The reader goes on all the same, and comes to an end."""
     liar.on_log_page = lambda page: LogPage(page.entries, Offset(0))
     report = await verify(liar)
     assert {law for law, _, _ in named(report)} == {"L1"}
 
 
-async def test_l1_a_message_before_its_own_entry(liar: Liar, stock: Stock) -> None:
+@law("L1")
+async def test_a_message_before_its_own_entry(liar: Liar, stock: Stock) -> None:
     liar.on_log = lambda entries: [
         replace(entry, message=replace(entry.message, id=MessageId(entry.message.id + 5)))
         if entry.message.offset == stock["b1"]
@@ -98,7 +104,8 @@ async def test_l1_a_message_before_its_own_entry(liar: Liar, stock: Stock) -> No
     assert ("L1", None, stock["b1"] + 5) in named(await verify(liar))
 
 
-async def test_l2_an_entry_that_appears_later(liar: Liar, stock: Stock) -> None:
+@law("L2")
+async def test_an_entry_that_appears_later(liar: Liar, stock: Stock) -> None:
     readings = Readings()
     liar.on_log = lambda entries: (
         without(entries, stock["third"]) if readings.see(entries) < 2 else entries
@@ -106,7 +113,8 @@ async def test_l2_an_entry_that_appears_later(liar: Liar, stock: Stock) -> None:
     assert named(await verify(liar)) == {("L2", None, stock["third"]), MISCOUNTED}
 
 
-async def test_l2_an_entry_that_is_left_out_the_second_time(liar: Liar, stock: Stock) -> None:
+@law("L2")
+async def test_an_entry_that_is_left_out_the_second_time(liar: Liar, stock: Stock) -> None:
     readings = Readings()
     liar.on_log = lambda entries: (
         entries if readings.see(entries) < 2 else without(entries, stock["third"])
@@ -114,12 +122,14 @@ async def test_l2_an_entry_that_is_left_out_the_second_time(liar: Liar, stock: S
     assert named(await verify(liar)) == {("L2", None, stock["third"])}
 
 
-async def test_l2_an_entry_that_only_its_delivery_knows(liar: Liar, stock: Stock) -> None:
+@law("L2")
+async def test_an_entry_that_only_its_delivery_knows(liar: Liar, stock: Stock) -> None:
     liar.on_log = lambda entries: without(entries, stock["third"])
     assert named(await verify(liar)) == {("L2", None, stock["third"]), MISCOUNTED}
 
 
-async def test_p3_a_flipped_byte_in_the_log(liar: Liar, stock: Stock) -> None:
+@law("P3")
+async def test_a_flipped_byte_in_the_log(liar: Liar, stock: Stock) -> None:
     liar.on_log = lambda entries: [
         replace(entry, payload=b"thirD") if entry.payload == b"third" else entry
         for entry in entries
@@ -127,14 +137,16 @@ async def test_p3_a_flipped_byte_in_the_log(liar: Liar, stock: Stock) -> None:
     assert named(await verify(liar)) == {("P3", None, stock["third"])}
 
 
-async def test_p3_a_payload_that_is_not_there(liar: Liar, stock: Stock) -> None:
+@law("P3")
+async def test_a_payload_that_is_not_there(liar: Liar, stock: Stock) -> None:
     liar.on_log = lambda entries: [
         replace(entry, payload=None) if entry.payload == b"third" else entry for entry in entries
     ]
     assert named(await verify(liar)) == {("P3", None, stock["third"])}
 
 
-async def test_p3_a_flipped_byte_in_the_message(liar: Liar, stock: Stock) -> None:
+@law("P3")
+async def test_a_flipped_byte_in_the_message(liar: Liar, stock: Stock) -> None:
     liar.on_message = lambda found: (
         replace(found, payload=b"thirD") if found.payload == b"third" else found
     )
@@ -153,7 +165,8 @@ async def test_a_replaced_entry_may_have_lost_its_payload(liar: Liar, stock: Sto
     assert named(await verify(liar)) == {("P3", None, stock["keyed"])}
 
 
-async def test_p3_a_delivery_with_other_metadata_than_the_log(liar: Liar, stock: Stock) -> None:
+@law("P3")
+async def test_a_delivery_with_other_metadata_than_the_log(liar: Liar, stock: Stock) -> None:
     def change(queue: str, state: State, items: list[Snapshot]) -> list[Snapshot]:
         return [
             replace(item, message=replace(item.message, checksum=1))
@@ -167,14 +180,16 @@ async def test_p3_a_delivery_with_other_metadata_than_the_log(liar: Liar, stock:
     assert found == {("P3", "jobs", stock["failed"]), ("P3", "jobs.dlq", stock["failed"])}
 
 
-async def test_g1_a_message_that_left_too_early(liar: Liar, stock: Stock) -> None:
+@law("G1")
+async def test_a_message_that_left_too_early(liar: Liar, stock: Stock) -> None:
     lost = stock["in flight"]
     liar.on_log = lambda entries: without(entries, lost)
     liar.on_message = lambda found: found if found.message.id != lost else _unknown()
     assert named(await verify(liar)) == {("G1", "jobs", lost), MISCOUNTED}
 
 
-async def test_g1_an_entry_that_left_before_it_was_routed(liar: Liar, stock: Stock) -> None:
+@law("G1")
+async def test_an_entry_that_left_before_it_was_routed(liar: Liar, stock: Stock) -> None:
     readings = Readings()
     lost = stock["unrouted"]
 

@@ -11,6 +11,7 @@ import pytest
 from penstock.errors import BadInput, TooLarge
 from penstock.filters.to_arrow import METADATA_SCHEMA
 from penstock.model.message import NewMessage
+from penstock.testing.laws import law
 from penstock.wire.arrow import declared_size, open_messages, read_messages
 
 MB = 2**20
@@ -36,8 +37,9 @@ def messages(body: bytes) -> list[NewMessage]:
     return [one for part in read_messages(opened(body)) for one in part]
 
 
+@law("P3")
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
-def test_p3_what_is_sent_is_read(compression: str | None) -> None:
+def test_what_is_sent_is_read(compression: str | None) -> None:
     random = Random(1)
     payloads = [random.randbytes(random.randrange(2_000)) for _ in range(700)]
     names = [f"id-{number}" for number in range(700)]
@@ -57,8 +59,9 @@ def test_p3_what_is_sent_is_read(compression: str | None) -> None:
     assert found[3] == NewMessage(payloads[3], {"n": 3}, "id-3", priority=3, content_type="a/b")
 
 
+@law("E1")
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
-def test_e1_a_decompression_bomb(compression: str) -> None:
+def test_a_decompression_bomb(compression: str) -> None:
     """Zeros of 64 MiB are some kilobytes; ten batches of 1 MiB each are over the limit too."""
     bomb = stream(pa.record_batch({"payload": [bytes(64 * MB)]}), compression=compression)
     assert len(bomb) < MB
@@ -73,7 +76,8 @@ def test_e1_a_decompression_bomb(compression: str) -> None:
     assert len(messages(stream(*several[:7], compression=compression))) == 7
 
 
-def test_e1_a_value_that_is_named_again_and_again() -> None:
+@law("E1")
+def test_a_value_that_is_named_again_and_again() -> None:
     """A dictionary, a view or runs: 1 MB in the body, 10 GB in the rows."""
     big = pa.array([b"x" * MB])
     dictionary = pa.DictionaryArray.from_arrays(pa.array([0] * 10_000, pa.int32()), big)
@@ -88,7 +92,8 @@ def test_e1_a_value_that_is_named_again_and_again() -> None:
         messages(stream(pa.record_batch({"payload": views})))
 
 
-def test_e1_more_rows_than_a_batch_may_have() -> None:
+@law("E1")
+def test_more_rows_than_a_batch_may_have() -> None:
     nothing = pa.record_batch({"payload": pa.nulls(10_001)})
     with pytest.raises(TooLarge) as caught:
         opened(stream(nothing))
@@ -97,7 +102,8 @@ def test_e1_more_rows_than_a_batch_may_have() -> None:
         opened(stream(*[nothing.slice(0, 5_001)] * 2))
 
 
-def test_e1_more_headers_than_a_message_may_have() -> None:
+@law("E1")
+def test_more_headers_than_a_message_may_have() -> None:
     row = [(f"h{n}", {"s": None, "i": n, "d": None, "b": None}) for n in range(65)]
     batch = pa.record_batch({"payload": [b"x"], "headers": pa.array([row], HEADERS)})
     with pytest.raises(TooLarge):
@@ -107,7 +113,8 @@ def test_e1_more_headers_than_a_message_may_have() -> None:
         opened(stream(pa.record_batch({"payload": [b"x"], "headers": [text]})))
 
 
-def test_e1_damaged_streams() -> None:
+@law("E1")
+def test_damaged_streams() -> None:
     """Whatever a byte becomes, it is read within the bounds or refused."""
     body = stream(pa.record_batch({"payload": [b"x" * 100] * 3}), compression="zstd")
     random = Random(7)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penstock.errors import BadInput, PenstockError, TooLarge
 from penstock.model.message import NewMessage
 from penstock.server.decoding import JSON_FORMAT, MSGPACK_FORMAT, Format, Lists
+from penstock.testing.laws import law
 from penstock.wire.bodies import PublishBody
 from penstock.wire.codecs import Codec
 from penstock.wire.json_cursor import JsonCursor
@@ -97,9 +98,10 @@ def test_msgpack_in_pieces_is_what_it_is_in_one_go(body: bytes) -> None:
     assert pieces(MSGPACK_FORMAT, body) == WHOLE[MSGPACK_FORMAT].from_msgpack(body)
 
 
+@law("E1")
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_e1_damage_is_refused_as_in_one_go(data: st.DataObject) -> None:
+def test_damage_is_refused_as_in_one_go(data: st.DataObject) -> None:
     """One byte is changed, removed or added: both refuse, or both read the same."""
     coded = data.draw(st.sampled_from([JSON_FORMAT, MSGPACK_FORMAT]))
     body = data.draw(JSON_BODIES if coded.is_json else MSGPACK_BODIES)
@@ -147,7 +149,8 @@ def scan_msgpack(body: bytes) -> Counting:
     return Counting(MsgpackCursor(body, 0, len(body)), body, MANY)
 
 
-def test_e1_counting_ends_at_the_limit() -> None:
+@law("E1")
+def test_counting_ends_at_the_limit() -> None:
     """Of 300,000 items no more than the limit are looked at, whatever comes after them."""
     body = b'{"messages":[' + b'{"payload":1},' * 300_000 + b"and this is no JSON"
     scan = scan_json(body)
@@ -182,6 +185,7 @@ def test_a_large_item_is_scanned_in_steps(item: bytes) -> None:
     assert scan.steps >= (0 if b"base64" in item else 20)
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "body, field",
     [
@@ -197,12 +201,13 @@ def test_a_large_item_is_scanned_in_steps(item: bytes) -> None:
     ],
     ids=["payload", "nested", "headers", "members", "body", "blanks", "tail", "twice", "id"],
 )
-def test_e1_json_that_costs_more_than_its_messages(body: bytes, field: str) -> None:
+def test_json_that_costs_more_than_its_messages(body: bytes, field: str) -> None:
     with pytest.raises(BadInput) as caught:
         scan_json(body).run()
     assert caught.value.field == field
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "item",
     [
@@ -218,7 +223,7 @@ def test_e1_json_that_costs_more_than_its_messages(body: bytes, field: str) -> N
     ],
     ids=["headers", "array", "nested", "payload", "length", "count", "reserved"],
 )
-def test_e1_msgpack_that_costs_more_than_its_messages(item: bytes) -> None:
+def test_msgpack_that_costs_more_than_its_messages(item: bytes) -> None:
     with pytest.raises(BadInput):
         scan_msgpack(b"\x81\xa8messages\x91" + item).run()
 

@@ -17,6 +17,7 @@ import pytest
 import penstock
 from penstock import State
 from penstock.errors import BadInput, BadName, BadPolicy, PenstockError, UnknownQueue
+from penstock.testing.laws import law
 from penstock.worker import App
 
 ROOT = Path(__file__).parents[3]
@@ -28,6 +29,7 @@ async def nothing(payload: bytes) -> None: ...
 # -- registering -----------------------------------------------------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "options, kind, field",
     [
@@ -48,7 +50,7 @@ async def nothing(payload: bytes) -> None: ...
         ({"queue": "q.dlq", "filter": "TRUE"}, BadInput, "filter"),
     ],
 )
-def test_e1_a_bad_option_is_refused_when_it_is_registered(
+def test_a_bad_option_is_refused_when_it_is_registered(
     options: dict[str, Any], kind: type[PenstockError], field: str
 ) -> None:
     app = App("http://nowhere")
@@ -58,13 +60,15 @@ def test_e1_a_bad_option_is_refused_when_it_is_registered(
     assert app.registrations == ()
 
 
-def test_e1_a_queue_has_one_handler() -> None:
+@law("E1")
+def test_a_queue_has_one_handler() -> None:
     app = App("http://nowhere")
     app.worker("q")(nothing)
     with pytest.raises(BadInput, match="already"):
         app.worker("q")(nothing)
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "options, field",
     [
@@ -74,7 +78,7 @@ def test_e1_a_queue_has_one_handler() -> None:
         ({"consumer": "no such/name"}, "consumer"),
     ],
 )
-def test_e1_a_bad_option_of_the_app_is_refused(options: dict[str, Any], field: str) -> None:
+def test_a_bad_option_of_the_app_is_refused(options: dict[str, Any], field: str) -> None:
     with pytest.raises(BadInput) as caught:
         App("http://nowhere", **options)
     assert caught.value.field == field
@@ -93,12 +97,14 @@ def test_a_decorated_function_stays_what_it_is() -> None:
 # -- starting --------------------------------------------------------------------------
 
 
-async def test_e1_an_app_without_workers_does_not_run() -> None:
+@law("E1")
+async def test_an_app_without_workers_does_not_run() -> None:
     with pytest.raises(BadInput):
         await App("memory://").run()
 
 
-async def test_e1_a_store_takes_no_credential() -> None:
+@law("E1")
+async def test_a_store_takes_no_credential() -> None:
     app = App("memory://", credential="secret")
     app.worker("q")(nothing)
     with pytest.raises(BadInput) as caught:
@@ -106,7 +112,8 @@ async def test_e1_a_store_takes_no_credential() -> None:
     assert caught.value.field == "credential"
 
 
-async def test_e1_an_unknown_queue_is_told_at_once() -> None:
+@law("E1")
+async def test_an_unknown_queue_is_told_at_once() -> None:
     app = App("memory://")
     app.worker("billing")(nothing)
     with pytest.raises(UnknownQueue, match=r"'billing'.*nothing.*filter"):

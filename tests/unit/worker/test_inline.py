@@ -9,6 +9,7 @@ import pytest
 from penstock import State
 from penstock.errors import Conflict
 from penstock.testing.inline import inline
+from penstock.testing.laws import law
 from penstock.worker import App, Context
 
 
@@ -39,7 +40,8 @@ async def test_it_runs_everything_in_a_fixed_order() -> None:
     assert await run() == once
 
 
-async def test_c3_time_passes_when_it_is_told_to() -> None:
+@law("C3")
+async def test_time_passes_when_it_is_told_to() -> None:
     app = App("http://nowhere")
 
     @app.worker("q")
@@ -88,7 +90,8 @@ async def test_handlers_that_publish_to_each_other_are_stopped() -> None:
             await q.run_until_idle(limit=20)
 
 
-async def test_c4_ordered_queues_run_inline_too() -> None:
+@law("C4")
+async def test_ordered_queues_run_inline_too() -> None:
     app = App("http://nowhere")
     seen: list[tuple[str | None, str]] = []
 

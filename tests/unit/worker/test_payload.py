@@ -15,6 +15,7 @@ from penstock import Delivery, Message, State
 from penstock.consume import Lease
 from penstock.errors import BadInput
 from penstock.testing.inline import inline
+from penstock.testing.laws import law
 from penstock.worker import App, Context, Handled
 
 
@@ -242,8 +243,9 @@ def generator(order: Order):
     yield 1
 
 
+@law("E1")
 @pytest.mark.parametrize("handler", [two, unreadable, unknown, generator])
-def test_e1_a_handler_that_cannot_be_filled_is_refused_when_it_is_registered(handler: Any) -> None:
+def test_a_handler_that_cannot_be_filled_is_refused_when_it_is_registered(handler: Any) -> None:
     app = App("http://nowhere")
     with pytest.raises(BadInput) as caught:
         app.worker("q")(handler)

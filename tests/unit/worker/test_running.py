@@ -13,6 +13,7 @@ from penstock import Ack, Nack, State
 from penstock.errors import UnknownQueue, Unreachable
 from penstock.model.states import Transition
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from penstock.worker import App, Context
 from penstock.worker.running import Running
 from tests.unit.consume.conftest import ClockPace, Spy, clock, pass_time, publish, q, turns
@@ -164,7 +165,8 @@ async def test_an_ack_that_cannot_be_sent_does_not_stop_the_others(
     assert (await q.stats("q")).done == 2
 
 
-async def test_c1_a_slow_handler_keeps_its_claim(app: App, q: Spy, clock: FakeClock, start) -> None:
+@law("C1")
+async def test_a_slow_handler_keeps_its_claim(app: App, q: Spy, clock: FakeClock, start) -> None:
     go_on = asyncio.Event()
     attempts = []
 
@@ -183,7 +185,8 @@ async def test_c1_a_slow_handler_keeps_its_claim(app: App, q: Spy, clock: FakeCl
     assert (await q.stats("q")).done == 1
 
 
-async def test_s1_a_lost_claim_cuts_its_handler_off_and_the_worker_goes_on(
+@law("S1")
+async def test_a_lost_claim_cuts_its_handler_off_and_the_worker_goes_on(
     app: App, q: Spy, clock: FakeClock, start
 ) -> None:
     log: list[str] = []
@@ -273,9 +276,8 @@ async def test_a_thread_that_takes_too_long_is_replaced_and_its_delivery_lapses(
         go_on.set()
 
 
-async def test_c4_two_apps_share_an_ordered_queue(
-    app: App, q: Spy, clock: FakeClock, start
-) -> None:
+@law("C4")
+async def test_two_apps_share_an_ordered_queue(app: App, q: Spy, clock: FakeClock, start) -> None:
     await q.create_queue("ordered", ordering="partition")
     seen: dict[str, list[int]] = defaultdict(list)
 
@@ -349,7 +351,8 @@ async def test_a_thread_that_outlives_its_grace_is_left_to_its_lease(
     assert await asyncio.to_thread(ended.wait, 10)
 
 
-async def test_s1_a_thread_learns_that_its_claim_is_lost_and_its_result_is_dropped(
+@law("S1")
+async def test_a_thread_learns_that_its_claim_is_lost_and_its_result_is_dropped(
     app: App, q: Spy, clock: FakeClock, start
 ) -> None:
     begun, lost = threading.Event(), threading.Event()

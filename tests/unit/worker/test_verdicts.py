@@ -14,6 +14,7 @@ from penstock import State
 from penstock.errors import BadInput
 from penstock.model.limits import MAX_ERROR_BYTES
 from penstock.testing.inline import Inline, inline
+from penstock.testing.laws import law
 from penstock.worker import App, Context, Handled, Reject, Retry
 
 
@@ -56,7 +57,8 @@ async def test_retry_without_a_delay_leaves_it_to_the_queue() -> None:
         assert delivery.at == q.clock.now() + 1_000
 
 
-async def test_c2_a_retry_counts_as_an_attempt() -> None:
+@law("C2")
+async def test_a_retry_counts_as_an_attempt() -> None:
     async with raising(Retry(after_ms=0), filter="topic = 'q'", max_attempts=3) as (handled, q):
         rest = await q.run_until_idle()
         assert [handled.state, *(item.state for item in rest)] == [
@@ -67,15 +69,17 @@ async def test_c2_a_retry_counts_as_an_attempt() -> None:
         assert (await q.stats("q")).grants == 3
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "options", [{"after_ms": -1}, {"after_ms": 2**40}, {"after_ms": 1, "after": timedelta(1)}]
 )
-def test_e1_a_retry_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
+def test_a_retry_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         Retry(**options)
 
 
-async def test_d1_reject_fails_at_once_with_its_reason() -> None:
+@law("D1")
+async def test_reject_fails_at_once_with_its_reason() -> None:
     async with raising(Reject("card stolen")) as (handled, q):
         assert (handled.state, handled.error) == (State.FAILED, "card stolen")
         (dead,) = await q.claim("q.dlq")
@@ -126,7 +130,8 @@ async def test_reject_on_fails_at_once() -> None:
 # -- what is published with the ack ----------------------------------------------------
 
 
-async def test_s3_what_a_handler_publishes_is_in_the_commit_of_its_ack() -> None:
+@law("S3")
+async def test_what_a_handler_publishes_is_in_the_commit_of_its_ack() -> None:
     app = App("http://nowhere")
     outcomes = iter([ValueError("after publishing"), None])
 
@@ -186,7 +191,8 @@ async def test_a_full_queue_is_tried_again_later_and_nothing_is_settled() -> Non
         assert handled.state is State.DONE
 
 
-async def test_e1_what_cannot_be_published_is_an_error_of_the_handler() -> None:
+@law("E1")
+async def test_what_cannot_be_published_is_an_error_of_the_handler() -> None:
     app = App("http://nowhere")
 
     @app.worker("q")
@@ -208,7 +214,8 @@ async def test_e1_what_cannot_be_published_is_an_error_of_the_handler() -> None:
         assert second.error.startswith("BadName")
 
 
-async def test_s1_a_handler_that_settles_by_itself_is_left_alone() -> None:
+@law("S1")
+async def test_a_handler_that_settles_by_itself_is_left_alone() -> None:
     app = App("http://nowhere")
 
     @app.worker("q")
@@ -223,7 +230,8 @@ async def test_s1_a_handler_that_settles_by_itself_is_left_alone() -> None:
         assert (delivery.state, delivery.error) == (State.FAILED, "by hand")
 
 
-async def test_s1_a_claim_that_is_lost_drops_what_came_of_it() -> None:
+@law("S1")
+async def test_a_claim_that_is_lost_drops_what_came_of_it() -> None:
     app = App("http://nowhere")
 
     @app.worker("q")

@@ -2,9 +2,9 @@
 """The compliance suite: what every engine has to do, one file a verb.
 
 A test names a capability, never an engine; a test that needs one that is not there skips
-with the reason. ``harness`` says how a test file for an engine looks. Laws are named by the
-tests that hold them, as in ``test_s1_…``; P1 and X1 need a machine that fails, and are held
-by crash tests.
+with the reason. ``harness`` says how a test file for an engine looks. Tests carry the laws
+that they hold, as in ``@law("S1")``, so a test run with strict markers has to register ``law``; P1
+and X1 need a machine that fails, and are held by crash tests.
 """
 
 from __future__ import annotations

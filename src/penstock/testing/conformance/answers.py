@@ -11,6 +11,7 @@ from penstock.model.queue import Start
 from penstock.model.states import State, Transition
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, msg
 from penstock.testing.conformance.lives import LIVES, TICK, Actor, Life, Shown, events_of, live
+from penstock.testing.laws import law
 
 __all__ = ["TestAnswers", "TestErrorsShown", "TestHistoryBounds", "TestReplaySample"]
 
@@ -27,8 +28,9 @@ def fields_of(snapshot: Snapshot) -> dict[str, object]:
 class TestAnswers(Conformance):
     """Every field in every state."""
 
+    @law("D1")
     @pytest.mark.parametrize("name", LIVES)
-    async def test_d1_each_field_after_each_verb(self, store: Store, name: str) -> None:
+    async def test_each_field_after_each_verb(self, store: Store, name: str) -> None:
         life = LIVES[name]
         actor = await live(store, life)
         await self._check(store, actor, life)
@@ -114,6 +116,7 @@ class TestAnswers(Conformance):
 class TestErrorsShown(Conformance):
     """Errors are bounded, and the same everywhere."""
 
+    @law("D1")
     @pytest.mark.parametrize(
         "error, kept",
         [
@@ -126,7 +129,7 @@ class TestErrorsShown(Conformance):
         ids=["longest", "too long", "too long in bytes", "surrogate", "empty"],
     )
     @pytest.mark.parametrize("verb", ["nack", "reject"])
-    async def test_d1_an_error_is_cut(self, store: Store, verb: str, error: str, kept: str) -> None:
+    async def test_an_error_is_cut(self, store: Store, verb: str, error: str, kept: str) -> None:
         await store.queue(max_attempts=1)
         (message_id,) = await store.publish(b"x")
         delivery = await store.claim_one()
@@ -172,7 +175,8 @@ class TestHistoryBounds(Conformance):
             T.ACK,
         ]
 
-    async def test_d1_an_error_outlives_its_event(self, store: Store) -> None:
+    @law("D1")
+    async def test_an_error_outlives_its_event(self, store: Store) -> None:
         await store.queue(max_attempts=1000)
         (message_id,) = await store.publish(b"x")
         await store.nack(await store.claim_one(), "the only one")

@@ -19,6 +19,7 @@ from penstock.testing.conformance.harness import (
     msg,
     opened_with,
 )
+from penstock.testing.laws import law
 
 __all__ = ["Stretch", "TestAssign", "TestAssignConflicts", "TestAssignKeyed", "look"]
 
@@ -71,7 +72,8 @@ async def rest(store: Store, queue: str = "q") -> int:
 class TestAssign(Conformance):
     """Deliveries and the cursor move in one commit, and every router gives the same."""
 
-    async def test_r1_what_is_named_is_assigned_and_the_cursor_moves(self, store: Store) -> None:
+    @law("R1")
+    async def test_what_is_named_is_assigned_and_the_cursor_moves(self, store: Store) -> None:
         ids = await store.publish(*(msg(color="red" if n % 2 else "blue") for n in range(10)))
         await store.queue(filter="color = 'red'", start=EARLIEST)
         stretch = await look(store, "color = 'red'", limit=6)
@@ -84,7 +86,8 @@ class TestAssign(Conformance):
         assert await rest(store) == 2
         assert ids_of(await store.claim(limit=100)) == ids[1::2]
 
-    async def test_r1_routers_agree(self, store: Store) -> None:
+    @law("R1")
+    async def test_routers_agree(self, store: Store) -> None:
         """Published to, caught up by the engine, or by a router outside: it is the same."""
         condition = "color = 'red' OR (amount > 3 AND topic LIKE 'or%')"
         now = store.clock.now()
@@ -196,7 +199,8 @@ class TestAssign(Conformance):
         assert (stats.lag, ids[3] <= stats.watermark < ids[4]) == (1, True)
         assert await rest(store) == 1
 
-    async def test_r1_the_filter_decides_about_what_is_named(self, store: Store) -> None:
+    @law("R1")
+    async def test_the_filter_decides_about_what_is_named(self, store: Store) -> None:
         """A router that names too much does no harm."""
         red, _, _ = await store.publish(msg(color="red"), msg(color="blue"), msg())
         await store.queue(filter="color = 'red'", start=EARLIEST)
@@ -206,7 +210,8 @@ class TestAssign(Conformance):
         assert (reply.scanned, reply.assigned) == (3, 1)
         assert await store.ids("q", State.AVAILABLE) == [red]
 
-    async def test_c4_order_and_priority_are_kept(self, store: Store) -> None:
+    @law("C4")
+    async def test_order_and_priority_are_kept(self, store: Store) -> None:
         low = await store.publish(*[msg(priority=1)] * 3)
         high = await store.publish(*[msg(priority=8)] * 3)
         await store.queue(start=EARLIEST)
@@ -215,7 +220,8 @@ class TestAssign(Conformance):
         await (await look(store)).assign(store)
         assert ids_of(await store.claim(limit=9)) == [*high[1:], *low]
 
-    async def test_c3_times_are_kept(self, store: Store) -> None:
+    @law("C3")
+    async def test_times_are_kept(self, store: Store) -> None:
         now = store.clock.now()
         delayed, expired, plain = await store.publish(
             msg(deliver_at=now + 100), msg(expires_at=now + 10), b"plain"
@@ -229,7 +235,8 @@ class TestAssign(Conformance):
         store.clock.advance(80)
         assert ids_of(await store.claim(limit=9)) == [delayed]
 
-    async def test_o1_an_ordered_queue_has_its_partitions(self, store: Store) -> None:
+    @law("O1")
+    async def test_an_ordered_queue_has_its_partitions(self, store: Store) -> None:
         ids = await store.publish(*(msg(partition_key=key) for key in "abab"), b"none")
         await store.queue(start=EARLIEST, ordering=Ordering.PARTITION)
         await (await look(store, limit=3)).assign(store)
@@ -258,7 +265,8 @@ class TestAssign(Conformance):
         assert (await stretch.assign(store)).assigned == 4
         assert await store.ids("q", State.AVAILABLE) == ids
 
-    async def test_r1_a_queue_that_was_made_again(self, store: Store) -> None:
+    @law("R1")
+    async def test_a_queue_that_was_made_again(self, store: Store) -> None:
         """What was found for the old one holds for the new one, from where that begins."""
         ids = await store.publish(*[b"x"] * 6)
         await store.queue(start=EARLIEST)
@@ -268,7 +276,8 @@ class TestAssign(Conformance):
         assert (await stretch.assign(store)).assigned == 3
         assert await store.ids("q", State.AVAILABLE) == ids[2:5]
 
-    async def test_q1_no_other_queue_is_touched(self, store: Store) -> None:
+    @law("Q1")
+    async def test_no_other_queue_is_touched(self, store: Store) -> None:
         await store.queue("a")
         await store.publish(*[b"x"] * 5)
         await store.claim("a", 2)
@@ -277,7 +286,8 @@ class TestAssign(Conformance):
         await (await look(store)).assign(store)
         assert await store.picture("a") == before
 
-    async def test_p1_reopening_finds_both(self, store: Store) -> None:
+    @law("P1")
+    async def test_reopening_finds_both(self, store: Store) -> None:
         ids = await store.publish(*[b"x"] * 6)
         await store.queue(start=EARLIEST)
         stretch = await look(store, limit=4)
@@ -300,8 +310,9 @@ class TestAssign(Conformance):
         assert (await stretch.assign(store)).assigned == 15
         assert await store.ids("q", State.AVAILABLE) == list(map(int, stretch.offsets))
 
+    @law("G1")
     @opened_with(log_retention_ms=0)
-    async def test_g1_what_is_still_to_be_assigned_stays_in_the_log(self, store: Store) -> None:
+    async def test_what_is_still_to_be_assigned_stays_in_the_log(self, store: Store) -> None:
         ids = await store.publish(*[b"x"] * 6)
         await store.queue(start=EARLIEST)
         stretch = await look(store)
@@ -323,7 +334,8 @@ class TestAssignConflicts(Conformance):
         assert caught.value.field == field
         assert await store.picture("q") == before
 
-    async def test_r1_another_filter(self, store: Store) -> None:
+    @law("R1")
+    async def test_another_filter(self, store: Store) -> None:
         await store.publish(*[msg(color="red")] * 3)
         await store.queue(start=EARLIEST)
         stretch = await look(store)
@@ -334,14 +346,16 @@ class TestAssignConflicts(Conformance):
         await store.queue()
         assert await stretch.assign(store) == RouteReply(0, 0, None)
 
-    async def test_l2_a_gap(self, store: Store) -> None:
+    @law("L2")
+    async def test_a_gap(self, store: Store) -> None:
         ids = await store.publish(*[b"x"] * 6)
         await store.queue(start=EARLIEST)
         await self.refused(store, await look(store, start=ids[1], limit=3), "start")
         await (await look(store, limit=1)).assign(store)
         assert (await (await look(store, start=ids[0] + 1, limit=3)).assign(store)).assigned == 3
 
-    async def test_l2_beyond_the_end_of_the_log(self, store: Store) -> None:
+    @law("L2")
+    async def test_beyond_the_end_of_the_log(self, store: Store) -> None:
         await store.publish(*[b"x"] * 3)
         await store.queue(start=EARLIEST)
         stretch = await look(store)
@@ -359,7 +373,8 @@ class TestAssignConflicts(Conformance):
         stretch.offsets = sorted({*stretch.offsets, Offset(theirs[0])})
         await self.refused(store, stretch, "offsets")
 
-    async def test_t1_another_tenant(self, store: Store) -> None:
+    @law("T1")
+    async def test_another_tenant(self, store: Store) -> None:
         await store.publish(*[b"x"] * 3)
         await store.queue(start=EARLIEST)
         with pytest.raises(UnknownQueue):

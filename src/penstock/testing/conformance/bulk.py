@@ -18,6 +18,7 @@ from penstock.testing.conformance.harness import (
     msg,
     opened_with,
 )
+from penstock.testing.laws import law
 
 __all__ = ["TestColumns", "TestReadHistory", "TestSplits"]
 
@@ -53,7 +54,8 @@ class TestColumns(Conformance):
             entry.payload for entry in page.entries
         ]
 
-    async def test_l2_from_any_offset_in_pages_of_any_size(self, store: Store) -> None:
+    @law("L2")
+    async def test_from_any_offset_in_pages_of_any_size(self, store: Store) -> None:
         for n in range(1, 6):
             await store.publish(*[b"x" * n] * n, topic=f"topic{'s' * (n % 2)}")
             await store.publish(b"theirs", tenant=OTHER_TENANT)
@@ -102,8 +104,9 @@ class TestColumns(Conformance):
             assert pieces is not None
             assert b"".join(pieces) == b"".join(entry.payload or b"" for entry in wanted)
 
+    @law("G1")
     @opened_with(log_retention_ms=1000)
-    async def test_g1_entries_that_retention_took_meanwhile(self, store: Store) -> None:
+    async def test_entries_that_retention_took_meanwhile(self, store: Store) -> None:
         await store.publish(*[b"old"] * 10)
         columns = await store.engine.read_log_columns(TENANT, Offset(0), 100)
         store.clock.advance(2 * DAY_MS)

@@ -7,6 +7,7 @@ import pytest
 from penstock.errors import UnknownQueue
 from penstock.model.states import State
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, ids_of, msg
+from penstock.testing.laws import law
 
 __all__ = ["TestBacklog", "TestClaim", "TestClaimOrder"]
 
@@ -28,7 +29,8 @@ class TestClaim(Conformance):
         assert (shown.consumer, shown.attempts) == ("worker-1", 1)
         assert (await store.engine.stats(TENANT, "q")).in_flight_by_consumer == {"worker-1": 1}
 
-    async def test_c1_a_claimed_delivery_is_nobody_elses(self, store: Store) -> None:
+    @law("C1")
+    async def test_a_claimed_delivery_is_nobody_elses(self, store: Store) -> None:
         await store.queue()
         await store.publish(b"1", b"2", b"3")
         first = await store.claim(limit=2, consumer="a")
@@ -37,7 +39,8 @@ class TestClaim(Conformance):
         assert len({d.receipt for d in [*first, *second]}) == 3
         assert await store.claim(limit=2, consumer="a") == []
 
-    async def test_c1_receipts_are_never_reused(self, store: Store) -> None:
+    @law("C1")
+    async def test_receipts_are_never_reused(self, store: Store) -> None:
         await store.queue(max_attempts=100)
         await store.publish(b"x")
         receipts = []
@@ -80,7 +83,8 @@ class TestClaim(Conformance):
             with pytest.raises(UnknownQueue):
                 await store.claim(name)
 
-    async def test_c2_attempts_rise_by_one_a_grant(self, store: Store) -> None:
+    @law("C2")
+    async def test_attempts_rise_by_one_a_grant(self, store: Store) -> None:
         await store.queue(max_attempts=4)
         await store.publish(b"x")
         for attempt in (1, 2, 3, 4):
@@ -95,7 +99,8 @@ class TestClaim(Conformance):
 class TestClaimOrder(Conformance):
     """C4: priority descending, then publish order."""
 
-    async def test_c4_priority_then_publish_order(self, store: Store) -> None:
+    @law("C4")
+    async def test_priority_then_publish_order(self, store: Store) -> None:
         await store.queue()
         priorities = [4, 0, 9, 4, 9, 5, 0, 1]
         ids = await store.publish(*(msg(priority=p) for p in priorities))
@@ -104,21 +109,24 @@ class TestClaimOrder(Conformance):
         assert ids_of(await store.claim(limit=3)) == expected[:3]
         assert ids_of(await store.claim(limit=100)) == expected[3:]
 
-    async def test_c4_a_later_higher_priority_goes_first(self, store: Store) -> None:
+    @law("C4")
+    async def test_a_later_higher_priority_goes_first(self, store: Store) -> None:
         await store.queue()
         low = await store.publish(*[msg(priority=1)] * 3)
         assert ids_of(await store.claim()) == low[:1]
         high = await store.publish(msg(priority=8))
         assert ids_of(await store.claim(limit=2)) == [*high, low[1]]
 
-    async def test_c4_a_retried_delivery_keeps_its_place(self, store: Store) -> None:
+    @law("C4")
+    async def test_a_retried_delivery_keeps_its_place(self, store: Store) -> None:
         await store.queue(max_attempts=9)
         ids = await store.publish(b"1", b"2", b"3")
         first = await store.claim_one()
         await store.nack(first)
         assert ids_of(await store.claim(limit=9)) == ids
 
-    async def test_c4_each_way_back_keeps_the_place(self, store: Store) -> None:
+    @law("C4")
+    async def test_each_way_back_keeps_the_place(self, store: Store) -> None:
         await store.queue(max_attempts=9)
         ids = await store.publish(*[b"x"] * 5)
         claimed = await store.claim(limit=4, lease_ms=1000)
@@ -128,14 +136,16 @@ class TestClaimOrder(Conformance):
         store.clock.advance(1000)
         assert ids_of(await store.claim(limit=9)) == ids
 
-    async def test_c4_a_delayed_message_takes_the_place_of_its_publish(self, store: Store) -> None:
+    @law("C4")
+    async def test_a_delayed_message_takes_the_place_of_its_publish(self, store: Store) -> None:
         await store.queue()
         delayed, second = await store.publish(msg(deliver_at=store.clock.now() + 10), b"2")
         (third,) = await store.publish(b"3")
         store.clock.advance(10)
         assert ids_of(await store.claim(limit=9)) == [delayed, second, third]
 
-    async def test_c4_others_flow_past_one_that_waits_for_its_retry(self, store: Store) -> None:
+    @law("C4")
+    async def test_others_flow_past_one_that_waits_for_its_retry(self, store: Store) -> None:
         await store.queue()
         stuck, *others = await store.publish(*[b"x"] * 4)
         await store.nack(await store.claim_one(), delay_ms=60_000)
@@ -147,7 +157,8 @@ class TestClaimOrder(Conformance):
 class TestBacklog(Conformance):
     """C5: however deep the backlog, and whatever stands in front."""
 
-    async def test_c5_a_deep_backlog_is_handed_out_completely(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_deep_backlog_is_handed_out_completely(self, store: Store) -> None:
         await store.queue(bucket_size=1)
         ids = []
         for _ in range(6):
@@ -157,7 +168,8 @@ class TestBacklog(Conformance):
             got += ids_of(claimed)
         assert got == ids
 
-    async def test_c5_many_in_flight_in_front_do_not_starve_the_rest(self, store: Store) -> None:
+    @law("C5")
+    async def test_many_in_flight_in_front_do_not_starve_the_rest(self, store: Store) -> None:
         """A fetch window that counts settled or leased rows never sees what is behind them."""
         await store.queue(bucket_size=1)
         ids = await store.publish(*[b"x"] * 300)
@@ -166,7 +178,8 @@ class TestBacklog(Conformance):
             await store.ack(delivery)
         assert ids_of(await store.claim(limit=100)) == ids[250:]
 
-    async def test_c5_many_delayed_in_front_do_not_starve_the_rest(self, store: Store) -> None:
+    @law("C5")
+    async def test_many_delayed_in_front_do_not_starve_the_rest(self, store: Store) -> None:
         await store.queue(bucket_size=1)
         later = store.clock.now() + 1000
         delayed = await store.publish(*[msg(deliver_at=later)] * 200)
@@ -175,7 +188,8 @@ class TestBacklog(Conformance):
         store.clock.advance(1000)
         assert ids_of(await store.claim(limit=500)) == delayed
 
-    async def test_c5_many_expired_in_front_do_not_starve_the_rest(self, store: Store) -> None:
+    @law("C5")
+    async def test_many_expired_in_front_do_not_starve_the_rest(self, store: Store) -> None:
         await store.queue(bucket_size=1)
         soon = store.clock.now() + 10
         await store.publish(*[msg(expires_at=soon)] * 200)

@@ -10,6 +10,7 @@ from penstock.model.queue import TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import Outgoing
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, ids_of, msg
+from penstock.testing.laws import law
 
 __all__ = ["TestConcurrency"]
 
@@ -17,7 +18,8 @@ __all__ = ["TestConcurrency"]
 class TestConcurrency(Conformance):
     """Races."""
 
-    async def test_p4_concurrent_publishers_of_one_id_make_one_entry(self, store: Store) -> None:
+    @law("P4")
+    async def test_concurrent_publishers_of_one_id_make_one_entry(self, store: Store) -> None:
         """Reading first and writing later is a race."""
         await store.queue()
         replies = await asyncio.gather(
@@ -29,7 +31,8 @@ class TestConcurrency(Conformance):
         assert len(await store.log()) == 1
         assert len(await store.claim(limit=9)) == 1
 
-    async def test_p4_concurrent_publishers_of_one_batch_make_one_batch(self, store: Store) -> None:
+    @law("P4")
+    async def test_concurrent_publishers_of_one_batch_make_one_batch(self, store: Store) -> None:
         """In a topic that remembers nothing by itself, by calls that do not agree for how long."""
         await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=0))
         replies = await asyncio.gather(
@@ -42,7 +45,8 @@ class TestConcurrency(Conformance):
         assert len({reply.messages for reply in replies}) == 1
         assert len(await store.log()) == 2
 
-    async def test_c1_concurrent_claims_share_nothing(self, store: Store) -> None:
+    @law("C1")
+    async def test_concurrent_claims_share_nothing(self, store: Store) -> None:
         await store.queue(bucket_size=1)
         ids = await store.publish(*[b"x"] * 200)
         batches = await asyncio.gather(*(store.claim(limit=7, consumer=f"c{n}") for n in range(40)))
@@ -51,7 +55,8 @@ class TestConcurrency(Conformance):
         assert len({d.receipt for d in claimed}) == 200
         assert {d.attempts for d in claimed} == {1}
 
-    async def test_s1_concurrent_acks_and_nacks_of_one_claim(self, store: Store) -> None:
+    @law("S1")
+    async def test_concurrent_acks_and_nacks_of_one_claim(self, store: Store) -> None:
         await store.queue()
         await store.publish(b"x")
         delivery = await store.claim_one()
@@ -60,7 +65,8 @@ class TestConcurrency(Conformance):
         )
         assert sum(o.ok for o in outcomes) == 1
 
-    async def test_s3_publishers_and_workers_together(self, store: Store) -> None:
+    @law("S3")
+    async def test_publishers_and_workers_together(self, store: Store) -> None:
         """Each order becomes one bill, whoever works on it."""
         await store.queue("in", "topic = 'orders'")
         await store.queue("out", "topic = 'bills'")

@@ -11,6 +11,7 @@ from penstock.model.message import MessageId
 from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start
 from penstock.model.states import State
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, ids_of, msg
+from penstock.testing.laws import law
 
 __all__ = ["TestDeadLetter", "TestDeadLetterQueue"]
 
@@ -26,7 +27,8 @@ async def failed(store: Store, count: int = 1) -> list[MessageId]:
 class TestDeadLetter(Conformance):
     """Dead-lettering loses nothing."""
 
-    async def test_d1_payload_error_and_history_are_readable(self, store: Store) -> None:
+    @law("D1")
+    async def test_payload_error_and_history_are_readable(self, store: Store) -> None:
         await store.queue(max_attempts=2)
         (message_id,) = await store.publish(msg(b"body", color="red", partition_key="p"))
         original = (await store.engine.message(TENANT, message_id)).message
@@ -49,7 +51,8 @@ class TestDeadLetter(Conformance):
         ]
         assert claims == [(failed_at - 10, "a"), (failed_at, "b")]
 
-    async def test_d1_a_dead_letter_can_be_claimed_with_its_payload(self, store: Store) -> None:
+    @law("D1")
+    async def test_a_dead_letter_can_be_claimed_with_its_payload(self, store: Store) -> None:
         await store.queue()
         ids = await failed(store, 3)
         claimed = await store.claim("q.dlq", 9)
@@ -82,7 +85,8 @@ class TestDeadLetter(Conformance):
         assert ([shown.message.id], shown.error, shown.attempts) == (ids, "again", 1)
         assert (await store.engine.stats(TENANT, "q")).failures == 2
 
-    async def test_d1_an_ack_ends_it_in_the_dead_letter_queue(self, store: Store) -> None:
+    @law("D1")
+    async def test_an_ack_ends_it_in_the_dead_letter_queue(self, store: Store) -> None:
         await store.queue()
         (message_id,) = await failed(store)
         delivery = await store.claim_one("q.dlq")
@@ -100,8 +104,9 @@ class TestDeadLetter(Conformance):
         assert await store.engine.result(TENANT, "q", message_id) is None
         assert await store.states(message_id) == {"q.dlq": State.DONE}
 
+    @law("D1")
     @pytest.mark.parametrize("way", ["nack", "reject", "release", "lapse"])
-    async def test_d1_every_other_way_leads_back(self, store: Store, way: str) -> None:
+    async def test_every_other_way_leads_back(self, store: Store, way: str) -> None:
         """max_attempts does not apply to dead letters: they never run out."""
         policy = QueuePolicy(max_attempts=1, backoff=Backoff(base_ms=60_000, max_ms=60_000))
         await store.engine.put_queue(TENANT, "q", policy, Start())
@@ -158,7 +163,8 @@ class TestDeadLetter(Conformance):
         assert (own.failed, own.in_flight, own.in_flight_by_consumer) == (1, 0, {})
         assert (letters.in_flight, letters.in_flight_by_consumer) == (1, {"medic": 1})
 
-    async def test_s1_receipts_of_queue_and_dead_letters_do_not_mix(self, store: Store) -> None:
+    @law("S1")
+    async def test_receipts_of_queue_and_dead_letters_do_not_mix(self, store: Store) -> None:
         await store.queue()
         await store.publish(b"x")
         own = await store.fail_one()

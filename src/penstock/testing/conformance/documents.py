@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from penstock.testing.conformance.harness import TENANT, Conformance, Store
+from penstock.testing.laws import law
 
 __all__ = ["TestDocuments"]
 
@@ -78,7 +79,8 @@ class TestDocuments(Conformance):
         await store.engine.put_document("keys", "k1", b"again")
         assert await store.engine.get_document("keys", "k1") == b"again"
 
-    async def test_q1_documents_and_queues_leave_each_other_alone(self, store: Store) -> None:
+    @law("Q1")
+    async def test_documents_and_queues_leave_each_other_alone(self, store: Store) -> None:
         await store.queue()
         await store.publish(b"x")
         before = await store.picture("q")
@@ -90,11 +92,13 @@ class TestDocuments(Conformance):
         await store.sweep_all()
         assert await store.engine.get_document("q", "q") == b"x"
 
-    async def test_t1_a_document_makes_no_tenant(self, store: Store) -> None:
+    @law("T1")
+    async def test_a_document_makes_no_tenant(self, store: Store) -> None:
         await store.engine.put_document("keys", f"{TENANT}/k1", b"x")
         assert await store.engine.tenants() == ()
 
-    async def test_p1_documents_are_there_after_reopening(self, store: Store) -> None:
+    @law("P1")
+    async def test_documents_are_there_after_reopening(self, store: Store) -> None:
         for name in ("a", "b", "c"):
             await store.engine.put_document("keys", name, name.encode())
         await store.engine.put_document("keys", "b", b"replaced")

@@ -9,6 +9,7 @@ from penstock.model.delivery import ReplaySource
 from penstock.model.message import MessageId
 from penstock.model.states import State, Transition, may_follow
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, msg
+from penstock.testing.laws import law
 
 __all__ = ["TestHistory", "TestMessage"]
 
@@ -70,7 +71,8 @@ class TestHistory(Conformance):
         assert [e.consumer for e in events if e.transition is T.CLAIM] == ["a", "b", "c"]
         assert events[-1].error == "broken"
 
-    async def test_s3_every_step_is_in_the_table(self, store: Store) -> None:
+    @law("S3")
+    async def test_every_step_is_in_the_table(self, store: Store) -> None:
         await store.queue(max_attempts=1)
         (message_id,) = await store.publish(msg(expires_at=store.clock.now() + 500))
         store.clock.advance(10)
@@ -86,7 +88,8 @@ class TestHistory(Conformance):
             assert may_follow(state, transition, after)
             state = after
 
-    async def test_q1_each_queue_has_its_own(self, store: Store) -> None:
+    @law("Q1")
+    async def test_each_queue_has_its_own(self, store: Store) -> None:
         await store.queue("a")
         await store.queue("b")
         (message_id,) = await store.publish(b"x")

@@ -14,6 +14,7 @@ from penstock.testing.conformance.harness import (
     Store,
     msg,
 )
+from penstock.testing.laws import law
 
 __all__ = ["TestBatches", "TestIdempotency"]
 
@@ -23,7 +24,8 @@ HOUR_MS = 3600 * 1000
 class TestBatches(Conformance):
     """What a batch id stands for can be asked for."""
 
-    async def test_p4_a_batch_is_found_inside_its_window(self, store: Store) -> None:
+    @law("P4")
+    async def test_a_batch_is_found_inside_its_window(self, store: Store) -> None:
         engine = store.engine
         assert await engine.batch(TENANT, "orders", "b1") is None
         reply = await engine.publish(TENANT, "orders", [msg(b"1"), msg(b"2")], batch_id="b1")
@@ -34,7 +36,8 @@ class TestBatches(Conformance):
         store.clock.advance(3600 * 1000)
         assert await engine.batch(TENANT, "orders", "b1") is None
 
-    async def test_p4_a_batch_has_a_window_of_its_own(self, store: Store) -> None:
+    @law("P4")
+    async def test_a_batch_has_a_window_of_its_own(self, store: Store) -> None:
         engine = store.engine
         reply = await engine.publish(
             TENANT, "orders", [msg(b"1")], batch_id="b1", batch_ms=7200 * 1000
@@ -48,7 +51,8 @@ class TestBatches(Conformance):
 class TestIdempotency(Conformance):
     """P4: one idempotency id makes one log entry inside its window."""
 
-    async def test_p4_the_second_publish_answers_with_the_first_id(self, store: Store) -> None:
+    @law("P4")
+    async def test_the_second_publish_answers_with_the_first_id(self, store: Store) -> None:
         await store.queue()
         first = await store.engine.publish(TENANT, "t", [msg(b"a", id="i")])
         store.clock.advance(HOUR_MS - 1)
@@ -60,7 +64,8 @@ class TestIdempotency(Conformance):
         assert (await store.claim_one()).payload == b"a"
         assert await store.claim() == []
 
-    async def test_p4_the_window_counts_from_the_first_publish(self, store: Store) -> None:
+    @law("P4")
+    async def test_the_window_counts_from_the_first_publish(self, store: Store) -> None:
         await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=1000))
         (first,) = await store.publish(msg(id="i"), topic="t")
         store.clock.advance(600)
@@ -72,7 +77,8 @@ class TestIdempotency(Conformance):
         assert second > first
         assert await store.publish(msg(id="i"), topic="t") == [second]
 
-    async def test_p4_a_sweep_does_not_shorten_the_window(self, store: Store) -> None:
+    @law("P4")
+    async def test_a_sweep_does_not_shorten_the_window(self, store: Store) -> None:
         await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=1000))
         (first,) = await store.publish(msg(id="i"), topic="t")
         store.clock.advance(999)
@@ -82,7 +88,8 @@ class TestIdempotency(Conformance):
         await store.sweep_all()
         assert await store.publish(msg(id="i"), topic="t") != [first]
 
-    async def test_p4_a_batch_id_stands_for_what_the_batch_became(self, store: Store) -> None:
+    @law("P4")
+    async def test_a_batch_id_stands_for_what_the_batch_became(self, store: Store) -> None:
         await store.queue()
         await store.engine.publish(TENANT, "t", [msg(b"open", key="k"), msg(b"old", id="i")])
         batch = [msg(b"a"), msg(b"b", key="k"), msg(b"c", id="i"), msg(b"d"), msg(b"e")]
@@ -96,7 +103,8 @@ class TestIdempotency(Conformance):
         assert [one.duplicate for one in again.messages] == [False, False, True, False, False]
         assert len(await store.log()) == entries
 
-    async def test_p4_batch_ids_are_not_message_ids(self, store: Store) -> None:
+    @law("P4")
+    async def test_batch_ids_are_not_message_ids(self, store: Store) -> None:
         await store.queue()
         await store.engine.publish(TENANT, "t", [msg(b"a", id="same")])
         reply = await store.engine.publish(TENANT, "t", [msg(b"b")], batch_id="same")
@@ -106,7 +114,8 @@ class TestIdempotency(Conformance):
         stranger = await store.engine.publish(OTHER_TENANT, "t", [msg()], batch_id="same")
         assert not stranger.repeated
 
-    async def test_p4_a_batch_id_is_forgotten_after_its_window(self, store: Store) -> None:
+    @law("P4")
+    async def test_a_batch_id_is_forgotten_after_its_window(self, store: Store) -> None:
         await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=1000))
         first = await store.engine.publish(TENANT, "t", [msg(), msg()], batch_id="b")
         store.clock.advance(999)
@@ -119,7 +128,8 @@ class TestIdempotency(Conformance):
         later = await store.engine.publish(TENANT, "t", [msg(), msg()], batch_id="b")
         assert not later.repeated
 
-    async def test_p4_a_refused_batch_leaves_its_id_free(self, store: Store) -> None:
+    @law("P4")
+    async def test_a_refused_batch_leaves_its_id_free(self, store: Store) -> None:
         await store.queue(max_depth=1)
         with pytest.raises(QueueFull):
             await store.engine.publish(TENANT, "t", [msg(), msg()], batch_id="b")
@@ -127,13 +137,15 @@ class TestIdempotency(Conformance):
         assert not reply.repeated
         assert len(await store.log()) == 1
 
-    async def test_p4_a_topic_without_a_window_remembers_no_batch(self, store: Store) -> None:
+    @law("P4")
+    async def test_a_topic_without_a_window_remembers_no_batch(self, store: Store) -> None:
         await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=0))
         for _ in range(2):
             reply = await store.engine.publish(TENANT, "t", [msg()], batch_id="b")
             assert not reply.repeated
 
-    async def test_p4_a_batch_id_is_remembered_for_as_long_as_it_says(self, store: Store) -> None:
+    @law("P4")
+    async def test_a_batch_id_is_remembered_for_as_long_as_it_says(self, store: Store) -> None:
         """Shorter than the topic's window or longer, from the first publish, swept or not."""
         await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=60_000))
 
@@ -160,7 +172,8 @@ class TestIdempotency(Conformance):
         await store.sweep_all()
         assert not (await publish(None)).repeated
 
-    async def test_p4_a_topic_without_a_window_remembers_a_batch_that_says_so(
+    @law("P4")
+    async def test_a_topic_without_a_window_remembers_a_batch_that_says_so(
         self, store: Store
     ) -> None:
         await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=0))
@@ -179,7 +192,8 @@ class TestIdempotency(Conformance):
             assert not later.repeated
         assert len(await store.log()) == 3
 
-    async def test_p4_a_changed_topic_changes_no_window_of_a_batchs_own(self, store: Store) -> None:
+    @law("P4")
+    async def test_a_changed_topic_changes_no_window_of_a_batchs_own(self, store: Store) -> None:
         await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=2 * HOUR_MS))
         ids = {"own": HOUR_MS, "short": 1_000, "topic's": None}
         for batch_id, batch_ms in ids.items():
@@ -202,7 +216,8 @@ class TestIdempotency(Conformance):
         await store.sweep_all()
         assert [await repeated(batch_id) for batch_id in ids] == [False, True, True]
 
-    async def test_p4_inside_one_batch_too(self, store: Store) -> None:
+    @law("P4")
+    async def test_inside_one_batch_too(self, store: Store) -> None:
         await store.queue()
         reply = await store.engine.publish(
             TENANT, "t", [msg(b"1", id="i"), msg(b"2"), msg(b"3", id="i")]
@@ -212,7 +227,8 @@ class TestIdempotency(Conformance):
         assert again.id == first.id != other.id
         assert [d.payload for d in await store.claim(limit=9)] == [b"1", b"2"]
 
-    async def test_p4_ids_belong_to_a_topic_and_a_tenant(self, store: Store) -> None:
+    @law("P4", "T1")
+    async def test_ids_belong_to_a_topic_and_a_tenant(self, store: Store) -> None:
         """An id that is global lets one tenant swallow another's messages (T1)."""
         await store.publish(msg(id="i"), topic="t")
         for tenant, topic in [(TENANT, "u"), (OTHER_TENANT, "t")]:
@@ -221,7 +237,8 @@ class TestIdempotency(Conformance):
         assert len(await store.log()) == 2
         assert len(await store.log(tenant=OTHER_TENANT)) == 1
 
-    async def test_p4_a_settled_message_is_still_a_duplicate(self, store: Store) -> None:
+    @law("P4")
+    async def test_a_settled_message_is_still_a_duplicate(self, store: Store) -> None:
         await store.queue()
         (first,) = await store.publish(msg(id="i"))
         await store.ack(await store.claim_one())
@@ -233,7 +250,8 @@ class TestIdempotency(Conformance):
         first, second = await store.publish(msg(id="i"), msg(id="i"), topic="t")
         assert first != second
 
-    async def test_p4_a_refused_publish_uses_up_no_id(self, store: Store) -> None:
+    @law("P4")
+    async def test_a_refused_publish_uses_up_no_id(self, store: Store) -> None:
         await store.queue(max_depth=1)
         await store.publish(b"fills it")
         with pytest.raises(QueueFull):
@@ -242,7 +260,8 @@ class TestIdempotency(Conformance):
         reply = await store.engine.publish(TENANT, "orders", [msg(id="i")])
         assert not reply.messages[0].duplicate
 
-    async def test_p4_a_duplicate_is_not_refused_by_a_full_queue(self, store: Store) -> None:
+    @law("P4")
+    async def test_a_duplicate_is_not_refused_by_a_full_queue(self, store: Store) -> None:
         await store.queue(max_depth=1)
         (first,) = await store.publish(msg(id="i"))
         assert await store.publish(msg(id="i")) == [first]

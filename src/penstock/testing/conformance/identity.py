@@ -14,6 +14,7 @@ from penstock.testing.conformance.harness import (
     Store,
     opened_with,
 )
+from penstock.testing.laws import law
 
 __all__ = ["TestIdentity"]
 
@@ -42,7 +43,8 @@ class TestIdentity(Conformance):
         await store.reopen()
         assert await store.engine.identity(TENANT) == first
 
-    async def test_t1_tenants_have_identities_of_their_own(self, store: Store) -> None:
+    @law("T1")
+    async def test_tenants_have_identities_of_their_own(self, store: Store) -> None:
         ours = await store.engine.identity(TENANT)
         theirs = await store.engine.identity(OTHER_TENANT)
         assert {ours.store, ours.epoch}.isdisjoint({theirs.store, theirs.epoch})
@@ -63,8 +65,9 @@ class TestIdentity(Conformance):
         await store.reopen()
         assert await store.engine.identity(TENANT) == after != before
 
+    @law("A1")
     @opened_with(archive=True)
-    async def test_a1_another_store_archives_nothing_here(self, store: Store) -> None:
+    async def test_another_store_archives_nothing_here(self, store: Store) -> None:
         (message_id,) = await store.publish(b"x")
         ours = await store.engine.identity(TENANT)
         theirs = await store.engine.identity(OTHER_TENANT)
@@ -73,8 +76,9 @@ class TestIdentity(Conformance):
                 await store.engine.archived(TENANT, Offset(message_id), other)
         assert await _kept(store) == 1
 
+    @law("A1")
     @opened_with(archive=True)
-    async def test_a1_an_epoch_that_is_over_archives_nothing(self, store: Store) -> None:
+    async def test_an_epoch_that_is_over_archives_nothing(self, store: Store) -> None:
         (message_id,) = await store.publish(b"x")
         before = await store.engine.identity(TENANT)
         await store.engine.new_epoch()
@@ -82,8 +86,9 @@ class TestIdentity(Conformance):
             await store.engine.archived(TENANT, Offset(message_id), before)
         assert await _kept(store) == 1
 
+    @law("A1")
     @opened_with(archive=True)
-    async def test_a1_an_archive_cannot_be_ahead_of_the_log(self, store: Store) -> None:
+    async def test_an_archive_cannot_be_ahead_of_the_log(self, store: Store) -> None:
         """What is published later was not in a copy that claims to be beyond the log's end."""
         await store.publish(b"x")
         identity = await store.engine.identity(TENANT)

@@ -17,6 +17,7 @@ from penstock.testing.conformance.harness import (
     msg,
     opened_with,
 )
+from penstock.testing.laws import law
 
 __all__ = ["TestKeyed"]
 
@@ -70,7 +71,8 @@ class TestKeyed(Conformance):
         assert (one.replaced, two.replaced) == (False, False)
         assert one.id != two.id
 
-    async def test_l1_a_replacement_keeps_id_and_place_and_appends(self, store: Store) -> None:
+    @law("L1")
+    async def test_a_replacement_keeps_id_and_place_and_appends(self, store: Store) -> None:
         await store.queue()
         now = store.clock.now()
         (first,) = await store.publish(
@@ -102,7 +104,8 @@ class TestKeyed(Conformance):
         assert one.message.size == 2
         assert two.message.id == other
 
-    async def test_l1_the_older_entry_does_not_change(self, store: Store) -> None:
+    @law("L1")
+    async def test_the_older_entry_does_not_change(self, store: Store) -> None:
         await store.queue()
         await put(store, b"1", color="red")
         before = (await store.log())[0]
@@ -188,7 +191,8 @@ class TestKeyed(Conformance):
         store.clock.advance(50)
         assert (await store.claim_one()).payload == b"2"
 
-    async def test_c3_a_delayed_message_stays_delayed(self, store: Store) -> None:
+    @law("C3")
+    async def test_a_delayed_message_stays_delayed(self, store: Store) -> None:
         await store.queue()
         due = store.clock.now() + 100
         await store.publish(msg(b"1", key="k", deliver_at=due))
@@ -199,7 +203,8 @@ class TestKeyed(Conformance):
         store.clock.advance(100)
         assert (await store.claim_one()).payload == b"2"
 
-    async def test_r1_a_replacement_is_routed_again(self, store: Store) -> None:
+    @law("R1")
+    async def test_a_replacement_is_routed_again(self, store: Store) -> None:
         await store.queue("red", "color = 'red'")
         await store.queue("blue", "color = 'blue'")
         await store.queue("all")
@@ -264,7 +269,8 @@ class TestKeyed(Conformance):
         assert second.id == first.id
         assert [d.payload for d in await store.claim(limit=9)] == [b"2"]
 
-    async def test_p4_the_idempotency_id_is_asked_first(self, store: Store) -> None:
+    @law("P4")
+    async def test_the_idempotency_id_is_asked_first(self, store: Store) -> None:
         await store.queue()
         await store.publish(msg(b"1", key="k", id="i"))
         again = (
@@ -281,7 +287,8 @@ class TestKeyed(Conformance):
         assert once_more.duplicate
         assert (await store.claim_one()).payload == b"3"
 
-    async def test_t1_keys_belong_to_a_topic_and_a_tenant(self, store: Store) -> None:
+    @law("T1")
+    async def test_keys_belong_to_a_topic_and_a_tenant(self, store: Store) -> None:
         await store.queue()
         await store.queue(tenant=OTHER_TENANT)
         await put(store, b"1")

@@ -9,6 +9,7 @@ from penstock.model.queue import QueuePolicy, Start
 from penstock.model.states import State
 from penstock.storage.contract import Outgoing
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, ids_of, msg
+from penstock.testing.laws import law
 
 __all__ = ["TestLeases", "TestTime"]
 
@@ -37,7 +38,8 @@ class TestLeases(Conformance):
         # Not longer than 5,000 ms since the claim.
         assert extended.until == store.clock.now() + min(given, 4997)
 
-    async def test_c5_extensions_end_at_the_longest_lease(self, store: Store) -> None:
+    @law("C5")
+    async def test_extensions_end_at_the_longest_lease(self, store: Store) -> None:
         """A handler that hangs does not keep its delivery for ever."""
         policy = QueuePolicy(max_lease_ms=5000)
         await store.engine.put_queue(TENANT, "q", policy, Start())
@@ -70,7 +72,8 @@ class TestLeases(Conformance):
         assert [o.verdict for o in reply.outcomes] == [Verdict.STALE, Verdict.ABORTED]
         assert await store.engine.log_end(TENANT) == end
 
-    async def test_c1_a_lease_is_live_until_its_deadline(self, store: Store) -> None:
+    @law("C1")
+    async def test_a_lease_is_live_until_its_deadline(self, store: Store) -> None:
         await store.queue()
         await store.publish(b"x")
         first = await store.claim_one(lease_ms=1000, consumer="a")
@@ -82,7 +85,8 @@ class TestLeases(Conformance):
         assert second.receipt != first.receipt
         assert second.attempts == 2
 
-    async def test_c5_a_lapsed_delivery_comes_back_without_a_sweep(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_lapsed_delivery_comes_back_without_a_sweep(self, store: Store) -> None:
         """The visibility timeout redelivers by itself, however many there are."""
         await store.queue(max_attempts=9)
         ids = await store.publish(*[b"x"] * 500)
@@ -97,7 +101,8 @@ class TestLeases(Conformance):
         store.clock.advance(1000)
         assert (await store.claim_one()).attempts == 2
 
-    async def test_c2_lapses_use_up_the_attempts(self, store: Store) -> None:
+    @law("C2")
+    async def test_lapses_use_up_the_attempts(self, store: Store) -> None:
         await store.queue(max_attempts=2)
         (message_id,) = await store.publish(b"x")
         for _ in range(2):
@@ -109,9 +114,8 @@ class TestLeases(Conformance):
         assert shown.error == "lease expired"
         assert (await store.engine.stats(TENANT, "q")).failures == 1
 
-    async def test_s1_a_lapsed_receipt_is_good_until_somebody_else_claims(
-        self, store: Store
-    ) -> None:
+    @law("S1")
+    async def test_a_lapsed_receipt_is_good_until_somebody_else_claims(self, store: Store) -> None:
         await store.queue()
         await store.publish(b"x")
         delivery = await store.claim_one(lease_ms=1000)
@@ -153,7 +157,8 @@ class TestLeases(Conformance):
 class TestTime(Conformance):
     """C3: nothing before deliver_at, nothing after expires_at; both ends exact."""
 
-    async def test_c3_nothing_before_deliver_at(self, store: Store) -> None:
+    @law("C3")
+    async def test_nothing_before_deliver_at(self, store: Store) -> None:
         await store.queue()
         (message_id,) = await store.publish(msg(deliver_at=store.clock.now() + 100))
         store.clock.advance(99)
@@ -162,7 +167,8 @@ class TestTime(Conformance):
         store.clock.advance(1)
         assert ids_of(await store.claim()) == [message_id]
 
-    async def test_c3_nothing_at_or_after_expires_at(self, store: Store) -> None:
+    @law("C3")
+    async def test_nothing_at_or_after_expires_at(self, store: Store) -> None:
         await store.queue()
         now = store.clock.now()
         first, second = await store.publish(msg(expires_at=now + 100), msg(expires_at=now + 101))
@@ -171,7 +177,8 @@ class TestTime(Conformance):
         (shown,) = await store.browse("q", State.EXPIRED)
         assert (shown.message.id, shown.at) == (first, now + 100)
 
-    async def test_c3_a_delayed_message_can_expire(self, store: Store) -> None:
+    @law("C3")
+    async def test_a_delayed_message_can_expire(self, store: Store) -> None:
         await store.queue()
         now = store.clock.now()
         (message_id,) = await store.publish(msg(deliver_at=now + 200, expires_at=now + 100))
@@ -179,7 +186,8 @@ class TestTime(Conformance):
         assert await store.claim() == []
         assert await store.ids("q", State.EXPIRED) == [message_id]
 
-    async def test_c3_in_flight_past_its_expiry_can_still_be_acked(self, store: Store) -> None:
+    @law("C3")
+    async def test_in_flight_past_its_expiry_can_still_be_acked(self, store: Store) -> None:
         await store.queue()
         await store.publish(msg(expires_at=store.clock.now() + 100))
         delivery = await store.claim_one(lease_ms=60_000)
@@ -187,8 +195,9 @@ class TestTime(Conformance):
         await store.claim()
         assert (await store.ack(delivery)).state is State.DONE
 
+    @law("C3")
     @pytest.mark.parametrize("way", ["nack", "nack with delay", "release", "lapse"])
-    async def test_c3_it_expires_instead_of_returning(self, store: Store, way: str) -> None:
+    async def test_it_expires_instead_of_returning(self, store: Store, way: str) -> None:
         await store.queue()
         (message_id,) = await store.publish(msg(expires_at=store.clock.now() + 100))
         delivery = await store.claim_one(lease_ms=1000)
@@ -235,7 +244,8 @@ class TestTime(Conformance):
         assert await store.claim() == []
         assert (await store.engine.stats(TENANT, "q")).available == 1
 
-    async def test_q1_time_takes_effect_in_the_claimed_queue_only(self, store: Store) -> None:
+    @law("Q1")
+    async def test_time_takes_effect_in_the_claimed_queue_only(self, store: Store) -> None:
         await store.queue("a")
         await store.queue("b")
         await store.publish(msg(deliver_at=store.clock.now() + 10))

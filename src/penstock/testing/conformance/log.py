@@ -15,6 +15,7 @@ from penstock.testing.conformance.harness import (
     Store,
     msg,
 )
+from penstock.testing.laws import law
 
 __all__ = ["TestLog"]
 
@@ -28,7 +29,8 @@ class TestLog(Conformance):
         assert page.next_offset == 0
         assert await store.engine.log_end(TENANT) == 0
 
-    async def test_l1_offsets_strictly_increase(self, store: Store) -> None:
+    @law("L1")
+    async def test_offsets_strictly_increase(self, store: Store) -> None:
         ids: list[MessageId] = []
         for n in range(1, 6):
             ids += await store.publish(*[b"x"] * n)
@@ -53,7 +55,8 @@ class TestLog(Conformance):
         page = await store.engine.read_log(TENANT, Offset(ids[2] + 1), 2)
         assert [e.message.id for e in page.entries] == ids[3:5]
 
-    async def test_l2_a_reader_goes_on_from_where_it_stopped(self, store: Store) -> None:
+    @law("L2")
+    async def test_a_reader_goes_on_from_where_it_stopped(self, store: Store) -> None:
         read: list[MessageId] = []
         published: list[MessageId] = []
         offset = Offset(0)
@@ -72,7 +75,8 @@ class TestLog(Conformance):
         page = await store.engine.read_log(TENANT, offset, 3)
         assert [e.message.id for e in page.entries] == [new]
 
-    async def test_l2_concurrent_publishers_leave_a_stable_prefix(self, store: Store) -> None:
+    @law("L2")
+    async def test_concurrent_publishers_leave_a_stable_prefix(self, store: Store) -> None:
         """No entry appears below an offset that a reader has passed."""
         seen: list[MessageId] = []
         offset = Offset(0)
@@ -109,9 +113,8 @@ class TestLog(Conformance):
         page = await store.engine.read_log(TENANT, Offset(0), 10)
         assert [e.payload for e in page.entries] == [None, None]
 
-    async def test_l1_nothing_that_happens_to_a_delivery_changes_its_entry(
-        self, store: Store
-    ) -> None:
+    @law("L1")
+    async def test_nothing_that_happens_to_a_delivery_changes_its_entry(self, store: Store) -> None:
         await store.queue(max_attempts=1)
         await store.publish(b"1", b"2", msg(b"3", expires_at=store.clock.now() + 10))
         before = await store.log()
@@ -123,7 +126,8 @@ class TestLog(Conformance):
         await store.engine.delete_queue(TENANT, "q")
         assert await store.log() == before
 
-    async def test_p3_a_replaced_entry_never_shows_another_payload(self, store: Store) -> None:
+    @law("P3")
+    async def test_a_replaced_entry_never_shows_another_payload(self, store: Store) -> None:
         """P3: an engine may have dropped a payload that was replaced, not mixed it up."""
         await store.queue()
         await store.publish(msg(b"old", key="k"))

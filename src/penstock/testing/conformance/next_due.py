@@ -20,6 +20,7 @@ from penstock.testing.conformance.harness import (
     Store,
     msg,
 )
+from penstock.testing.laws import law
 
 __all__ = ["TestNextDue", "TestNextDueOfPartitions"]
 
@@ -69,7 +70,8 @@ class TestNextDue(Conformance):
             with pytest.raises(UnknownQueue):
                 await store.engine.next_due(tenant, name)
 
-    async def test_c5_the_earliest_delayed_delivery_counts(self, store: Store) -> None:
+    @law("C5")
+    async def test_the_earliest_delayed_delivery_counts(self, store: Store) -> None:
         await store.queue()
         now = store.clock.now()
         delays = (900, 300, 600)
@@ -83,7 +85,8 @@ class TestNextDue(Conformance):
         assert await wait(store) == (300, ids[2])
         assert await wait(store) == (300, ids[0])
 
-    async def test_c5_the_earliest_lease_counts(self, store: Store) -> None:
+    @law("C5")
+    async def test_the_earliest_lease_counts(self, store: Store) -> None:
         await store.queue()
         ids = await store.publish(b"x", b"y", b"z")
         first = await store.claim_one(lease_ms=5000)
@@ -102,7 +105,8 @@ class TestNextDue(Conformance):
         await store.ack(await store.claim_one())
         assert await due(store) is None
 
-    async def test_c5_a_lease_may_end_before_a_delay_and_after(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_lease_may_end_before_a_delay_and_after(self, store: Store) -> None:
         await store.queue()
         now = store.clock.now()
         held, late = await store.publish(b"x", msg(deliver_at=now + 2000))
@@ -111,13 +115,15 @@ class TestNextDue(Conformance):
         assert await wait(store) == (1000, held)
         assert await wait(store) == (1000, late)
 
-    async def test_c5_a_nack_waits_for_its_backoff(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_nack_waits_for_its_backoff(self, store: Store) -> None:
         await store.queue(backoff=Backoff(base_ms=4000, max_ms=4000))
         (message_id,) = await store.publish(b"x")
         await store.nack(await store.claim_one())
         assert await wait(store) == (2000, message_id)
 
-    async def test_c5_a_replay_with_a_rate_comes_one_by_one(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_replay_with_a_rate_comes_one_by_one(self, store: Store) -> None:
         await store.queue()
         ids = await store.publish(b"x", b"y", b"z")
         for _ in ids:
@@ -125,7 +131,8 @@ class TestNextDue(Conformance):
         await store.engine.replay(TENANT, "q", ReplaySource.FAILED, None, 9, rate=2)
         assert [await wait(store) for _ in ids] == [(0, ids[0]), (500, ids[1]), (500, ids[2])]
 
-    async def test_c5_dead_letters_have_times_of_their_own(self, store: Store) -> None:
+    @law("C5")
+    async def test_dead_letters_have_times_of_their_own(self, store: Store) -> None:
         await store.queue()
         await store.publish(b"x")
         failed = await store.fail_one()
@@ -157,10 +164,9 @@ class TestNextDue(Conformance):
         assert await store.claim() == []
         assert await due(store) is None
 
+    @law("C5")
     @pytest.mark.parametrize("gone", ["purged", "expired", "replaced"])
-    async def test_c5_what_is_gone_is_waited_for_once_at_most(
-        self, store: Store, gone: str
-    ) -> None:
+    async def test_what_is_gone_is_waited_for_once_at_most(self, store: Store, gone: str) -> None:
         await store.queue(filter="color = 'red'")
         now = store.clock.now()
         expires_at = now + 500 if gone == "expired" else None
@@ -172,7 +178,8 @@ class TestNextDue(Conformance):
             await store.publish(msg(key="k", color="blue"))
         assert await wait(store) == (3000, second)
 
-    async def test_t1_queues_and_tenants_have_their_own(self, store: Store) -> None:
+    @law("T1")
+    async def test_queues_and_tenants_have_their_own(self, store: Store) -> None:
         now = store.clock.now()
         await store.queue()
         await store.queue("other", "color = 'red'")
@@ -182,7 +189,8 @@ class TestNextDue(Conformance):
         assert (await due(store), await due(store, "other")) == (5, None)
         assert await store.engine.next_due(OTHER_TENANT, "q") == now + 3
 
-    async def test_c5_reopening_keeps_the_times(self, store: Store) -> None:
+    @law("C5")
+    async def test_reopening_keeps_the_times(self, store: Store) -> None:
         await store.queue()
         now = store.clock.now()
         held, dead, late = await store.publish(b"x", b"y", msg(deliver_at=now + 2000))
@@ -199,15 +207,15 @@ class TestNextDue(Conformance):
 class TestNextDueOfPartitions(Conformance):
     """Order holds deliveries back, and time sets them free in more ways."""
 
-    async def test_c5_a_silent_consumer_loses_its_partitions(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_silent_consumer_loses_its_partitions(self, store: Store) -> None:
         await store.queue(ordering=Ordering.PARTITION)
         (message_id,) = await store.publish(msg(partition_key="a"))
         await store.engine.join(TENANT, "q", "silent")
         assert await wait(store) == (CONSUMER_LEASE_MS, message_id)
 
-    async def test_c5_a_silent_consumer_without_partitions_takes_its_share(
-        self, store: Store
-    ) -> None:
+    @law("C5")
+    async def test_a_silent_consumer_without_partitions_takes_its_share(self, store: Store) -> None:
         await store.queue(ordering=Ordering.PARTITION)
         await store.publish(msg(partition_key="a"))
         await store.claim(limit=9, consumer="waiting", lease_ms=10**6)
@@ -217,14 +225,16 @@ class TestNextDueOfPartitions(Conformance):
         (message_id,) = await store.publish(msg(partition_key="b"))
         assert await wait(store) == (CONSUMER_LEASE_MS, message_id)
 
-    async def test_c5_the_first_expires_while_it_is_delayed(self, store: Store) -> None:
+    @law("C5")
+    async def test_the_first_expires_while_it_is_delayed(self, store: Store) -> None:
         await store.queue(ordering=Ordering.PARTITION)
         now = store.clock.now()
         first = msg(partition_key="a", deliver_at=now + 9000, expires_at=now + 400)
         _, second = await store.publish(first, msg(partition_key="a"))
         assert await wait(store) == (400, second)
 
-    async def test_c5_the_first_is_due(self, store: Store) -> None:
+    @law("C5")
+    async def test_the_first_is_due(self, store: Store) -> None:
         await store.queue(ordering=Ordering.PARTITION)
         now = store.clock.now()
         first, _ = await store.publish(

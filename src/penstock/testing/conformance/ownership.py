@@ -11,6 +11,7 @@ from penstock.model.message import MessageId
 from penstock.model.queue import Ordering
 from penstock.model.states import State
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, ids_of, msg
+from penstock.testing.laws import law
 
 __all__ = ["TestOwnership"]
 
@@ -39,7 +40,8 @@ async def joined(store: Store, consumer: str) -> list[str]:
 class TestOwnership(Conformance):
     """O1: one owner a partition an epoch; an older epoch is fenced."""
 
-    async def test_o1_one_consumer_owns_everything(self, store: Store) -> None:
+    @law("O1")
+    async def test_one_consumer_owns_everything(self, store: Store) -> None:
         await ordered(store)
         await fill(store, *"cab")
         now = store.clock.now()
@@ -50,7 +52,8 @@ class TestOwnership(Conformance):
         assert sorted(own.partitions.values()) == [1, 2, 3]
         assert (await store.engine.join(TENANT, "q", "x")).partitions == own.partitions
 
-    async def test_o1_a_claim_is_a_heartbeat_and_serves_only_own_partitions(
+    @law("O1")
+    async def test_a_claim_is_a_heartbeat_and_serves_only_own_partitions(
         self, store: Store
     ) -> None:
         await ordered(store)
@@ -92,7 +95,8 @@ class TestOwnership(Conformance):
         assert await joined(store, "y") == ["a", "b"]
         assert (await store.ack(claimed[2])).ok
 
-    async def test_o1_an_older_epoch_is_fenced(self, store: Store) -> None:
+    @law("O1")
+    async def test_an_older_epoch_is_fenced(self, store: Store) -> None:
         await ordered(store, max_attempts=2)
         ids = await fill(store, *"ab")
         of_a, of_b = await store.claim(limit=9, consumer="x")
@@ -115,7 +119,8 @@ class TestOwnership(Conformance):
         stats = await store.engine.stats(TENANT, "q")
         assert (stats.available, stats.in_flight, stats.failed) == (1, 1, 0)
 
-    async def test_o1_a_stale_lease_is_stolen(self, store: Store) -> None:
+    @law("O1")
+    async def test_a_stale_lease_is_stolen(self, store: Store) -> None:
         await ordered(store)
         ids = await fill(store, *"ab")
         dead = await store.claim(limit=9, consumer="dead", lease_ms=10 * CONSUMER_LEASE_MS)
@@ -192,16 +197,16 @@ class TestOwnership(Conformance):
         with pytest.raises(UnknownQueue):
             await store.engine.leave(TENANT, "nope", "x")
 
-    async def test_q1_consumers_belong_to_their_queue(self, store: Store) -> None:
+    @law("Q1")
+    async def test_consumers_belong_to_their_queue(self, store: Store) -> None:
         await ordered(store)
         await store.queue("other", ordering=Ordering.PARTITION)
         await fill(store, *"ab")
         await store.engine.join(TENANT, "other", "y")
         assert await joined(store, "x") == ["a", "b"]
 
-    async def test_c5_everything_is_delivered_while_consumers_come_and_go(
-        self, store: Store
-    ) -> None:
+    @law("C5")
+    async def test_everything_is_delivered_while_consumers_come_and_go(self, store: Store) -> None:
         await ordered(store, max_attempts=100)
         ids = await fill(store, *"abcdeabcdeabcde")
         got: dict[str, list[MessageId]] = {p: [] for p in "abcde"}

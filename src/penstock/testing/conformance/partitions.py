@@ -9,6 +9,7 @@ from penstock.model.message import MessageId
 from penstock.model.queue import Ordering
 from penstock.model.states import State
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, ids_of, msg
+from penstock.testing.laws import law
 
 __all__ = ["TestPartitionOrder", "TestPartitionStats"]
 
@@ -37,7 +38,8 @@ async def joined(store: Store, consumer: str) -> list[str]:
 class TestPartitionOrder(Conformance):
     """C4 inside a partition: strictly publish order."""
 
-    async def test_c4_one_at_a_time_in_publish_order(self, store: Store) -> None:
+    @law("C4")
+    async def test_one_at_a_time_in_publish_order(self, store: Store) -> None:
         await ordered(store)
         ids = (await fill(store, "a", "a", "a"))["a"]
         for message_id in ids:
@@ -47,7 +49,8 @@ class TestPartitionOrder(Conformance):
             await store.ack(claimed[0])
         assert await store.claim(limit=9) == []
 
-    async def test_c4_priority_does_not_overtake_inside_a_partition(self, store: Store) -> None:
+    @law("C4")
+    async def test_priority_does_not_overtake_inside_a_partition(self, store: Store) -> None:
         await ordered(store)
         low, high = await store.publish(
             msg(partition_key="a", priority=0), msg(partition_key="a", priority=9)
@@ -57,7 +60,8 @@ class TestPartitionOrder(Conformance):
         await store.ack(first)
         assert ids_of(await store.claim()) == [high]
 
-    async def test_c4_partitions_compete_with_their_next_delivery(self, store: Store) -> None:
+    @law("C4")
+    async def test_partitions_compete_with_their_next_delivery(self, store: Store) -> None:
         await ordered(store)
         a1, _, b1, c1 = await store.publish(
             msg(partition_key="a", priority=1),
@@ -67,7 +71,8 @@ class TestPartitionOrder(Conformance):
         )
         assert ids_of(await store.claim(limit=9)) == [b1, c1, a1]
 
-    async def test_c4_a_retry_holds_its_successors_back(self, store: Store) -> None:
+    @law("C4")
+    async def test_a_retry_holds_its_successors_back(self, store: Store) -> None:
         await ordered(store)
         ids = await fill(store, "a", "a", "b")
         first = await store.claim_one()
@@ -79,7 +84,8 @@ class TestPartitionOrder(Conformance):
         await store.ack(again[0])
         assert ids_of(await store.claim(limit=9)) == ids["a"][1:]
 
-    async def test_c4_a_delayed_message_holds_its_successors_back(self, store: Store) -> None:
+    @law("C4")
+    async def test_a_delayed_message_holds_its_successors_back(self, store: Store) -> None:
         await ordered(store)
         due = store.clock.now() + 100
         first, second = await store.publish(
@@ -92,8 +98,9 @@ class TestPartitionOrder(Conformance):
         await store.ack(delivery)
         assert ids_of(await store.claim()) == [second]
 
+    @law("C5")
     @pytest.mark.parametrize("way", ["reject", "expire", "purge"])
-    async def test_c5_whatever_leaves_no_longer_blocks(self, store: Store, way: str) -> None:
+    async def test_whatever_leaves_no_longer_blocks(self, store: Store, way: str) -> None:
         """A stuck head must not starve its partition."""
         await ordered(store)
         soon = store.clock.now() + 100

@@ -7,6 +7,7 @@ import pytest
 from penstock.errors import UnknownQueue
 from penstock.model.states import State
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, ids_of, msg
+from penstock.testing.laws import law
 
 __all__ = ["TestPeek"]
 
@@ -76,8 +77,9 @@ class TestPeek(Conformance):
         assert len(whole) == 30
         assert await store.browse("q", State.AVAILABLE, page=page) == whole
 
+    @law("C4")
     @pytest.mark.parametrize("state", [State.DONE, State.FAILED, State.IN_FLIGHT, State.DELAYED])
-    async def test_c4_every_state_is_shown_in_claim_order(self, store: Store, state: State) -> None:
+    async def test_every_state_is_shown_in_claim_order(self, store: Store, state: State) -> None:
         await store.queue(bucket_size=0)
         low = await store.publish(*[msg(priority=2)] * 3)
         high = await store.publish(*[msg(priority=7)] * 3)

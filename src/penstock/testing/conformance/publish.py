@@ -18,6 +18,7 @@ from penstock.testing.conformance.harness import (
     msg,
     opened_with,
 )
+from penstock.testing.laws import law
 
 __all__ = ["TestAutoCreate", "TestDepth", "TestPublish"]
 
@@ -27,7 +28,8 @@ HOUR_MS = 3600 * 1000
 class TestPublish(Conformance):
     """What is published is what is delivered."""
 
-    async def test_p3_what_is_delivered_is_byte_equal(self, store: Store) -> None:
+    @law("P3")
+    async def test_what_is_delivered_is_byte_equal(self, store: Store) -> None:
         """P3, for payloads that text, NUL-terminated or length-prefixed storage would break."""
         payloads = [b"", b"\x00", b"\xff" * 1000, bytes(range(256)) * 300, "grüße".encode(), b"x"]
         await store.queue()
@@ -38,7 +40,8 @@ class TestPublish(Conformance):
         assert [d.message.size for d in claimed] == [len(p) for p in payloads]
         assert [d.message.checksum for d in claimed] == [checksum(p) for p in payloads]
 
-    async def test_p3_every_field_comes_back(self, store: Store) -> None:
+    @law("P3")
+    async def test_every_field_comes_back(self, store: Store) -> None:
         now = store.clock.now()
         headers: dict[str, HeaderValue] = {
             "text": "a'b\x00c ü",
@@ -81,7 +84,8 @@ class TestPublish(Conformance):
         types = {name: type(value) for name, value in message.headers.items()}
         assert types == {name: type(value) for name, value in headers.items()}
 
-    async def test_p3_absent_and_empty_are_different(self, store: Store) -> None:
+    @law("P3")
+    async def test_absent_and_empty_are_different(self, store: Store) -> None:
         await store.queue()
         await store.publish(msg(), msg(content_type=""))
         absent, empty = await store.claim(limit=2)
@@ -92,7 +96,8 @@ class TestPublish(Conformance):
         assert absent.message.expires_at is None
         assert absent.message.headers == {}
 
-    async def test_l1_ids_increase_in_the_order_of_the_batch(self, store: Store) -> None:
+    @law("L1")
+    async def test_ids_increase_in_the_order_of_the_batch(self, store: Store) -> None:
         first = await store.publish(b"1", b"2", b"3")
         second = await store.publish(b"4", topic="other")
         third = await store.publish(b"5")
@@ -121,7 +126,8 @@ class TestPublish(Conformance):
         assert await store.ids("red", State.AVAILABLE) == [red]
         assert await store.ids("never", State.AVAILABLE) == []
 
-    async def test_c3_a_delayed_message_starts_delayed(self, store: Store) -> None:
+    @law("C3")
+    async def test_a_delayed_message_starts_delayed(self, store: Store) -> None:
         await store.queue()
         due = store.clock.now() + 1000
         (message_id,) = await store.publish(msg(deliver_at=due))
@@ -141,7 +147,8 @@ class TestPublish(Conformance):
 class TestDepth(Conformance):
     """max_depth refuses the whole batch, and says which queue."""
 
-    async def test_p2_a_refused_batch_leaves_nothing(self, store: Store) -> None:
+    @law("P2")
+    async def test_a_refused_batch_leaves_nothing(self, store: Store) -> None:
         await store.queue("small", "color = 'red'", max_depth=2)
         await store.queue("large")
         await store.publish(msg(color="red"))
@@ -248,8 +255,9 @@ class TestAutoCreate(Conformance):
         assert names == ["orders", "other"]
         assert (await store.engine.stats(TENANT, "orders")).depth == 0
 
+    @law("P2")
     @opened_with(auto_create=True)
-    async def test_p2_a_refused_batch_creates_no_queue(self, store: Store) -> None:
+    async def test_a_refused_batch_creates_no_queue(self, store: Store) -> None:
         await store.queue("small", "color = 'red'", max_depth=1)
         with pytest.raises(QueueFull):
             await store.publish(msg(), msg(color="red"), msg(color="red"))

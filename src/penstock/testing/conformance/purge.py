@@ -9,6 +9,7 @@ from penstock.filters import parse
 from penstock.model.delivery import Verdict
 from penstock.model.states import State
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, ids_of, msg
+from penstock.testing.laws import law
 
 __all__ = ["TestPurge"]
 
@@ -83,7 +84,8 @@ class TestPurge(Conformance):
         assert (await store.ack(delivery)).verdict is Verdict.STALE
         assert await store.engine.result(TENANT, "q", message_id) is None
 
-    async def test_s2_a_purged_delivery_does_not_come_back(self, store: Store) -> None:
+    @law("S2")
+    async def test_a_purged_delivery_does_not_come_back(self, store: Store) -> None:
         await store.queue()
         await store.publish(b"x", msg(deliver_at=store.clock.now() + 100))
         await store.engine.purge(TENANT, "q", State.AVAILABLE, None, 9)
@@ -93,7 +95,8 @@ class TestPurge(Conformance):
         await store.engine.route(TENANT, "q", 100)
         assert await store.claim(limit=9) == []
 
-    async def test_q1_other_queues_keep_theirs(self, store: Store) -> None:
+    @law("Q1")
+    async def test_other_queues_keep_theirs(self, store: Store) -> None:
         await store.queue("a")
         await store.queue("b")
         ids = await store.publish(b"1", b"2")

@@ -17,6 +17,7 @@ from penstock.testing.conformance.harness import (
     ids_of,
     msg,
 )
+from penstock.testing.laws import law
 
 __all__ = ["TestClosing", "TestIsolation", "TestQueues"]
 
@@ -164,7 +165,8 @@ class TestQueues(Conformance):
         (new,) = await store.publish(b"y")
         assert ids_of(await store.claim(limit=9)) == [new]
 
-    async def test_s2_a_delayed_delivery_of_a_deleted_queue_is_gone(self, store: Store) -> None:
+    @law("S2")
+    async def test_a_delayed_delivery_of_a_deleted_queue_is_gone(self, store: Store) -> None:
         await store.queue()
         await store.publish(msg(deliver_at=store.clock.now() + 10))
         await store.publish(b"x")
@@ -187,7 +189,8 @@ class TestQueues(Conformance):
 class TestIsolation(Conformance):
     """Q1: no verb on A changes B."""
 
-    async def test_q1_no_verb_on_a_changes_b(self, store: Store) -> None:
+    @law("Q1")
+    async def test_no_verb_on_a_changes_b(self, store: Store) -> None:
         await store.queue("a", max_attempts=2)
         await store.queue("ab", max_attempts=2)
         now = store.clock.now()
@@ -212,7 +215,8 @@ class TestIsolation(Conformance):
         await engine.delete_queue(TENANT, "a")
         assert await store.picture("ab") == before
 
-    async def test_q1_names_that_begin_alike_do_not_mix(self, store: Store) -> None:
+    @law("Q1")
+    async def test_names_that_begin_alike_do_not_mix(self, store: Store) -> None:
         names = ["a", "a.b", "ab", "a-", "a.dlqx", "dlq"]
         for name in names:
             await store.queue(name, f"target = '{name}'")

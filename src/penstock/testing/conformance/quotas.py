@@ -18,6 +18,7 @@ from penstock.testing.conformance.harness import (
     msg,
     opened_with,
 )
+from penstock.testing.laws import law
 
 __all__ = ["TestFilterQuota", "TestQueueQuota"]
 
@@ -28,8 +29,9 @@ class TestQueueQuota(Conformance):
     async def names(self, store: Store, tenant: str = TENANT) -> list[str]:
         return [info.name for info in await store.engine.list_queues(tenant)]
 
+    @law("E1")
     @opened_with(queues=2)
-    async def test_e1_one_queue_too_many_is_refused(self, store: Store) -> None:
+    async def test_one_queue_too_many_is_refused(self, store: Store) -> None:
         await store.queue("a")
         await store.queue("b")
         with pytest.raises(TooManyQueues) as refused:
@@ -46,14 +48,16 @@ class TestQueueQuota(Conformance):
         await store.queue("c")
         assert await self.names(store) == ["b", "c"]
 
+    @law("T1")
     @opened_with(queues=1)
-    async def test_t1_another_tenant_has_a_quota_of_its_own(self, store: Store) -> None:
+    async def test_another_tenant_has_a_quota_of_its_own(self, store: Store) -> None:
         await store.queue("a")
         await store.queue("a", tenant=OTHER_TENANT)
         assert await self.names(store, OTHER_TENANT) == ["a"]
 
+    @law("P2")
     @opened_with(auto_create=True, queues=2)
-    async def test_p2_a_publish_that_needs_one_too_many_stores_nothing(self, store: Store) -> None:
+    async def test_a_publish_that_needs_one_too_many_stores_nothing(self, store: Store) -> None:
         await store.queue("red", "color = 'red'")
         await store.publish(b"1", topic="orders")
         with pytest.raises(TooManyQueues):
@@ -68,10 +72,9 @@ class TestQueueQuota(Conformance):
         (second,) = await store.publish(b"2", topic="orders")
         assert await store.ids("orders", State.AVAILABLE) == [first, second]
 
+    @law("S3")
     @opened_with(auto_create=True, queues=2)
-    async def test_s3_a_settle_that_publishes_one_too_many_settles_nothing(
-        self, store: Store
-    ) -> None:
+    async def test_a_settle_that_publishes_one_too_many_settles_nothing(self, store: Store) -> None:
         await store.queue("q", "topic = 'orders'")
         await store.publish(b"1")
         delivery = await store.claim_one()
@@ -95,8 +98,9 @@ class TestQueueQuota(Conformance):
 class TestFilterQuota(Conformance):
     """A tenant has at most so many filters that are evaluated for every message."""
 
+    @law("E1")
     @opened_with(unindexed_filters=1)
-    async def test_e1_one_unindexed_filter_too_many_is_refused(self, store: Store) -> None:
+    async def test_one_unindexed_filter_too_many_is_refused(self, store: Store) -> None:
         await store.queue("a", "amount > 1")
         with pytest.raises(TooManyUnindexedFilters) as refused:
             await store.queue("b", "color LIKE 'r%'")

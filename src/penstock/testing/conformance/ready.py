@@ -23,6 +23,7 @@ from penstock.testing.conformance.harness import (
     msg,
     opened_with,
 )
+from penstock.testing.laws import law
 
 __all__ = ["Ear", "TestLapsed", "TestReady", "TestReadyPartitions"]
 
@@ -66,7 +67,8 @@ def listen(store: Store) -> Ear:
 class TestReady(Conformance):
     """What makes a queue ready, verb by verb."""
 
-    async def test_c5_a_publish_makes_the_queues_it_goes_to_ready(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_publish_makes_the_queues_it_goes_to_ready(self, store: Store) -> None:
         await store.queue("orders", "topic = 'orders'")
         await store.queue("all")
         await store.queue("bills", "topic = 'bills'")
@@ -78,7 +80,8 @@ class TestReady(Conformance):
         await store.publish(b"z", topic="bills")
         assert ear.heard() == {"bills", "all"}
 
-    async def test_c5_every_publish_is_told(self, store: Store) -> None:
+    @law("C5")
+    async def test_every_publish_is_told(self, store: Store) -> None:
         """A claim in between may have emptied the queue."""
         await store.queue()
         ear = listen(store)
@@ -88,13 +91,15 @@ class TestReady(Conformance):
             await store.claim_one()
             ear.heard()
 
+    @law("C5")
     @opened_with(auto_create=True)
-    async def test_c5_a_queue_that_a_publish_creates_is_ready(self, store: Store) -> None:
+    async def test_a_queue_that_a_publish_creates_is_ready(self, store: Store) -> None:
         ear = listen(store)
         await store.publish(b"x", topic="new")
         assert "new" in ear.heard()
 
-    async def test_c5_a_delayed_publish_moves_the_next_due_time(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_delayed_publish_moves_the_next_due_time(self, store: Store) -> None:
         await store.queue()
         now = store.clock.now()
         ear = listen(store)
@@ -103,7 +108,8 @@ class TestReady(Conformance):
             assert ear.heard() == {"q"}
             assert await store.engine.next_due(TENANT, "q") == deliver_at
 
-    async def test_c5_a_publish_with_a_settle_is_told(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_publish_with_a_settle_is_told(self, store: Store) -> None:
         await store.queue("in", "topic = 'in'")
         await store.queue("out", "topic = 'out'")
         await store.publish(b"x", topic="in")
@@ -114,7 +120,8 @@ class TestReady(Conformance):
         )
         assert ear.heard() == {"out"}
 
-    async def test_c5_what_comes_back_at_once_is_told(self, store: Store) -> None:
+    @law("C5")
+    async def test_what_comes_back_at_once_is_told(self, store: Store) -> None:
         await store.queue()
         await store.queue("other", "FALSE")
         await store.publish(b"x")
@@ -127,7 +134,8 @@ class TestReady(Conformance):
         await store.release(delivery)
         assert ear.heard() == {"q"}
 
-    async def test_c5_a_nack_with_a_delay_before_the_lease_ends_is_told(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_nack_with_a_delay_before_the_lease_ends_is_told(self, store: Store) -> None:
         await store.queue()
         await store.publish(b"x")
         delivery = await store.claim_one(lease_ms=30_000)
@@ -136,7 +144,8 @@ class TestReady(Conformance):
         assert ear.heard() == {"q"}
         assert await store.engine.next_due(TENANT, "q") == store.clock.now() + 2000
 
-    async def test_c5_a_failed_delivery_makes_the_dead_letters_ready(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_failed_delivery_makes_the_dead_letters_ready(self, store: Store) -> None:
         await store.queue(max_attempts=1)
         await store.publish(b"x", b"y")
         first, second = await store.claim(limit=2)
@@ -146,7 +155,8 @@ class TestReady(Conformance):
         await store.nack(second)
         assert ear.heard() == {"q.dlq"}
 
-    async def test_c5_dead_letters_that_come_back_are_told(self, store: Store) -> None:
+    @law("C5")
+    async def test_dead_letters_that_come_back_are_told(self, store: Store) -> None:
         await store.queue()
         await store.publish(b"x")
         await store.fail_one()
@@ -165,8 +175,9 @@ class TestReady(Conformance):
         await store.ack(delivery)
         assert ear.heard() == set()
 
+    @law("C5")
     @pytest.mark.parametrize("rate", [None, 1])
-    async def test_c5_a_replay_is_told(self, store: Store, rate: int | None) -> None:
+    async def test_a_replay_is_told(self, store: Store, rate: int | None) -> None:
         await store.queue()
         await store.publish(b"x", b"y")
         await store.fail_one()
@@ -184,7 +195,8 @@ class TestReady(Conformance):
         await store.engine.replay(TENANT, "q", ReplaySource.FAILED, None, 9, dry_run=True)
         assert ear.heard() == set()
 
-    async def test_c5_routing_is_told(self, store: Store) -> None:
+    @law("C5")
+    async def test_routing_is_told(self, store: Store) -> None:
         await store.queue("other", "FALSE")
         await store.publish(b"x", b"y", b"z")
         await store.queue("late", start=Start(Start.EARLIEST))
@@ -193,7 +205,8 @@ class TestReady(Conformance):
             await store.engine.route(TENANT, "late", 1)
             assert ear.heard() == {"late"}
 
-    async def test_c5_a_resumed_queue_is_told(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_resumed_queue_is_told(self, store: Store) -> None:
         await store.queue("other")
         await store.queue(paused=True)
         await store.publish(b"x")
@@ -206,7 +219,8 @@ class TestReady(Conformance):
             assert len(await store.claim(name)) == 1
             ear.heard()
 
-    async def test_c5_a_changed_policy_is_told(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_changed_policy_is_told(self, store: Store) -> None:
         await store.queue(paused=True)
         await store.queue("other")
         await store.publish(b"x")
@@ -214,7 +228,8 @@ class TestReady(Conformance):
         await store.queue(paused=False)
         assert ear.heard() == {"q"}
 
-    async def test_c5_a_lease_is_told_when_it_ends_first(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_lease_is_told_when_it_ends_first(self, store: Store) -> None:
         """Another consumer that waits for nothing would miss it."""
         await store.queue()
         await store.publish(b"x", b"y")
@@ -227,7 +242,8 @@ class TestReady(Conformance):
         assert "q" in ear.heard()
         assert await store.engine.next_due(TENANT, "q") == store.clock.now() + 1000
 
-    async def test_c5_time_that_a_sweep_lets_take_effect_is_told(self, store: Store) -> None:
+    @law("C5")
+    async def test_time_that_a_sweep_lets_take_effect_is_told(self, store: Store) -> None:
         """Whoever looked before it and asks for ``next_due`` after it would hear of neither."""
         await store.queue()
         await store.publish(b"held")
@@ -240,7 +256,8 @@ class TestReady(Conformance):
             await store.sweep_all()
             assert ear.heard() == {"q"}
 
-    async def test_c5_time_that_a_claim_lets_take_effect_is_told(self, store: Store) -> None:
+    @law("C5")
+    async def test_time_that_a_claim_lets_take_effect_is_told(self, store: Store) -> None:
         """It may take less than what has become available."""
         await store.queue()
         deliver_at = store.clock.now() + 1000
@@ -270,14 +287,16 @@ class TestReady(Conformance):
         await store.publish(b"x")
         assert (first.heard(), second.heard()) == (set(), {"q"})
 
-    async def test_c5_a_queue_that_was_there_before_reopening_is_told(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_queue_that_was_there_before_reopening_is_told(self, store: Store) -> None:
         await store.queue()
         await store.reopen()
         ear = listen(store)
         await store.publish(b"x")
         assert ear.heard() == {"q"}
 
-    async def test_c5_a_replacement_brings_back_what_was_past_its_time(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_replacement_brings_back_what_was_past_its_time(self, store: Store) -> None:
         await store.queue()
         (first,) = await store.publish(msg(b"a", key="k", expires_at=store.clock.now() + 1000))
         ear = listen(store)
@@ -291,9 +310,8 @@ class TestReady(Conformance):
 class TestReadyPartitions(Conformance):
     """In an ordered queue others wait for what is settled, removed or given up."""
 
-    async def test_c5_a_partition_that_is_taken_leaves_the_next_to_others(
-        self, store: Store
-    ) -> None:
+    @law("C5")
+    async def test_a_partition_that_is_taken_leaves_the_next_to_others(self, store: Store) -> None:
         await store.queue(ordering=Ordering.PARTITION)
         for consumer in ("c2", "c3"):
             await store.engine.join(TENANT, "q", consumer)
@@ -305,7 +323,8 @@ class TestReadyPartitions(Conformance):
         assert "q" in ear.heard()
         assert len(await store.claim(consumer="c3")) == 1
 
-    async def test_c5_a_settled_delivery_frees_its_partition(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_settled_delivery_frees_its_partition(self, store: Store) -> None:
         await store.queue(ordering=Ordering.PARTITION)
         ids = await store.publish(*[msg(partition_key="a")] * 3)
         delivery = await store.claim_one()
@@ -318,7 +337,8 @@ class TestReadyPartitions(Conformance):
         assert ear.heard() == {"q", "q.dlq"}
         assert ids_of(await store.claim()) == ids[2:]
 
-    async def test_c5_leaving_frees_partitions(self, store: Store) -> None:
+    @law("C5")
+    async def test_leaving_frees_partitions(self, store: Store) -> None:
         await store.queue(ordering=Ordering.PARTITION)
         ids = await store.publish(msg(partition_key="a"), msg(partition_key="b"))
         await store.claim(consumer="x", limit=1)
@@ -328,7 +348,8 @@ class TestReadyPartitions(Conformance):
         assert ear.heard() == {"q"}
         assert ids_of(await store.claim(consumer="y", limit=9)) == ids
 
-    async def test_c5_a_consumer_that_gives_up_its_excess_is_told(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_consumer_that_gives_up_its_excess_is_told(self, store: Store) -> None:
         await store.queue(ordering=Ordering.PARTITION)
         await store.publish(msg(partition_key="a"), msg(partition_key="b"))
         await store.engine.join(TENANT, "q", "x")
@@ -338,7 +359,8 @@ class TestReadyPartitions(Conformance):
         assert ear.heard() == {"q"}
         assert len(await store.claim(consumer="y", limit=9)) == 1
 
-    async def test_c5_a_purge_of_the_first_lets_its_successor_go(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_purge_of_the_first_lets_its_successor_go(self, store: Store) -> None:
         await store.queue(ordering=Ordering.PARTITION)
         deliver_at = store.clock.now() + 10**6
         first = msg(partition_key="a", deliver_at=deliver_at)
@@ -349,7 +371,8 @@ class TestReadyPartitions(Conformance):
         assert ear.heard() == {"q"}
         assert ids_of(await store.claim()) == [second]
 
-    async def test_c5_a_replacement_that_leaves_lets_its_successor_go(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_replacement_that_leaves_lets_its_successor_go(self, store: Store) -> None:
         await store.queue(filter="color = 'red'", ordering=Ordering.PARTITION)
         deliver_at = store.clock.now() + 10**6
         first = msg(partition_key="a", key="k", color="red", deliver_at=deliver_at)
@@ -360,7 +383,8 @@ class TestReadyPartitions(Conformance):
         assert ear.heard() == {"q"}
         assert ids_of(await store.claim()) == [second]
 
-    async def test_c5_more_concurrency_is_told(self, store: Store) -> None:
+    @law("C5")
+    async def test_more_concurrency_is_told(self, store: Store) -> None:
         await store.queue(ordering=Ordering.PARTITION)
         await store.publish(*[msg(partition_key="a")] * 2)
         assert len(await store.claim(limit=9)) == 1
@@ -369,7 +393,8 @@ class TestReadyPartitions(Conformance):
         assert ear.heard() == {"q"}
         assert len(await store.claim(limit=9)) == 1
 
-    async def test_c5_a_nack_with_a_long_delay_makes_room_for_another(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_nack_with_a_long_delay_makes_room_for_another(self, store: Store) -> None:
         await store.queue(ordering=Ordering.PARTITION, partition_concurrency=2)
         soon = msg(partition_key="b", deliver_at=store.clock.now() + 1)
         *_, third, _ = await store.publish(*[msg(partition_key="a")] * 3, soon)
@@ -379,14 +404,16 @@ class TestReadyPartitions(Conformance):
         assert ear.heard() == {"q"}
         assert ids_of(await store.claim(limit=9)) == [third]
 
-    async def test_c5_one_consumer_less_leaves_more_for_the_others(self, store: Store) -> None:
+    @law("C5")
+    async def test_one_consumer_less_leaves_more_for_the_others(self, store: Store) -> None:
         waiting = await self._share_of_one(store)
         ear = listen(store)
         await store.engine.leave(TENANT, "q", "y")
         assert ear.heard() == {"q"}
         assert ids_of(await store.claim(limit=9, consumer="x")) == [waiting]
 
-    async def test_c5_one_partition_more_makes_the_shares_larger(self, store: Store) -> None:
+    @law("C5")
+    async def test_one_partition_more_makes_the_shares_larger(self, store: Store) -> None:
         """Even one that has nothing to give yet."""
         waiting = await self._share_of_one(store)
         now = store.clock.now()
@@ -396,7 +423,8 @@ class TestReadyPartitions(Conformance):
         assert ear.heard() == {"q"}
         assert ids_of(await store.claim(limit=9, consumer="x")) == [waiting]
 
-    async def test_c5_a_replacement_that_expires_sooner_is_told(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_replacement_that_expires_sooner_is_told(self, store: Store) -> None:
         await store.queue(ordering=Ordering.PARTITION)
         now = store.clock.now()
         first = msg(partition_key="a", key="k", deliver_at=now + 10**6)

@@ -24,6 +24,7 @@ from penstock.testing.conformance.harness import (
     Conformance,
     Store,
 )
+from penstock.testing.laws import law
 
 __all__ = ["TestStaleReceipts"]
 
@@ -36,7 +37,8 @@ class TestStaleReceipts(Conformance):
         r = delivery.receipt
         return [Ack(r, b"z"), Nack(r, "z"), Reject(r, "z"), Release(r), Extend(r, 60_000)]
 
-    async def test_s1_stale_receipt_changes_nothing(self, store: Store) -> None:
+    @law("S1")
+    async def test_stale_receipt_changes_nothing(self, store: Store) -> None:
         """A zombie's settlement must not expose or finish its successor's message."""
         await store.queue()
         await store.publish(b"x")
@@ -50,8 +52,9 @@ class TestStaleReceipts(Conformance):
             assert await store.picture("q") == before
         assert (await store.ack(heir)).state is State.DONE
 
+    @law("S1")
     @pytest.mark.parametrize("way", ["nack", "nack with delay", "reject", "release", "sweep"])
-    async def test_s1_a_receipt_dies_with_its_claim(self, store: Store, way: str) -> None:
+    async def test_a_receipt_dies_with_its_claim(self, store: Store, way: str) -> None:
         await store.queue()
         await store.publish(b"x")
         delivery = await store.claim_one(lease_ms=1000)
@@ -71,7 +74,8 @@ class TestStaleReceipts(Conformance):
             assert (await store.settle(settlement)).verdict is Verdict.STALE
         assert await store.picture("q") == before
 
-    async def test_s1_one_bad_receipt_does_not_abort_the_others(self, store: Store) -> None:
+    @law("S1")
+    async def test_one_bad_receipt_does_not_abort_the_others(self, store: Store) -> None:
         await store.queue()
         await store.publish(b"1", b"2")
         first, second = await store.claim(limit=2)
@@ -81,14 +85,16 @@ class TestStaleReceipts(Conformance):
         assert [o.ok for o in reply.outcomes] == [True, False, True]
         assert (await store.engine.stats(TENANT, "q")).done == 2
 
+    @law("S1")
     @pytest.mark.parametrize("receipt", ["", "x", "0", "ü\x00", "a" * 5000, "1:2:3", "1.2.3", "-1"])
-    async def test_s1_no_text_is_a_receipt_by_accident(self, store: Store, receipt: str) -> None:
+    async def test_no_text_is_a_receipt_by_accident(self, store: Store, receipt: str) -> None:
         await store.queue()
         await store.publish(b"x")
         await store.claim_one()
         assert (await store.settle(Ack(Receipt(receipt)))).verdict is Verdict.STALE
 
-    async def test_q1_a_receipt_belongs_to_its_queue(self, store: Store) -> None:
+    @law("Q1")
+    async def test_a_receipt_belongs_to_its_queue(self, store: Store) -> None:
         await store.queue("a")
         await store.queue("b")
         await store.publish(b"x")
@@ -100,7 +106,8 @@ class TestStaleReceipts(Conformance):
         assert (await store.engine.stats(TENANT, "b")).in_flight == 1
         assert (await store.ack(of_a)).ok
 
-    async def test_t1_a_receipt_belongs_to_its_tenant(self, store: Store) -> None:
+    @law("T1")
+    async def test_a_receipt_belongs_to_its_tenant(self, store: Store) -> None:
         for tenant in (TENANT, OTHER_TENANT):
             await store.queue(tenant=tenant)
             await store.publish(b"x", tenant=tenant)
@@ -111,7 +118,8 @@ class TestStaleReceipts(Conformance):
         assert (await store.settle(Ack(theirs.receipt), tenant=OTHER_TENANT)).ok
         assert (await store.ack(mine)).ok
 
-    async def test_s1_a_receipt_is_stale_after_a_replay(self, store: Store) -> None:
+    @law("S1", "C1")
+    async def test_a_receipt_is_stale_after_a_replay(self, store: Store) -> None:
         """Attempts start again at a replay; receipts do not (C1)."""
         await store.queue(max_attempts=2)
         await store.publish(b"x")
@@ -128,7 +136,8 @@ class TestStaleReceipts(Conformance):
             assert (await store.ack(delivery)).verdict is Verdict.STALE
         assert (await store.ack(new[1])).ok
 
-    async def test_s1_a_receipt_is_stale_after_its_queue_is_made_again(self, store: Store) -> None:
+    @law("S1")
+    async def test_a_receipt_is_stale_after_its_queue_is_made_again(self, store: Store) -> None:
         await store.queue()
         (message_id,) = await store.publish(b"x")
         old = await store.claim_one()

@@ -14,6 +14,7 @@ from penstock.testing.conformance.harness import (
     ids_of,
     msg,
 )
+from penstock.testing.laws import law
 
 __all__ = ["TestReopening"]
 
@@ -21,7 +22,8 @@ __all__ = ["TestReopening"]
 class TestReopening(Conformance):
     """P1 as far as an orderly stop goes; crash tests do the rest."""
 
-    async def test_p1_everything_is_as_it_was(self, store: Store) -> None:
+    @law("P1")
+    async def test_everything_is_as_it_was(self, store: Store) -> None:
         now = store.clock.now()
         for tenant in (TENANT, OTHER_TENANT):
             await store.queue("q", max_attempts=2, tenant=tenant)
@@ -55,7 +57,8 @@ class TestReopening(Conformance):
         assert (await store.ack(b)).verdict is Verdict.STALE
         assert (await store.ack(d)).ok
 
-    async def test_p4_batch_ids_are_remembered_for_as_long_as_they_say(self, store: Store) -> None:
+    @law("P4")
+    async def test_batch_ids_are_remembered_for_as_long_as_they_say(self, store: Store) -> None:
         day_ms = 24 * 3600 * 1000
         await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=0))
         batch = [msg(b"a"), msg(b"b", key="k"), msg(b"c", key="k")]
@@ -71,7 +74,8 @@ class TestReopening(Conformance):
         later = await store.engine.publish(TENANT, "t", batch, batch_id="b", batch_ms=day_ms)
         assert not later.repeated
 
-    async def test_c4_the_order_is_the_same_before_anything_is_claimed(self, store: Store) -> None:
+    @law("C4")
+    async def test_the_order_is_the_same_before_anything_is_claimed(self, store: Store) -> None:
         """What an engine reads at once (times to keep) must not overtake what it reads later."""
         await store.queue(max_attempts=9)
         later = store.clock.now() + 60_000
@@ -87,7 +91,8 @@ class TestReopening(Conformance):
         assert await store.ids("q", State.AVAILABLE) == ids[3:]
         assert ids_of(await store.claim(limit=99)) == ids[3:]
 
-    async def test_c4_dead_letters_keep_their_order(self, store: Store) -> None:
+    @law("C4")
+    async def test_dead_letters_keep_their_order(self, store: Store) -> None:
         await store.queue(max_attempts=1)
         ids = await store.publish(*[b"x"] * 4)
         for _ in ids:
@@ -105,7 +110,8 @@ class TestReopening(Conformance):
         assert await store.ids("q", State.FAILED) == ids
         assert ids_of(await store.claim("q.dlq", 9)) == ids
 
-    async def test_s2_settled_stays_settled(self, store: Store) -> None:
+    @law("S2")
+    async def test_settled_stays_settled(self, store: Store) -> None:
         """State that is dropped before a watermark is stored redelivers after a restart."""
         await store.queue(bucket_size=0)
         ids = await store.publish(*[b"x"] * 20)
@@ -115,12 +121,14 @@ class TestReopening(Conformance):
         store.clock.advance(60_000)
         assert ids_of(await store.claim(limit=99)) == ids[1::2]
 
-    async def test_p4_ids_are_remembered(self, store: Store) -> None:
+    @law("P4")
+    async def test_ids_are_remembered(self, store: Store) -> None:
         (first,) = await store.publish(msg(id="i"))
         await store.reopen()
         assert await store.publish(msg(id="i")) == [first]
 
-    async def test_l1_offsets_go_on_growing(self, store: Store) -> None:
+    @law("L1")
+    async def test_offsets_go_on_growing(self, store: Store) -> None:
         """Ids must not be used again, not even those of messages that are gone."""
         seen: list[MessageId] = []
         for _ in range(4):
@@ -131,7 +139,8 @@ class TestReopening(Conformance):
         assert seen == sorted(set(seen))
         assert [m.id for m in await store.log()] == seen
 
-    async def test_c1_receipts_are_not_used_again(self, store: Store) -> None:
+    @law("C1")
+    async def test_receipts_are_not_used_again(self, store: Store) -> None:
         await store.queue(max_attempts=99)
         await store.publish(b"x")
         receipts = []
@@ -145,7 +154,8 @@ class TestReopening(Conformance):
         for receipt in receipts:
             assert receipt != last.receipt
 
-    async def test_s1_a_receipt_is_good_across_a_restart(self, store: Store) -> None:
+    @law("S1")
+    async def test_a_receipt_is_good_across_a_restart(self, store: Store) -> None:
         await store.queue()
         await store.publish(b"1", b"2")
         first, second = await store.claim(limit=2, lease_ms=5000)
@@ -155,7 +165,8 @@ class TestReopening(Conformance):
         assert (await store.ack(second)).verdict is Verdict.STALE
         assert (await store.ack(first)).ok
 
-    async def test_c5_a_lease_lapses_while_the_store_is_closed(self, store: Store) -> None:
+    @law("C5")
+    async def test_a_lease_lapses_while_the_store_is_closed(self, store: Store) -> None:
         await store.queue()
         ids = await store.publish(b"x", msg(deliver_at=store.clock.now() + 1000))
         await store.claim_one(lease_ms=1000)
@@ -164,7 +175,8 @@ class TestReopening(Conformance):
         claimed = await store.claim(limit=9)
         assert [(d.message.id, d.attempts) for d in claimed] == [(ids[0], 2), (ids[1], 1)]
 
-    async def test_c2_released_grants_are_remembered(self, store: Store) -> None:
+    @law("C2")
+    async def test_released_grants_are_remembered(self, store: Store) -> None:
         await store.queue(max_attempts=2)
         await store.publish(b"x")
         for _ in range(2):
@@ -184,7 +196,8 @@ class TestReopening(Conformance):
         assert new != claimed
         assert [d.payload for d in await store.claim(limit=9)] == [b"3", b"4"]
 
-    async def test_r1_a_router_goes_on_where_it_was(self, store: Store) -> None:
+    @law("R1")
+    async def test_a_router_goes_on_where_it_was(self, store: Store) -> None:
         ids = await store.publish(*[b"x"] * 6)
         await store.queue(start=Start(Start.EARLIEST))
         await store.engine.route(TENANT, "q", 2)
@@ -202,7 +215,8 @@ class TestReopening(Conformance):
         reply = await store.engine.replay(TENANT, "q", ReplaySource.FAILED, None, 9, replay_id="r")
         assert (reply.count, reply.skipped) == (0, 1)
 
-    async def test_o1_ownership_and_epochs_are_remembered(self, store: Store) -> None:
+    @law("O1")
+    async def test_ownership_and_epochs_are_remembered(self, store: Store) -> None:
         await store.queue(ordering=Ordering.PARTITION)
         await store.publish(msg(partition_key="a"), msg(partition_key="b"))
         own = await store.engine.join(TENANT, "q", "x")

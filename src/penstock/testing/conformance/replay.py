@@ -11,6 +11,7 @@ from penstock.model.message import MessageId
 from penstock.model.queue import Start
 from penstock.model.states import State
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, ids_of, msg
+from penstock.testing.laws import law
 
 __all__ = ["TestReplay", "TestReplayFromLog", "TestReplayIds"]
 
@@ -42,7 +43,8 @@ class TestReplay(Conformance):
         assert [d.attempts for d in claimed] == [1, 1, 1]
         assert (await store.nack(claimed[0])).state is State.AVAILABLE
 
-    async def test_c2_released_grants_are_forgotten_too(self, store: Store) -> None:
+    @law("C2")
+    async def test_released_grants_are_forgotten_too(self, store: Store) -> None:
         await store.queue(max_attempts=2)
         await store.publish(b"x")
         for _ in range(3):
@@ -52,7 +54,8 @@ class TestReplay(Conformance):
         assert (await store.nack(await store.claim_one())).state is State.AVAILABLE
         assert (await store.nack(await store.claim_one())).state is State.FAILED
 
-    async def test_c4_replay_keeps_the_old_place(self, store: Store) -> None:
+    @law("C4")
+    async def test_replay_keeps_the_old_place(self, store: Store) -> None:
         await store.queue()
         ids = await failed(store, 2)
         later = await store.publish(b"x", b"y")
@@ -90,7 +93,8 @@ class TestReplay(Conformance):
         (shown,) = await store.browse("q", State.FAILED)
         assert (shown.error, shown.attempts) == (None, 1)
 
-    async def test_s2_only_the_selected_source_moves(self, store: Store) -> None:
+    @law("S2")
+    async def test_only_the_selected_source_moves(self, store: Store) -> None:
         await store.queue()
         await store.publish(b"1", b"2")
         await store.ack(await store.claim_one())
@@ -143,8 +147,9 @@ class TestReplay(Conformance):
         store.clock.advance(666)
         assert ids_of(await store.claim(limit=9)) == ids[1:3]
 
+    @law("C3")
     @pytest.mark.parametrize("source", [FAILED, DONE, LOG])
-    async def test_c3_what_is_past_its_expiry_is_skipped(
+    async def test_what_is_past_its_expiry_is_skipped(
         self, store: Store, source: ReplaySource
     ) -> None:
         await store.queue()
@@ -204,7 +209,8 @@ class TestReplay(Conformance):
         with pytest.raises(UnknownQueue):
             await store.engine.replay(TENANT, "nope", FAILED, None, 9)
 
-    async def test_q1_replay_touches_no_other_queue(self, store: Store) -> None:
+    @law("Q1")
+    async def test_replay_touches_no_other_queue(self, store: Store) -> None:
         await store.queue("q")
         await store.queue("b")
         await failed(store, 2)
@@ -309,7 +315,8 @@ class TestReplayFromLog(Conformance):
         stats = await store.engine.stats(TENANT, "q")
         assert (stats.done, stats.failed) == (1, 0)
 
-    async def test_c3_deliver_at_still_holds(self, store: Store) -> None:
+    @law("C3")
+    async def test_deliver_at_still_holds(self, store: Store) -> None:
         due = store.clock.now() + 100
         (message_id,) = await store.publish(msg(deliver_at=due))
         await store.queue()

@@ -8,6 +8,7 @@ from penstock.errors import UnknownMessage, UnknownQueue
 from penstock.model.delivery import Result
 from penstock.model.message import MessageId
 from penstock.testing.conformance.harness import TENANT, Conformance, Store
+from penstock.testing.laws import law
 
 __all__ = ["TestResults"]
 
@@ -37,7 +38,8 @@ class TestResults(Conformance):
         assert await store.engine.result(TENANT, "q", message_id) is None
         assert await store.engine.result(TENANT, "other", message_id) is None
 
-    async def test_q1_each_queue_has_its_own(self, store: Store) -> None:
+    @law("Q1")
+    async def test_each_queue_has_its_own(self, store: Store) -> None:
         await store.queue("a")
         await store.queue("b")
         (message_id,) = await store.publish(b"x")

@@ -19,6 +19,7 @@ from penstock.testing.conformance.harness import (
     msg,
     opened_with,
 )
+from penstock.testing.laws import law
 
 __all__ = ["TestCatchingUp", "TestLargeBatches", "TestRouting", "TestStart"]
 
@@ -39,6 +40,7 @@ async def catch_up(store: Store, queue: str, limit: int = 1000) -> int:
 class TestRouting(Conformance):
     """R1: in a queue iff the filter in force is TRUE."""
 
+    @law("R1")
     @pytest.mark.parametrize(
         "filter, taken",
         [
@@ -54,7 +56,7 @@ class TestRouting(Conformance):
             ("priority > 4", [2]),
         ],
     )
-    async def test_r1_null_is_not_true(self, store: Store, filter: str, taken: list[int]) -> None:
+    async def test_null_is_not_true(self, store: Store, filter: str, taken: list[int]) -> None:
         """SQL's three values: a comparison with an absent header is neither TRUE nor FALSE."""
         await store.queue(filter=filter)
         ids = await store.publish(
@@ -66,7 +68,8 @@ class TestRouting(Conformance):
         expected = sorted(ids[n] for n in taken)
         assert sorted(await store.ids("q", State.AVAILABLE)) == expected
 
-    async def test_r1_a_changed_filter_routes_from_then_on(self, store: Store) -> None:
+    @law("R1")
+    async def test_a_changed_filter_routes_from_then_on(self, store: Store) -> None:
         await store.queue(filter="color = 'red'")
         red, _ = await store.publish(msg(color="red"), msg(color="blue"))
         info = await store.queue(filter="color = 'blue'")
@@ -74,7 +77,8 @@ class TestRouting(Conformance):
         _, blue = await store.publish(msg(color="red"), msg(color="blue"))
         assert await store.ids("q", State.AVAILABLE) == [red, blue]
 
-    async def test_r1_routers_agree(self, store: Store) -> None:
+    @law("R1")
+    async def test_routers_agree(self, store: Store) -> None:
         """Publishing into a queue and catching it up give the same deliveries."""
         condition = "color = 'red' OR (amount > 3 AND topic LIKE 'or%')"
         await store.queue("live", condition)
@@ -90,7 +94,8 @@ class TestRouting(Conformance):
         assert [(s.message, s.payload) for s in late] == [(s.message, s.payload) for s in live]
         assert live
 
-    async def test_q1_routing_is_per_tenant(self, store: Store) -> None:
+    @law("Q1")
+    async def test_routing_is_per_tenant(self, store: Store) -> None:
         await store.publish(b"mine")
         await store.publish(b"theirs", tenant=OTHER_TENANT)
         await store.queue(start=EARLIEST)
@@ -108,7 +113,8 @@ class TestLargeBatches(Conformance):
     FILTERS = 55
     MESSAGES = 200
 
-    async def test_r1_queues_that_change_while_a_batch_is_routed(self, store: Store) -> None:
+    @law("R1")
+    async def test_queues_that_change_while_a_batch_is_routed(self, store: Store) -> None:
         """Each queue has what one version of its filter takes: all of it, or none."""
         for number in range(self.FILTERS):
             await store.queue(f"scan{number}", f"amount > {number}")
@@ -130,7 +136,8 @@ class TestLargeBatches(Conformance):
 class TestCatchingUp(Conformance):
     """Assigning and advancing the cursor is one commit."""
 
-    async def test_r1_history_is_assigned_once(self, store: Store) -> None:
+    @law("R1")
+    async def test_history_is_assigned_once(self, store: Store) -> None:
         ids = await store.publish(*(msg(color="red" if n % 2 else "blue") for n in range(10)))
         info = await store.queue(filter="color = 'red'", start=EARLIEST)
         assert info.cursor is not None
@@ -148,9 +155,8 @@ class TestCatchingUp(Conformance):
         assert (third.scanned, third.assigned, third.cursor) == (0, 0, None)
         assert ids_of(await store.claim(limit=100)) == reds
 
-    async def test_l2_what_is_published_meanwhile_is_not_lost_or_doubled(
-        self, store: Store
-    ) -> None:
+    @law("L2")
+    async def test_what_is_published_meanwhile_is_not_lost_or_doubled(self, store: Store) -> None:
         """L2: the cursor never passes an entry that appears later."""
         before = await store.publish(*[b"x"] * 5)
         await store.queue(start=EARLIEST)
@@ -169,7 +175,8 @@ class TestCatchingUp(Conformance):
         (new,) = await store.publish(b"y")
         assert (await store.ids("q", State.AVAILABLE))[-1] == new
 
-    async def test_s2_what_is_settled_meanwhile_stays_settled(self, store: Store) -> None:
+    @law("S2")
+    async def test_what_is_settled_meanwhile_stays_settled(self, store: Store) -> None:
         await store.publish(*[b"x"] * 4)
         await store.queue(start=EARLIEST)
         await store.engine.route(TENANT, "q", 2)
@@ -179,7 +186,8 @@ class TestCatchingUp(Conformance):
         stats = await store.engine.stats(TENANT, "q")
         assert (stats.done, stats.failed, stats.available) == (1, 1, 2)
 
-    async def test_c4_history_comes_in_claim_order(self, store: Store) -> None:
+    @law("C4")
+    async def test_history_comes_in_claim_order(self, store: Store) -> None:
         low = await store.publish(*[msg(priority=1)] * 3)
         high = await store.publish(*[msg(priority=8)] * 3)
         await store.queue(start=EARLIEST)
@@ -188,7 +196,8 @@ class TestCatchingUp(Conformance):
         await catch_up(store, "q")
         assert ids_of(await store.claim(limit=9)) == [*high[1:], *low]
 
-    async def test_c3_history_keeps_its_times(self, store: Store) -> None:
+    @law("C3")
+    async def test_history_keeps_its_times(self, store: Store) -> None:
         now = store.clock.now()
         delayed, expired, plain = await store.publish(
             msg(deliver_at=now + 100), msg(expires_at=now + 10), b"plain"
@@ -231,7 +240,8 @@ class TestCatchingUp(Conformance):
         claimed = await store.claim("blue", 9)
         assert [(d.message.id, d.payload) for d in claimed] == [(first, b"3"), (other, b"2")]
 
-    async def test_q1_catching_up_touches_no_other_queue(self, store: Store) -> None:
+    @law("Q1")
+    async def test_catching_up_touches_no_other_queue(self, store: Store) -> None:
         await store.queue("a")
         await store.publish(*[b"x"] * 5)
         await store.claim("a", 2)

@@ -9,6 +9,7 @@ from penstock.model.queue import Start
 from penstock.model.states import State
 from penstock.testing.conformance.assign import Stretch, look
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, ids_of, msg
+from penstock.testing.laws import law
 
 __all__ = ["TestManyRouters"]
 
@@ -63,7 +64,8 @@ class TestManyRouters(Conformance):
                     await store.engine.route(tenant, queue, random.choice((0, 1, 5)))
             await asyncio.sleep(0)
 
-    async def test_r1_nothing_is_lost_or_doubled(self, store: Store) -> None:
+    @law("R1")
+    async def test_nothing_is_lost_or_doubled(self, store: Store) -> None:
         random = Random(5)
         await store.queue("all")
         await store.queue("live", self.FILTER)

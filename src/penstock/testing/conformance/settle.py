@@ -23,6 +23,7 @@ from penstock.testing.conformance.harness import (
     Conformance,
     Store,
 )
+from penstock.testing.laws import law
 
 __all__ = ["TestAck", "TestNack", "TestRelease"]
 
@@ -30,7 +31,8 @@ __all__ = ["TestAck", "TestNack", "TestRelease"]
 class TestAck(Conformance):
     """Done, once."""
 
-    async def test_s2_an_acked_delivery_is_never_delivered_again(self, store: Store) -> None:
+    @law("S2")
+    async def test_an_acked_delivery_is_never_delivered_again(self, store: Store) -> None:
         await store.queue()
         (message_id,) = await store.publish(b"x")
         outcome = await store.ack(await store.claim_one(lease_ms=1000))
@@ -63,7 +65,8 @@ class TestAck(Conformance):
         assert [o.verdict for o in reply.outcomes] == [Verdict.OK, Verdict.OK]
         assert (await store.engine.stats(TENANT, "q")).acks == 1
 
-    async def test_s1_an_older_receipt_cannot_repeat_the_ack(self, store: Store) -> None:
+    @law("S1")
+    async def test_an_older_receipt_cannot_repeat_the_ack(self, store: Store) -> None:
         await store.queue()
         await store.publish(b"x")
         old = await store.claim_one()
@@ -172,7 +175,8 @@ class TestNack(Conformance):
         assert (shown.attempts, shown.error, shown.at) == (1, "e", None)
         assert (shown.claimed_at, shown.consumer, shown.lease_deadline) == (None, None, None)
 
-    async def test_c2_the_last_attempt_fails(self, store: Store) -> None:
+    @law("C2")
+    async def test_the_last_attempt_fails(self, store: Store) -> None:
         """Attempts are counted at the claim only: five means five deliveries, not three."""
         await store.queue(max_attempts=5)
         await store.publish(b"x")
@@ -202,7 +206,8 @@ class TestNack(Conformance):
         (shown,) = await store.browse("q", State.FAILED)
         assert shown.error is None
 
-    async def test_e1_an_error_that_cannot_be_encoded_fails_no_other_caller(
+    @law("E1")
+    async def test_an_error_that_cannot_be_encoded_fails_no_other_caller(
         self, store: Store
     ) -> None:
         """Calls that come together share a commit, whatever text one of them brings."""
@@ -230,7 +235,8 @@ class TestNack(Conformance):
         assert (shown.attempts, shown.error, shown.at) == (1, "poison", store.clock.now())
         assert await store.claim() == []
 
-    async def test_q1_a_failure_touches_no_other_queue(self, store: Store) -> None:
+    @law("Q1")
+    async def test_a_failure_touches_no_other_queue(self, store: Store) -> None:
         """A dead letter that is taken out of a shared log is lost to the other queues."""
         await store.queue("a")
         await store.queue("b")

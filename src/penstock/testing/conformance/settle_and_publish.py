@@ -30,6 +30,7 @@ from penstock.testing.conformance.harness import (
     ids_of,
     msg,
 )
+from penstock.testing.laws import law
 
 __all__ = ["TestSettleAndPublish"]
 
@@ -44,7 +45,8 @@ class TestSettleAndPublish(Conformance):
         first, second = await store.claim("in", 2)
         return first, second
 
-    async def test_s3_both_happen(self, store: Store) -> None:
+    @law("S3")
+    async def test_both_happen(self, store: Store) -> None:
         first, second = await self.ready(store)
         reply = await store.engine.settle(
             TENANT,
@@ -58,7 +60,8 @@ class TestSettleAndPublish(Conformance):
         assert [d.payload for d in await store.claim("out", 9)] == [b"b1", b"b2"]
         assert [d.payload for d in await store.claim("in", 9)] == [b"3"]
 
-    async def test_s3_a_stale_receipt_aborts_everything(self, store: Store) -> None:
+    @law("S3")
+    async def test_a_stale_receipt_aborts_everything(self, store: Store) -> None:
         first, second = await self.ready(store)
         await store.ack(second)
         before = await store.picture("in")
@@ -83,7 +86,8 @@ class TestSettleAndPublish(Conformance):
         )
         assert not retry.published[0].duplicate
 
-    async def test_s3_one_receipt_twice_is_applied_in_order(self, store: Store) -> None:
+    @law("S3")
+    async def test_one_receipt_twice_is_applied_in_order(self, store: Store) -> None:
         """The second settlement of a receipt is stale, unless both are acks; so all is off."""
         first, _ = await self.ready(store)
         before = await store.picture("in")
@@ -105,7 +109,8 @@ class TestSettleAndPublish(Conformance):
         assert [o.verdict for o in reply.outcomes] == [Verdict.OK] * 3
         assert len(reply.published) == 1
 
-    async def test_s3_a_full_queue_settles_nothing(self, store: Store) -> None:
+    @law("S3")
+    async def test_a_full_queue_settles_nothing(self, store: Store) -> None:
         first, _ = await self.ready(store)
         await store.queue("out", "topic = 'bills'", max_depth=1)
         await store.publish(b"fills it", topic="bills")
@@ -117,7 +122,8 @@ class TestSettleAndPublish(Conformance):
         assert await store.picture("in") == before
         assert (await store.ack(first)).ok
 
-    async def test_p4_a_call_with_another_extension_is_another_call(self, store: Store) -> None:
+    @law("P4")
+    async def test_a_call_with_another_extension_is_another_call(self, store: Store) -> None:
         """Its receipt is used up, so nothing is published; the store goes on."""
         first, second = await self.ready(store)
         outgoing = [Outgoing("bills", [msg(b"b1")])]
@@ -130,6 +136,7 @@ class TestSettleAndPublish(Conformance):
         assert (again.published, again.repeated) == ((), False)
         assert (await store.ack(second)).ok
 
+    @law("P4")
     @pytest.mark.parametrize(
         "verb",
         [
@@ -141,7 +148,7 @@ class TestSettleAndPublish(Conformance):
         ],
         ids=["ack", "ack with a result", "nack", "reject", "release"],
     )
-    async def test_p4_repeating_it_answers_as_the_first_time(
+    async def test_repeating_it_answers_as_the_first_time(
         self, store: Store, verb: Callable[[Receipt], Settlement]
     ) -> None:
         """A caller whose reply was lost sends the same request again, with no id of its own."""
@@ -158,7 +165,8 @@ class TestSettleAndPublish(Conformance):
         assert await store.engine.log_end(TENANT) == end
         assert [d.payload for d in await store.claim("out", 9)] == [b"b1", b"b2"]
 
-    async def test_p4_it_is_recognised_after_reopening(self, store: Store) -> None:
+    @law("P4")
+    async def test_it_is_recognised_after_reopening(self, store: Store) -> None:
         first, _ = await self.ready(store)
         settlements, outgoing = [Ack(first.receipt)], [Outgoing("bills", [msg(b"b1")])]
         reply = await store.engine.settle(TENANT, "in", settlements, outgoing)
@@ -168,7 +176,8 @@ class TestSettleAndPublish(Conformance):
         assert again.repeated
         assert len(await store.claim("out", 9)) == 1
 
-    async def test_p4_a_claim_that_has_ended_publishes_nothing_more(self, store: Store) -> None:
+    @law("P4")
+    async def test_a_claim_that_has_ended_publishes_nothing_more(self, store: Store) -> None:
         """An ack may be repeated, but its receipt buys no second publish, now or later."""
         first, second = await self.ready(store)
         publish = [Outgoing("bills", [msg(b"b1")])]
@@ -185,7 +194,8 @@ class TestSettleAndPublish(Conformance):
         assert reply.outcomes[0].verdict is Verdict.STALE
         assert await store.engine.log_end(TENANT) == end
 
-    async def test_q1_the_same_receipts_in_another_queue_are_stale(self, store: Store) -> None:
+    @law("Q1")
+    async def test_the_same_receipts_in_another_queue_are_stale(self, store: Store) -> None:
         first, _ = await self.ready(store)
         await store.queue("other", "topic = 'other'")
         settlements, outgoing = [Ack(first.receipt)], [Outgoing("bills", [msg(b"b1")])]

@@ -6,6 +6,7 @@ from penstock.model.delivery import ReplaySource
 from penstock.model.message import Offset
 from penstock.model.states import State
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, msg
+from penstock.testing.laws import law
 
 __all__ = ["TestStats"]
 
@@ -21,7 +22,8 @@ class TestStats(Conformance):
         assert stats.in_flight_by_consumer == {}
         assert (stats.watermark, stats.lag, stats.partitions) == (-1, 0, ())
 
-    async def test_q2_every_count(self, store: Store) -> None:
+    @law("Q2")
+    async def test_every_count(self, store: Store) -> None:
         await store.queue(max_attempts=2)
         now = store.clock.now()
         await store.publish(*[b"x"] * 10)

@@ -18,6 +18,7 @@ from penstock.testing.conformance.harness import (
     msg,
     opened_with,
 )
+from penstock.testing.laws import law
 
 __all__ = ["TestDeliveryRetention", "TestLogRetention", "TestSweep"]
 
@@ -147,7 +148,8 @@ class TestDeliveryRetention(Conformance):
         assert await store.claim("q.dlq") == []
         assert (await store.engine.stats(TENANT, "q")).failed == 0
 
-    async def test_g1_a_dead_letter_in_flight_is_not_removed(self, store: Store) -> None:
+    @law("G1")
+    async def test_a_dead_letter_in_flight_is_not_removed(self, store: Store) -> None:
         await store.queue(failed_retention_s=10)
         await store.publish(b"x")
         await store.fail_one()
@@ -185,7 +187,8 @@ class TestDeliveryRetention(Conformance):
         await store.sweep_all()
         assert (await store.engine.stats(TENANT, "q")).done == 0
 
-    async def test_g1_live_deliveries_never_leave(self, store: Store) -> None:
+    @law("G1")
+    async def test_live_deliveries_never_leave(self, store: Store) -> None:
         """A sweep that deletes by age takes live tasks with it."""
         await store.queue(done_retention_s=1, failed_retention_s=1)
         far = store.clock.now() + 3650 * DAY_MS
@@ -204,7 +207,8 @@ class TestDeliveryRetention(Conformance):
         await store.sweep_all()
         assert ids_of(await store.claim()) == ids
 
-    async def test_q1_each_queue_by_its_own_retention(self, store: Store) -> None:
+    @law("Q1")
+    async def test_each_queue_by_its_own_retention(self, store: Store) -> None:
         await store.queue("a", done_retention_s=1)
         await store.queue("b", done_retention_s=100)
         (message_id,) = await store.publish(b"x")
@@ -234,7 +238,8 @@ class TestLogRetention(Conformance):
             await store.publish(b"traffic", topic="traffic")
             await store.sweep_all()
 
-    async def test_g1_never_before_log_retention(self, store: Store) -> None:
+    @law("G1")
+    async def test_never_before_log_retention(self, store: Store) -> None:
         (message_id,) = await store.publish(b"x")
         store.clock.advance(DAY_MS - 1)
         await store.sweep_all()
@@ -250,17 +255,17 @@ class TestLogRetention(Conformance):
                 await store.engine.history(TENANT, message_id)
         assert await store.engine.log_end(TENANT) > end
 
-    async def test_g1_a_message_that_waits_is_kept(self, store: Store) -> None:
+    @law("G1")
+    async def test_a_message_that_waits_is_kept(self, store: Store) -> None:
         await store.queue(filter="topic = 'orders'")
         (message_id,) = await store.publish(b"x")
         await self.age(store)
         assert await self.is_kept(store, message_id, b"x")
         assert (await store.claim_one()).payload == b"x"
 
+    @law("G1")
     @pytest.mark.parametrize("state", [State.IN_FLIGHT, State.FAILED, State.DONE])
-    async def test_g1_a_message_that_a_queue_keeps_is_kept(
-        self, store: Store, state: State
-    ) -> None:
+    async def test_a_message_that_a_queue_keeps_is_kept(self, store: Store, state: State) -> None:
         await store.queue(filter="topic = 'orders'", done_retention_s=0, failed_retention_s=0)
         (message_id,) = await store.publish(b"x")
         if state is State.IN_FLIGHT:
@@ -274,7 +279,8 @@ class TestLogRetention(Conformance):
         if state is State.FAILED:
             assert (await store.claim_one("q.dlq")).payload == b"x"
 
-    async def test_g1_two_queues_that_ack_leave_no_orphan(self, store: Store) -> None:
+    @law("G1")
+    async def test_two_queues_that_ack_leave_no_orphan(self, store: Store) -> None:
         """Each may see the other's delivery and leave the message for ever."""
         for name in ("a", "b"):
             await store.queue(name, "topic = 'orders'", done_retention_s=1)
@@ -286,7 +292,8 @@ class TestLogRetention(Conformance):
         await self.age(store)
         assert not await self.is_kept(store, message_id, b"")
 
-    async def test_g1_a_queue_that_has_not_routed_it_keeps_it(self, store: Store) -> None:
+    @law("G1")
+    async def test_a_queue_that_has_not_routed_it_keeps_it(self, store: Store) -> None:
         """Retention waits for the slowest cursor, also of a queue without any delivery."""
         (message_id,) = await store.publish(b"x")
         await store.queue("late", "topic = 'orders'", start=Start(Start.EARLIEST))
@@ -316,8 +323,9 @@ class TestLogRetention(Conformance):
         await self.age(store)
         assert not await self.is_kept(store, message_id, b"")
 
+    @law("A1")
     @opened_with(archive=True)
-    async def test_a1_nothing_leaves_before_it_is_archived(self, store: Store) -> None:
+    async def test_nothing_leaves_before_it_is_archived(self, store: Store) -> None:
         first, second = await store.publish(b"1", b"2")
         await self.age(store)
         assert await self.is_kept(store, first, b"1")
@@ -330,8 +338,9 @@ class TestLogRetention(Conformance):
         await self.age(store)
         assert not await self.is_kept(store, first, b"")
 
+    @law("A1")
     @opened_with(archive=True)
-    async def test_a1_an_archive_of_one_tenant_is_no_others(self, store: Store) -> None:
+    async def test_an_archive_of_one_tenant_is_no_others(self, store: Store) -> None:
         (message_id,) = await store.publish(b"mine")
         (theirs,) = await store.publish(b"theirs", tenant=OTHER_TENANT)
         identity = await store.engine.identity(OTHER_TENANT)
@@ -339,7 +348,8 @@ class TestLogRetention(Conformance):
         await self.age(store)
         assert await self.is_kept(store, message_id, b"mine")
 
-    async def test_g1_a_replaced_message_that_waits_is_kept(self, store: Store) -> None:
+    @law("G1")
+    async def test_a_replaced_message_that_waits_is_kept(self, store: Store) -> None:
         await store.queue(filter="topic = 'orders'")
         await store.publish(msg(b"1", key="k"))
         (message_id,) = await store.publish(msg(b"2", key="k"))

@@ -17,6 +17,7 @@ from penstock.testing.conformance.harness import (
     ids_of,
     msg,
 )
+from penstock.testing.laws import law
 
 __all__ = ["TestTenantList", "TestTenants"]
 
@@ -24,7 +25,8 @@ __all__ = ["TestTenantList", "TestTenants"]
 class TestTenants(Conformance):
     """T1."""
 
-    async def test_t1_the_same_names_are_different_things(self, store: Store) -> None:
+    @law("T1")
+    async def test_the_same_names_are_different_things(self, store: Store) -> None:
         await store.queue(max_attempts=3)
         await store.queue(tenant=OTHER_TENANT, max_attempts=7)
         mine = await store.publish(b"mine")
@@ -34,7 +36,8 @@ class TestTenants(Conformance):
         assert ids_of(await store.claim(limit=9)) == mine
         assert ids_of(await store.claim(limit=9, tenant=OTHER_TENANT)) == theirs
 
-    async def test_t1_what_one_has_the_other_does_not_see(self, store: Store) -> None:
+    @law("T1")
+    async def test_what_one_has_the_other_does_not_see(self, store: Store) -> None:
         await store.queue()
         (message_id,) = await store.publish(b"x")
         engine = store.engine
@@ -57,7 +60,8 @@ class TestTenants(Conformance):
         assert await engine.log_end(OTHER_TENANT) == 0
         assert await engine.list_queues(OTHER_TENANT) == ()
 
-    async def test_t1_no_verb_of_one_changes_the_other(self, store: Store) -> None:
+    @law("T1")
+    async def test_no_verb_of_one_changes_the_other(self, store: Store) -> None:
         for tenant in (TENANT, OTHER_TENANT):
             await store.queue(tenant=tenant, max_attempts=1)
             await store.queue("p", ordering=Ordering.PARTITION, tenant=tenant)
@@ -78,7 +82,8 @@ class TestTenants(Conformance):
         assert [await store.picture(q, OTHER_TENANT) for q in ("q", "p")] == before
         assert await store.log(tenant=OTHER_TENANT) == log
 
-    async def test_t1_tenants_that_begin_alike_do_not_mix(self, store: Store) -> None:
+    @law("T1")
+    async def test_tenants_that_begin_alike_do_not_mix(self, store: Store) -> None:
         tenants = ["t", "t.q", "tq", "t-", "T"]
         for tenant in tenants:
             for name in ("q", "q.q", "qq"):
@@ -90,7 +95,8 @@ class TestTenants(Conformance):
                 assert [d.payload for d in claimed] == [tenant.encode()]
             assert [q.name for q in await store.engine.list_queues(tenant)] == ["q", "q.q", "qq"]
 
-    async def test_t1_watermark_and_lag_are_the_tenants_own(self, store: Store) -> None:
+    @law("T1")
+    async def test_watermark_and_lag_are_the_tenants_own(self, store: Store) -> None:
         await store.queue()
         (mine,) = await store.publish(b"x")
         await store.publish(*[b"y"] * 5, tenant=OTHER_TENANT)
@@ -111,7 +117,8 @@ class TestTenantList(Conformance):
         await store.publish(b"x", tenant="entry")
         assert await store.engine.tenants() == ("entry", "queue", "topic")
 
-    async def test_t1_asking_for_a_tenant_does_not_make_it(self, store: Store) -> None:
+    @law("T1")
+    async def test_asking_for_a_tenant_does_not_make_it(self, store: Store) -> None:
         await store.engine.list_queues("asked")
         await store.engine.get_topic("asked", "t")
         await store.engine.log_end("asked")
@@ -126,7 +133,8 @@ class TestTenantList(Conformance):
         await store.engine.delete_topic("b", "t")
         assert await store.engine.tenants() == ()
 
-    async def test_p1_they_are_there_after_reopening(self, store: Store) -> None:
+    @law("P1")
+    async def test_they_are_there_after_reopening(self, store: Store) -> None:
         await store.queue(tenant="queue")
         await store.engine.put_topic("topic", "t", TopicPolicy())
         await store.publish(b"x", tenant="entry")

@@ -10,6 +10,7 @@ from penstock.model.message import Outgoing
 from penstock.model.queue import TopicPolicy
 from penstock.model.states import State
 from penstock.testing.conformance.harness import OTHER_TENANT, TENANT, Conformance, Store, msg
+from penstock.testing.laws import law
 
 __all__ = ["TestCheckedBy", "TestTopics"]
 
@@ -56,7 +57,8 @@ class TestTopics(Conformance):
         with pytest.raises(UnknownTopic):
             await store.engine.delete_topic(TENANT, "t")
 
-    async def test_t1_topics_belong_to_a_tenant(self, store: Store) -> None:
+    @law("T1")
+    async def test_topics_belong_to_a_tenant(self, store: Store) -> None:
         await store.engine.put_topic(TENANT, "t", TopicPolicy(default_ttl_ms=10))
         assert await store.engine.get_topic(OTHER_TENANT, "t") is None
         assert await store.engine.list_topics(OTHER_TENANT) == ()
@@ -72,7 +74,8 @@ class TestCheckedBy(Conformance):
     OLD = TopicPolicy(default_ttl_ms=1_000)
     NEW = TopicPolicy(default_ttl_ms=2_000)
 
-    async def test_e1_another_policy_in_force_refuses_the_publish(self, store: Store) -> None:
+    @law("E1")
+    async def test_another_policy_in_force_refuses_the_publish(self, store: Store) -> None:
         await store.queue()
         await store.engine.put_topic(TENANT, "orders", self.NEW)
         for checked in (self.OLD, None):
@@ -105,7 +108,8 @@ class TestCheckedBy(Conformance):
         assert again.repeated
         assert again.messages == first.messages
 
-    async def test_s3_settling_with_a_publish_does_neither(self, store: Store) -> None:
+    @law("S3")
+    async def test_settling_with_a_publish_does_neither(self, store: Store) -> None:
         await store.queue(filter="topic = 'work'")
         await store.queue("out", "topic = 'out'")
         await store.publish(b"x", topic="work")

@@ -19,6 +19,7 @@ from penstock.server.access.access import MAX_REMEMBERED
 from penstock.settings import Settings
 from penstock.storage.contract import Engine
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 SECRET = "a secret of more than thirty-two bytes"
 
@@ -76,6 +77,7 @@ async def test_keys_and_tokens_are_accepted(access: Access, clock: FakeClock, fo
     assert (await access.authenticate(form % token)).tenant == "other"
 
 
+@law("T1")
 async def test_attacks(access: Access) -> None:
     """Everything but the very text of a key is refused, and T1: nobody gets another's tenant."""
     acme = (await new_header(access, "acme")).removeprefix(b"Bearer ")
@@ -334,6 +336,7 @@ async def test_settings_decide(engine: Engine, clock: FakeClock) -> None:
     assert (await access.authenticate(b"Bearer " + token)).tenant == "acme"
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "settings, field",
     [
@@ -344,7 +347,7 @@ async def test_settings_decide(engine: Engine, clock: FakeClock) -> None:
         (Settings(auth=True, jwt_audience="us"), "jwt_audience"),
     ],
 )
-def test_e1_settings_that_make_no_sense(
+def test_settings_that_make_no_sense(
     engine: Engine, clock: FakeClock, settings: Settings, field: str
 ) -> None:
     with pytest.raises(BadSetting) as caught:

@@ -17,6 +17,7 @@ from penstock.server.service import Service
 from penstock.storage.contract import EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.unit.server.conftest import Door
 
 
@@ -92,10 +93,11 @@ def test_with_auth_names_are_checked_only_where_they_are_configured() -> None:
         get(browsers(auth=True, hosts="queue.example.com"), "behind.a.proxy.example")
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "text", ["http://queue.example.com", "queue.example.com:80", "a b", "*.*", "exa*mple"]
 )
-def test_e1_a_setting_that_is_no_list_of_names(text: str) -> None:
+def test_a_setting_that_is_no_list_of_names(text: str) -> None:
     with pytest.raises(BadSetting) as caught:
         browsers(hosts=text)
     assert caught.value.field == "allowed_hosts"

@@ -19,6 +19,7 @@ from penstock.server.access import (
     parse_grant,
     parse_grants,
 )
+from penstock.testing.laws import law
 
 
 def holder(*grants: str, tenant: str = "acme") -> Credential:
@@ -73,6 +74,7 @@ def test_what_a_grant_covers(grant: str, action: str, name: str, covered: bool |
         assert parse_grant(grant).covers(action, name) is covered
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "text",
     [
@@ -97,7 +99,7 @@ def test_what_a_grant_covers(grant: str, action: str, name: str, covered: bool |
         ["publish:orders"],
     ],
 )
-def test_e1_what_is_no_grant(text: object) -> None:
+def test_what_is_no_grant(text: object) -> None:
     with pytest.raises(BadInput) as caught:
         parse_grant(text)
     assert caught.value.field == "grants"
@@ -147,7 +149,8 @@ def test_a_credential_needs_one_grant_that_covers() -> None:
     shop.check("publish", "orders-eu")
 
 
-def test_t1_a_refusal_names_what_is_missing_and_nothing_else() -> None:
+@law("T1")
+def test_a_refusal_names_what_is_missing_and_nothing_else() -> None:
     shop = holder("publish:orders-*")
     with pytest.raises(Forbidden) as caught:
         shop.check("consume", "billing")
@@ -167,7 +170,8 @@ def test_a_refusal_is_short_and_harmless_whatever_the_name() -> None:
     assert caught.value.detail.isprintable()
 
 
-def test_t1_operators_administrate_everything_in_the_default_tenant() -> None:
+@law("T1")
+def test_operators_administrate_everything_in_the_default_tenant() -> None:
     assert ANYBODY.is_operator
     assert holder("admin:*", tenant="default").is_operator
     for other in (

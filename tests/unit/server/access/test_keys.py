@@ -18,6 +18,7 @@ from penstock.server.access import KeyInfo, Keys, parse_grants
 from penstock.server.access.keys import DOCUMENT_KIND
 from penstock.storage.contract import Engine
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 GRANTS = ["publish:orders-*", "consume:billing"]
 
@@ -59,7 +60,8 @@ async def test_the_store_has_the_hash_only(keys: Keys, engine: Engine) -> None:
     assert secret not in repr(await keys.list("acme"))
 
 
-async def test_t1_a_tenant_lists_and_revokes_its_own_only(keys: Keys, clock: FakeClock) -> None:
+@law("T1")
+async def test_a_tenant_lists_and_revokes_its_own_only(keys: Keys, clock: FakeClock) -> None:
     first = await keys.create("acme", GRANTS, name="b")
     clock.advance(1)
     second = await keys.create("acme", GRANTS, name="a")
@@ -85,8 +87,9 @@ async def test_a_revoked_key_is_unknown(keys: Keys) -> None:
     assert caught.value.field == "id"
 
 
+@law("E1")
 @pytest.mark.parametrize("key_id", ["", "a", "\0", "x" * 10_000, "../api-key", "ä" * 16])
-async def test_e1_ids_that_are_none_are_not_found(keys: Keys, key_id: str) -> None:
+async def test_ids_that_are_none_are_not_found(keys: Keys, key_id: str) -> None:
     with pytest.raises(NotFound):
         await keys.revoke("acme", key_id)
 
@@ -113,6 +116,7 @@ async def test_the_refusals_of_unknown_and_wrong_keys_are_the_same(keys: Keys) -
     assert len(told) == 1
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "changes, kind, field",
     [
@@ -130,7 +134,7 @@ async def test_the_refusals_of_unknown_and_wrong_keys_are_the_same(keys: Keys) -
         ({"expires_at": 1.8e12}, BadInput, "expires_at"),
     ],
 )
-async def test_e1_bad_keys_are_not_made(
+async def test_bad_keys_are_not_made(
     keys: Keys, engine: Engine, changes: dict[str, object], kind: type[BadInput], field: str
 ) -> None:
     call: dict = {"tenant": "acme", "grants": GRANTS} | changes
@@ -166,6 +170,7 @@ async def test_the_first_key_is_made_once(keys: Keys) -> None:
     assert await keys.first() is None
 
 
+@law("X1")
 @pytest.mark.parametrize(
     "value",
     [
@@ -175,7 +180,7 @@ async def test_the_first_key_is_made_once(keys: Keys) -> None:
         b'{"tenant":"a","name":"a","grants":["x"],"created_at":1,"expires_at":null,"sha256":"%s"}',
     ],
 )
-async def test_x1_a_damaged_document_is_reported(keys: Keys, engine: Engine, value: bytes) -> None:
+async def test_a_damaged_document_is_reported(keys: Keys, engine: Engine, value: bytes) -> None:
     text = "psk_" + "a" * 16 + "_" + "b" * 43
     digest = hashlib.sha256(text.encode()).hexdigest().encode()
     await engine.put_document(DOCUMENT_KIND, "a" * 16, value.replace(b"%s", digest))

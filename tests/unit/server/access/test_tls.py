@@ -14,6 +14,7 @@ from cryptography.x509.oid import NameOID
 
 from penstock.errors import BadSetting
 from penstock.server.access import Tls, check_tls
+from penstock.testing.laws import law
 
 
 def write_pair(folder: Path, name: str) -> tuple[Path, Path]:
@@ -63,16 +64,18 @@ def refusal(*files: Path | None) -> BadSetting:
     return caught.value
 
 
-def test_e1_one_without_the_other(tmp_path: Path) -> None:
+@law("E1")
+def test_one_without_the_other(tmp_path: Path) -> None:
     cert, key = write_pair(tmp_path, "server")
     assert refusal(cert, None).field == "tls_key"
     assert refusal(None, key).field == "tls_cert"
     assert refusal(None, None, cert).field == "tls_cert"
 
 
+@law("E1")
 @pytest.mark.parametrize("content", [None, b"", b"nonsense", b"\xff" * 100, b"x" * 5_000_000])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_e1_a_file_that_is_not_what_it_should_be(
+def test_a_file_that_is_not_what_it_should_be(
     tmp_path: Path, place: int, content: bytes | None
 ) -> None:
     cert, key = write_pair(tmp_path, "server")
@@ -87,19 +90,22 @@ def test_e1_a_file_that_is_not_what_it_should_be(
     assert str(bad) in error.detail
 
 
-def test_e1_a_folder_is_no_file(tmp_path: Path) -> None:
+@law("E1")
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
     _, key = write_pair(tmp_path, "server")
     assert refusal(tmp_path, key).field == "tls_cert"
 
 
-def test_e1_a_key_of_another_certificate(tmp_path: Path) -> None:
+@law("E1")
+def test_a_key_of_another_certificate(tmp_path: Path) -> None:
     cert, _ = write_pair(tmp_path, "server")
     _, other = write_pair(tmp_path, "other")
     assert "fit" in refusal(cert, other).detail
 
 
+@law("E1")
 @pytest.mark.timeout(20)
-def test_e1_a_key_that_the_server_cannot_read_is_told_how_to_convert(tmp_path: Path) -> None:
+def test_a_key_that_the_server_cannot_read_is_told_how_to_convert(tmp_path: Path) -> None:
     """Nor is anybody asked for a password: nobody may be sitting there."""
     cert, _ = write_pair(tmp_path, "server")
     key = ec.generate_private_key(ec.SECP256R1())

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from penstock.errors import BadSetting, Unauthenticated
 from penstock.server.access import Tokens, parse_grants
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 SECRET: Final = "a secret of more than thirty-two bytes"
 PRIVATE: Final = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -263,6 +264,7 @@ def test_whatever_is_signed_is_a_credential_or_unauthenticated(
 # -- what is configured --------------------------------------------------------------------
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "keys, field",
     [
@@ -300,7 +302,7 @@ def test_whatever_is_signed_is_a_credential_or_unauthenticated(
         "a short key",
     ],
 )
-def test_e1_keys_that_protect_nothing_are_refused(keys: dict[str, str], field: str) -> None:
+def test_keys_that_protect_nothing_are_refused(keys: dict[str, str], field: str) -> None:
     with pytest.raises(BadSetting) as caught:
         Tokens(FakeClock(), **keys)  # type: ignore[arg-type]
     assert caught.value.field == field

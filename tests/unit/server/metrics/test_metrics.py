@@ -19,6 +19,7 @@ from penstock.server.metrics.gathering import MAX_NAMED
 from penstock.storage.contract import EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "metrics.md"
 
@@ -163,7 +164,8 @@ async def test_queues_in_numbers(metrics: Metrics, broker: Broker, clock: FakeCl
     assert seen("penstock_store_open_duration_seconds") == 0.25
 
 
-async def test_t1_a_tenant_sees_its_own_queues_and_nothing_shared(
+@law("T1")
+async def test_a_tenant_sees_its_own_queues_and_nothing_shared(
     metrics: Metrics, broker: Broker
 ) -> None:
     await broker.create_queue("secret")

@@ -14,6 +14,7 @@ from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.storage.keyvalue import assign as assign_module
 from penstock.storage.keyvalue.shelf import Shelf
+from penstock.testing.laws import law
 
 TENANT = "t"
 COUNT = 7
@@ -26,7 +27,8 @@ async def engine() -> AsyncIterator[Engine]:
     await opened.close()
 
 
-async def test_x1_a_bucket_that_cannot_be_read(
+@law("X1")
+async def test_a_bucket_that_cannot_be_read(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the middle of a call: what is below the cursor is there, and the rest comes later."""

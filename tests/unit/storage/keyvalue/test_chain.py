@@ -14,6 +14,7 @@ from penstock.storage.keyvalue.chain import RING, Chain, Link, UnsyncedGap, chec
 from penstock.storage.keyvalue.log import Log
 from penstock.storage.keyvalue.stage import Stage
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 #: The first link of a store: commit 1, at 1,700,000,000,000 ms, the log empty, nothing synced.
 KEY = bytes.fromhex("010719 0001")
@@ -55,20 +56,23 @@ def test_a_store_without_links_has_no_chain_yet() -> None:
     assert check_links([], None) is None
 
 
-def test_x1_a_chain_that_is_whole_ends_with_its_last_link() -> None:
+@law("X1")
+def test_a_chain_that_is_whole_ends_with_its_last_link() -> None:
     links, marks = commits(5)
     for mark in marks:
         assert check_links(links, mark) == links[-1]
 
 
-def test_x1_links_that_vanished_below_a_mark_are_missed() -> None:
+@law("X1")
+def test_links_that_vanished_below_a_mark_are_missed() -> None:
     _, marks = commits(5)
     with pytest.raises(CommitsMissing, match="Commits 1 to 5"):
         check_links([], marks[-1])
 
 
+@law("X1")
 @pytest.mark.parametrize("gone", [(0,), (1,), (2, 3)], ids=["first", "second", "two"])
-def test_x1_a_missing_link_is_missed(gone: tuple[int, ...]) -> None:
+def test_a_missing_link_is_missed(gone: tuple[int, ...]) -> None:
     links, marks = commits(6)
     left = [link for place, link in enumerate(links) if place not in gone]
     with pytest.raises(CommitsMissing):
@@ -77,7 +81,8 @@ def test_x1_a_missing_link_is_missed(gone: tuple[int, ...]) -> None:
         check_links(left, None)
 
 
-def test_x1_an_end_below_the_mark_is_missed_and_one_above_it_is_a_torn_tail() -> None:
+@law("X1")
+def test_an_end_below_the_mark_is_missed_and_one_above_it_is_a_torn_tail() -> None:
     links, marks = commits(6)
     for end in range(1, 6):
         assert check_links(links[:end], marks[end - 1]) == links[end - 1]
@@ -85,13 +90,15 @@ def test_x1_an_end_below_the_mark_is_missed_and_one_above_it_is_a_torn_tail() ->
             check_links(links[:end], marks[-1])
 
 
-def test_x1_a_missing_mark_is_missed_once_there_was_one() -> None:
+@law("X1")
+def test_a_missing_mark_is_missed_once_there_was_one() -> None:
     assert check_links(commits(6)[0], None) is not None
     with pytest.raises(CommitsMissing, match="PENSTOCK"):
         check_links(commits(6, mark_after=3)[0], None)
 
 
-def test_x1_links_of_another_copy_are_told_by_their_hash() -> None:
+@law("X1")
+def test_links_of_another_copy_are_told_by_their_hash() -> None:
     links, marks = commits(6)
     forged = links[2]._replace(hash=b"12345678")
     with pytest.raises(CommitsMissing, match="another copy"):
@@ -100,7 +107,8 @@ def test_x1_links_of_another_copy_are_told_by_their_hash() -> None:
         check_links(links, Mark(marks[-1].number, b"12345678", 0, 0))
 
 
-def test_x1_the_ring_keeps_the_newest_links() -> None:
+@law("X1")
+def test_the_ring_keeps_the_newest_links() -> None:
     links, marks = commits(RING + 10)
     assert [link.number for link in links] == list(range(11, RING + 11))
     assert check_links(links, marks[-1]) == links[-1]
@@ -112,7 +120,8 @@ def test_x1_the_ring_keeps_the_newest_links() -> None:
         check_links(sorted([*stale, *links[3:]]), marks[-1])
 
 
-def test_p1_a_gap_of_commits_that_were_never_synced_is_what_a_power_loss_leaves() -> None:
+@law("P1")
+def test_a_gap_of_commits_that_were_never_synced_is_what_a_power_loss_leaves() -> None:
     links, _ = commits(6, sync=False)
     with pytest.raises(UnsyncedGap):
         check_links([*links[:2], *links[4:]], None)
@@ -123,7 +132,8 @@ def test_commits_without_a_sync_are_synced_in_time_for_a_mark() -> None:
     assert [mark.number for mark in marks] == [RING // 2 + 1]
 
 
-def test_x1_a_damaged_link_is_refused() -> None:
+@law("X1")
+def test_a_damaged_link_is_refused() -> None:
     with pytest.raises(StoreCorrupt):
         read_links([VALUE[:5] + b"\x01" + VALUE[6:]])
     with pytest.raises((StoreCorrupt, struct.error)):

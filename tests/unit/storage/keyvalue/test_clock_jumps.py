@@ -12,12 +12,14 @@ from penstock.storage.engines import open_engine
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 HOUR_MS = 3_600_000
 
 
+@law("P4")
 @pytest.mark.parametrize("lasts", [False, True])
-async def test_p4_a_jump_does_not_end_windows_leases_or_retention(lasts: bool) -> None:
+async def test_a_jump_does_not_end_windows_leases_or_retention(lasts: bool) -> None:
     wall, elapsed = FakeClock(), [0]
     clock = SteadyClock(wall, lambda: elapsed[0])
     engine = await KeyValueEngine.open(MemoryAdapter(), EngineOptions(clock=clock))

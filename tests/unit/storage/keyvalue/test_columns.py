@@ -17,6 +17,7 @@ from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.keys import PAYLOAD_PREFIX, LogKeys
 from penstock.testing.bulk import messages_of, payloads_of
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 TENANT = "t"
 EQUAL = [NewMessage(b"%02d" % n) for n in range(20)]
@@ -46,8 +47,9 @@ async def store() -> AsyncIterator[Store]:
     await engine.close()
 
 
+@law("X1")
 @pytest.mark.parametrize("messages", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
-async def test_x1_no_bit_of_a_record_can_change_unnoticed(
+async def test_no_bit_of_a_record_can_change_unnoticed(
     store: Store, messages: list[NewMessage]
 ) -> None:
     await store.engine.publish(TENANT, "orders", messages)
@@ -73,7 +75,8 @@ async def test_x1_no_bit_of_a_record_can_change_unnoticed(
     assert await store.read() == sound
 
 
-async def test_x1_a_payload_that_changed_or_is_missing(store: Store) -> None:
+@law("X1")
+async def test_a_payload_that_changed_or_is_missing(store: Store) -> None:
     await store.engine.publish(TENANT, "orders", EQUAL)
     for key, value in store.records(PAYLOAD_PREFIX)[::5]:
         for wrong, words in ((b"x" + value[1:], "checksum"), (None, "missing")):

@@ -13,6 +13,7 @@ from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.keyvalue.telling import Teller
+from penstock.testing.laws import law
 
 #: Only a test that would hang for ever waits this long.
 HANG_S = 5.0
@@ -99,7 +100,8 @@ async def _let_run() -> None:
         await asyncio.sleep(0)
 
 
-async def test_p1_a_reply_waits_for_its_commit(rig: Rig, disk: Disk) -> None:
+@law("P1")
+async def test_a_reply_waits_for_its_commit(rig: Rig, disk: Disk) -> None:
     task = rig.put(b"a")
     await disk.until_begun()
     await _let_run()
@@ -148,9 +150,8 @@ async def test_memory_promises_nothing_more_than_memory() -> None:
     await rig.committer.close()
 
 
-async def test_p2_a_refused_commit_fails_its_waiters_and_everyone_after(
-    rig: Rig, disk: Disk
-) -> None:
+@law("P2")
+async def test_a_refused_commit_fails_its_waiters_and_everyone_after(rig: Rig, disk: Disk) -> None:
     disk.refusal = OSError("no space left on device")
     first = rig.put(b"a")
     await disk.until_begun()
@@ -347,7 +348,8 @@ class Broken(Listener):
         raise RuntimeError("committed")
 
 
-async def test_p1_a_listener_that_raises_is_logged_and_everyone_is_answered(
+@law("P1")
+async def test_a_listener_that_raises_is_logged_and_everyone_is_answered(
     rig: Rig, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.teller.listener = Broken()
@@ -361,7 +363,8 @@ async def test_p1_a_listener_that_raises_is_logged_and_everyone_is_answered(
     assert "committed" in caplog.text
 
 
-async def test_s3_when_the_engine_fails_after_a_commit_its_callers_are_answered_and_it_stops(
+@law("S3")
+async def test_when_the_engine_fails_after_a_commit_its_callers_are_answered_and_it_stops(
     disk: Disk,
 ) -> None:
     """The commit is durable, so its waiters are told so; memory is not to be trusted any more."""

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from penstock.storage.keyvalue.deadlines import Deadlines
 from penstock.storage.keyvalue.entry import Entry
+from penstock.testing.laws import law
 
 TIMES = st.integers(0, 20)
 
@@ -33,7 +34,8 @@ def test_earliest_first_and_in_claim_order() -> None:
     assert _ids(deadlines.lapsed(20, 100)) == [1, 2, 3]
 
 
-def test_c5_what_is_not_discarded_lapses_again() -> None:
+@law("C5")
+def test_what_is_not_discarded_lapses_again() -> None:
     """A move that fails half way through them leaves the others to the next claim."""
     deadlines = Deadlines()
     entries = [_held(n, 10) for n in range(4)]

@@ -20,6 +20,7 @@ from penstock.storage.keyvalue.keys import (
 )
 from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.repetition import encode_reply, settle_id
+from penstock.testing.laws import law
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
@@ -111,7 +112,8 @@ def test_an_id_is_known_at_once_and_after_a_restart(
     assert Dedup(Stage(adapter)).find("t", "orders", "a") == FirstPublish(7, 7, 0)
 
 
-def test_t1_ids_belong_to_a_tenant_and_a_topic(stage: Stage) -> None:
+@law("T1")
+def test_ids_belong_to_a_tenant_and_a_topic(stage: Stage) -> None:
     dedup = Dedup(stage)
     _remember(dedup, "a", 7, 0, HOUR)
     assert dedup.find("t", "order", "a") is None
@@ -204,7 +206,8 @@ def test_moved_ids_do_not_push_others_out_of_their_slot(
     assert _ids(adapter) == []
 
 
-def test_x1_damaged_records(adapter: MemoryAdapter, stage: Stage) -> None:
+@law("X1")
+def test_damaged_records(adapter: MemoryAdapter, stage: Stage) -> None:
     adapter.write(
         {dedup_key("t", "orders", "a"): bytes(28), dedup_slot_key(0, 0): b"\x01\x00" + bytes(4)},
         [],

@@ -11,6 +11,7 @@ from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.keys import document_key
 from penstock.testing.clock import FakeClock
 from penstock.testing.faults import FaultyAdapter
+from penstock.testing.laws import law
 
 
 async def _open(adapter: FaultyAdapter) -> KeyValueEngine:
@@ -33,7 +34,8 @@ async def test_a_document_is_one_record_and_one_commit() -> None:
     await engine.close()
 
 
-async def test_p1_a_document_survives_a_power_loss() -> None:
+@law("P1")
+async def test_a_document_survives_a_power_loss() -> None:
     adapter = FaultyAdapter()
     engine = await _open(adapter)
     await engine.put_document("keys", "k1", b"x")
@@ -43,7 +45,8 @@ async def test_p1_a_document_survives_a_power_loss() -> None:
     await engine.close()
 
 
-async def test_p1_what_is_not_committed_is_not_reported() -> None:
+@law("P1")
+async def test_what_is_not_committed_is_not_reported() -> None:
     """Neither a document nor its removal: a crash could take either back."""
     adapter = FaultyAdapter(inline=False)
     engine = await _open(adapter)
@@ -67,8 +70,9 @@ async def test_a_document_does_not_wait_for_the_commits_of_others() -> None:
     await engine.close()
 
 
+@law("X1")
 @pytest.mark.parametrize("bit", [0, 7, 20, 39])
-async def test_x1_a_damaged_document_is_not_served(bit: int) -> None:
+async def test_a_damaged_document_is_not_served(bit: int) -> None:
     adapter = FaultyAdapter()
     engine = await _open(adapter)
     await engine.put_document("keys", "k1", b"x")

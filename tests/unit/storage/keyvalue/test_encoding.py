@@ -19,6 +19,7 @@ from penstock.storage.keyvalue.encoding import (
     unseal,
     untangle,
 )
+from penstock.testing.laws import law
 
 U64 = st.integers(0, 2**64 - 1)
 # Bytes that matter to the escape more often than chance would have it.
@@ -73,6 +74,7 @@ def test_no_terminated_bytes_begin_another(one: bytes, other: bytes) -> None:
         assert not terminated(one).startswith(terminated(other))
 
 
+@law("X1")
 @pytest.mark.parametrize(
     "encoded, reason",
     [
@@ -86,7 +88,7 @@ def test_no_terminated_bytes_begin_another(one: bytes, other: bytes) -> None:
         ("01ff00", "unknown escape 01 ff"),
     ],
 )
-def test_x1_terminated_bytes_that_nobody_wrote(encoded: str, reason: str) -> None:
+def test_terminated_bytes_that_nobody_wrote(encoded: str, reason: str) -> None:
     with pytest.raises(StoreCorrupt, match=reason):
         untangle(bytes.fromhex(encoded))
 
@@ -176,6 +178,7 @@ def test_var_u64_has_64_bits(value: int) -> None:
         pack_var_u64(value)
 
 
+@law("X1")
 @pytest.mark.parametrize(
     "encoded, reason",
     [
@@ -192,7 +195,7 @@ def test_var_u64_has_64_bits(value: int) -> None:
         ("81" + "00" * 8, "never written"),
     ],
 )
-def test_x1_var_u64_that_nobody_wrote(encoded: str, reason: str) -> None:
+def test_var_u64_that_nobody_wrote(encoded: str, reason: str) -> None:
     with pytest.raises(StoreCorrupt, match=reason):
         unpack_var_u64(bytes.fromhex(encoded))
 
@@ -215,8 +218,9 @@ def test_a_seal_is_a_little_endian_crc_32() -> None:
     assert unseal(seal(b""), "x") == b""
 
 
+@law("X1")
 @given(st.binary(max_size=40), st.data())
-def test_x1_any_flipped_bit_breaks_a_seal(body: bytes, data: st.DataObject) -> None:
+def test_any_flipped_bit_breaks_a_seal(body: bytes, data: st.DataObject) -> None:
     sealed = bytearray(seal(body))
     bit = data.draw(st.integers(0, len(sealed) * 8 - 1))
     sealed[bit // 8] ^= 1 << bit % 8
@@ -224,8 +228,9 @@ def test_x1_any_flipped_bit_breaks_a_seal(body: bytes, data: st.DataObject) -> N
         unseal(bytes(sealed), "lease")
 
 
+@law("X1")
 @pytest.mark.parametrize("length", range(4))
-def test_x1_a_seal_cannot_be_shorter_than_itself(length: int) -> None:
+def test_a_seal_cannot_be_shorter_than_itself(length: int) -> None:
     with pytest.raises(StoreCorrupt):
         unseal(bytes(length), "lease")
 
@@ -248,6 +253,7 @@ def test_reader_reads_in_order() -> None:
     reader.finish()
 
 
+@law("X1")
 @pytest.mark.parametrize(
     "read, value",
     [
@@ -261,20 +267,20 @@ def test_reader_reads_in_order() -> None:
         (Reader.var_bytes, "ffffffff"),
     ],
 )
-def test_x1_reader_refuses_to_run_past_the_end(
-    read: Callable[[Reader], object], value: str
-) -> None:
+def test_reader_refuses_to_run_past_the_end(read: Callable[[Reader], object], value: str) -> None:
     with pytest.raises(StoreCorrupt, match="A test record is cut short"):
         read(Reader(bytes.fromhex(value), "test"))
 
 
-def test_x1_reader_refuses_what_is_left_over() -> None:
+@law("X1")
+def test_reader_refuses_what_is_left_over() -> None:
     reader = Reader(b"\x01\x02", "test")
     reader.u8()
     with pytest.raises(StoreCorrupt, match="longer than it says"):
         reader.finish()
 
 
-def test_x1_reader_refuses_text_that_is_not_utf8() -> None:
+@law("X1")
+def test_reader_refuses_text_that_is_not_utf8() -> None:
     with pytest.raises(StoreCorrupt, match="not UTF-8"):
         Reader(b"\x01\x00\xff", "test").utf8()

@@ -20,6 +20,7 @@ from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.keys import FORMAT_KEY, QueueKeys
 from penstock.storage.keyvalue.records import encode_spec
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 HOUR = 3600 * 1000
 
@@ -68,7 +69,8 @@ async def test_a_store_that_cannot_be_opened_is_released() -> None:
     assert store.closed == 1
 
 
-async def test_p2_after_a_refused_commit_nothing_is_answered_from_memory() -> None:
+@law("P2")
+async def test_after_a_refused_commit_nothing_is_answered_from_memory() -> None:
     store = Store()
     engine = await _open(store)
     store.refuses = True
@@ -147,7 +149,8 @@ async def test_replay_from_a_log_whose_replacement_is_gone() -> None:
     assert reply.count == 0
 
 
-async def test_x1_a_specification_without_its_facts() -> None:
+@law("X1")
+async def test_a_specification_without_its_facts() -> None:
     store = Store()
     store.write({QueueKeys("t", "q").spec: encode_spec(QueuePolicy(), {})}, [], sync=True)
     with pytest.raises(StoreCorrupt):

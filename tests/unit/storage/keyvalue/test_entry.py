@@ -8,6 +8,7 @@ from penstock.model.message import Message, MessageId, Offset
 from penstock.storage.keyvalue.entry import LEASE, Entry
 from penstock.storage.keyvalue.keys import claim_id_of
 from penstock.storage.keyvalue.metadata import encode_metadata
+from penstock.testing.laws import law
 
 CLAIM = claim_id_of(2, 4, 7)
 HEAD = "0700000000000000 0700b2d3595bf026"
@@ -48,7 +49,8 @@ def test_metadata_is_decoded_when_somebody_asks() -> None:
     assert entry.message is entry.message
 
 
-def test_x1_damaged_metadata_is_noticed_when_somebody_asks() -> None:
+@law("X1")
+def test_damaged_metadata_is_noticed_when_somebody_asks() -> None:
     with pytest.raises(StoreCorrupt):
         _ = _entry().message
 

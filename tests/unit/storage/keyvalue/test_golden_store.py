@@ -24,6 +24,7 @@ from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "formats.md"
 
@@ -374,9 +375,8 @@ async def test_claims_on_the_golden_store(store: MemoryAdapter, clock: FakeClock
     await engine.close()
 
 
-async def test_c5_a_lease_of_the_golden_store_lapses(
-    store: MemoryAdapter, clock: FakeClock
-) -> None:
+@law("C5")
+async def test_a_lease_of_the_golden_store_lapses(store: MemoryAdapter, clock: FakeClock) -> None:
     engine = await _open(store, clock)
     clock.advance(28_999)
     assert [d.message.id for d in await engine.claim("default", "orders", "w2", 10, 100)] == [0]
@@ -403,11 +403,12 @@ async def test_a_store_of_a_newer_format_is_refused(store: MemoryAdapter, clock:
     assert caught.value.limit == 2
 
 
+@law("X1")
 @pytest.mark.parametrize(
     "key",
     [key for key in STORE if key.startswith(("010700", "010701", "010702"))],
 )
-async def test_x1_damage_that_is_met_when_opening(
+async def test_damage_that_is_met_when_opening(
     store: MemoryAdapter, clock: FakeClock, key: str
 ) -> None:
     value = _raw(STORE[key])
@@ -416,7 +417,8 @@ async def test_x1_damage_that_is_met_when_opening(
         await _open(store, clock)
 
 
-async def test_x1_a_damaged_payload_is_never_served(store: MemoryAdapter, clock: FakeClock) -> None:
+@law("X1")
+async def test_a_damaged_payload_is_never_served(store: MemoryAdapter, clock: FakeClock) -> None:
     store.write({_raw("0101 0000000000000000"): b"v"}, [], sync=True)
     engine = await _open(store, clock)
     with pytest.raises(StoreCorrupt, match="payload of message 0"):

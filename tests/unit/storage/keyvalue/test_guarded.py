@@ -11,6 +11,7 @@ from penstock.storage.keyvalue.guarded import Guarded, changing, reading
 from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.keyvalue.telling import Teller
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 
 class Verbs(Guarded):
@@ -62,14 +63,16 @@ async def test_a_refusal_passes_and_the_store_goes_on(verbs: Verbs, verb: str) -
     assert await verbs.change(None) == 7
 
 
-async def test_x1_a_surprise_while_reading_is_damage(verbs: Verbs) -> None:
+@law("X1")
+async def test_a_surprise_while_reading_is_damage(verbs: Verbs) -> None:
     with pytest.raises(StoreCorrupt, match="KeyError") as caught:
         await verbs.read(KeyError("gone"))
     assert isinstance(caught.value.__cause__, KeyError)
     assert await verbs.change(None) == 7
 
 
-async def test_s3_a_surprise_while_changing_ends_the_store(
+@law("S3")
+async def test_a_surprise_while_changing_ends_the_store(
     verbs: Verbs, committer: Committer, stage: Stage
 ) -> None:
     """What others have staged is not committed either: nobody can take the half out again."""

@@ -18,6 +18,7 @@ from penstock.storage.keyvalue.encoding import seal
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.keys import IDENTITY_KEY
 from penstock.storage.places import is_same_place
+from penstock.testing.laws import law
 
 TENANT = "acme"
 
@@ -131,7 +132,8 @@ async def test_a_store_of_an_older_penstock_gets_an_identity() -> None:
     await again.close()
 
 
-async def test_x1_a_record_that_is_cut_short() -> None:
+@law("X1")
+async def test_a_record_that_is_cut_short() -> None:
     adapter = MemoryAdapter()
     adapter.write({IDENTITY_KEY: seal(b"short")}, [], sync=True)
     with pytest.raises(StoreCorrupt):

@@ -20,6 +20,7 @@ from penstock.storage.keyvalue.keys import (
     claim_ranges,
     message_id_of,
 )
+from penstock.testing.laws import law
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "formats.md"
 EXPONENTS = st.integers(0, 4)
@@ -73,8 +74,9 @@ def test_ten_lanes_fit_and_no_bucket_lies_in_two() -> None:
     assert all(LANE_SPAN % 10**exponent == 0 for exponent in range(5))
 
 
+@law("C4")
 @given(EXPONENTS, PRIORITIES, IDS, PRIORITIES, IDS)
-def test_c4_claim_order_is_priority_then_publish_order(
+def test_claim_order_is_priority_then_publish_order(
     exponent: int, one: int, one_id: int, other: int, other_id: int
 ) -> None:
     expected = (-one, one_id) < (-other, other_id)
@@ -198,17 +200,20 @@ def test_the_ranges_of_a_queue_hold_its_keys_and_no_other_queues(other: tuple[st
         assert not any(a <= key < b for a, b in mine.ranges() for key in foreign)
 
 
+@law("L1")
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
-def test_l1_log_keys_sort_by_offset(segment: int, one: int, other: int) -> None:
+def test_log_keys_sort_by_offset(segment: int, one: int, other: int) -> None:
     log = LogKeys("default")
     assert (one < other) == (log.entry(segment, one) < log.entry(segment, other))
 
 
-def test_t1_one_tenants_log_is_not_inside_another() -> None:
+@law("T1")
+def test_one_tenants_log_is_not_inside_another() -> None:
     assert not LogKeys("ab").entry(1, 0).startswith(LogKeys("a").prefix(1))
 
 
-def test_x1_a_claim_id_ends_in_its_message_id() -> None:
+@law("X1")
+def test_a_claim_id_ends_in_its_message_id() -> None:
     claim_id = claim_id_of(2, 4, 7)
     check_claim_id(claim_id, 7)
     for bit in (0, 13, 40):

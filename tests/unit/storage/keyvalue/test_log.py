@@ -17,6 +17,7 @@ from penstock.storage.keyvalue.keys import SEQ_BLOCK_KEY, segment_meta_key
 from penstock.storage.keyvalue.log import SEGMENT_AGE_MS, SEGMENT_ENTRIES, Log
 from penstock.storage.keyvalue.metadata import encode_metadata
 from penstock.storage.keyvalue.stage import Stage
+from penstock.testing.laws import law
 
 USER_KEY = b"opendata-queue/penstock/messages/metadata/"
 
@@ -76,7 +77,8 @@ def test_a_large_reservation_takes_a_block_of_its_size(log: Log, stage: Stage) -
     assert log.reserve(1, now=0) == 10_000
 
 
-def test_l1_a_restart_goes_on_behind_the_block(
+@law("L1")
+def test_a_restart_goes_on_behind_the_block(
     log: Log, adapter: MemoryAdapter, commit_log: Callable[[], None]
 ) -> None:
     _append(log, "a", 3)
@@ -162,7 +164,8 @@ def test_removing_a_segment_takes_its_records_and_no_others(
 # -- reading -------------------------------------------------------------------------------
 
 
-def test_l2_readers_see_what_is_committed_and_nothing_else(
+@law("L2")
+def test_readers_see_what_is_committed_and_nothing_else(
     log: Log, stage: Stage, adapter: MemoryAdapter
 ) -> None:
     _append(log, "a", 2)
@@ -348,7 +351,8 @@ def test_a_commit_of_more_messages_than_an_array_counts_is_several_entries(
     assert _offsets(log, "a", 3) == [3, 4]
 
 
-def test_a1_how_far_the_archive_is_survives_and_never_goes_back(
+@law("A1")
+def test_how_far_the_archive_is_survives_and_never_goes_back(
     log: Log, adapter: MemoryAdapter, commit_log: Callable[[], None]
 ) -> None:
     _append(log, "a", 3)
@@ -362,7 +366,8 @@ def test_a1_how_far_the_archive_is_survives_and_never_goes_back(
     assert reopened.tenant("a").archived == 1
 
 
-def test_x1_an_entry_under_the_wrong_offset(
+@law("X1")
+def test_an_entry_under_the_wrong_offset(
     log: Log, adapter: MemoryAdapter, commit_log: Callable[[], None]
 ) -> None:
     _append(log, "a", 1)

@@ -12,6 +12,7 @@ from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 TENANT = "acme"
 MINUTE_MS = 60_000
@@ -19,8 +20,9 @@ MINUTE_MS = 60_000
 PAUSES = 12
 
 
+@law("G1")
 @pytest.mark.parametrize("pauses", range(PAUSES))
-async def test_g1_a_publish_during_a_sweep_stays_in_the_log(pauses: int) -> None:
+async def test_a_publish_during_a_sweep_stays_in_the_log(pauses: int) -> None:
     """It goes to the segment that the sweep has found old, in a log that is kept for minutes."""
     clock = FakeClock()
     limits = Limits(log_retention_ms=10 * MINUTE_MS)

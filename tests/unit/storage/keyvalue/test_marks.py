@@ -16,6 +16,7 @@ from penstock.storage.keyvalue.adapters import KeyRange, Mark, Writes
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.testing.clock import FakeClock
 from penstock.testing.faults import FaultyAdapter
+from penstock.testing.laws import law
 
 
 async def open_on(adapter: FaultyAdapter) -> KeyValueEngine:
@@ -43,7 +44,8 @@ async def test_the_first_commit_the_last_one_and_some_between_are_marked(
     assert numbers(adapter) == [1, 11, 21, 31, 35]
 
 
-async def test_p1_a_commit_that_is_not_synced_is_not_marked() -> None:
+@law("P1")
+async def test_a_commit_that_is_not_synced_is_not_marked() -> None:
     adapter = FaultyAdapter()
     engine = await open_on(adapter)
     await publish(engine, 5, "os")
@@ -75,7 +77,8 @@ class SlowMarks(FaultyAdapter):
         super().mark(mark)
 
 
-async def test_x1_commits_wait_when_the_ring_is_full_of_unmarked_ones(
+@law("X1")
+async def test_commits_wait_when_the_ring_is_full_of_unmarked_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(marks, "COMMITS_PER_MARK", 4)

@@ -9,6 +9,7 @@ from penstock.errors import StoreCorrupt
 from penstock.model.checksum import checksum
 from penstock.model.message import HeaderValue, Message, MessageId, Offset
 from penstock.storage.keyvalue.metadata import decode_metadata, encode_metadata, expires_at_of
+from penstock.testing.laws import law
 
 TEXT = st.text(max_size=12)
 TIMES = st.integers(0, 253_402_300_799_999)
@@ -91,8 +92,9 @@ def test_golden_metadata(message: Message, encoded: str) -> None:
     assert decode_metadata(message.id, raw) == message
 
 
+@law("P3")
 @given(MESSAGES)
-def test_p3_every_message_is_found_again(message: Message) -> None:
+def test_every_message_is_found_again(message: Message) -> None:
     encoded = encode_metadata(message)
     found = decode_metadata(message.id, encoded)
     assert found == message
@@ -123,8 +125,9 @@ def test_floats_keep_every_bit(value: float) -> None:
     assert found.hex() == value.hex()
 
 
+@law("X1")
 @pytest.mark.parametrize("message", [PLAIN, FULL], ids=["plain", "full"])
-def test_x1_no_flipped_bit_goes_unnoticed(message: Message) -> None:
+def test_no_flipped_bit_goes_unnoticed(message: Message) -> None:
     encoded = encode_metadata(message)
     for bit in range(len(encoded) * 8):
         damaged = bytearray(encoded)
@@ -133,8 +136,9 @@ def test_x1_no_flipped_bit_goes_unnoticed(message: Message) -> None:
             decode_metadata(7, bytes(damaged))
 
 
+@law("X1")
 @given(MESSAGES, st.data())
-def test_x1_no_flipped_bit_of_any_message(message: Message, data: st.DataObject) -> None:
+def test_no_flipped_bit_of_any_message(message: Message, data: st.DataObject) -> None:
     damaged = bytearray(encode_metadata(message))
     bit = data.draw(st.integers(0, len(damaged) * 8 - 1))
     damaged[bit // 8] ^= 1 << bit % 8
@@ -142,7 +146,8 @@ def test_x1_no_flipped_bit_of_any_message(message: Message, data: st.DataObject)
         decode_metadata(message.id, bytes(damaged))
 
 
-def test_x1_metadata_that_is_cut_short_or_too_long() -> None:
+@law("X1")
+def test_metadata_that_is_cut_short_or_too_long() -> None:
     encoded = encode_metadata(FULL)
     for length in range(len(encoded)):
         with pytest.raises(StoreCorrupt):
@@ -151,20 +156,23 @@ def test_x1_metadata_that_is_cut_short_or_too_long() -> None:
         decode_metadata(7, encoded + b"\x00")
 
 
-def test_x1_a_header_of_an_unknown_type() -> None:
+@law("X1")
+def test_a_header_of_an_unknown_type() -> None:
     body = bytes.fromhex(PLAIN_HEX)[:-6] + bytes.fromhex("0100 0100 62 05 01")
     with pytest.raises(StoreCorrupt, match="unknown type 5"):
         decode_metadata(7, body + checksum(body, 7).to_bytes(4, "little"))
 
 
-def test_x1_metadata_of_another_version() -> None:
+@law("X1")
+def test_metadata_of_another_version() -> None:
     body = b"\x02" + bytes.fromhex(PLAIN_HEX)[1:-4]
     with pytest.raises(StoreCorrupt, match="unknown shape"):
         decode_metadata(7, body + checksum(body, 7).to_bytes(4, "little"))
 
 
+@law("X1")
 @given(MESSAGES, st.integers(0, 63))
-def test_x1_metadata_belongs_to_its_message(message: Message, bit: int) -> None:
+def test_metadata_belongs_to_its_message(message: Message, bit: int) -> None:
     """The id stands beside the metadata; a flipped bit there shows in the checksum."""
     with pytest.raises(StoreCorrupt, match="checksum"):
         decode_metadata(message.id ^ 1 << bit, encode_metadata(message))

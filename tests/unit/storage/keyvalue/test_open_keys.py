@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from penstock.errors import StoreCorrupt
 from penstock.storage.keyvalue.encoding import seal
 from penstock.storage.keyvalue.open_keys import OpenKey
+from penstock.testing.laws import law
 
 OPEN_KEYS = st.builds(
     OpenKey,
@@ -27,8 +28,9 @@ def test_an_open_key_is_found_again(record: OpenKey) -> None:
     assert OpenKey.decode(record.encode()) == record
 
 
+@law("X1")
 @given(OPEN_KEYS, st.data())
-def test_x1_any_flipped_bit(record: OpenKey, data: st.DataObject) -> None:
+def test_any_flipped_bit(record: OpenKey, data: st.DataObject) -> None:
     damaged = bytearray(record.encode())
     bit = data.draw(st.integers(0, len(damaged) * 8 - 1))
     damaged[bit // 8] ^= 1 << bit % 8
@@ -36,7 +38,8 @@ def test_x1_any_flipped_bit(record: OpenKey, data: st.DataObject) -> None:
         OpenKey.decode(bytes(damaged))
 
 
-def test_x1_an_open_key_that_is_cut_short() -> None:
+@law("X1")
+def test_an_open_key_that_is_cut_short() -> None:
     body = OpenKey(7, 4, ("a",)).encode()[:-4]
     with pytest.raises(StoreCorrupt):
         OpenKey.decode(seal(body[:-1]))

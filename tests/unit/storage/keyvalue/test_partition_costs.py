@@ -20,6 +20,7 @@ from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.partition import Partition
 from penstock.storage.keyvalue.partitions import Partitions
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 T, Q = "t", "q"
 SLICE = 50
@@ -173,7 +174,8 @@ async def test_a_consumer_that_leaves_takes_nothing_along_when_its_queue_is_repl
     assert owned_by(engine, "a") == ["p000000"]
 
 
-async def test_o1_a_consumer_comes_back_while_its_partitions_are_being_freed(
+@law("O1")
+async def test_a_consumer_comes_back_while_its_partitions_are_being_freed(
     engine: KeyValueEngine, clock: FakeClock
 ) -> None:
     count = 10 * SLICE
@@ -213,7 +215,8 @@ async def test_an_idle_partition_costs_nothing(engine: KeyValueEngine) -> None:
     assert partitions._windowed == 0
 
 
-async def test_c4_windows_of_many_partitions_are_dropped_and_read_again(
+@law("C4")
+async def test_windows_of_many_partitions_are_dropped_and_read_again(
     engine: KeyValueEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MAX_WINDOWS", 20)

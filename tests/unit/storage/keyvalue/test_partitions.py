@@ -32,6 +32,7 @@ from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.keyvalue.telling import Teller
+from penstock.testing.laws import law
 
 TakeBack: TypeAlias = Callable[[Entry], object]
 
@@ -120,7 +121,8 @@ def test_fair_shares_cover_everything_and_differ_by_one(partitions: int, consume
 # -- who owns what -------------------------------------------------------------------------
 
 
-def test_o1_consumers_share_by_joining(stage: Stage) -> None:
+@law("O1")
+def test_consumers_share_by_joining(stage: Stage) -> None:
     _, partitions = _queue(stage)
     _fill(partitions, "abcd")
     partitions.join("w1", 0, _never, _never)
@@ -133,7 +135,8 @@ def test_o1_consumers_share_by_joining(stage: Stage) -> None:
     assert _owned(partitions, "w2") == ["c", "d"]
 
 
-def test_o1_every_ownership_has_a_new_epoch(stage: Stage) -> None:
+@law("O1")
+def test_every_ownership_has_a_new_epoch(stage: Stage) -> None:
     queue, partitions = _queue(stage)
     _fill(partitions, "ab")
     epochs = []
@@ -270,8 +273,9 @@ def test_a_partition_that_comes_back_in_the_same_commit_has_one(
     assert adapter.get(queue.keys.partition + b"p") is not None
 
 
+@law("X1")
 @pytest.mark.parametrize("record", ["partition", "consumer"])
-def test_x1_damaged_records(stage: Stage, adapter: MemoryAdapter, record: str) -> None:
+def test_damaged_records(stage: Stage, adapter: MemoryAdapter, record: str) -> None:
     queue, partitions = _queue(stage)
     adapter.write({getattr(queue.keys, record) + b"x": bytes(21)}, [], sync=True)
     with pytest.raises(StoreCorrupt, match=f"checksum of a {record}"):
@@ -292,8 +296,9 @@ def _drain(queue: Queue, partitions: Partitions, partition: Partition) -> list[i
     return out
 
 
+@law("C4")
 @pytest.mark.parametrize("count", [1, 127, 128, 129, 255, 256, 257, 1000])
-def test_c4_a_deep_partition_is_handed_out_in_order(stage: Stage, count: int) -> None:
+def test_a_deep_partition_is_handed_out_in_order(stage: Stage, count: int) -> None:
     queue, partitions = _queue(stage)
     for number in range(count):
         partitions.added(_entry(number, "p"))
@@ -302,7 +307,8 @@ def test_c4_a_deep_partition_is_handed_out_in_order(stage: Stage, count: int) ->
     assert _drain(queue, partitions, partition) == list(range(count))
 
 
-def test_c4_a_deep_partition_after_a_restart(
+@law("C4")
+def test_a_deep_partition_after_a_restart(
     stage: Stage, adapter: MemoryAdapter, commit: Callable[[], int]
 ) -> None:
     _, partitions = _queue(stage)
@@ -318,7 +324,8 @@ def test_c4_a_deep_partition_after_a_restart(
     assert _drain(queue, partitions, partition) == list(range(700))
 
 
-def test_c4_a_replayed_delivery_goes_first_again(stage: Stage) -> None:
+@law("C4")
+def test_a_replayed_delivery_goes_first_again(stage: Stage) -> None:
     queue, partitions = _queue(stage)
     for number in range(1, 600):
         partitions.added(_entry(number, "p"))
@@ -327,7 +334,8 @@ def test_c4_a_replayed_delivery_goes_first_again(stage: Stage) -> None:
     assert _drain(queue, partitions, partitions.by_name["p"]) == list(range(600))
 
 
-def test_c4_priority_does_not_overtake_inside_a_partition(stage: Stage) -> None:
+@law("C4")
+def test_priority_does_not_overtake_inside_a_partition(stage: Stage) -> None:
     _, partitions = _queue(stage)
     partitions.added(_entry(0, "p", priority=0))
     partitions.added(_entry(1, "p", priority=9))
@@ -467,7 +475,8 @@ class PartitionMachine(RuleBasedStateMachine):
             assert self.partition.partial or len(ids) == len(self.entries)
 
 
-def test_c4_any_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+@law("C4")
+def test_any_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WINDOW", 2)
     run_state_machine_as_test(
         PartitionMachine, settings=settings(stateful_step_count=60, deadline=None)

@@ -19,6 +19,7 @@ from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.keys import FORMAT_KEY, QueueKeys
 from penstock.testing.clock import FakeClock
 from penstock.testing.faults import FaultyAdapter
+from penstock.testing.laws import law
 from penstock.testing.simulation.keyvalue import orphans
 
 T, Q = "t", "q"
@@ -69,7 +70,8 @@ async def check_new_queue(engine: KeyValueEngine, store: FaultyAdapter, clock: F
     await engine.close()
 
 
-async def test_q1_a_replay_ends_with_its_queue(clock: FakeClock) -> None:
+@law("Q1")
+async def test_a_replay_ends_with_its_queue(clock: FakeClock) -> None:
     store = FaultyAdapter()
     engine = await filled(store, clock)
     await engine.purge(T, Q, State.AVAILABLE, None, MESSAGES)
@@ -80,7 +82,8 @@ async def test_q1_a_replay_ends_with_its_queue(clock: FakeClock) -> None:
     await check_new_queue(engine, store, clock)
 
 
-async def test_q1_a_purge_ends_with_its_queue(clock: FakeClock) -> None:
+@law("Q1")
+async def test_a_purge_ends_with_its_queue(clock: FakeClock) -> None:
     store = FaultyAdapter()
     engine = await filled(store, clock)
     purge = engine.purge(T, Q, State.AVAILABLE, None, MESSAGES)
@@ -90,7 +93,8 @@ async def test_q1_a_purge_ends_with_its_queue(clock: FakeClock) -> None:
     await check_new_queue(engine, store, clock)
 
 
-async def test_q1_a_sweep_leaves_out_what_was_deleted_meanwhile(clock: FakeClock) -> None:
+@law("Q1")
+async def test_a_sweep_leaves_out_what_was_deleted_meanwhile(clock: FakeClock) -> None:
     store = FaultyAdapter()
     engine = await opened(store, clock)
     for number in range(50):  # The sweep has its slices of these before it comes to the queue.

@@ -14,13 +14,15 @@ from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.storage.keyvalue.receipts import Receipts
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 CLAIM = 0x26F05B59D3B20007
 TENANT = "t"
 RECEIPTS = Receipts(b"key")
 
 
-def test_c1_receipts_name_queue_claim_grant_and_attempt() -> None:
+@law("C1")
+def test_receipts_name_queue_claim_grant_and_attempt() -> None:
     receipt = RECEIPTS.of(10, CLAIM, 255, 3)
     assert receipt == "a-26f05b59d3b20007-ff-3-fdc1289d07f41f3d"
     parts = [(n, c, g, a) for n in (0, 1) for c in (CLAIM, 1) for g in (1, 2) for a in (1, 2)]
@@ -28,7 +30,8 @@ def test_c1_receipts_name_queue_claim_grant_and_attempt() -> None:
     assert RECEIPTS.read(receipt) == (10, CLAIM, 255, 3)
 
 
-def test_t1_each_grant_ends_in_bits_of_its_own() -> None:
+@law("T1")
+def test_each_grant_ends_in_bits_of_its_own() -> None:
     tags = RECEIPTS.tags(3, 5, 1_000)
     assert len(set(tags)) == 1_000
     assert tags == [tag for grant in range(5, 1_005) for tag in RECEIPTS.tags(3, grant, 1)]
@@ -36,6 +39,7 @@ def test_t1_each_grant_ends_in_bits_of_its_own() -> None:
     assert not set(tags) & set(Receipts(b"other").tags(3, 5, 1_000))
 
 
+@law("S1")
 @pytest.mark.parametrize(
     "text",
     [
@@ -54,7 +58,7 @@ def test_t1_each_grant_ends_in_bits_of_its_own() -> None:
         "\ud800",
     ],
 )
-def test_s1_what_is_not_written_just_so_is_no_receipt(text: str) -> None:
+def test_what_is_not_written_just_so_is_no_receipt(text: str) -> None:
     (tag,) = RECEIPTS.tags(10, 255, 1)
     assert RECEIPTS.read(text.replace("{tag}", f"{tag:x}")) is None
 
@@ -78,7 +82,8 @@ async def claim(engine: Engine, consumer: str) -> Delivery:
     return delivery
 
 
-async def test_t1_another_consumers_receipt_cannot_be_guessed(engine: Engine) -> None:
+@law("T1")
+async def test_another_consumers_receipt_cannot_be_guessed(engine: Engine) -> None:
     """Not even by somebody who knows all of it but what only the store can compute."""
     victim, own = await claim(engine, "victim"), await claim(engine, "attacker")
     known, tag = victim.receipt.split("-")[:4], own.receipt.split("-")[4]

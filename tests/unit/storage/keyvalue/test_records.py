@@ -29,6 +29,7 @@ from penstock.storage.keyvalue.records import (
     read_log_value,
     read_settled,
 )
+from penstock.testing.laws import law
 
 #: The claim id of message 7 with priority 9 and exponent 3.
 CLAIM = 3 << 60 | 7
@@ -124,21 +125,24 @@ READERS: list[tuple[bytes, Callable[[bytes], object]]] = [
 ]
 
 
+@law("X1")
 @pytest.mark.parametrize("value, read", READERS)
-def test_x1_records_that_are_cut_short(value: bytes, read: Callable[[bytes], object]) -> None:
+def test_records_that_are_cut_short(value: bytes, read: Callable[[bytes], object]) -> None:
     for length in range(len(value)):
         with pytest.raises(StoreCorrupt):
             read(value[:length])
 
 
+@law("X1")
 @pytest.mark.parametrize("value, read", READERS[2:])
-def test_x1_records_that_are_too_long(value: bytes, read: Callable[[bytes], object]) -> None:
+def test_records_that_are_too_long(value: bytes, read: Callable[[bytes], object]) -> None:
     with pytest.raises(StoreCorrupt, match="longer than it says"):
         read(value + b"\x00")
 
 
+@law("X1")
 @given(st.binary(max_size=60))
-def test_x1_garbage_is_read_or_refused_but_never_guessed(value: bytes) -> None:
+def test_garbage_is_read_or_refused_but_never_guessed(value: bytes) -> None:
     for _, read in READERS:
         try:
             read(value)
@@ -168,8 +172,9 @@ def test_the_oldest_attempt_goes_when_the_count_would_not_fit() -> None:
     assert (attempts[0], attempts[-1]) == (Attempt(2, "w"), Attempt(3, "last"))
 
 
+@law("X1")
 @pytest.mark.parametrize("value", [b"", b"\x01"])
-def test_x1_an_attempt_after_a_damaged_record(value: bytes) -> None:
+def test_an_attempt_after_a_damaged_record(value: bytes) -> None:
     with pytest.raises(StoreCorrupt):
         append_attempt(value, 1, pack_utf8("w"))
 
@@ -210,7 +215,8 @@ def test_the_head_of_a_specification_is_the_rfcs() -> None:
     assert encode_spec(policy, FACTS).startswith(RFC_SPEC)
 
 
-def test_x1_a_specification_without_its_checksum() -> None:
+@law("X1")
+def test_a_specification_without_its_checksum() -> None:
     with pytest.raises(StoreCorrupt, match="checksum"):
         decode_spec(RFC_SPEC)
     with pytest.raises(StoreCorrupt, match="checksum"):
@@ -231,7 +237,8 @@ def test_golden_specification() -> None:
     assert field in value
 
 
-def test_x1_no_flipped_bit_of_a_specification_goes_unnoticed() -> None:
+@law("X1")
+def test_no_flipped_bit_of_a_specification_goes_unnoticed() -> None:
     value = encode_spec(QueuePolicy(filter="T", description="hi"), FACTS)
     for bit in range(len(value) * 8):
         damaged = bytearray(value)
@@ -247,13 +254,15 @@ def test_later_fields_are_sorted_by_name() -> None:
     assert places == sorted(places)
 
 
-def test_x1_a_specification_that_is_cut_short() -> None:
+@law("X1")
+def test_a_specification_that_is_cut_short() -> None:
     value = encode_spec(QueuePolicy(filter="T", description="hi"), FACTS)
     for length in range(len(value)):
         with pytest.raises(StoreCorrupt):
             decode_spec(value[:length])
 
 
+@law("X1")
 @pytest.mark.parametrize(
     "value",
     [
@@ -263,6 +272,6 @@ def test_x1_a_specification_that_is_cut_short() -> None:
     ],
     ids=["filter of another version", "no filter at all", "something behind it"],
 )
-def test_x1_a_specification_that_nobody_wrote(value: bytes) -> None:
+def test_a_specification_that_nobody_wrote(value: bytes) -> None:
     with pytest.raises(StoreCorrupt):
         decode_spec(value)

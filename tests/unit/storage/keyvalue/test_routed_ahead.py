@@ -15,6 +15,7 @@ from penstock.storage import turns
 from penstock.storage.contract import Engine, EngineOptions, Outgoing
 from penstock.storage.engines import open_engine
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 TENANT = "t"
 #: Filters that are evaluated for every message, and messages: too many for one go.
@@ -64,7 +65,8 @@ async def test_a_small_publish_has_no_slices(engine: Engine) -> None:
     assert engine.turns.granted == 0
 
 
-async def test_r1_queues_that_change_between_the_slices(engine: Engine) -> None:
+@law("R1")
+async def test_queues_that_change_between_the_slices(engine: Engine) -> None:
     """The publish goes to the queues that are there when it is stored, by their filters then."""
     publishing = asyncio.ensure_future(engine.publish(TENANT, "t", batch()))
     for _ in range(MESSAGES // 2):
@@ -83,7 +85,8 @@ async def test_r1_queues_that_change_between_the_slices(engine: Engine) -> None:
     assert await depth(engine, "scan0") == MESSAGES - 1
 
 
-async def test_p2_a_cancelled_publish_stores_nothing(engine: Engine) -> None:
+@law("P2")
+async def test_a_cancelled_publish_stores_nothing(engine: Engine) -> None:
     publishing = asyncio.ensure_future(engine.publish(TENANT, "t", batch()))
     for _ in range(20):
         await asyncio.sleep(0)

@@ -30,6 +30,7 @@ from penstock.storage.keyvalue.keys import (
 from penstock.storage.keyvalue.records import SETTLED, array
 from penstock.storage.keyvalue.settled import SLOT_MS, Settled, SettledShelf
 from penstock.storage.keyvalue.stage import Stage
+from penstock.testing.laws import law
 
 KEYS = QueueKeys("t", "q")
 KIND = 1
@@ -180,7 +181,8 @@ def test_a_discarded_shelf_writes_no_bucket(stage: Stage) -> None:
     assert not any(key.startswith(KEYS.done) for key in stage.take().writes)
 
 
-def test_x1_a_damaged_bucket(stage: Stage, adapter: MemoryAdapter) -> None:
+@law("X1")
+def test_a_damaged_bucket(stage: Stage, adapter: MemoryAdapter) -> None:
     bucket_id = bucket_of(claim_id_of(2, 4, 7))
     adapter.write({KEYS.done + bucket_id.to_bytes(8, "big"): b"\x01\x00"}, [], sync=True)
     shelf = SettledShelf(stage, KEYS, KEYS.done, KIND, sealed=False)

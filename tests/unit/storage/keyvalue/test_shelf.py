@@ -30,6 +30,7 @@ from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.records import AVAILABLE, array
 from penstock.storage.keyvalue.shelf import Shelf
 from penstock.storage.keyvalue.stage import Stage
+from penstock.testing.laws import law
 
 KEYS = QueueKeys("t", "q")
 DEAD_KEYS = QueueKeys("t", "q.dlq")
@@ -432,14 +433,16 @@ def test_a_discarded_shelf_writes_nothing(stage: Stage) -> None:
     assert stage.take().writes == {}
 
 
-def test_c4_walk_is_in_claim_order_on_disk_too(stage: Stage, commit: Callable[[], int]) -> None:
+@law("C4")
+def test_walk_is_in_claim_order_on_disk_too(stage: Stage, commit: Callable[[], int]) -> None:
     """Entry 0 came back behind 1 and 2, as after a nack; then the bucket left memory."""
     shelf = _shelf(stage, 1, 2, 0, 200)
     shelf.evict(0, commit())
     assert _ids(shelf) == [0, 1, 2, 200]
 
 
-def test_x1_a_bucket_with_an_entry_of_another(
+@law("X1")
+def test_a_bucket_with_an_entry_of_another(
     stage: Stage, adapter: MemoryAdapter, commit: Callable[[], int]
 ) -> None:
     shelf = _shelf(stage, 7, 150)
@@ -453,7 +456,8 @@ def test_x1_a_bucket_with_an_entry_of_another(
         shelf.head()
 
 
-def test_x1_a_lease_without_its_bucket(adapter: MemoryAdapter) -> None:
+@law("X1")
+def test_a_lease_without_its_bucket(adapter: MemoryAdapter) -> None:
     lease = LEASE.pack(claim_id_of(2, 4, 7), 1, 0, 0) + pack_utf8("w")
     key = KEYS.leases + claim_id_of(2, 4, 0).to_bytes(8, "big")
     adapter.write({key: seal(array([lease]))}, [], sync=True)
@@ -462,7 +466,8 @@ def test_x1_a_lease_without_its_bucket(adapter: MemoryAdapter) -> None:
         shelf.load_leases(0, RECEIPTS)
 
 
-def test_x1_a_damaged_lease(adapter: MemoryAdapter) -> None:
+@law("X1")
+def test_a_damaged_lease(adapter: MemoryAdapter) -> None:
     lease = LEASE.pack(claim_id_of(2, 4, 7), 1, 0, 0) + pack_utf8("w")
     suffix = claim_id_of(2, 4, 0).to_bytes(8, "big")
     adapter.write(
@@ -475,7 +480,8 @@ def test_x1_a_damaged_lease(adapter: MemoryAdapter) -> None:
         shelf.load_leases(0, RECEIPTS)
 
 
-def test_x1_a_lease_of_an_entry_that_is_not_in_flight(adapter: MemoryAdapter) -> None:
+@law("X1")
+def test_a_lease_of_an_entry_that_is_not_in_flight(adapter: MemoryAdapter) -> None:
     lease = LEASE.pack(claim_id_of(2, 4, 7), 1, 0, 0) + pack_utf8("w")
     suffix = claim_id_of(2, 4, 0).to_bytes(8, "big")
     adapter.write(
@@ -486,7 +492,8 @@ def test_x1_a_lease_of_an_entry_that_is_not_in_flight(adapter: MemoryAdapter) ->
         shelf.load_leases(0, RECEIPTS)
 
 
-def test_x1_an_entry_in_flight_without_a_lease(
+@law("X1")
+def test_an_entry_in_flight_without_a_lease(
     stage: Stage, adapter: MemoryAdapter, commit: Callable[[], int]
 ) -> None:
     shelf = _shelf(stage, 7)

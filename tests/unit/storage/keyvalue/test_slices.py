@@ -21,6 +21,7 @@ from penstock.storage.keyvalue.core import SLICE
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.sweep import SLICE_MOVES
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 T, Q = "t", "q"
 HOUR = 3600 * 1000
@@ -141,8 +142,9 @@ async def test_a_sweep_in_slices_does_what_one_in_one_go_does(
     )
 
 
+@law("G1")
 @pytest.mark.parametrize("waiting", [1, 200])
-async def test_g1_what_keeps_an_old_segment_is_looked_at_and_nothing_else(
+async def test_what_keeps_an_old_segment_is_looked_at_and_nothing_else(
     engine: KeyValueEngine, clock: FakeClock, adapter: Counting, waiting: int
 ) -> None:
     segments = 30
@@ -178,7 +180,8 @@ async def test_a_slot_that_is_not_over_is_read_once(
     assert (await engine.sweep()).removed == 100 * buckets
 
 
-async def test_s2_a_queue_that_is_replaced_during_a_sweep_revives_nothing(
+@law("S2")
+async def test_a_queue_that_is_replaced_during_a_sweep_revives_nothing(
     engine: KeyValueEngine, clock: FakeClock, adapter: Counting
 ) -> None:
     await lade(engine, clock, 10 * SLICE_MOVES)
@@ -206,8 +209,9 @@ async def test_two_sweeps_at_a_time_do_the_work_once(
     assert one.removed + other.removed == 600
 
 
+@law("G1")
 @pytest.mark.parametrize("queues", [1, 40])
-async def test_g1_what_is_replayed_while_a_segment_is_asked_about_keeps_it(
+async def test_what_is_replayed_while_a_segment_is_asked_about_keeps_it(
     engine: KeyValueEngine, clock: FakeClock, queues: int
 ) -> None:
     for number in range(queues):
@@ -227,8 +231,9 @@ async def test_g1_what_is_replayed_while_a_segment_is_asked_about_keeps_it(
 # -- other verbs -----------------------------------------------------------------------------
 
 
+@law("C5")
 @pytest.mark.parametrize("count", [300, 3_000])
-async def test_c5_a_claim_lets_time_pass_in_slices(
+async def test_a_claim_lets_time_pass_in_slices(
     engine: KeyValueEngine, clock: FakeClock, adapter: Counting, count: int
 ) -> None:
     soon = clock.now() + HOUR

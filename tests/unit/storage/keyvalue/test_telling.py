@@ -17,6 +17,7 @@ from penstock.storage.keyvalue.claim import MAX_TIMERS
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.testing.clock import FakeClock
 from penstock.testing.faults import FaultyAdapter
+from penstock.testing.laws import law
 
 T, Q = "t", "q"
 
@@ -119,7 +120,8 @@ async def test_a_bulk_verb_tells_again_after_others_had_their_turn(
     assert len(claimed) == 6
 
 
-async def test_c5_more_timers_than_a_claim_takes_are_still_due(
+@law("C5")
+async def test_more_timers_than_a_claim_takes_are_still_due(
     engine: KeyValueEngine, clock: FakeClock
 ) -> None:
     due_at = clock.now() + 10
@@ -151,7 +153,8 @@ class Broken(Listener):
         raise RuntimeError("lapsed")
 
 
-async def test_s3_a_listener_that_raises_breaks_no_verb(
+@law("S3")
+async def test_a_listener_that_raises_breaks_no_verb(
     engine: KeyValueEngine, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine.listener = Broken()

@@ -6,6 +6,7 @@ from penstock.errors import StoreCorrupt
 from penstock.model.queue import TopicPolicy
 from penstock.storage.keyvalue.encoding import seal
 from penstock.storage.keyvalue.topics import decode_topic, encode_topic
+from penstock.testing.laws import law
 
 POLICIES = [
     TopicPolicy(),
@@ -23,13 +24,15 @@ def test_fields_that_are_not_there_have_their_defaults() -> None:
     assert decode_topic(seal(b"\x80")) == TopicPolicy()
 
 
+@law("X1")
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x93", b"\x81\xaedefault_ttl_ms\xa1x"])
-def test_x1_a_topic_that_nobody_wrote(body: bytes) -> None:
+def test_a_topic_that_nobody_wrote(body: bytes) -> None:
     with pytest.raises(StoreCorrupt):
         decode_topic(seal(body))
 
 
-def test_x1_any_flipped_bit() -> None:
+@law("X1")
+def test_any_flipped_bit() -> None:
     encoded = encode_topic(TopicPolicy())
     for bit in range(len(encoded) * 8):
         damaged = bytearray(encoded)

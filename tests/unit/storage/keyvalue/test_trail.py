@@ -9,6 +9,7 @@ from penstock.model.limits import MAX_HISTORY_EVENTS
 from penstock.model.states import State, Transition
 from penstock.storage.keyvalue.encoding import seal
 from penstock.storage.keyvalue.trail import Mark, Trail
+from penstock.testing.laws import law
 
 MARKS = st.builds(
     Mark,
@@ -91,7 +92,8 @@ def test_no_record_is_an_empty_trail() -> None:
     assert Trail().last_error is None
 
 
-def test_c2_released_grants_are_counted_until_a_replay() -> None:
+@law("C2")
+def test_released_grants_are_counted_until_a_replay() -> None:
     trail = Trail()
     for grant in (1, 2):
         trail = trail.then(0, Transition.RELEASE, State.AVAILABLE, None, grant)
@@ -119,7 +121,8 @@ def test_only_the_newest_marks_are_kept() -> None:
     assert trail.released == MAX_HISTORY_EVENTS + 36
 
 
-def test_d1_the_last_error_is_kept_with_the_newest_marks() -> None:
+@law("D1")
+def test_the_last_error_is_kept_with_the_newest_marks() -> None:
     trail = Trail().then(0, Transition.NACK, State.AVAILABLE, "bad", 0)
     for at in range(1, 2 * MAX_HISTORY_EVENTS):
         trail = trail.then(at, Transition.NACK, State.AVAILABLE, None, at)
@@ -143,8 +146,9 @@ def test_a_delivery_may_be_released_for_ever() -> None:
     assert Trail.decode(trail.encode()).released == 65_535
 
 
+@law("X1")
 @given(TRAILS, st.data())
-def test_x1_any_flipped_bit(trail: Trail, data: st.DataObject) -> None:
+def test_any_flipped_bit(trail: Trail, data: st.DataObject) -> None:
     damaged = bytearray(trail.encode())
     bit = data.draw(st.integers(0, len(damaged) * 8 - 1))
     damaged[bit // 8] ^= 1 << bit % 8
@@ -152,7 +156,8 @@ def test_x1_any_flipped_bit(trail: Trail, data: st.DataObject) -> None:
         Trail.decode(bytes(damaged))
 
 
-def test_x1_a_trail_that_does_not_say_its_length() -> None:
+@law("X1")
+def test_a_trail_that_does_not_say_its_length() -> None:
     body = Trail(marks=(Mark(0, Transition.NACK, None, None),)).encode()[:-4]
     for wrong in (body[:-1], body + b"\x00"):
         with pytest.raises(StoreCorrupt):

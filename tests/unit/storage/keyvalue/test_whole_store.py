@@ -46,6 +46,7 @@ from penstock.storage.keyvalue.records import (
 from penstock.storage.keyvalue.topics import decode_topic
 from penstock.storage.keyvalue.trail import Trail
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "formats.md"
 TENANTS = ("default", "other")
@@ -382,6 +383,7 @@ async def test_the_workload_meets_every_kind_of_record() -> None:
     assert seen == VALUES.keys()
 
 
+@law("P3")
 async def test_payloads_and_log_entries_belong_together() -> None:
     """One payload an entry, under its offset, with the checksum that the entry says (P3)."""
     store = await _run(7, 300)

@@ -18,6 +18,7 @@ from penstock.model.states import State
 from penstock.storage.contract import Engine
 from penstock.storage.sql import assign as assign_module
 from penstock.storage.sql.reading import end_of_log
+from penstock.testing.laws import law
 from tests.unit.storage.sql.callers import Caller, caller
 from tests.unit.storage.sql.pairs import NAME, ROUNDS, TENANT, Pair
 
@@ -81,7 +82,8 @@ async def contents(engine: Engine, queue: str) -> list[bytes]:
     return [found[message] for message in sorted(found)]
 
 
-async def test_l2_nothing_is_assigned_beyond_what_is_settled(pair: Pair, own: Caller) -> None:
+@law("L2")
+async def test_nothing_is_assigned_beyond_what_is_settled(pair: Pair, own: Caller) -> None:
     await publish(pair.a, b"1")
     await own.begin()
     await publish(pair.a, b"held", own=own)
@@ -103,7 +105,8 @@ async def test_l2_nothing_is_assigned_beyond_what_is_settled(pair: Pair, own: Ca
     assert await contents(pair.a, "new") == [b"0", b"1", b"held", b"2"]
 
 
-async def test_r1_a_queue_that_has_joined(pair: Pair, own: Caller) -> None:
+@law("R1")
+async def test_a_queue_that_has_joined(pair: Pair, own: Caller) -> None:
     """Publishes put their messages there themselves; those are left alone."""
     await own.begin()
     await publish(pair.a, b"held", own=own)
@@ -126,7 +129,8 @@ async def test_r1_a_queue_that_has_joined(pair: Pair, own: Caller) -> None:
     assert (await pair.a.stats(TENANT, "q")).done == 1
 
 
-async def test_c5_a_queue_that_joined_and_became_ordered(pair: Pair, own: Caller) -> None:
+@law("C5")
+async def test_a_queue_that_joined_and_became_ordered(pair: Pair, own: Caller) -> None:
     """What came without a partition gets one, though the router outside does not name it."""
     await own.begin()
     await publish(pair.a, b"first", own=own)
@@ -144,8 +148,9 @@ async def test_c5_a_queue_that_joined_and_became_ordered(pair: Pair, own: Caller
     assert delivery.payload == b"stray"
 
 
+@law("R1")
 @pytest.mark.parametrize("by", ["assign", "route"])
-async def test_r1_one_routes_a_queue_at_a_time(
+async def test_one_routes_a_queue_at_a_time(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """The second waits for the first, and goes on from where that has come to."""
@@ -170,7 +175,8 @@ async def test_r1_one_routes_a_queue_at_a_time(
     assert await contents(pair.a, "q") == [b"0", b"1", b"2"]
 
 
-async def test_r1_a_filter_that_changes_meanwhile(pair: Pair) -> None:
+@law("R1")
+async def test_a_filter_that_changes_meanwhile(pair: Pair) -> None:
     """Before or after the change, never with what was found for another filter."""
     offsets = await publish(pair.a, b"0", b"1")
     outcomes = set()
@@ -199,9 +205,8 @@ async def test_r1_a_filter_that_changes_meanwhile(pair: Pair) -> None:
     assert outcomes <= {RouteReply, Conflict}
 
 
-async def test_r1_many_lots_are_one_transaction(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@law("R1")
+async def test_many_lots_are_one_transaction(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.storage.sql.assign._MAX_SEGMENTS", 2)
     monkeypatch.setattr("penstock.storage.sql.assign._MAX_ENTRIES", 3)
     offsets = [o for n in range(5) for o in await publish(pair.a, *[b"%d" % n] * (1 + 4 * (n % 2)))]
@@ -221,7 +226,8 @@ async def test_r1_many_lots_are_one_transaction(
     assert len(await contents(pair.b, "q")) == 14
 
 
-async def test_r1_routers_of_two_servers(dialect: str, pair: Pair, own: Caller) -> None:
+@law("R1")
+async def test_routers_of_two_servers(dialect: str, pair: Pair, own: Caller) -> None:
     """Publishes on both, some of them open for long; keepers and other routers on both."""
     random = Random(11)
     engines = (pair.a, pair.b)

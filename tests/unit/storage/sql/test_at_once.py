@@ -22,6 +22,7 @@ from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Moved, NotAtOnce, Stale
 from penstock.storage.sql.postgresql import adapter
 from penstock.storage.sql.timers import Timers
+from penstock.testing.laws import law
 from tests.databases import server
 from tests.unit.storage.sql.callers import caller
 from tests.unit.storage.sql.pairs import (
@@ -171,7 +172,8 @@ async def test_without_a_transaction_nothing_is_locked_or_written_beside(pair: P
 # -- a publish and the catalog (R1, L2) -------------------------------------------------
 
 
-async def test_r1_a_publish_that_knows_an_older_catalog_writes_nothing_and_is_made_again(
+@law("R1")
+async def test_a_publish_that_knows_an_older_catalog_writes_nothing_and_is_made_again(
     pair: Pair, begun: list[str]
 ) -> None:
     await pair.b.put_queue(TENANT, "new", QueuePolicy(filter="topic = 'old'"), LATEST)
@@ -185,7 +187,8 @@ async def test_r1_a_publish_that_knows_an_older_catalog_writes_nothing_and_is_ma
     assert payloads(await claim(pair.b, "new")) == [b"1"]
 
 
-async def test_r1_the_catalog_is_read_after_others_can_see_the_publish(pair: Pair) -> None:
+@law("R1")
+async def test_the_catalog_is_read_after_others_can_see_the_publish(pair: Pair) -> None:
     """A queue that is made while a publish waits to be seen is not passed by."""
     ((given,),) = await _asked("SELECT last_value FROM penstock_log_segment_seq")
     lock = f"SELECT pg_advisory_xact_lock({20563 << 48 | given})"
@@ -195,7 +198,8 @@ async def test_r1_the_catalog_is_read_after_others_can_see_the_publish(pair: Pai
     assert payloads(await claim(pair.b, "new")) == [b"1"]
 
 
-async def test_l2_a_queue_that_joins_during_a_publish_waits_for_it(pair: Pair) -> None:
+@law("L2")
+async def test_a_queue_that_joins_during_a_publish_waits_for_it(pair: Pair) -> None:
     policy = QueuePolicy(filter="topic = 'old'")
     await pair.b.put_queue(TENANT, "late", policy, Start(at=Start.EARLIEST))
     # It knows that the queue is behind, and will not know that it has joined.
@@ -230,9 +234,10 @@ def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]
     monkeypatch.setattr(adapter._Session, "heads", look)
 
 
+@law("C1")
 @pytest.mark.parametrize("taken", [1, 3, 5])
 @pytest.mark.usefixtures("calm")
-async def test_c1_what_another_server_claims_meanwhile_is_not_handed_out_twice(
+async def test_what_another_server_claims_meanwhile_is_not_handed_out_twice(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, begun: list[str], taken: int
 ) -> None:
     await publish(pair.a, "old", b"1", b"2", b"3", b"4")
@@ -262,8 +267,9 @@ async def test_c1_what_another_server_claims_meanwhile_is_not_handed_out_twice(
         assert verdicts == ["ok"] * len(held)
 
 
+@law("C4")
 @pytest.mark.usefixtures("calm")
-async def test_c4_what_is_locked_by_others_is_left_to_a_transaction(pair: Pair) -> None:
+async def test_what_is_locked_by_others_is_left_to_a_transaction(pair: Pair) -> None:
     await publish(pair.a, "old", b"1")
     other = await caller("postgresql", NAME)
     await other.begin()
@@ -274,14 +280,16 @@ async def test_c4_what_is_locked_by_others_is_left_to_a_transaction(pair: Pair) 
     assert payloads(await claim(pair.a, "old")) == [b"0"]
 
 
+@law("C1")
 @pytest.mark.usefixtures("calm")
-async def test_c1_a_pause_meanwhile_holds(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pause_meanwhile_holds(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     between(monkeypatch, lambda: pair.b.pause(TENANT, "old", True))
     assert await claim(pair.a, "old") == []
     assert (await pair.a.stats(TENANT, "old")).in_flight == 0
 
 
-async def test_s1_a_claim_that_lapsed_elsewhere_cannot_be_settled_from_memory(pair: Pair) -> None:
+@law("S1")
+async def test_a_claim_that_lapsed_elsewhere_cannot_be_settled_from_memory(pair: Pair) -> None:
     (ours,) = await claim(pair.a, "old", lease_ms=1_000)
     pair.clock.advance(1_001)
     (theirs,) = await claim(pair.b, "old")
@@ -290,7 +298,8 @@ async def test_s1_a_claim_that_lapsed_elsewhere_cannot_be_settled_from_memory(pa
     assert core(pair.a).repeated["conflict"] == 1
 
 
-async def test_s2_some_that_were_settled_elsewhere_and_some_that_were_not(pair: Pair) -> None:
+@law("S2")
+async def test_some_that_were_settled_elsewhere_and_some_that_were_not(pair: Pair) -> None:
     await publish(pair.a, "old", *(b"%d" % n for n in range(1, 6)))
     held = await claim(pair.a, "old")
     assert len(held) == 6
@@ -302,8 +311,9 @@ async def test_s2_some_that_were_settled_elsewhere_and_some_that_were_not(pair: 
     assert (stats.done, stats.acks, stats.in_flight) == (5, 5, 0)
 
 
+@law("S1")
 @pytest.mark.usefixtures("calm")
-async def test_s1_what_is_left_of_a_claim_is_remembered(pair: Pair, begun: list[str]) -> None:
+async def test_what_is_left_of_a_claim_is_remembered(pair: Pair, begun: list[str]) -> None:
     await publish(pair.a, "old", b"1", b"2", b"3")
     held = await claim(pair.a, "old")
     for one in reversed(held):
@@ -318,7 +328,8 @@ async def test_s1_what_is_left_of_a_claim_is_remembered(pair: Pair, begun: list[
 # -- a connection that is lost (P2) -----------------------------------------------------
 
 
-async def test_p2_a_publish_whose_connection_is_lost_has_an_unknown_outcome(pair: Pair) -> None:
+@law("P2")
+async def test_a_publish_whose_connection_is_lost_has_an_unknown_outcome(pair: Pair) -> None:
     async with blocked(LOCK.format("penstock_tally"), publish(pair.a, "old", b"1")) as task:
         await asyncio.to_thread(server("postgresql").kill_backends, NAME)
         with pytest.raises(CommitFailed):
@@ -326,8 +337,9 @@ async def test_p2_a_publish_whose_connection_is_lost_has_an_unknown_outcome(pair
     assert payloads(await claim(pair.a, "old")) == [b"0"]
 
 
+@law("C1")
 @pytest.mark.usefixtures("calm")
-async def test_c1_a_claim_whose_connection_is_lost_is_not_half_done(pair: Pair) -> None:
+async def test_a_claim_whose_connection_is_lost_is_not_half_done(pair: Pair) -> None:
     async with blocked(LOCK.format("penstock_tally"), claim(pair.a, "old")) as task:
         await asyncio.to_thread(server("postgresql").kill_backends, NAME)
         with pytest.raises(CommitFailed):

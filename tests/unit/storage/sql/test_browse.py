@@ -17,6 +17,7 @@ from penstock.model.states import State
 from penstock.storage.sql import browse, walking
 from penstock.storage.sql.walking import Item
 from penstock.testing.conformance.harness import TENANT, Store, ids_of, msg
+from penstock.testing.laws import law
 from tests.unit.storage.sql.ordered import Pair, opened_pair
 
 #: What the broker lets through.
@@ -64,8 +65,9 @@ def _before_hold(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> Non
     monkeypatch.setattr(browse, "hold", hold)
 
 
+@law("C4")
 @pytest.mark.parametrize("page", [1, 2, 7])
-async def test_c4_pages_over_runs_that_interleave(pair: Pair, small_pages: None, page: int) -> None:
+async def test_pages_over_runs_that_interleave(pair: Pair, small_pages: None, page: int) -> None:
     await pair.first.queue(max_attempts=99)
     ids = await _scatter(pair.first)
     assert len(ids) == 30
@@ -74,8 +76,9 @@ async def test_c4_pages_over_runs_that_interleave(pair: Pair, small_pages: None,
     assert [s.payload for s in shown] == [str(s.message.headers["n"]).encode() for s in shown]
 
 
+@law("C4")
 @pytest.mark.parametrize("page", [1, 4])
-async def test_c4_pages_of_what_is_in_flight(pair: Pair, small_pages: None, page: int) -> None:
+async def test_pages_of_what_is_in_flight(pair: Pair, small_pages: None, page: int) -> None:
     """There runs are sorted by their claims."""
     await pair.first.queue(max_attempts=99)
     await _scatter(pair.first)
@@ -125,6 +128,7 @@ async def test_cursors_are_what_a_page_gave(pair: Pair) -> None:
             await engine.peek(TENANT, "q", State.AVAILABLE, None, 9, cursor)
 
 
+@law("S3")
 async def test_purge_finds_again_what_a_claim_has_split(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +216,8 @@ async def test_purge_in_small_parts_is_still_one_commit(
     assert [s.message.id for s in left] == [i for i in ids if i not in chosen[:13]]
 
 
-async def test_s3_purges_and_claims_of_two_servers_share_out(pair: Pair) -> None:
+@law("S3")
+async def test_purges_and_claims_of_two_servers_share_out(pair: Pair) -> None:
     """Every message is claimed or purged, none both, none neither."""
     await pair.first.queue()
     ids: list[MessageId] = []

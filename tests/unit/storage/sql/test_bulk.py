@@ -12,6 +12,7 @@ from penstock.model.message import MessageId, Offset
 from penstock.storage.sql import bulk
 from penstock.testing.bulk import messages_of, payloads_of
 from penstock.testing.conformance.harness import OTHER_TENANT, TENANT
+from penstock.testing.laws import law
 from tests.unit.storage.sql.ordered import Pair, opened_pair
 
 
@@ -30,8 +31,9 @@ async def publish_some(pair: Pair) -> list[MessageId]:
     return ids
 
 
+@law("L1")
 @pytest.mark.parametrize("limit", [1, 2, 5, 50])
-async def test_l1_pages_begin_and_end_inside_segments(
+async def test_pages_begin_and_end_inside_segments(
     pair: Pair, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "_MAX_SEGMENTS", 2)
@@ -49,7 +51,8 @@ async def test_l1_pages_begin_and_end_inside_segments(
     assert read == [(entry.message, entry.payload) for entry in every]
 
 
-async def test_x1_a_damaged_segment_is_not_served(pair: Pair) -> None:
+@law("X1")
+async def test_a_damaged_segment_is_not_served(pair: Pair) -> None:
     ids = await publish_some(pair)
     engine = pair.second.engine
     columns = await engine.read_log_columns(TENANT, Offset(0), 99)

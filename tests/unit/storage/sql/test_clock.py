@@ -18,6 +18,7 @@ from penstock.storage.sql import clock as module
 from penstock.storage.sql.clock import DatabaseClock, clock_for
 from penstock.storage.sql.database import Database, Lost
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.databases import server as server_of
 from tests.databases import store_url
 
@@ -315,8 +316,9 @@ async def test_both_show_the_databases_time(pair: tuple[Broker, Broker], dialect
         assert around.has(info.created_at)
 
 
+@law("C1")
 @pytest.mark.parametrize("first", [0, 1], ids=["ahead", "behind"])
-async def test_c1_a_lease_lapses_by_the_databases_clock(
+async def test_a_lease_lapses_by_the_databases_clock(
     pair: tuple[Broker, Broker], dialect: str, first: int
 ) -> None:
     a, b = pair[first], pair[1 - first]
@@ -337,8 +339,9 @@ async def test_c1_a_lease_lapses_by_the_databases_clock(
     assert (await b.ack(again)).ok
 
 
+@law("C3")
 @pytest.mark.parametrize("first", [0, 1], ids=["ahead", "behind"])
-async def test_c3_delays_are_right_on_both(
+async def test_delays_are_right_on_both(
     pair: tuple[Broker, Broker], dialect: str, first: int
 ) -> None:
     a, b = pair[first], pair[1 - first]
@@ -352,8 +355,9 @@ async def test_c3_delays_are_right_on_both(
     assert delivery.message.deliver_at >= around.began + 700 - SLACK_MS
 
 
+@law("O1")
 @pytest.mark.parametrize("first", [0, 1], ids=["ahead", "behind"])
-async def test_o1_nobody_takes_the_partitions_of_one_who_is_alive(
+async def test_nobody_takes_the_partitions_of_one_who_is_alive(
     pair: tuple[Broker, Broker], dialect: str, first: int
 ) -> None:
     a, b = pair[first], pair[1 - first]

@@ -18,6 +18,7 @@ from penstock.storage.sql.engine import SqlEngine
 from penstock.storage.sql.mysql import link
 from penstock.storage.sql.postgresql import connecting
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.databases import server, store_url
 from tests.unit.storage.sql.black_hole import BlackHole, black_hole
 from tests.unit.storage.sql.pairs import LATEST, NAME, TENANT, claim, payloads, publish
@@ -55,7 +56,8 @@ async def opened_behind(dialect: str) -> AsyncIterator[tuple[Engine, BlackHole]]
             await engine.close()
 
 
-async def test_c5_a_silent_connection_ends_a_call_with_an_error_to_retry(dialect: str) -> None:
+@law("C5")
+async def test_a_silent_connection_ends_a_call_with_an_error_to_retry(dialect: str) -> None:
     async with opened_behind(dialect) as (engine, hole), asyncio.timeout(PATIENCE_S):
         hole.silence()
         with pytest.raises(StoreBusy) as refused:
@@ -63,7 +65,8 @@ async def test_c5_a_silent_connection_ends_a_call_with_an_error_to_retry(dialect
         assert refused.value.retryable
 
 
-async def test_c5_many_calls_on_silent_connections_all_end(dialect: str) -> None:
+@law("C5")
+async def test_many_calls_on_silent_connections_all_end(dialect: str) -> None:
     async with opened_behind(dialect) as (engine, hole), asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*(engine.stats(TENANT, "q") for _ in range(5)))
         hole.silence()
@@ -82,7 +85,8 @@ async def test_a_connection_that_missed_a_deadline_is_not_used_again(dialect: st
         assert payloads(await claim(engine, "q")) == [b"0"]
 
 
-async def test_p2_a_commit_that_is_not_answered_has_an_unknown_outcome(dialect: str) -> None:
+@law("P2")
+async def test_a_commit_that_is_not_answered_has_an_unknown_outcome(dialect: str) -> None:
     async with opened_behind(dialect) as (engine, hole), asyncio.timeout(PATIENCE_S):
         hole.silence_at(b"COMMIT")
         with pytest.raises(CommitFailed):
@@ -94,7 +98,8 @@ async def test_p2_a_commit_that_is_not_answered_has_an_unknown_outcome(dialect: 
         assert payloads(await claim(engine, "q")) == [b"0", b"1"]
 
 
-async def test_c5_what_a_vanished_server_has_locked_is_free_soon(dialect: str) -> None:
+@law("C5")
+async def test_what_a_vanished_server_has_locked_is_free_soon(dialect: str) -> None:
     """The database ends a transaction in which nothing happens."""
     async with opened_behind(dialect) as (engine, hole), asyncio.timeout(PATIENCE_S):
         # The claim has locked the delivery and cannot commit.

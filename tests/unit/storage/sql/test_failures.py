@@ -22,6 +22,7 @@ from penstock.errors import (
 )
 from penstock.storage.sql.database import Again, Lost, Overdue
 from penstock.storage.sql.postgresql.failures import FAILURES, opening, translate
+from penstock.testing.laws import law
 
 
 def raised(state: str, *, severity: str = "ERROR", **fields: str) -> asyncpg.PostgresError:
@@ -30,6 +31,7 @@ def raised(state: str, *, severity: str = "ERROR", **fields: str) -> asyncpg.Pos
     return asyncpg.PostgresError.new(sent)
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "state, kind",
     [
@@ -70,7 +72,7 @@ def raised(state: str, *, severity: str = "ERROR", **fields: str) -> asyncpg.Pos
     ],
 )
 @pytest.mark.parametrize("committing", [False, True])
-def test_e1_what_a_state_means(state: str, kind: type[Exception], committing: bool) -> None:
+def test_what_a_state_means(state: str, kind: type[Exception], committing: bool) -> None:
     found = translate(raised(state), committing=committing)
     assert type(found) is kind
     assert "some words. more" in str(found)
@@ -83,7 +85,8 @@ def test_e1_what_a_state_means(state: str, kind: type[Exception], committing: bo
         assert state in found.detail
 
 
-def test_p2_whatever_ends_the_session_during_a_commit_leaves_its_outcome_unknown() -> None:
+@law("P2")
+def test_whatever_ends_the_session_during_a_commit_leaves_its_outcome_unknown() -> None:
     """A full disk, say, on which the log cannot be written."""
     found = translate(raised("53100", severity="PANIC"), committing=True)
     assert isinstance(found, Lost)
@@ -91,6 +94,7 @@ def test_p2_whatever_ends_the_session_during_a_commit_leaves_its_outcome_unknown
     assert isinstance(translate(raised("53100"), committing=True), StoreFull)
 
 
+@law("P2")
 @pytest.mark.parametrize(
     "error",
     [
@@ -107,7 +111,7 @@ def test_p2_whatever_ends_the_session_during_a_commit_leaves_its_outcome_unknown
     ],
 )
 @pytest.mark.parametrize("committing", [False, True])
-def test_p2_a_connection_that_is_gone(error: Exception, committing: bool) -> None:
+def test_a_connection_that_is_gone(error: Exception, committing: bool) -> None:
     found = translate(error, committing=committing)
     assert isinstance(found, Lost)
     assert found.committing is committing
@@ -115,6 +119,7 @@ def test_p2_a_connection_that_is_gone(error: Exception, committing: bool) -> Non
     assert isinstance(error, FAILURES)
 
 
+@law("P2")
 @pytest.mark.parametrize(
     "error",
     [
@@ -126,7 +131,7 @@ def test_p2_a_connection_that_is_gone(error: Exception, committing: bool) -> Non
         ),
     ],
 )
-def test_p2_what_was_not_sent_was_not_committed(error: Exception) -> None:
+def test_what_was_not_sent_was_not_committed(error: Exception) -> None:
     found = translate(error, committing=True)
     assert isinstance(found, Lost)
     assert not found.committing
@@ -164,6 +169,7 @@ def test_whoever_was_cancelled_stays_cancelled() -> None:
         translate(asyncio.CancelledError(), committing=True)
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "error, kind, words",
     [
@@ -176,7 +182,7 @@ def test_whoever_was_cancelled_stays_cancelled() -> None:
         (raised("53300"), StoreBusy, "no connection left"),
     ],
 )
-def test_e1_who_cannot_open_a_store_is_told_why(
+def test_who_cannot_open_a_store_is_told_why(
     error: Exception, kind: type[PenstockError], words: str
 ) -> None:
     found = opening(error, "DB")

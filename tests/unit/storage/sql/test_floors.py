@@ -14,6 +14,7 @@ from penstock.model.delivery import Ack
 from penstock.model.message import NewMessage
 from penstock.storage.contract import Engine
 from penstock.storage.sql.database import Stable
+from penstock.testing.laws import law
 from tests.unit.storage.sql.callers import caller
 from tests.unit.storage.sql.pairs import NAME, TENANT, Pair, claim, payloads, settled
 
@@ -39,7 +40,8 @@ def floors(engine: Any) -> tuple[int, ...]:
     return next(found for found, _ in engine._core.floors.values())
 
 
-async def test_c5_what_an_open_publish_brings_is_above_them(pair: Pair, dialect: str) -> None:
+@law("C5")
+async def test_what_an_open_publish_brings_is_above_them(pair: Pair, dialect: str) -> None:
     own = await caller(dialect, NAME)
     try:
         await own.begin()
@@ -54,7 +56,8 @@ async def test_c5_what_an_open_publish_brings_is_above_them(pair: Pair, dialect:
     assert payloads(await claim(pair.a, "old")) == [b"held 9", b"held 4", b"held 0"]
 
 
-async def test_c4_each_priority_has_its_own(pair: Pair) -> None:
+@law("C4")
+async def test_each_priority_has_its_own(pair: Pair) -> None:
     await work_off(pair, pair.a)
     await publish(pair.b, 2)
     for _ in range(4):
@@ -69,7 +72,8 @@ async def test_c4_each_priority_has_its_own(pair: Pair) -> None:
     assert payloads(await claim(pair.a, "old")) == [b"9", b"7", b"2", b"2"]
 
 
-async def test_c5_what_is_locked_at_a_floor_is_waited_for(pair: Pair, dialect: str) -> None:
+@law("C5")
+async def test_what_is_locked_at_a_floor_is_waited_for(pair: Pair, dialect: str) -> None:
     """Nobody is told that the queue is empty while somebody else may give it back."""
     await work_off(pair, pair.a)
     await publish(pair.b, 4)

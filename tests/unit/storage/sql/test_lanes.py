@@ -9,6 +9,7 @@ import pytest
 
 from penstock.errors import BadInput, CommitFailed, StoreBusy, StoreError, StoreUnavailable
 from penstock.storage.sql.lanes import Call, Lane
+from penstock.testing.laws import law
 
 #: Only a test that would hang for ever waits this long.
 HANG_S = 20.0
@@ -167,17 +168,19 @@ async def _outcomes(database: Refusing, count: int) -> list[int | BaseException]
     return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), HANG_S)
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "error", [BadInput("x"), UnicodeEncodeError("utf-8", "\ud800", 0, 1, "x"), StoreError("22021")]
 )
-async def test_e1_what_one_call_brings_fails_no_other(error: Exception) -> None:
+async def test_what_one_call_brings_fails_no_other(error: Exception) -> None:
     database = Refusing({2: error})
     assert await _outcomes(database, 5) == [-1, error, -3, -4]
     assert database.batches == [[1, 2, 3, 4], [1], [2], [3], [4]]
 
 
+@law("P2")
 @pytest.mark.parametrize("error", [CommitFailed("x"), StoreBusy("x"), StoreUnavailable("x")])
-async def test_p2_what_may_be_committed_or_fails_for_all_is_not_made_again(
+async def test_what_may_be_committed_or_fails_for_all_is_not_made_again(
     error: Exception,
 ) -> None:
     database = Refusing({2: error})

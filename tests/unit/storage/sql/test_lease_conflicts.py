@@ -7,6 +7,7 @@ from penstock.model.message import NewMessage
 from penstock.storage.contract import Engine
 from penstock.storage.sql.engine import SqlEngine
 from penstock.storage.sql.leases import Leases
+from penstock.testing.laws import law
 from tests.unit.storage.sql.pairs import TENANT, Pair, claim, payloads, publish, settled
 
 
@@ -16,7 +17,8 @@ def _number(engine: Engine, number: int) -> None:
     engine._core.leases = Leases(number)
 
 
-async def test_c1_a_claim_never_overwrites_the_claim_of_another_server(pair: Pair) -> None:
+@law("C1")
+async def test_a_claim_never_overwrites_the_claim_of_another_server(pair: Pair) -> None:
     await publish(pair.a, "old", b"1", b"2")
     for engine in (pair.a, pair.b):
         _number(engine, 1)
@@ -29,7 +31,8 @@ async def test_c1_a_claim_never_overwrites_the_claim_of_another_server(pair: Pai
     assert payloads(await claim(pair.b, "old")) == [b"2"]
 
 
-async def test_s3_an_extension_never_overwrites_a_claim_of_another_server(pair: Pair) -> None:
+@law("S3")
+async def test_an_extension_never_overwrites_a_claim_of_another_server(pair: Pair) -> None:
     """Extending one of two deliveries of a claim moves it to a row of its own."""
     await publish(pair.a, "old", b"1", b"2")
     assert payloads(await claim(pair.a, "old", 1)) == [b"0"]
@@ -46,7 +49,8 @@ async def test_s3_an_extension_never_overwrites_a_claim_of_another_server(pair: 
         assert await settled(engine, "old", Ack(delivery.receipt)) == ["ok"]
 
 
-async def test_p4_an_id_of_another_server_is_never_taken_for_one_of_this_transaction(
+@law("P4")
+async def test_an_id_of_another_server_is_never_taken_for_one_of_this_transaction(
     pair: Pair,
 ) -> None:
     for engine in (pair.a, pair.b):

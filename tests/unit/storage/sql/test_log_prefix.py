@@ -26,6 +26,7 @@ from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.databases import server, store_url
 from tests.unit.storage.sql.callers import DIALECTS, Caller, caller
 
@@ -111,7 +112,8 @@ async def publish(engine: Engine, *payloads: bytes, own: Caller | None = None) -
 # -- one open publish after the other ------------------------------------------------------
 
 
-async def test_l2_nothing_appears_behind_a_reader(
+@law("L2")
+async def test_nothing_appears_behind_a_reader(
     servers: tuple[Engine, Engine], callers: list[Caller]
 ) -> None:
     a, b = servers
@@ -131,7 +133,8 @@ async def test_l2_nothing_appears_behind_a_reader(
         assert await reader.read() == [b"2", b"3", b"4", b"5"]
 
 
-async def test_l2_a_publish_that_is_rolled_back_holds_nobody_up(
+@law("L2")
+async def test_a_publish_that_is_rolled_back_holds_nobody_up(
     servers: tuple[Engine, Engine], callers: list[Caller]
 ) -> None:
     a, b = servers
@@ -147,7 +150,8 @@ async def test_l2_a_publish_that_is_rolled_back_holds_nobody_up(
         assert await reader.read() == [b"1"]
 
 
-async def test_l2_publishes_that_commit_in_reverse(
+@law("L2")
+async def test_publishes_that_commit_in_reverse(
     servers: tuple[Engine, Engine], callers: list[Caller]
 ) -> None:
     readers = [Reader(one) for one in servers]
@@ -163,7 +167,8 @@ async def test_l2_publishes_that_commit_in_reverse(
         assert await reader.read() == [b"%d" % number for number in range(CALLERS)]
 
 
-async def test_l2_a_transaction_that_was_open_before_it_published(
+@law("L2")
+async def test_a_transaction_that_was_open_before_it_published(
     servers: tuple[Engine, Engine], callers: list[Caller]
 ) -> None:
     """It is older than what readers have passed, and still appends above that."""
@@ -188,7 +193,8 @@ async def test_l2_a_transaction_that_was_open_before_it_published(
 # -- queues that join ----------------------------------------------------------------------
 
 
-async def test_s2_a_queue_that_joins_forgets_nothing_that_would_come_again(
+@law("S2")
+async def test_a_queue_that_joins_forgets_nothing_that_would_come_again(
     dialect: str, servers: tuple[Engine, Engine], callers: list[Caller]
 ) -> None:
     """An open publish keeps it joining for longer than it keeps what is done."""
@@ -275,7 +281,8 @@ class Crowd:
         return [f"{name}/{number}/{n}".encode() for n in range(random.randint(1, 4))]
 
 
-async def test_l2_every_reader_sees_a_prefix_of_the_log(
+@law("L2")
+async def test_every_reader_sees_a_prefix_of_the_log(
     servers: tuple[Engine, Engine], callers: list[Caller], random: Random
 ) -> None:
     crowd = Crowd(servers, callers, random)
@@ -297,7 +304,8 @@ async def test_l2_every_reader_sees_a_prefix_of_the_log(
     assert not crowd.rolled_back & set(whole.seen)
 
 
-async def test_r1_queues_that_take_history_miss_nothing_and_get_nothing_twice(
+@law("R1")
+async def test_queues_that_take_history_miss_nothing_and_get_nothing_twice(
     servers: tuple[Engine, Engine], callers: list[Caller], random: Random
 ) -> None:
     crowd = Crowd(servers, callers, random)

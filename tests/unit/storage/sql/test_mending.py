@@ -21,6 +21,7 @@ from penstock.storage.contract import Engine
 from penstock.storage.sql import queues
 from penstock.storage.sql.catalog import encode_policy
 from penstock.storage.sql.work import Work
+from penstock.testing.laws import law
 from tests.unit.storage.sql.callers import Caller, caller
 from tests.unit.storage.sql.pairs import (
     LATEST,
@@ -76,7 +77,8 @@ async def partitions(engine: Engine, queue: str = "old") -> dict[str, int]:
     return {one.partition: one.unsettled for one in stats.partitions}
 
 
-async def test_c5_a_queue_that_becomes_ordered_while_a_publish_is_open(
+@law("C5")
+async def test_a_queue_that_becomes_ordered_while_a_publish_is_open(
     pair: Pair, own: Caller
 ) -> None:
     await own.begin()
@@ -88,7 +90,8 @@ async def test_c5_a_queue_that_becomes_ordered_while_a_publish_is_open(
     assert await pair.b.behind() == ()
 
 
-async def test_c4_what_came_is_sorted_into_partitions(pair: Pair, own: Caller) -> None:
+@law("C4")
+async def test_what_came_is_sorted_into_partitions(pair: Pair, own: Caller) -> None:
     await own.begin()
     keys = ("x", None, "y", "x", "y", "x")
     await publish(pair.a, *((b"%d" % n, key) for n, key in enumerate(keys)), own=own)
@@ -101,7 +104,8 @@ async def test_c4_what_came_is_sorted_into_partitions(pair: Pair, own: Caller) -
     assert (await pair.a.stats(TENANT, "old")).available == 4
 
 
-async def test_c5_what_is_there_by_then_does_not_wait_for_what_is_open(
+@law("C5")
+async def test_what_is_there_by_then_does_not_wait_for_what_is_open(
     dialect: str, pair: Pair, own: Caller
 ) -> None:
     """Between the change and the first look another publish is committed."""
@@ -149,7 +153,8 @@ async def test_the_ordering_does_not_change_under_whoever_adds_to_the_queue(
     assert payloads(await claim(pair.a, "old")) == [b"added"]
 
 
-async def test_s2_what_was_removed_does_not_come_again(pair: Pair, own: Caller) -> None:
+@law("S2")
+async def test_what_was_removed_does_not_come_again(pair: Pair, own: Caller) -> None:
     """It lies behind the open publish in the log, where the queue is looked through."""
     await own.begin()
     await publish(pair.a, (b"held", "x"), own=own)
@@ -163,7 +168,8 @@ async def test_s2_what_was_removed_does_not_come_again(pair: Pair, own: Caller) 
     assert await partitions(pair.a) == {"x": 1}
 
 
-async def test_r1_a_queue_that_is_joining_becomes_ordered(pair: Pair, own: Caller) -> None:
+@law("R1")
+async def test_a_queue_that_is_joining_becomes_ordered(pair: Pair, own: Caller) -> None:
     """The open publish may bring it something or not; the router sees to both."""
     await own.begin()
     await publish(pair.a, (b"before", "x"), own=own)
@@ -183,7 +189,8 @@ async def test_r1_a_queue_that_is_joining_becomes_ordered(pair: Pair, own: Calle
     assert payloads(await claim(pair.a, "late")) == [b"before", b"joined"]
 
 
-async def test_r1_a_queue_that_is_joining_begins_anew_when_it_becomes_ordered(
+@law("R1")
+async def test_a_queue_that_is_joining_begins_anew_when_it_becomes_ordered(
     dialect: str, pair: Pair, own: Caller
 ) -> None:
     """It waits for one publish more before it is caught up, and there is another by then."""
@@ -215,9 +222,8 @@ async def test_r1_a_queue_that_is_joining_begins_anew_when_it_becomes_ordered(
     assert payloads(await claim(pair.b, "late")) == [b"3", b"4"]
 
 
-async def test_o1_what_was_handed_out_without_a_partition_comes_back(
-    pair: Pair, own: Caller
-) -> None:
+@law("O1")
+async def test_what_was_handed_out_without_a_partition_comes_back(pair: Pair, own: Caller) -> None:
     """A claim that did not know of the change either."""
     await own.begin()
     await publish(pair.a, (b"1", "x"), (b"2", "y"), own=own)
@@ -251,7 +257,8 @@ async def _rewrite(engine: Any, policy: QueuePolicy) -> None:
     await engine._core.transact(TENANT, act)
 
 
-async def test_c5_a_queue_that_is_no_longer_ordered_while_a_publish_is_open(
+@law("C5")
+async def test_a_queue_that_is_no_longer_ordered_while_a_publish_is_open(
     pair: Pair, own: Caller
 ) -> None:
     await order(pair.a, ORDERED)
@@ -273,7 +280,8 @@ async def test_c5_a_queue_that_is_no_longer_ordered_while_a_publish_is_open(
     assert payloads(await claim(pair.b, "old")) == [b"3"]
 
 
-async def test_c5_to_and_fro_while_a_publish_is_open(pair: Pair, own: Caller) -> None:
+@law("C5")
+async def test_to_and_fro_while_a_publish_is_open(pair: Pair, own: Caller) -> None:
     await own.begin()
     await publish(pair.a, (b"1", "x"), own=own)
     for policy in (ORDERED, PLAIN, ORDERED):

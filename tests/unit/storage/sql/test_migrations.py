@@ -16,6 +16,7 @@ from penstock.storage.sql.dialects import load_module
 from penstock.storage.sql.migrations import Migrated, check, known, migrate, read
 from penstock.storage.sql.schema import Migration
 from penstock.storage.sql.urls import parse
+from penstock.testing.laws import law
 from tests.databases import Server, server
 
 NAME = "migrating"
@@ -127,6 +128,7 @@ async def test_an_older_schema_is_refused_and_brought_up_to_date(
     await look(url)
 
 
+@law("Q2")
 async def test_what_partitions_have_already_is_counted(
     database: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +156,7 @@ async def test_what_partitions_have_already_is_counted(
     assert found == [("1", "5"), ("1", "1"), ("2", "4")]
 
 
+@law("C1")
 async def test_a_store_of_the_version_before_leased_server_numbers_is_used_on(
     database: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from penstock.storage.sql.mysql.adapter import MySQL
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.runs import Row
 from penstock.storage.sql.urls import parse
+from penstock.testing.laws import law
 from tests.databases import server, store_url
 from tests.unit.storage.sql.callers import caller
 
@@ -81,12 +82,14 @@ class _Open:
         assert not await self._transaction.__aexit__(RuntimeError, RuntimeError("enough"), None)
 
 
-async def test_l2_an_empty_log(database: MySQL) -> None:
+@law("L2")
+async def test_an_empty_log(database: MySQL) -> None:
     settled, given, oldest = await database.stable()
     assert (settled, oldest) == (given, None)
 
 
-async def test_l2_an_open_publish_holds_readers_back_and_nobody_else(database: MySQL) -> None:
+@law("L2")
+async def test_an_open_publish_holds_readers_back_and_nobody_else(database: MySQL) -> None:
     before = await _publish(database)
     slow = _Open(database)
     await slow.begin()
@@ -100,7 +103,8 @@ async def test_l2_an_open_publish_holds_readers_back_and_nobody_else(database: M
     assert await database.stable() == Stable(later[-1], later[-1], None)
 
 
-async def test_l2_a_publish_that_is_undone_holds_nobody_back(database: MySQL) -> None:
+@law("L2")
+async def test_a_publish_that_is_undone_holds_nobody_back(database: MySQL) -> None:
     before = await _publish(database)
     slow = _Open(database)
     await slow.begin()
@@ -111,7 +115,8 @@ async def test_l2_a_publish_that_is_undone_holds_nobody_back(database: MySQL) ->
     assert await _publish(database) > number > before
 
 
-async def test_l2_the_oldest_of_several_counts(database: MySQL) -> None:
+@law("L2")
+async def test_the_oldest_of_several_counts(database: MySQL) -> None:
     first = await _publish(database)
     one = _Open(database)
     await one.begin()
@@ -126,7 +131,8 @@ async def test_l2_the_oldest_of_several_counts(database: MySQL) -> None:
     assert (await database.stable()) == Stable(last, last, None)
 
 
-async def test_l2_what_was_given_out_is_known_when_the_log_is_empty(database: MySQL) -> None:
+@law("L2")
+async def test_what_was_given_out_is_known_when_the_log_is_empty(database: MySQL) -> None:
     numbers = [await _publish(database) for _ in range(3)]
     async with database.transaction() as session:
         await session.run("remove_segments", numbers=numbers)
@@ -167,7 +173,8 @@ async def test_tickets_that_others_left_are_cleared_away(
 # -- locks -----------------------------------------------------------------------------
 
 
-async def test_c4_looking_for_what_is_due_locks_nothing_else(database: MySQL) -> None:
+@law("C4")
+async def test_looking_for_what_is_due_locks_nothing_else(database: MySQL) -> None:
     async with database.transaction() as session:
         await session.change(
             1,
@@ -196,7 +203,8 @@ async def test_c4_looking_for_what_is_due_locks_nothing_else(database: MySQL) ->
             )
 
 
-async def test_c1_claims_pass_by_what_others_hold_and_no_more(database: MySQL) -> None:
+@law("C1")
+async def test_claims_pass_by_what_others_hold_and_no_more(database: MySQL) -> None:
     async with database.transaction() as session:
         await session.change(1, [], [], [run(1, Phase.FRESH, n) for n in range(1, 7)], [])
     async with database.transaction() as one, database.transaction() as two:
@@ -208,7 +216,8 @@ async def test_c1_claims_pass_by_what_others_hold_and_no_more(database: MySQL) -
         assert [row[3] for row in await two.heads(1, [0, 1], [0, 0], 9)] == [3, 4, 5, 6]
 
 
-async def test_o1_what_is_published_meanwhile_keeps_no_settle_waiting(database: MySQL) -> None:
+@law("O1")
+async def test_what_is_published_meanwhile_keeps_no_settle_waiting(database: MySQL) -> None:
     sql("INSERT INTO penstock_owner VALUES (1, 'p', 'c', 1), (1, 'q', 'c', 2)")
     async with database.transaction() as publish:
         await publish.change(1, [], [], [run(1, Phase.FRESH, 1)._replace(partition_key=b"p")], [])
@@ -219,7 +228,8 @@ async def test_o1_what_is_published_meanwhile_keeps_no_settle_waiting(database: 
         assert await settle.run("forget_owners", queue=1, partitions=[b"p"]) == 0
 
 
-async def test_p4_ids_that_somebody_holds_are_passed_by(database: MySQL) -> None:
+@law("P4")
+async def test_ids_that_somebody_holds_are_passed_by(database: MySQL) -> None:
     ids = [(1, 0, "t", name, 1, until, 7) for name, until in ((b"a", 1), (b"b", 2), (b"c", 9))]
     async with database.transaction() as session:
         await session.write("claim_ids", ids)
@@ -349,7 +359,8 @@ async def test_a_caller_without_autocommit_has_a_transaction(database: MySQL) ->
     await own.close()
 
 
-async def test_p2_what_fails_is_undone_and_the_callers_own_is_kept(database: MySQL) -> None:
+@law("P2")
+async def test_what_fails_is_undone_and_the_callers_own_is_kept(database: MySQL) -> None:
     own = await caller("mysql", NAME)
     await own.begin()
     await own.run("INSERT INTO penstock_document VALUES ('k', 'own', 'v')")
@@ -369,7 +380,8 @@ async def test_p2_what_fails_is_undone_and_the_callers_own_is_kept(database: MyS
     await own.close()
 
 
-async def test_p2_a_deadlock_undoes_all_and_says_so(database: MySQL) -> None:
+@law("P2")
+async def test_a_deadlock_undoes_all_and_says_so(database: MySQL) -> None:
     async with database.transaction() as session:
         await session.change(1, [], [], [run(1, Phase.FRESH, 1), run(1, Phase.FRESH, 2)], [])
     own = await caller("mysql", NAME)
@@ -402,8 +414,9 @@ async def test_p2_a_deadlock_undoes_all_and_says_so(database: MySQL) -> None:
     await own.close()
 
 
+@law("E1")
 @pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE", "READ UNCOMMITTED"])
-async def test_e1_other_isolation_is_refused(database: MySQL, isolation: str) -> None:
+async def test_other_isolation_is_refused(database: MySQL, isolation: str) -> None:
     own = await caller("mysql", NAME)
     await own.begin(isolation)
     with pytest.raises(BadInput, match=isolation.replace(" ", "-")):

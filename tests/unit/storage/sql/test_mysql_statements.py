@@ -27,6 +27,7 @@ from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.runs import Row
 from penstock.storage.sql.statements import PARAMETER, load
 from penstock.storage.sql.urls import parse
+from penstock.testing.laws import law
 from tests.databases import server, store_url
 
 NAME: Final = "mysql_statements"
@@ -164,7 +165,8 @@ async def test_more_values_than_are_prepared(database: MySQL) -> None:
     assert server("mysql").sql("SELECT COUNT(*) FROM penstock_run", NAME) == [["0"]]
 
 
-async def test_e1_more_than_the_server_takes_at_once(database: MySQL) -> None:
+@law("E1")
+async def test_more_than_the_server_takes_at_once(database: MySQL) -> None:
     with pytest.raises(TooLarge, match="max_allowed_packet"):
         async with database.transaction() as session:
             await session.append([(1, 1, 1, b"", bytes(17 * 1024 * 1024))])
@@ -198,7 +200,8 @@ def test_what_a_number_means(number: int, kind: type[Exception]) -> None:
     assert "some words. more" in str(found)
 
 
-def test_p2_only_during_a_commit_the_outcome_is_unknown() -> None:
+@law("P2")
+def test_only_during_a_commit_the_outcome_is_unknown() -> None:
     for number in (2013, 1053, 1180, 1026):
         found = translate(asyncmy.OperationalError(number, "x"), committing=True)
         assert isinstance(found, Lost)

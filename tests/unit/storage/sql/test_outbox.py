@@ -13,6 +13,7 @@ from penstock.errors import BadInput, QueueFull
 from penstock.model.message import NewMessage, Offset
 from penstock.model.queue import TopicPolicy
 from penstock.model.states import State
+from penstock.testing.laws import law
 from tests.databases import server, store_url
 from tests.unit.storage.sql.callers import DIALECTS, Caller, caller
 
@@ -53,7 +54,8 @@ async def log(q: Broker) -> list[bytes | None]:
     return [entry.payload for entry in page.entries]
 
 
-async def test_p2_the_commit_makes_it_visible(q: Broker, own: Caller) -> None:
+@law("P2")
+async def test_the_commit_makes_it_visible(q: Broker, own: Caller) -> None:
     await own.begin()
     await own.run("INSERT INTO bill VALUES (1)")
     published = await q.publish("orders", b"paid", connection=own.connection)
@@ -65,7 +67,8 @@ async def test_p2_the_commit_makes_it_visible(q: Broker, own: Caller) -> None:
     assert await log(q) == [b"paid"]
 
 
-async def test_p2_a_rollback_leaves_nothing(q: Broker, own: Caller) -> None:
+@law("P2")
+async def test_a_rollback_leaves_nothing(q: Broker, own: Caller) -> None:
     await q.publish("orders", b"before")
     await own.begin()
     await own.run("INSERT INTO bill VALUES (1)")
@@ -89,7 +92,8 @@ async def test_p2_a_rollback_leaves_nothing(q: Broker, own: Caller) -> None:
     assert (await q.stats("orders")).depth == 2
 
 
-async def test_p4_a_batch_is_remembered_for_as_long_as_it_says(q: Broker, own: Caller) -> None:
+@law("P4")
+async def test_a_batch_is_remembered_for_as_long_as_it_says(q: Broker, own: Caller) -> None:
     await q.put_topic("orders", TopicPolicy(dedup_window_ms=0))
     for repeated in (False, True):
         await own.begin()
@@ -118,7 +122,8 @@ async def test_nobody_waits_for_a_transaction_that_stays_open(q: Broker, own: Ca
     assert await payloads(q) == [b"late"]
 
 
-async def test_l2_the_log_is_read_up_to_an_open_publish(q: Broker, own: Caller) -> None:
+@law("L2")
+async def test_the_log_is_read_up_to_an_open_publish(q: Broker, own: Caller) -> None:
     await q.publish("orders", b"first")
     await own.begin()
     await q.publish("orders", b"late", connection=own.connection)
@@ -130,7 +135,8 @@ async def test_l2_the_log_is_read_up_to_an_open_publish(q: Broker, own: Caller) 
     assert [entry.payload for entry in rest.entries] == [b"late", b"second"]
 
 
-async def test_p2_what_is_refused_leaves_the_transaction_as_it_was(q: Broker, own: Caller) -> None:
+@law("P2")
+async def test_what_is_refused_leaves_the_transaction_as_it_was(q: Broker, own: Caller) -> None:
     await q.create_queue("orders", "topic = 'orders'", max_depth=1)
     await own.begin()
     await own.run("INSERT INTO bill VALUES (1)")
@@ -143,7 +149,8 @@ async def test_p2_what_is_refused_leaves_the_transaction_as_it_was(q: Broker, ow
     assert await own.run("SELECT id FROM bill ORDER BY id") == [(1,), (2,)]
 
 
-async def test_r1_queues_made_after_the_transaction_began_get_their_share(
+@law("R1")
+async def test_queues_made_after_the_transaction_began_get_their_share(
     q: Broker, own: Caller, dialect: str
 ) -> None:
     """In REPEATABLE READ the caller does not see them; the publish does."""
@@ -157,7 +164,8 @@ async def test_r1_queues_made_after_the_transaction_began_get_their_share(
     assert await payloads(q, "new") == [b"x"]
 
 
-async def test_p4_ids_and_keys_hold_across_both_ways(q: Broker, own: Caller) -> None:
+@law("P4")
+async def test_ids_and_keys_hold_across_both_ways(q: Broker, own: Caller) -> None:
     first = await q.publish("orders", b"1", id="a", key="k")
     await own.begin()
     again = await q.publish("orders", b"2", id="a", connection=own.connection)
@@ -179,7 +187,8 @@ async def test_who_waits_is_woken_by_the_commit(q: Broker, own: Caller) -> None:
     assert [d.payload for d in waiting.result()] == [b"x"]
 
 
-async def test_e1_what_is_no_connection_is_refused(q: Broker, own: Caller) -> None:
+@law("E1")
+async def test_what_is_no_connection_is_refused(q: Broker, own: Caller) -> None:
     for wrong in ("connection", object()):
         with pytest.raises(BadInput, match="connection"):
             await q.publish("orders", b"x", connection=wrong)
@@ -188,7 +197,8 @@ async def test_e1_what_is_no_connection_is_refused(q: Broker, own: Caller) -> No
     assert await log(q) == []
 
 
-async def test_e1_mysql_refuses_a_transaction_that_sees_the_past(q: Broker, own: Caller) -> None:
+@law("E1")
+async def test_mysql_refuses_a_transaction_that_sees_the_past(q: Broker, own: Caller) -> None:
     """Its locks would have others wait until it ends."""
     if q.engine.capabilities.engine != "mysql":
         pytest.skip("PostgreSQL has no locks on what is not there")
@@ -198,7 +208,8 @@ async def test_e1_mysql_refuses_a_transaction_that_sees_the_past(q: Broker, own:
         await q.publish("orders", b"x", connection=own.connection)
 
 
-async def test_e1_a_store_without_a_database_says_so() -> None:
+@law("E1")
+async def test_a_store_without_a_database_says_so() -> None:
     async with penstock.open("memory://") as q:
         with pytest.raises(BadInput, match="memory"):
             await q.publish("orders", b"x", connection=object())

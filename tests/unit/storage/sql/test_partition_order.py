@@ -21,6 +21,7 @@ from penstock.storage.sql.statements import load
 from penstock.storage.sql.work import Work
 from penstock.testing.conformance.harness import TENANT, Store, ids_of, msg
 from penstock.testing.conformance.ready import Ear
+from penstock.testing.laws import law
 from penstock.testing.model import Oracle
 from tests.unit.storage.sql.ordered import Pair, core_of, fill, opened_pair, ordered, store
 
@@ -45,8 +46,9 @@ async def settle(one: Store, delivery: Delivery, random: Random) -> bool:
     return False
 
 
+@law("C4")
 @pytest.mark.parametrize("concurrency", [1, 3])
-async def test_c4_order_holds_while_everybody_works_at_once(pair: Pair, concurrency: int) -> None:
+async def test_order_holds_while_everybody_works_at_once(pair: Pair, concurrency: int) -> None:
     """Consumers of both servers claim, settle, stall, come and go."""
     await ordered(pair.first, concurrency=concurrency, max_attempts=10_000)
     published: Counter[str] = Counter()
@@ -80,8 +82,9 @@ async def test_c4_order_holds_while_everybody_works_at_once(pair: Pair, concurre
     assert [core_of(one).repeated["conflict"] for _, one in both] == [0, 0]
 
 
+@law("C4")
 @pytest.mark.parametrize("concurrency", [1, 2, 7, 1000])
-async def test_c4_what_is_given_is_what_the_oracle_gives(pair: Pair, concurrency: int) -> None:
+async def test_what_is_given_is_what_the_oracle_gives(pair: Pair, concurrency: int) -> None:
     """Deep partitions, runs that interleave in their segments, limits of every size."""
     await ordered(pair.first, concurrency=concurrency)
     oracle = store("", pair.clock)
@@ -133,7 +136,8 @@ async def test_c4_what_is_given_is_what_the_oracle_gives(pair: Pair, concurrency
         ]
 
 
-async def test_c4_what_came_back_waits_for_what_is_fresh_before_it(pair: Pair) -> None:
+@law("C4")
+async def test_what_came_back_waits_for_what_is_fresh_before_it(pair: Pair) -> None:
     """Both are read a few segments at a time, and the fresh ones may reach less far."""
     await ordered(pair.first, concurrency=100)
     ids = [(await fill(pair.first, "a"))["a"][0] for _ in range(20)]
@@ -143,7 +147,8 @@ async def test_c4_what_came_back_waits_for_what_is_fresh_before_it(pair: Pair) -
     assert ids_of(await pair.first.claim(limit=50)) == ids[5:]
 
 
-async def test_c3_more_than_a_claim_expires_is_left_to_the_next(pair: Pair) -> None:
+@law("C3")
+async def test_more_than_a_claim_expires_is_left_to_the_next(pair: Pair) -> None:
     await ordered(pair.first)
     now = pair.clock.now()
     messages = [msg(partition_key="a", expires_at=now + 1 + n) for n in range(700)]
@@ -159,7 +164,8 @@ async def test_c3_more_than_a_claim_expires_is_left_to_the_next(pair: Pair) -> N
     assert len(await pair.first.ids("q", State.EXPIRED)) == 700
 
 
-async def test_c4_what_a_purge_takes_away_meanwhile_is_not_handed_out(pair: Pair) -> None:
+@law("C4")
+async def test_what_a_purge_takes_away_meanwhile_is_not_handed_out(pair: Pair) -> None:
     await ordered(pair.first)
     ids = await fill(pair.first, *"aab")
     core, purged, go_on = core_of(pair.first), asyncio.Event(), asyncio.Event()

@@ -14,6 +14,7 @@ from penstock.storage.contract import Listener
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.work import Work
 from penstock.testing.conformance.harness import TENANT, ids_of
+from penstock.testing.laws import law
 from tests.unit.storage.sql.ordered import Pair, core_of, fill, joined, opened_pair, ordered
 
 
@@ -34,7 +35,8 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
         yield pair
 
 
-async def test_o1_consumers_of_two_servers_share_fairly(pair: Pair) -> None:
+@law("O1")
+async def test_consumers_of_two_servers_share_fairly(pair: Pair) -> None:
     await ordered(pair.first)
     await fill(pair.first, *"abcdefgh")
     assert await joined(pair.first, "x") == "abcdefgh"
@@ -49,7 +51,8 @@ async def test_o1_consumers_of_two_servers_share_fairly(pair: Pair) -> None:
     assert await joined(pair.second, "x") == "abc"
 
 
-async def test_o1_no_epoch_is_given_twice(pair: Pair) -> None:
+@law("O1")
+async def test_no_epoch_is_given_twice(pair: Pair) -> None:
     await ordered(pair.first)
     await fill(pair.first, *"abcdef")
     seen: set[int] = set()
@@ -63,7 +66,8 @@ async def test_o1_no_epoch_is_given_twice(pair: Pair) -> None:
         await pair.second.engine.leave(TENANT, "q", f"c{turn}")
 
 
-async def test_o1_a_dead_consumer_loses_its_partitions_to_another_server(pair: Pair) -> None:
+@law("O1")
+async def test_a_dead_consumer_loses_its_partitions_to_another_server(pair: Pair) -> None:
     await ordered(pair.first)
     ids = await fill(pair.first, *"ab")
     dead = await pair.first.claim(limit=9, consumer="dead", lease_ms=10 * CONSUMER_LEASE_MS)
@@ -78,7 +82,8 @@ async def test_o1_a_dead_consumer_loses_its_partitions_to_another_server(pair: P
         assert (await pair.first.ack(delivery)).ok
 
 
-async def test_o1_receipts_are_stale_once_the_partition_changed_hands(pair: Pair) -> None:
+@law("O1")
+async def test_receipts_are_stale_once_the_partition_changed_hands(pair: Pair) -> None:
     await ordered(pair.first)
     ids = await fill(pair.first, *"aabb")
     of_a, of_b = await pair.first.claim(limit=9, consumer="x")
@@ -92,7 +97,8 @@ async def test_o1_receipts_are_stale_once_the_partition_changed_hands(pair: Pair
     assert (await pair.second.ack(again)).ok
 
 
-async def test_c5_the_other_server_hears_of_a_freed_partition(pair: Pair) -> None:
+@law("C5")
+async def test_the_other_server_hears_of_a_freed_partition(pair: Pair) -> None:
     await ordered(pair.first)
     await fill(pair.first, "a")
     await pair.first.claim_one(consumer="x")
@@ -103,8 +109,9 @@ async def test_c5_the_other_server_hears_of_a_freed_partition(pair: Pair) -> Non
     assert len(await pair.second.claim(consumer="y")) == 1
 
 
+@law("O1")
 @pytest.mark.parametrize("moving", [slice(1), slice(1, 2), slice(2)])
-async def test_o1_what_a_settle_moves_meanwhile_comes_back_too(pair: Pair, moving: slice) -> None:
+async def test_what_a_settle_moves_meanwhile_comes_back_too(pair: Pair, moving: slice) -> None:
     """It is not at its new place yet when the partition is given up, and then no longer at the old.
 
     A settle that extends some of a run moves them.
@@ -145,7 +152,8 @@ async def test_o1_what_a_settle_moves_meanwhile_comes_back_too(pair: Pair, movin
     assert ids_of(await pair.second.claim(limit=9, consumer="y")) == ids_of(claimed)
 
 
-async def test_o1_whoever_takes_a_partition_takes_back_what_others_hold(pair: Pair) -> None:
+@law("O1")
+async def test_whoever_takes_a_partition_takes_back_what_others_hold(pair: Pair) -> None:
     """A settle has just forgotten the owner, and a publish and a claim came before its commit."""
     await ordered(pair.first)
     ids = await fill(pair.first, *"ab")
@@ -178,7 +186,8 @@ async def test_an_owner_that_was_left_over_does_not_count(pair: Pair) -> None:
     assert await joined(pair.second, "y") == "abc"
 
 
-async def test_o1_a_deleted_queue_has_no_owners(pair: Pair) -> None:
+@law("O1")
+async def test_a_deleted_queue_has_no_owners(pair: Pair) -> None:
     await ordered(pair.first)
     await fill(pair.first, "a")
     await pair.first.claim_one(consumer="x")

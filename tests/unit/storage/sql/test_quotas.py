@@ -11,6 +11,7 @@ from penstock.model.limits import Limits
 from penstock.model.message import NewMessage
 from penstock.model.queue import QueuePolicy
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.unit.storage.sql.callers import caller
 from tests.unit.storage.sql.pairs import LATEST, NAME, TENANT, opened
 
@@ -35,7 +36,8 @@ async def test_two_servers_share_one_quota(dialect: str) -> None:
         assert len(await a.list_queues(TENANT)) == 3
 
 
-async def test_p2_an_outbox_publish_is_refused_too(dialect: str) -> None:
+@law("P2")
+async def test_an_outbox_publish_is_refused_too(dialect: str) -> None:
     async with opened(dialect, FakeClock(), limits=Limits(queues=0)) as (engine,):
         own = await caller(dialect, NAME)
         try:

@@ -15,6 +15,7 @@ from penstock.storage.sql.database import Session
 from penstock.storage.sql.engine import SqlEngine
 from penstock.storage.sql.segments import Segment
 from penstock.testing.conformance.harness import OTHER_TENANT, TENANT, msg
+from penstock.testing.laws import law
 from tests.databases import server
 from tests.unit.storage.sql.ordered import Pair, opened_pair
 
@@ -25,8 +26,9 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
         yield pair
 
 
+@law("L2")
 @pytest.mark.parametrize("pair", ["postgresql"], indirect=True)
-async def test_l2_nothing_is_read_beyond_a_publish_that_is_open(pair: Pair) -> None:
+async def test_nothing_is_read_beyond_a_publish_that_is_open(pair: Pair) -> None:
     """The log, its end and the watermark wait for it; the queue does not."""
     first, second = pair.first.engine, pair.second.engine
     await pair.first.queue()
@@ -53,9 +55,10 @@ async def test_l2_nothing_is_read_beyond_a_publish_that_is_open(pair: Pair) -> N
     assert await second.log_end(TENANT) == late + 1
 
 
+@law("L1")
 @pytest.mark.parametrize("limit", [1, 2, 3, 50])
 @pytest.mark.parametrize("payloads", [False, True])
-async def test_l1_pages_begin_and_end_inside_segments(
+async def test_pages_begin_and_end_inside_segments(
     pair: Pair, limit: int, payloads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "_MAX_SEGMENTS", 2)
@@ -150,7 +153,8 @@ async def test_history_of_one_that_never_ends_is_kept_short(pair: Pair) -> None:
     assert events[-1].at == pair.clock.now()
 
 
-async def test_l2_a_segment_without_entries_is_not_the_end_of_the_log(pair: Pair) -> None:
+@law("L2")
+async def test_a_segment_without_entries_is_not_the_end_of_the_log(pair: Pair) -> None:
     """Seed 335 of the simulation: it hid the whole log, and must not make readers wait for it."""
     (first,) = await pair.first.publish(b"1")
     engine = pair.first.engine

@@ -8,6 +8,7 @@ from penstock.model.delivery import Ack, Receipt, Release, Verdict
 from penstock.model.message import NewMessage
 from penstock.storage.sql.leases import Leases
 from penstock.storage.sql.receipts import Receipts
+from penstock.testing.laws import law
 from tests.unit.storage.sql.pairs import TENANT, Pair, opened_again
 
 NOW = 1_800_000_000_000
@@ -20,11 +21,13 @@ def test_a_receipt_reads_back() -> None:
     assert RECEIPTS.read([receipt]) == {(17, 9, LEASE): [(receipt, 2**40 + 5)]}
 
 
-def test_t1_a_receipt_of_another_store_is_none() -> None:
+@law("T1")
+def test_a_receipt_of_another_store_is_none() -> None:
     other = Receipts(b"other key")
     assert other.read([Receipt(RECEIPTS.prefix(17, 9, LEASE) + "1")]) == {}
 
 
+@law("S1")
 @pytest.mark.parametrize(
     "text",
     [
@@ -55,13 +58,14 @@ def test_t1_a_receipt_of_another_store_is_none() -> None:
         "nonsense",
     ],
 )
-def test_s1_what_is_not_written_just_so_is_no_receipt(text: str) -> None:
+def test_what_is_not_written_just_so_is_no_receipt(text: str) -> None:
     tag = RECEIPTS.prefix(1, 5, 1).split("-")[3]
     assert RECEIPTS.read([Receipt(f"1-5-1-{tag}-1")])
     assert RECEIPTS.read([Receipt(text.replace("{tag}", tag))]) == {}
 
 
-async def test_t1_another_consumers_receipt_cannot_be_guessed(pair: Pair) -> None:
+@law("T1")
+async def test_another_consumers_receipt_cannot_be_guessed(pair: Pair) -> None:
     """Not even by somebody who knows all of it but what only the store can compute."""
     await pair.a.publish(TENANT, "old", [NewMessage(b"1")])
     (victim,) = await pair.a.claim(TENANT, "old", "victim", 1, None)

@@ -25,6 +25,7 @@ from penstock.storage.engines import open_engine
 from penstock.storage.sql.dialects import load_module
 from penstock.storage.sql.migrations import migrate
 from penstock.storage.sql.urls import parse
+from penstock.testing.laws import law
 from tests.databases import PASSWORD, USER, PostgreSQL, Server, server, store_url
 from tests.service.serving import unused_port
 
@@ -50,19 +51,22 @@ async def refused(url: str, kind: type[PenstockError], words: str) -> None:
         assert quote(PASSWORD, safe="") not in shown
 
 
+@law("E1")
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_e1_a_wrong_password(dialect: str) -> None:
+async def test_a_wrong_password(dialect: str) -> None:
     url = server(dialect).url("store").replace(quote(PASSWORD, safe=""), "wrong")
     await refused(url, StoreUnavailable, "The password or the user is wrong")
 
 
+@law("E1")
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_e1_an_unknown_user(dialect: str) -> None:
+async def test_an_unknown_user(dialect: str) -> None:
     url = server(dialect).url("store").replace(USER, "nobody", 1)
     await refused(url, StoreUnavailable, "The password or the user is wrong")
 
 
-async def test_e1_no_such_database() -> None:
+@law("E1")
+async def test_no_such_database() -> None:
     await refused(
         server("postgresql").url("no%20such%20one"),
         StoreUnavailable,
@@ -75,23 +79,26 @@ async def test_e1_no_such_database() -> None:
     await refused(found.url("none"), StoreUnavailable, "There is no such database")
 
 
+@law("E1")
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_e1_nobody_listens_there(dialect: str) -> None:
+async def test_nobody_listens_there(dialect: str) -> None:
     for host in (f"127.0.0.1:{unused_port()}", "no-such-host.invalid"):
         url = f"{dialect}://{USER}:{quote(PASSWORD, safe='')}@{host}/store"
         await refused(url, StoreUnavailable, "cannot be reached")
 
 
+@law("E1")
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_e1_somebody_listens_and_never_answers(dialect: str) -> None:
+async def test_somebody_listens_and_never_answers(dialect: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         url = f"{dialect}://{USER}:{quote(PASSWORD, safe='')}@127.0.0.1:{port}/store"
         await refused(f"{url}?connect_timeout=1", StoreUnavailable, "cannot be reached")
 
 
+@law("E1")
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_e1_somebody_listens_who_is_no_database(dialect: str) -> None:
+async def test_somebody_listens_who_is_no_database(dialect: str) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()
@@ -104,14 +111,16 @@ async def test_e1_somebody_listens_who_is_no_database(dialect: str) -> None:
         await refused(f"{url}?connect_timeout=2", StoreUnavailable, "cannot be reached")
 
 
+@law("E1")
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_e1_nonsense_after_the_scheme(dialect: str) -> None:
+async def test_nonsense_after_the_scheme(dialect: str) -> None:
     for rest in ("", "//", "//x", "//x/", "///y", "//x:y/z", "//[/z", "//x/z?pool=many"):
         await refused(f"{dialect}:{rest}", BadUrl, "Use a URL such as")
 
 
+@law("E1")
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_e1_a_database_without_tables_is_not_opened(dialect: str) -> None:
+async def test_a_database_without_tables_is_not_opened(dialect: str) -> None:
     found = server(dialect)
     found.drop_database("bare")
     found.create_database("bare")
@@ -137,8 +146,9 @@ def at_most(found: Server, connections: int) -> Iterator[None]:
         found.sql(change.format(-1 if found.SCHEME == "postgresql" else 0))
 
 
+@law("E1")
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_e1_who_gets_no_connection_may_try_again(dialect: str) -> None:
+async def test_who_gets_no_connection_may_try_again(dialect: str) -> None:
     url = store_url(dialect)
     found = server(dialect)
     with at_most(found, 1):
@@ -174,8 +184,9 @@ def read_only(found: Server, database: str) -> Iterator[None]:
         found.kill_backends(database)
 
 
+@law("E1")
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_e1_a_database_without_tables_that_takes_no_writes(dialect: str) -> None:
+async def test_a_database_without_tables_that_takes_no_writes(dialect: str) -> None:
     found = server(dialect)
     found.drop_database("bare")
     found.create_database("bare")
@@ -183,8 +194,9 @@ async def test_e1_a_database_without_tables_that_takes_no_writes(dialect: str) -
         await migrate(found.url("bare"))
 
 
+@law("E1")
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_e1_a_database_that_takes_no_writes_for_a_while(dialect: str) -> None:
+async def test_a_database_that_takes_no_writes_for_a_while(dialect: str) -> None:
     url = store_url(dialect)
     found = server(dialect)
     async with penstock.open(url, keepers=False) as q:
@@ -219,7 +231,8 @@ class Standby(PostgreSQL):
         """It has those of the primary."""
 
 
-async def test_e1_a_replica_is_refused() -> None:
+@law("E1")
+async def test_a_replica_is_refused() -> None:
     primary = PostgreSQL(fsync=True)
     primary.start()
     primary.create_database("store")

@@ -16,6 +16,7 @@ from penstock.model.queue import Ordering, Start
 from penstock.model.states import State, Transition
 from penstock.storage.sql import replay, walking
 from penstock.testing.conformance.harness import TENANT, Store, ids_of, msg
+from penstock.testing.laws import law
 from tests.unit.storage.sql.ordered import Pair, opened_pair
 
 FAILED, DONE, LOG = ReplaySource.FAILED, ReplaySource.DONE, ReplaySource.LOG
@@ -83,8 +84,9 @@ async def test_many_parts_are_one_replay(
     assert reply.count == 1
 
 
+@law("S3")
 @pytest.mark.parametrize("source", [FAILED, DONE, LOG])
-async def test_s3_a_replay_that_fails_in_its_last_part_moves_nothing(
+async def test_a_replay_that_fails_in_its_last_part_moves_nothing(
     pair: Pair, small_parts: None, source: ReplaySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await pair.first.queue()
@@ -138,7 +140,8 @@ async def test_the_limit_is_reached_though_some_were_lost(
     assert await pair.first.ids("q", State.FAILED) == ids[5:]
 
 
-async def test_s3_two_servers_replay_the_same_log_once(pair: Pair, small_parts: None) -> None:
+@law("S3")
+async def test_two_servers_replay_the_same_log_once(pair: Pair, small_parts: None) -> None:
     """What one brings in is live for the other."""
     ids = [i for _ in range(6) for i in await pair.first.publish(*[b"x"] * 5)]
     await pair.first.queue()
@@ -149,7 +152,8 @@ async def test_s3_two_servers_replay_the_same_log_once(pair: Pair, small_parts: 
     assert ids_of(await pair.second.claim(limit=99)) == ids
 
 
-async def test_s3_a_replay_and_the_router_bring_nothing_in_twice(
+@law("S3")
+async def test_a_replay_and_the_router_bring_nothing_in_twice(
     pair: Pair, small_parts: None
 ) -> None:
     ids = [i for _ in range(6) for i in await pair.first.publish(*[b"x"] * 5)]
@@ -196,6 +200,7 @@ async def test_a_replaced_message_whose_first_entry_is_gone_comes_back(pair: Pai
     assert [d.payload for d in await pair.second.claim(limit=9)] == [b"newest"]
 
 
+@law("G1")
 async def test_what_has_left_the_log_is_not_brought_in(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +219,8 @@ async def test_what_has_left_the_log_is_not_brought_in(
     assert await pair.first.ids("q", State.AVAILABLE) == [kept]
 
 
-async def test_o1_done_before_the_queue_was_ordered_comes_back_into_its_partition(
+@law("O1")
+async def test_done_before_the_queue_was_ordered_comes_back_into_its_partition(
     pair: Pair,
 ) -> None:
     await pair.first.queue()

@@ -16,6 +16,7 @@ from penstock.storage.sql.database import Again, Stale
 from penstock.storage.sql.engine import SqlEngine
 from penstock.storage.sql.work import Work
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.databases import store_url
 from tests.unit.storage.sql.pairs import NAME, TENANT, Pair, claim, payloads
 
@@ -58,7 +59,8 @@ async def _failing(dialect: str, error: Exception) -> tuple[int, list[int]]:
     return tries, ceilings
 
 
-async def test_c5_a_conflict_is_retried_a_few_times_with_full_jitter(
+@law("C5")
+async def test_a_conflict_is_retried_a_few_times_with_full_jitter(
     dialect: str, slept: list[float]
 ) -> None:
     tries, ceilings = await _failing(dialect, Again("deadlock"))
@@ -67,16 +69,16 @@ async def test_c5_a_conflict_is_retried_a_few_times_with_full_jitter(
     assert [wait for wait in slept if wait] == [5, 10, 20, 40, 80, 160, 320]
 
 
-async def test_c5_a_catalog_that_keeps_changing_is_given_up(
-    dialect: str, slept: list[float]
-) -> None:
+@law("C5")
+async def test_a_catalog_that_keeps_changing_is_given_up(dialect: str, slept: list[float]) -> None:
     del slept
     tries, ceilings = await _failing(dialect, Stale())
     assert tries == 20
     assert ceilings == [10, 20, 40, 80, 160, 320, 640, *[1000] * 4]
 
 
-async def test_c5_a_reader_gives_up_on_a_catalog_that_keeps_changing(
+@law("C5")
+async def test_a_reader_gives_up_on_a_catalog_that_keeps_changing(
     dialect: str, slept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del slept
@@ -102,7 +104,8 @@ async def test_c5_a_reader_gives_up_on_a_catalog_that_keeps_changing(
     assert reads >= 20
 
 
-async def test_p4_a_listener_that_fails_fails_no_verb(
+@law("P4")
+async def test_a_listener_that_fails_fails_no_verb(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The commit is made: whoever heard of a failure would publish it a second time."""

@@ -14,6 +14,7 @@ from penstock.storage.sql.entries import blocks
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.runs import Life, Run, in_order, message_id
 from penstock.storage.sql.segments import MAX_SEGMENT_BYTES, MAX_SEGMENT_ENTRIES, Head
+from penstock.testing.laws import law
 from tests.databases import store_url
 from tests.unit.storage.sql.callers import DIALECTS
 
@@ -31,8 +32,9 @@ def _runs(random: Random) -> list[Run]:
     return runs
 
 
+@law("C4")
 @pytest.mark.parametrize("seed", range(200))
-def test_c4_stretches_are_the_deliveries_in_order(seed: int) -> None:
+def test_stretches_are_the_deliveries_in_order(seed: int) -> None:
     random = Random(seed)
     runs = _runs(random)
     wanted = random.randrange(1, 12)
@@ -55,6 +57,7 @@ def _flat(stretches: object) -> list[tuple[int, int, int]]:
     ]
 
 
+@law("L1")
 @pytest.mark.parametrize(
     "sizes, parts",
     [
@@ -67,7 +70,7 @@ def _flat(stretches: object) -> list[tuple[int, int, int]]:
         ([0] * (2 * MAX_SEGMENT_ENTRIES + 1), [MAX_SEGMENT_ENTRIES, MAX_SEGMENT_ENTRIES, 1]),
     ],
 )
-def test_l1_blocks_go_into_segments(sizes: list[int], parts: list[int]) -> None:
+def test_blocks_go_into_segments(sizes: list[int], parts: list[int]) -> None:
     payloads = [bytes(size) for size in sizes]
     heads = [Head("t", 4, size, nth) for nth, size in enumerate(sizes)]
     found = blocks(heads, payloads, ())
@@ -77,8 +80,9 @@ def test_l1_blocks_go_into_segments(sizes: list[int], parts: list[int]) -> None:
     assert [block.size for block in found] == [sum(map(len, b.payloads)) for b in found]
 
 
+@law("L1")
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_l1_batches_of_all_sizes_come_back_in_order(dialect: str) -> None:
+async def test_batches_of_all_sizes_come_back_in_order(dialect: str) -> None:
     engine = await open_engine(store_url(dialect, "blocks"))
     try:
         await engine.put_queue("t", "q", QueuePolicy(filter="topic = 'q'"), Start())

@@ -12,6 +12,7 @@ from penstock.storage.sql.engine import SqlEngine
 from penstock.storage.sql.leases import MAX_SERVERS, Leases, NoServerNumber
 from penstock.storage.sql.server_numbers import LEASE_MS, USE_S
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.databases import server
 from tests.unit.storage.sql.pairs import (
     NAME,
@@ -43,7 +44,8 @@ def sql(dialect: str, statement: str) -> None:
     server(dialect).sql(statement, NAME)
 
 
-async def test_c1_live_servers_have_different_numbers(dialect: str) -> None:
+@law("C1")
+async def test_live_servers_have_different_numbers(dialect: str) -> None:
     async with opened(dialect, *[FakeClock()] * 4) as engines:
         assert sorted(map(number_of, engines)) == [1, 2, 3, 4]
 
@@ -76,9 +78,8 @@ async def test_the_number_of_a_server_that_is_gone_is_taken_over(dialect: str) -
             assert number_of(second) == 9
 
 
-async def test_c1_a_server_that_lost_its_number_claims_with_another(
-    dialect: str, pair: Pair
-) -> None:
+@law("C1")
+async def test_a_server_that_lost_its_number_claims_with_another(dialect: str, pair: Pair) -> None:
     await publish(pair.a, "old", b"1", b"2")
     sql(dialect, "UPDATE penstock_server SET holder = 7 WHERE number = 1")
     core_of(pair.a).leases.lapse()
@@ -121,7 +122,8 @@ def test_a_number_is_used_for_less_than_its_lease() -> None:
     assert 1_000 * USE_S < LEASE_MS
 
 
+@law("C1")
 @pytest.mark.parametrize("number", [0, -1, MAX_SERVERS + 1, 1025])
-def test_c1_a_number_of_more_bits_is_refused(number: int) -> None:
+def test_a_number_of_more_bits_is_refused(number: int) -> None:
     with pytest.raises(ValueError, match="server number"):
         Leases(number)

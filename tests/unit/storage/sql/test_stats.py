@@ -10,6 +10,7 @@ import pytest
 from penstock.model.queue import Ordering, QueuePolicy, Start
 from penstock.model.states import State
 from penstock.testing.conformance.harness import TENANT, Store, msg
+from penstock.testing.laws import law
 from tests.unit.storage.sql.ordered import Pair, opened_pair
 
 
@@ -19,7 +20,8 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
         yield pair
 
 
-async def test_q2_runs_that_were_split_count_their_members(pair: Pair) -> None:
+@law("Q2")
+async def test_runs_that_were_split_count_their_members(pair: Pair) -> None:
     await pair.first.queue(max_attempts=9)
     ids = await pair.first.publish(*(msg(priority=4 + n % 2) for n in range(20)))
     held = await pair.first.claim(limit=12, consumer="a")
@@ -96,7 +98,8 @@ async def test_a_watermark_never_passes_what_waits(pair: Pair) -> None:
         ended.set()
 
 
-async def test_c5_next_due_of_dead_letters_and_of_silent_consumers(pair: Pair) -> None:
+@law("C5")
+async def test_next_due_of_dead_letters_and_of_silent_consumers(pair: Pair) -> None:
     await pair.first.queue(ordering=Ordering.PARTITION, max_attempts=1)
     now = pair.clock.now()
     first, second = pair.first.engine, pair.second.engine
@@ -115,7 +118,8 @@ async def test_c5_next_due_of_dead_letters_and_of_silent_consumers(pair: Pair) -
     assert await second.next_due(TENANT, "q.dlq") == dead.lease_deadline
 
 
-async def test_c5_a_claim_at_the_time_that_was_told_looks_for_what_another_server_delayed(
+@law("C5")
+async def test_a_claim_at_the_time_that_was_told_looks_for_what_another_server_delayed(
     pair: Pair,
 ) -> None:
     await pair.first.queue()
@@ -128,7 +132,8 @@ async def test_c5_a_claim_at_the_time_that_was_told_looks_for_what_another_serve
     assert len(await second.claim(TENANT, "q", "c", 1, None)) == 1
 
 
-async def test_q2_a_watermark_is_not_above_the_end_of_the_log(pair: Pair) -> None:
+@law("Q2")
+async def test_a_watermark_is_not_above_the_end_of_the_log(pair: Pair) -> None:
     """Tenants share offsets: routing passes those of others, and the own log may end before."""
     await pair.first.publish(b"x", b"y")
     engine = pair.first.engine

@@ -16,6 +16,7 @@ from penstock.model.message import NewMessage, Outgoing
 from penstock.model.queue import Ordering, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import Engine
+from penstock.testing.laws import law
 from tests.unit.storage.sql.pairs import (
     LATEST,
     ROUNDS,
@@ -30,14 +31,16 @@ from tests.unit.storage.sql.pairs import (
 # -- queues (R1) -------------------------------------------------------------------------
 
 
-async def test_r1_a_new_queue_gets_the_next_publish(pair: Pair) -> None:
+@law("R1")
+async def test_a_new_queue_gets_the_next_publish(pair: Pair) -> None:
     await pair.a.put_queue(TENANT, "new", QueuePolicy(filter="topic = 'old'"), LATEST)
     await publish(pair.b, "old", b"1")
     assert payloads(await claim(pair.a, "new")) == [b"1"]
     assert [info.name for info in await pair.b.list_queues(TENANT)] == ["new", "old"]
 
 
-async def test_r1_a_changed_filter_holds_for_the_next_publish(pair: Pair) -> None:
+@law("R1")
+async def test_a_changed_filter_holds_for_the_next_publish(pair: Pair) -> None:
     await pair.a.put_queue(TENANT, "old", QueuePolicy(filter="topic = 'other'"), LATEST)
     await publish(pair.b, "other", b"1")
     await publish(pair.b, "old", b"2")
@@ -45,7 +48,8 @@ async def test_r1_a_changed_filter_holds_for_the_next_publish(pair: Pair) -> Non
     assert payloads(await claim(pair.b, "old")) == [b"0", b"1"]
 
 
-async def test_r1_a_deleted_queue_gets_nothing_and_gives_nothing(pair: Pair) -> None:
+@law("R1")
+async def test_a_deleted_queue_gets_nothing_and_gives_nothing(pair: Pair) -> None:
     held = await claim(pair.b, "old")
     await pair.a.delete_queue(TENANT, "old")
     with pytest.raises(UnknownQueue):
@@ -61,8 +65,9 @@ async def test_r1_a_deleted_queue_gets_nothing_and_gives_nothing(pair: Pair) -> 
     assert (stats.in_flight, stats.depth, stats.done) == (1, 1, 0)
 
 
+@law("E1")
 @pytest.mark.parametrize("ordering", list(Ordering))
-async def test_e1_no_verb_knows_a_queue_that_another_server_deleted(
+async def test_no_verb_knows_a_queue_that_another_server_deleted(
     pair: Pair, ordering: Ordering
 ) -> None:
     a, name = pair.a, "gone"
@@ -95,7 +100,8 @@ async def test_e1_no_verb_knows_a_queue_that_another_server_deleted(
     assert [info.name for info in await a.list_queues(TENANT)] == ["old"]
 
 
-async def test_r1_a_queue_that_was_deleted_and_made_again_is_another(pair: Pair) -> None:
+@law("R1")
+async def test_a_queue_that_was_deleted_and_made_again_is_another(pair: Pair) -> None:
     await claim(pair.b, "old")
     await pair.a.delete_queue(TENANT, "old")
     await pair.a.put_queue(TENANT, "old", QueuePolicy(filter="topic = 'old'"), LATEST)
@@ -111,7 +117,8 @@ async def test_pause_and_resume_hold_everywhere(pair: Pair) -> None:
     assert payloads(await claim(pair.a, "old")) == [b"0"]
 
 
-async def test_c2_changed_max_attempts_hold_everywhere(pair: Pair) -> None:
+@law("C2")
+async def test_changed_max_attempts_hold_everywhere(pair: Pair) -> None:
     (held,) = await claim(pair.b, "old")
     policy = QueuePolicy(filter="topic = 'old'", max_attempts=1)
     await pair.a.put_queue(TENANT, "old", policy, LATEST)
@@ -140,7 +147,8 @@ async def test_a_changed_ordering_holds_for_the_next_claim(pair: Pair) -> None:
     assert await claim(pair.a, "old", consumer="two") == []
 
 
-async def test_r1_an_automatic_queue_is_there_once(pair: Pair) -> None:
+@law("R1")
+async def test_an_automatic_queue_is_there_once(pair: Pair) -> None:
     for number in range(ROUNDS):
         topic = f"topic-{number}"
         await asyncio.gather(*(publish(one, topic, b"x") for one in (pair.a, pair.b, pair.a)))
@@ -149,7 +157,8 @@ async def test_r1_an_automatic_queue_is_there_once(pair: Pair) -> None:
         assert len(await claim(pair.a, topic)) == 3
 
 
-async def test_r1_a_queue_that_two_put_at_once_is_there_once(pair: Pair) -> None:
+@law("R1")
+async def test_a_queue_that_two_put_at_once_is_there_once(pair: Pair) -> None:
     for number in range(ROUNDS):
         name = f"queue-{number}"
         policy = QueuePolicy(filter=f"topic = '{name}'")
@@ -160,7 +169,8 @@ async def test_r1_a_queue_that_two_put_at_once_is_there_once(pair: Pair) -> None
         assert payloads(await claim(pair.a, name)) == [b"x"]
 
 
-async def test_r1_a_queue_gets_what_is_published_after_it_whatever_else_is(pair: Pair) -> None:
+@law("R1")
+async def test_a_queue_gets_what_is_published_after_it_whatever_else_is(pair: Pair) -> None:
     made: list[tuple[str, int]] = []
 
     async def keep_publishing(engine: Engine) -> None:
@@ -182,7 +192,8 @@ async def test_r1_a_queue_gets_what_is_published_after_it_whatever_else_is(pair:
 # -- topics ------------------------------------------------------------------------------
 
 
-async def test_p4_a_changed_dedup_window_holds_for_the_next_publish(pair: Pair) -> None:
+@law("P4")
+async def test_a_changed_dedup_window_holds_for_the_next_publish(pair: Pair) -> None:
     message = [NewMessage(b"x", id="once")]
     (first,) = (await pair.a.publish(TENANT, "old", message)).messages
     (again,) = (await pair.b.publish(TENANT, "old", message)).messages
@@ -194,7 +205,8 @@ async def test_p4_a_changed_dedup_window_holds_for_the_next_publish(pair: Pair) 
     assert await pair.a.get_topic(TENANT, "old") is None
 
 
-async def test_c3_a_changed_ttl_holds_for_the_next_publish(pair: Pair) -> None:
+@law("C3")
+async def test_a_changed_ttl_holds_for_the_next_publish(pair: Pair) -> None:
     await pair.a.put_topic(TENANT, "old", TopicPolicy(default_ttl_ms=1_000))
     await publish(pair.b, "old", b"1")
     pair.clock.advance(1_000)

@@ -11,6 +11,7 @@ from penstock.model.states import State
 from penstock.storage.contract import Engine
 from penstock.storage.sql.runs import segment_of
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 from tests.databases import server
 from tests.unit.storage.sql.callers import caller
 from tests.unit.storage.sql.pairs import (
@@ -29,7 +30,8 @@ from tests.unit.storage.sql.pairs import (
 # -- publishing (P4) ---------------------------------------------------------------------
 
 
-async def test_p4_one_id_through_two_servers_is_one_entry(pair: Pair) -> None:
+@law("P4")
+async def test_one_id_through_two_servers_is_one_entry(pair: Pair) -> None:
     for number in range(ROUNDS):
         message = [NewMessage(b"x", id=f"id-{number}"), NewMessage(b"y", id=f"jd-{number}")]
         turned = message[::-1]
@@ -49,7 +51,8 @@ async def test_p4_one_id_through_two_servers_is_one_entry(pair: Pair) -> None:
     assert len(page.entries) == 1 + 2 * ROUNDS
 
 
-async def test_p4_one_batch_through_two_servers_is_stored_once(pair: Pair) -> None:
+@law("P4")
+async def test_one_batch_through_two_servers_is_stored_once(pair: Pair) -> None:
     for number in range(ROUNDS):
         batch = [NewMessage(b"x"), NewMessage(b"y")]
         replies = await asyncio.gather(
@@ -105,7 +108,8 @@ async def test_a_key_that_another_server_has_claimed_starts_a_new_message(pair: 
 # -- claims (C1, S1) ---------------------------------------------------------------------
 
 
-async def test_c1_claims_at_once_share_nothing(pair: Pair) -> None:
+@law("C1")
+async def test_claims_at_once_share_nothing(pair: Pair) -> None:
     sent = await publish(pair.a, "old", *(b"%d" % n for n in range(300)))
     for part in range(20):
         sent += await publish(pair.b, "old", b"%d" % part)
@@ -141,7 +145,8 @@ async def test_a_claim_of_one_is_settled_by_the_other(pair: Pair) -> None:
     assert (stats.done, stats.available, stats.failed, stats.in_flight) == (1, 1, 1, 1)
 
 
-async def test_s1_two_servers_settle_one_receipt_once(pair: Pair) -> None:
+@law("S1")
+async def test_two_servers_settle_one_receipt_once(pair: Pair) -> None:
     for _ in range(ROUNDS):
         await publish(pair.a, "old", b"1")
         held = await claim(pair.a, "old")
@@ -155,7 +160,8 @@ async def test_s1_two_servers_settle_one_receipt_once(pair: Pair) -> None:
         assert stats.in_flight == 0
 
 
-async def test_s1_a_lapsed_lease_is_handed_out_by_the_other_and_the_old_receipt_is_stale(
+@law("S1")
+async def test_a_lapsed_lease_is_handed_out_by_the_other_and_the_old_receipt_is_stale(
     pair: Pair,
 ) -> None:
     (first,) = await claim(pair.a, "old", lease_ms=1_000)
@@ -169,7 +175,8 @@ async def test_s1_a_lapsed_lease_is_handed_out_by_the_other_and_the_old_receipt_
     assert await settled(pair.a, "old", Ack(second.receipt)) == ["ok"]
 
 
-async def test_c1_receipts_grow_though_one_clock_is_behind(dialect: str) -> None:
+@law("C1")
+async def test_receipts_grow_though_one_clock_is_behind(dialect: str) -> None:
     """Servers differ by some milliseconds, and a delivery comes back at once."""
     ahead = FakeClock()
     behind = FakeClock(ahead.now() - 20)
@@ -193,7 +200,8 @@ async def test_c1_receipts_grow_though_one_clock_is_behind(dialect: str) -> None
         assert numbers == sorted(set(numbers))
 
 
-async def test_c1_a_lease_begins_when_the_wait_for_it_is_over(pair: Pair, dialect: str) -> None:
+@law("C1")
+async def test_a_lease_begins_when_the_wait_for_it_is_over(pair: Pair, dialect: str) -> None:
     """Somebody has the first delivery locked for so long that the last claim would have ended."""
     own = await caller(dialect, NAME)
     try:
@@ -210,7 +218,8 @@ async def test_c1_a_lease_begins_when_the_wait_for_it_is_over(pair: Pair, dialec
     assert held.lease_deadline == pair.clock.now() + 1_000
 
 
-async def test_p3_what_the_database_has_lost_is_not_remembered(pair: Pair, dialect: str) -> None:
+@law("P3")
+async def test_what_the_database_has_lost_is_not_remembered(pair: Pair, dialect: str) -> None:
     """It failed over to one that lacks the last of what it had, while a server was idle.
 
     The numbers of what is lost are given out again, for something else.
@@ -237,7 +246,8 @@ async def test_p3_what_the_database_has_lost_is_not_remembered(pair: Pair, diale
         assert [entry.payload for entry in page.entries] == [b"other", b"yet another"]
 
 
-async def test_q2_what_one_server_does_the_other_counts(pair: Pair) -> None:
+@law("Q2")
+async def test_what_one_server_does_the_other_counts(pair: Pair) -> None:
     await publish(pair.a, "old", *(b"%d" % n for n in range(10)))
     held = await claim(pair.b, "old", 5)
     await settled(pair.a, "old", *(Ack(d.receipt) for d in held[:2]))

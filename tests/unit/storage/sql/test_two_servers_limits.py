@@ -14,6 +14,7 @@ from penstock.model.delivery import Ack, Delivery
 from penstock.model.limits import MAX_WAIT_MS
 from penstock.model.message import NewMessage, Outgoing
 from penstock.model.queue import TopicPolicy
+from penstock.testing.laws import law
 from tests.unit.storage.sql.pairs import ROUNDS, TENANT, Pair
 
 RATE = 5
@@ -56,7 +57,8 @@ async def test_a_limit_that_another_server_set_counts_for_the_next_claim(pair: P
     assert await a.claim("q", limit=10) == []
 
 
-async def test_c5_waiting_claims_of_two_servers_share_the_tokens(pair: Pair) -> None:
+@law("C5")
+async def test_waiting_claims_of_two_servers_share_the_tokens(pair: Pair) -> None:
     a, b = brokers(pair)
     await a.create_queue("q", filter="topic = 'q'", throughput_limit=RATE)
     await fill(a, "q", 20)
@@ -135,7 +137,8 @@ async def test_settling_with_a_publish_counts_what_another_server_brings(pair: P
 SCHEMA = '{"type": "object", "required": ["order"]}'
 
 
-async def test_e1_a_schema_that_another_server_registered_counts_for_the_next_publish(
+@law("E1")
+async def test_a_schema_that_another_server_registered_counts_for_the_next_publish(
     pair: Pair,
 ) -> None:
     a, b = brokers(pair)

@@ -20,6 +20,7 @@ from penstock.model.secrets import mask_password
 from penstock.storage.engines import open_engine
 from penstock.storage.sql.tls import Security, Tls
 from penstock.storage.sql.urls import Address, parse
+from penstock.testing.laws import law
 from tests.service.certificates import self_signed
 
 SECRET = "hunter2"
@@ -79,6 +80,7 @@ def test_what_a_url_means(url: str, expected: Address | None) -> None:
     assert found == expected
 
 
+@law("E1")
 @pytest.mark.parametrize(
     "url, why",
     [
@@ -132,7 +134,7 @@ def test_what_a_url_means(url: str, expected: Address | None) -> None:
         ("", "none of postgresql, mysql"),
     ],
 )
-async def test_e1_what_is_refused_and_why_without_the_password(url: str, why: str | None) -> None:
+async def test_what_is_refused_and_why_without_the_password(url: str, why: str | None) -> None:
     if why is None:
         assert parse(url).port == 5432
         return
@@ -175,8 +177,9 @@ def test_whatever_is_percent_encoded_is_read_as_it_was(
     assert again.password == "***"
 
 
+@law("E1")
 @given(st.text(max_size=40))
-def test_e1_nonsense_is_refused_by_name(rest: str) -> None:
+def test_nonsense_is_refused_by_name(rest: str) -> None:
     with suppress(BadUrl):
         assert parse(f"postgresql://{rest}").database
 
@@ -256,7 +259,8 @@ def test_what_a_connection_asks_of_tls(options: str, expected: object, tmp_path:
         assert context is expected
 
 
-def test_e1_files_for_tls_that_are_not(tmp_path: Path) -> None:
+@law("E1")
+def test_files_for_tls_that_are_not(tmp_path: Path) -> None:
     (tmp_path / "junk").write_text("junk")
     for option in (f"sslrootcert={tmp_path}/none", f"sslrootcert={tmp_path}/junk"):
         found = parse(f"postgresql://me:hunter2@db/s?sslmode=verify-full&{option}")

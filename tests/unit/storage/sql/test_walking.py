@@ -13,6 +13,7 @@ from penstock.storage.sql.database import Row, Session
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.runs import Life, Run, message_id
 from penstock.storage.sql.walking import Position, Walk, in_claim_order, in_publish_order
+from penstock.testing.laws import law
 
 QUEUE = 7
 AVAILABLE = (Phase.FRESH, Phase.RETURNED)
@@ -87,17 +88,19 @@ def _session(runs: list[Run]) -> Session:
     return cast("Session", Table(runs))
 
 
+@law("C4")
 @given(
     _scattered(),
     st.sampled_from([AVAILABLE, (Phase.DONE,), (Phase.IN_FLIGHT,)]),
     st.integers(1, 7),
 )
 @settings(max_examples=100, deadline=None)
-async def test_c4_claim_order(runs: list[Run], phases: tuple[Phase, ...], most: int) -> None:
+async def test_claim_order(runs: list[Run], phases: tuple[Phase, ...], most: int) -> None:
     walk = in_claim_order(_session(runs), QUEUE, phases)
     assert await _all(walk, most) == _positions(runs, phases)
 
 
+@law("C4")
 @given(
     _scattered(),
     st.sampled_from([AVAILABLE, (Phase.DONE,), (Phase.IN_FLIGHT,)]),
@@ -106,7 +109,7 @@ async def test_c4_claim_order(runs: list[Run], phases: tuple[Phase, ...], most: 
     st.integers(0, ENTRIES),
 )
 @settings(max_examples=100, deadline=None)
-async def test_c4_from_any_position_on(
+async def test_from_any_position_on(
     runs: list[Run], phases: tuple[Phase, ...], rank: int, segment: int, index: int
 ) -> None:
     """A run that begins before the position may have members behind it."""

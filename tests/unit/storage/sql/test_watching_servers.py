@@ -15,6 +15,7 @@ from penstock.model.message import MessageId
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.engine import SqlEngine
 from penstock.storage.sql.watching import Watch
+from penstock.testing.laws import law
 from tests.databases import server, store_url
 
 #: Only a test that would hang for ever waits this long.
@@ -42,7 +43,8 @@ async def resting(q: Broker, count: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_c5_a_wait_ends_when_another_server_publishes(pair: tuple[Broker, Broker]) -> None:
+@law("C5")
+async def test_a_wait_ends_when_another_server_publishes(pair: tuple[Broker, Broker]) -> None:
     a, b = pair
     waiting = asyncio.create_task(a.claim("q", wait_ms=30_000))
     await resting(a, 1)
@@ -51,7 +53,8 @@ async def test_c5_a_wait_ends_when_another_server_publishes(pair: tuple[Broker, 
     assert delivery.payload == b"x"
 
 
-async def test_c5_a_wait_ends_when_another_server_nacks_and_when_it_resumes(
+@law("C5")
+async def test_a_wait_ends_when_another_server_nacks_and_when_it_resumes(
     pair: tuple[Broker, Broker],
 ) -> None:
     a, b = pair
@@ -86,8 +89,9 @@ class Looks:
         return found
 
 
+@law("C5")
 @pytest.mark.parametrize("queue", ["q", "q.dlq"])
-async def test_c5_a_result_is_told_and_not_polled_for(
+async def test_a_result_is_told_and_not_polled_for(
     queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = store_url("postgresql")
@@ -114,7 +118,8 @@ async def test_c5_a_result_is_told_and_not_polled_for(
         assert (found.result, looks.count) == (b"done", 2)
 
 
-async def test_c5_a_result_is_found_by_a_poll(
+@law("C5")
+async def test_a_result_is_found_by_a_poll(
     pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where servers are not told, the queue is watched as one that somebody claims from."""
@@ -149,7 +154,8 @@ def watch_of(q: Broker) -> Watch:
     return engine._watch
 
 
-async def test_c5_dead_letters_are_heard_of(pair: tuple[Broker, Broker]) -> None:
+@law("C5")
+async def test_dead_letters_are_heard_of(pair: tuple[Broker, Broker]) -> None:
     a, b = pair
     await b.publish("q", b"x")
     (held,) = await b.claim("q")
@@ -159,7 +165,8 @@ async def test_c5_dead_letters_are_heard_of(pair: tuple[Broker, Broker]) -> None
     assert await asyncio.wait_for(waiting, HANG_S)
 
 
-async def test_c5_what_is_not_told_is_found(
+@law("C5")
+async def test_what_is_not_told_is_found(
     pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = pair
@@ -170,7 +177,8 @@ async def test_c5_what_is_not_told_is_found(
     assert await asyncio.wait_for(waiting, HANG_S)
 
 
-async def test_c5_without_a_word_from_the_database_it_is_polled(
+@law("C5")
+async def test_without_a_word_from_the_database_it_is_polled(
     pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = pair
@@ -183,7 +191,8 @@ async def test_c5_without_a_word_from_the_database_it_is_polled(
         assert await asyncio.wait_for(waiting, HANG_S)
 
 
-async def test_c5_a_partition_that_is_let_go_of_is_found(
+@law("C5")
+async def test_a_partition_that_is_let_go_of_is_found(
     pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = pair
@@ -200,7 +209,8 @@ async def test_c5_a_partition_that_is_let_go_of_is_found(
     assert await asyncio.wait_for(waiting, 9)
 
 
-async def test_c5_waits_survive_that_every_connection_is_cut(
+@law("C5")
+async def test_waits_survive_that_every_connection_is_cut(
     pair: tuple[Broker, Broker], dialect: str
 ) -> None:
     a, _ = pair

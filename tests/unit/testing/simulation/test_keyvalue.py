@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.storage.keyvalue.writer import Write, Written
+from penstock.testing.laws import law
 from penstock.testing.simulation.keyvalue import SIMULATION, SimulatedDisk, run
 from penstock.testing.simulation.program import Program, Step
 from penstock.testing.simulation.report import Outcome, Simulation, simulate
@@ -56,9 +57,10 @@ class HastyDisk(SimulatedDisk):
         self._loop.arrive(self._written, written, None)
 
 
+@law("P1")
 @pytest.mark.slow  # Shrinking takes some 200 runs.
 @pytest.mark.timeout(600)
-def test_p1_an_engine_that_answers_too_early_is_found_repeated_and_shortened() -> None:
+def test_an_engine_that_answers_too_early_is_found_repeated_and_shortened() -> None:
     def hasty(program: Program) -> Outcome:
         return run(program, HastyDisk)
 
@@ -99,10 +101,12 @@ REPLAY = step("replay", **ALL, source="log", limit=100)
 DELETE = step("delete_queue", **ALL)
 
 
-def test_q1_a_replay_while_its_queue_is_replaced() -> None:
+@law("Q1")
+def test_a_replay_while_its_queue_is_replaced() -> None:
     replaces = (publish(1), STATS, STATS, DELETE, put_queue("all"))
     check(((publish(8), PURGE, REPLAY), replaces), seeds=20)
 
 
-def test_q1_a_purge_while_its_queue_is_deleted() -> None:
+@law("Q1")
+def test_a_purge_while_its_queue_is_deleted() -> None:
     check(((publish(8), PURGE), (publish(1), DELETE)), seeds=20)

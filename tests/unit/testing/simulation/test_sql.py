@@ -9,6 +9,7 @@ import pytest
 
 from penstock.errors import BadInput
 from penstock.storage.sql.database import Session
+from penstock.testing.laws import law
 from penstock.testing.simulation.program import Fault, Program, Step
 from penstock.testing.simulation.report import simulate
 from penstock.testing.simulation.sql import FAULT_KINDS, SqlSimulation
@@ -85,7 +86,8 @@ def test_a_delivery_in_two_states_is_found(dialect: str) -> None:
     assert report.failures[0].shortest.steps < 12
 
 
-def test_e1_a_store_that_is_in_use_is_not_emptied(dialect: str) -> None:
+@law("E1")
+def test_a_store_that_is_in_use_is_not_emptied(dialect: str) -> None:
     url = empty_url(dialect, NAME)
     SqlSimulation(url).close()
     found = server(dialect)

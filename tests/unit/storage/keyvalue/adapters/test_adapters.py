@@ -16,6 +16,7 @@ from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter
 from penstock.storage.keyvalue.keys import PAYLOAD_PREFIX
+from penstock.testing.laws import law
 
 TOP = b"\xff\xff\xff"
 
@@ -250,7 +251,8 @@ def _is_damaged(store: RocksDBAdapter, number: int) -> bool:
         return True
 
 
-def test_x1_a_damaged_block_is_noticed_when_it_is_read(damaged: RocksDBAdapter) -> None:
+@law("X1")
+def test_a_damaged_block_is_noticed_when_it_is_read(damaged: RocksDBAdapter) -> None:
     bad = [number for number in range(KEY_COUNT) if _is_damaged(damaged, number)]
     assert 0 < len(bad) < 100
     with pytest.raises(StoreCorrupt):
@@ -259,8 +261,9 @@ def test_x1_a_damaged_block_is_noticed_when_it_is_read(damaged: RocksDBAdapter) 
         damaged.get_many([_key(0), _key(bad[0])])
 
 
+@law("X1")
 @pytest.mark.parametrize("reverse", [False, True])
-def test_x1_a_damaged_block_is_noticed_when_it_is_scanned(
+def test_a_damaged_block_is_noticed_when_it_is_scanned(
     damaged: RocksDBAdapter, reverse: bool
 ) -> None:
     """A scan that stopped there in silence would look like the end of the queue."""
@@ -269,14 +272,16 @@ def test_x1_a_damaged_block_is_noticed_when_it_is_scanned(
     assert len(list(damaged.scan(_key(0), _key(100)))) == 100
 
 
-def test_x1_a_table_with_a_damaged_index_is_noticed_when_it_is_opened(tmp_path: Path) -> None:
+@law("X1")
+def test_a_table_with_a_damaged_index_is_noticed_when_it_is_opened(tmp_path: Path) -> None:
     _filled(tmp_path / "store")
     _damage(tmp_path / "store", from_end=400)
     with pytest.raises(StoreCorrupt):
         RocksDBAdapter(tmp_path / "store")
 
 
-def test_p2_a_torn_tail_of_the_log_is_cut_off(tmp_path: Path) -> None:
+@law("P2")
+def test_a_torn_tail_of_the_log_is_cut_off(tmp_path: Path) -> None:
     """A crash in the middle of a write that nobody was told about."""
     store = RocksDBAdapter(tmp_path / "store")
     store.write({b"a": b"1"}, [], sync=True)
@@ -290,7 +295,8 @@ def test_p2_a_torn_tail_of_the_log_is_cut_off(tmp_path: Path) -> None:
     crashed.close()
 
 
-def test_x1_damage_inside_the_log_refuses_to_open(tmp_path: Path) -> None:
+@law("X1")
+def test_damage_inside_the_log_refuses_to_open(tmp_path: Path) -> None:
     """Not a torn tail: acknowledged commits lie behind it and must not be dropped."""
     store = RocksDBAdapter(tmp_path / "store")
     for number in range(20):

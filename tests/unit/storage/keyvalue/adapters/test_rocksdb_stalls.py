@@ -13,6 +13,7 @@ from rocksdict import Options
 
 from penstock.storage.keyvalue.adapters import rocksdb
 from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter, store_options
+from penstock.testing.laws import law
 
 
 def _tiny_buffers() -> dict[str, Options]:
@@ -26,7 +27,8 @@ def _tiny_buffers() -> dict[str, Options]:
     return families
 
 
-def test_p1_a_stalled_write_waits_outside_and_loses_nothing(
+@law("P1")
+def test_a_stalled_write_waits_outside_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
