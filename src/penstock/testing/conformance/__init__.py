@@ -37,6 +37,7 @@ pytest.register_assert_rewrite(
             "purge",
             "queues",
             "ready",
+            "ready_partitions",
             "receipts",
             "reopening",
             "replay",
@@ -85,7 +86,8 @@ from penstock.testing.conformance.publish import TestAutoCreate, TestDepth, Test
 from penstock.testing.conformance.purge import TestPurge
 from penstock.testing.conformance.queues import TestClosing, TestIsolation, TestQueues
 from penstock.testing.conformance.quotas import TestFilterQuota, TestQueueQuota
-from penstock.testing.conformance.ready import TestLapsed, TestReady, TestReadyPartitions
+from penstock.testing.conformance.ready import TestLapsed, TestReady
+from penstock.testing.conformance.ready_partitions import TestReadyPartitions
 from penstock.testing.conformance.receipts import TestStaleReceipts
 from penstock.testing.conformance.reopening import TestReopening
 from penstock.testing.conformance.replay import TestReplay, TestReplayFromLog, TestReplayIds
