@@ -38,7 +38,8 @@ test: system check ## Check, then run the whole test suite
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
 
 quick: $(INSTALLED) ## The tests that need no server, database or Java: about a minute
-	$(PYTHON) -m pytest -n $(CORES) --dist worksteal -q -m 'not slow and not processes' $(PYTEST)
+	$(PYTHON) -m pytest -n $(CORES) --dist worksteal -q -m 'not slow and not processes' \
+	    tests/unit tests/conformance/test_memory.py $(PYTEST)
 
 laws: $(INSTALLED) ## Rewrite the table in docs/semantics.md of the tests that hold each law
 	$(PYTHON) -m tests.law_report
