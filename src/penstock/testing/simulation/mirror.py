@@ -6,8 +6,10 @@ durable. The order of turns is the order in which both sides see the verbs, howe
 overlap. Bulk verbs take several turns: while one runs, other verbs wait, and time stands still.
 
 Both sides give the same ids and offsets, because the oracle continues where the engine's log ends.
-Receipts are translated. A store that is closed in order and reopened keeps its oracle; what a
-crash leaves behind is for the other judges.
+Receipts are translated. A cursor may stand anywhere between two entries, and the two sides choose
+differently. An assign compares its range with the cursor, so the mirror first moves the oracle's
+cursor to the engine's, unless an entry lies between them. A store that is closed in order and
+reopened keeps its oracle; what a crash leaves behind is for the other judges.
 """
 
 from __future__ import annotations
@@ -91,6 +93,8 @@ class Mirror:
             async with self._alone:
                 pass
         self._oracle._store.next_offset = self._engine._core.log.next_offset
+        if name == "assign":
+            self._align_cursor(args[0], args[1])
         begun = _Begun(getattr(self._engine, name)(*args, **kwargs))
         if isinstance(begun.error, StoreError):
             raise begun.error  # Closed: nothing was done.
@@ -115,8 +119,23 @@ class Mirror:
             for theirs, ours in zip(expected, found, strict=False):
                 self._receipts[ours.receipt] = theirs.receipt
             return
-        offsets = [entry.message.offset for entry in self._oracle._store.entries_of(args[0])]
+        offsets = self._offsets(args[0])
         self._compare(name, args, _plain(expected, offsets), _plain(found, offsets))
+
+    def _align_cursor(self, tenant: str, queue: str) -> None:
+        """Move the oracle's cursor to the engine's if no log entry lies between the two."""
+        owner = self._engine._core.tenants.get(tenant)
+        ours = owner.queues.get(queue) if owner is not None else None
+        theirs = self._oracle._store.queues.get((tenant, queue))
+        if ours is None or theirs is None or ours.cursor is None or theirs.cursor is None:
+            return
+        offsets = self._offsets(tenant)
+        if bisect_left(offsets, ours.cursor) == bisect_left(offsets, theirs.cursor):
+            theirs.cursor = Offset(ours.cursor)
+
+    def _offsets(self, tenant: str) -> list[Offset]:
+        """The offsets of the tenant's log entries, ascending."""
+        return [entry.message.offset for entry in self._oracle._store.entries_of(tenant)]
 
     def _translated(self, settlement: Any) -> Any:
         receipt = self._receipts.get(settlement.receipt, Receipt("unknown"))

@@ -110,3 +110,12 @@ def test_a_replay_while_its_queue_is_replaced() -> None:
 @law("Q1")
 def test_a_purge_while_its_queue_is_deleted() -> None:
     check(((publish(8), PURGE), (publish(1), DELETE)), seeds=20)
+
+
+# -- seeds that failed because of the comparison with the oracle ----------------------------
+
+
+@pytest.mark.parametrize("seed, steps", [(30144, 40), (910094, 60)])
+def test_an_assignment_that_begins_inside_a_gap_of_the_log(seed: int, steps: int) -> None:
+    """The engine's cursor stood before the gap and the oracle's behind it; both were right."""
+    assert run(SIMULATION.program(seed, steps)).violations == ()

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
+from penstock.errors import Conflict
 from penstock.model.delivery import Ack
 from penstock.model.message import NewMessage
 from penstock.model.queue import QueuePolicy, Start
@@ -15,8 +19,8 @@ from penstock.testing.simulation.mirror import Comparison, Mirror, compare_pictu
 T, Q = "t", "q"
 
 
-def differences(oracle_policy: QueuePolicy) -> list[str]:
-    """Publish, claim and ack beside an oracle whose queue has a policy of its own."""
+def compared(scenario: Callable[[Mirror, KeyValueEngine, Oracle], Awaitable[None]]) -> list[str]:
+    """Run a scenario on a mirror; returns the differences that the mirror found."""
     loop = SimulatedLoop(1)  # type: ignore[abstract]
     found: list[str] = []
 
@@ -25,23 +29,31 @@ def differences(oracle_policy: QueuePolicy) -> list[str]:
         engine = await KeyValueEngine.open(MemoryAdapter(), options)
         oracle = Oracle(options)
         comparison = Comparison(oracle)
-        mirror: Any = Mirror(loop, engine, comparison)
-        loop.frozen = True  # Both queues are created at the same time.
-        await engine.put_queue(T, Q, QueuePolicy(), Start())
-        await oracle.put_queue(T, Q, oracle_policy, Start())
-        await mirror.publish(T, "topic", [NewMessage(b"1"), NewMessage(b"2")])
-        for delivery in await mirror.claim(T, Q, "c", 2, None):
-            await mirror.settle(T, Q, [Ack(delivery.receipt)])
-        await mirror.sweep()
+        await scenario(Mirror(loop, engine, comparison), engine, oracle)
         found.extend(comparison.differences)
         where = await compare_pictures(oracle, engine, [T])
         if where is not None:
             found.append(where)
         await engine.close()
 
+    loop.frozen = True  # A queue that a scenario creates on each side gets one creation time.
     loop.run_until_complete(main())
     loop.close()
     return found
+
+
+def differences(oracle_policy: QueuePolicy) -> list[str]:
+    """Publish, claim and ack beside an oracle whose queue has a policy of its own."""
+
+    async def scenario(mirror: Any, engine: KeyValueEngine, oracle: Oracle) -> None:
+        await engine.put_queue(T, Q, QueuePolicy(), Start())
+        await oracle.put_queue(T, Q, oracle_policy, Start())
+        await mirror.publish(T, "topic", [NewMessage(b"1"), NewMessage(b"2")])
+        for delivery in await mirror.claim(T, Q, "c", 2, None):
+            await mirror.settle(T, Q, [Ack(delivery.receipt)])
+        await mirror.sweep()
+
+    return compared(scenario)
 
 
 def test_an_engine_that_agrees() -> None:
@@ -57,3 +69,40 @@ def test_an_answer_that_differs_is_found() -> None:
 def test_a_delivery_that_only_one_side_has_is_found() -> None:
     found = differences(QueuePolicy(filter="FALSE"))
     assert any(line.startswith("claim") for line in found)
+
+
+# -- cursors: the engine's stands before the gap that another tenant left, the oracle's behind it --
+
+
+async def publish_behind_a_gap(mirror: Any) -> None:
+    """Give the tenant the offsets 2 to 4; another tenant has 0 and 1."""
+    for tenant, count in (("other", 2), (T, 3)):
+        await mirror.publish(tenant, "topic", [NewMessage(b"m")] * count)
+
+
+async def assign(mirror: Any, start: int) -> None:
+    await mirror.assign(T, Q, filter="TRUE", start=start, end=3, offsets=[2])
+
+
+@pytest.mark.parametrize("skipped", [1, 2])
+def test_an_assignment_that_begins_inside_a_gap(skipped: int) -> None:
+    async def scenario(mirror: Any, engine: KeyValueEngine, oracle: Oracle) -> None:
+        await publish_behind_a_gap(mirror)
+        info = await mirror.put_queue(T, Q, QueuePolicy(), Start(Start.EARLIEST))
+        with pytest.raises(Conflict):
+            await assign(mirror, info.cursor + skipped)
+        await assign(mirror, info.cursor)
+
+    assert compared(scenario) == []
+
+
+def test_a_cursor_that_skipped_an_entry_is_found() -> None:
+    async def scenario(mirror: Any, engine: KeyValueEngine, oracle: Oracle) -> None:
+        await publish_behind_a_gap(mirror)
+        await engine.put_queue(T, Q, QueuePolicy(), Start(Start.EARLIEST))
+        await oracle.put_queue(T, Q, QueuePolicy(), Start(Start.OFFSET, 3))
+        await assign(mirror, 0)
+
+    (answer, picture) = compared(scenario)
+    assert answer.startswith("assign('t', 'q')")
+    assert picture
