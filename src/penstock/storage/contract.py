@@ -240,9 +240,10 @@ class Engine(BulkReading, ABC):
         headers, content type and expiry in place: id, place, priority, partition key and
         deliver_at stay, a new log entry is appended, and the message is routed again:
         it leaves the queues whose filter is no longer TRUE and joins those where it now is.
-        Else a new message, routed to every caught-up queue whose filter is TRUE (R1), and
-        with ``auto_create`` to a new queue named after the topic, if no queue's filter,
-        caught up or not, is TRUE and no queue has that name. ``deliver_at`` later than now
+        Else a new message, routed to every caught-up queue whose filter is TRUE (R1).
+        With ``auto_create``, a message, new or replaced, goes to a new queue named after the
+        topic if no queue's filter, caught up or not, is TRUE and no queue has that name. A
+        replaced message that is in no queue closes its key. ``deliver_at`` later than now
         starts delayed. The topic's default ttl applies where ``expires_at`` is None.
 
         A queue that would pass ``max_depth`` refuses the whole batch: ``QueueFull``.

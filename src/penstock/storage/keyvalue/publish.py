@@ -135,15 +135,15 @@ class Plan:
             if new.key is not None:
                 item = self._plan_keyed(new, message, new.key)
                 message, replaced = item[1][0], item[3] is not None
+                created = self._created.get(topic)
             else:
                 queues = match(message) if ahead is None else self._match(message)
-                item = (new, (message, encode_metadata(message)), queues, None)
-            if not replaced and (created is not None or not item[2]):
-                created = self._auto_create(message)
                 if created is not None:
-                    item = (new, item[1], (*item[2], created), None)
-                    if new.key is not None:
-                        self._keys[topic, new.key] = item
+                    queues = (*queues, created)
+                elif not queues:
+                    created = self._auto_create(message)
+                    queues = () if created is None else (created,)
+                item = (new, (message, encode_metadata(message)), queues, None)
             append(item)
             reply(Published(message.id, message.offset, False, replaced))
             if new.id is not None and policy.dedup_window_ms:
@@ -208,9 +208,11 @@ class Plan:
             closed = (message.topic, key) in self._keys
             found = None if closed else self._open(message.topic, key)
             if found is None:
-                matching = self._match(message)
-                item = (new, (message, encode_metadata(message)), matching, None)
-                self._keys[message.topic, key] = item if matching else None
+                joining = self._match_all(message)
+                if not joining and (new_queue := self._auto_create(message)) is not None:
+                    joining = (new_queue,)
+                item = (new, (message, encode_metadata(message)), joining, None)
+                self._keys[message.topic, key] = item if joining else None
                 return item
             before, first = found
         # What stays is the message's place; the rest is new.
@@ -222,10 +224,7 @@ class Plan:
             deliver_at=first.deliver_at,
             partition_key=first.partition_key,
         )
-        matching = self._match(message)
-        created = self._created.get(message.topic)
-        if created is not None:
-            matching = (*matching, created)
+        matching = self._match_all(message)
         # The index has the queues that are caught up; one that is not may have the message too.
         kept = [
             queue
@@ -234,8 +233,10 @@ class Plan:
         ]
         change = _Replacement(kept, [queue for queue in before if queue not in kept])
         joining = [queue for queue in matching if queue not in before]
+        if not kept and not joining and (new_queue := self._auto_create(message)) is not None:
+            joining = [new_queue]
         item = (new, (message, encode_metadata(message)), joining, change)
-        self._keys[message.topic, key] = item if change.kept or joining else None
+        self._keys[message.topic, key] = item if kept or joining else None
         return item
 
     def replaced(self, topic: str, key: str) -> Message | None:
@@ -248,6 +249,12 @@ class Plan:
         if self._ahead is None:
             return self._tenant.index.match(message)
         return self._ahead.match(self._position, message)
+
+    def _match_all(self, message: Message) -> Sequence[Queue]:
+        """The same, with the queue that this plan creates for the topic."""
+        matching = self._match(message)
+        created = self._created.get(message.topic)
+        return matching if created is None else (*matching, created)
 
     def _open(self, topic: str, key: str) -> tuple[list[Queue], Message] | None:
         """Where the key's message waits unclaimed, and the message; None if it is closed."""
@@ -267,9 +274,8 @@ class Plan:
         return queues, found[0]
 
     def _auto_create(self, message: Message) -> Queue | None:
+        """Create a queue for the topic of a message that no caught-up queue takes, if allowed."""
         topic = message.topic
-        if topic in self._created:
-            return self._created[topic]
         if not self._core.options.auto_create or topic in self._tenant.queues:
             return None
         ahead, behind = self._ahead, self._tenant.behind

@@ -252,6 +252,7 @@ class _Layer:
             old.published_at,
         )
         targets: list[Queue] = []
+        behind = False
         for queue in self._keys.queues():
             if not parse(queue.policy.filter).matches(message):
                 continue
@@ -260,7 +261,9 @@ class _Layer:
             elif queue.cursor is None:
                 targets.append(queue)
                 added[queue.number] += 1
-        entry = Entry(head, new.payload, targets, replaces=opened)
+            else:
+                behind = True
+        entry = Entry(head, new.payload, targets, behind, replaces=opened)
         self._entries[topic, new.key] = entry
         return entry
 

@@ -288,12 +288,12 @@ class Publishing:
                     entry = keys.replace(one.topic, new, expires_at, added)
                 if entry is None:
                     entry = self._new_entry(one.topic, new, expires_at)
-                    if not entry.targets and not entry.behind and self._core.options.auto_create:
-                        await self._create(one.topic, entry)
                     for queue in entry.targets:
                         added[queue.number] += 1
                     if new.key is not None:
                         keys.opened(entry)
+                if not entry.targets and not entry.behind and self._core.options.auto_create:
+                    await self._create(one.topic, entry)
                 items.append(entry)
                 replies.append(entry)
                 if new.id is not None and policy.dedup_window_ms > 0:

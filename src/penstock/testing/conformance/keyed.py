@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import QueueFull, UnknownMessage
+from penstock.errors import QueueFull, TooManyQueues, UnknownMessage
 from penstock.model.message import MessageId, Offset, Published
 from penstock.model.queue import Start
 from penstock.model.states import State
@@ -228,12 +228,82 @@ class TestKeyed(Conformance):
         assert third.id != first.id
         assert await store.ids("red", State.AVAILABLE) == [third.id]
 
+    @law("R1")
     @opened_with(auto_create=True)
-    async def test_a_replacement_creates_no_queue(self, store: Store) -> None:
+    async def test_a_replacement_that_nothing_takes_creates_a_queue(self, store: Store) -> None:
         await store.queue("red", "color = 'red'")
-        await put(store, b"1", color="red")
+        first = await put(store, b"1", color="red")
+        second = await put(store, b"2", color="blue")
+        assert (second.id, second.replaced) == (first.id, True)
+        assert await store.states(first.id) == {"orders": State.AVAILABLE}
+        assert (await store.engine.stats(TENANT, "red")).depth == 0
+        info = await store.engine.get_queue(TENANT, "orders")
+        assert (info.policy.filter, info.cursor) == ("topic = 'orders'", None)
+        third = await put(store, b"3", color="red")
+        assert (third.id, third.replaced) == (first.id, True)
+        assert [d.payload for d in await store.claim("red", 9)] == [b"3"]
+        assert [d.payload for d in await store.claim("orders", 9)] == [b"3"]
+
+    @opened_with(auto_create=True)
+    async def test_the_created_queue_keeps_the_delay(self, store: Store) -> None:
+        await store.queue("red", "color = 'red'")
+        due = store.clock.now() + 100
+        (first,) = await store.publish(msg(b"1", key="k", deliver_at=due, color="red"))
+        await put(store, b"2", color="blue")
+        assert await store.states(first) == {"orders": State.DELAYED}
+        store.clock.advance(100)
+        assert (await store.claim_one("orders")).payload == b"2"
+
+    @opened_with(auto_create=True)
+    async def test_the_created_queue_takes_the_rest_of_the_batch(self, store: Store) -> None:
+        await store.queue("red", "color = 'red'")
+        batch = [
+            msg(b"1", key="k", color="red"),
+            msg(b"2", key="k", color="blue"),
+            msg(b"3", color="red"),
+            msg(b"4", key="k", color="red"),
+        ]
+        reply = (await store.engine.publish(TENANT, "orders", batch)).messages
+        assert [item.replaced for item in reply] == [False, True, False, True]
+        assert [d.payload for d in await store.claim("red", 9)] == [b"4", b"3"]
+        assert [d.payload for d in await store.claim("orders", 9)] == [b"4", b"3"]
+
+    @opened_with(auto_create=True)
+    async def test_a_replacement_creates_no_queue_where_the_name_is_taken(
+        self, store: Store
+    ) -> None:
+        await store.queue("orders", "color = 'red'")
+        first = await put(store, b"1", color="red")
         assert (await put(store, b"2", color="blue")).replaced
+        assert await store.states(first.id) == {}
+        assert [q.name for q in await store.engine.list_queues(TENANT)] == ["orders"]
+        assert not (await put(store, b"3", color="red")).replaced
+
+    @opened_with(auto_create=True)
+    async def test_a_replacement_creates_no_queue_where_one_will_take_it(
+        self, store: Store
+    ) -> None:
+        """A queue that is catching up takes the message, though it does not have it yet."""
+        await store.queue("red", "color = 'red'")
+        first = await put(store, b"1", color="red")
+        await store.queue("late", "color = 'blue'", start=Start(Start.EARLIEST))
+        assert (await put(store, b"2", color="blue")).replaced
+        assert [q.name for q in await store.engine.list_queues(TENANT)] == ["late", "red"]
+        await store.engine.route(TENANT, "late", 100)
+        assert await store.states(first.id) == {"late": State.AVAILABLE}
+
+    @law("P2")
+    @opened_with(auto_create=True, queues=1)
+    async def test_one_queue_too_many_refuses_the_replacement(self, store: Store) -> None:
+        await store.queue("red", "color = 'red'")
+        first = await put(store, b"1", color="red")
+        with pytest.raises(TooManyQueues):
+            await put(store, b"2", color="blue")
         assert [q.name for q in await store.engine.list_queues(TENANT)] == ["red"]
+        assert len(await store.log()) == 1
+        third = await put(store, b"3", color="red")
+        assert (third.id, third.replaced) == (first.id, True)
+        assert (await store.claim_one("red")).payload == b"3"
 
     async def test_a_message_that_nothing_takes_has_no_open_key(self, store: Store) -> None:
         first = await put(store, b"1")

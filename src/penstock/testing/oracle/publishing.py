@@ -204,23 +204,33 @@ class _Batch:
                     self._add(queue, message)
             elif not _takes(queue, message):
                 transitions.remove(self.store, queue, held)
+        if self._is_for_a_new_queue(message):
+            self._add(self._create_queue(message.topic), message)
         self._remember_key(message)
         return Published(id=message.id, offset=message.offset, replaced=True)
 
     def _route_new(self, message: Message) -> None:
-        matching = [q for q in self.store.queues_of(self.tenant) if _takes(q, message)]
-        named = (self.tenant, message.topic)
-        if not matching and self.options.auto_create and named not in self.store.queues:
-            there = len(self.store.queues_of(self.tenant))
-            if there >= self.options.limits.queues:
-                raise TooManyQueues("No queue for the topic.", limit=self.options.limits.queues)
-            policy = QueuePolicy(filter=f"topic = '{message.topic}'")
-            queue = Queue(self.tenant, message.topic, policy, self.now, cursor=None)
-            self.store.queues[named] = queue
-            matching = [queue]
-        for queue in matching:
-            if queue.cursor is None:
+        if self._is_for_a_new_queue(message):
+            self._create_queue(message.topic)
+        for queue in self.store.queues_of(self.tenant):
+            if queue.cursor is None and _takes(queue, message):
                 self._add(queue, message)
+
+    def _is_for_a_new_queue(self, message: Message) -> bool:
+        """Whether no queue, caught up or not, takes the message, and one is to be created."""
+        queues = self.store.queues_of(self.tenant)
+        named = (self.tenant, message.topic)
+        unwanted = not any(_takes(queue, message) for queue in queues)
+        return unwanted and self.options.auto_create and named not in self.store.queues
+
+    def _create_queue(self, topic: str) -> Queue:
+        limit = self.options.limits.queues
+        if len(self.store.queues_of(self.tenant)) >= limit:
+            raise TooManyQueues("No queue for the topic.", limit=limit)
+        policy = QueuePolicy(filter=f"topic = '{topic}'")
+        queue = Queue(self.tenant, topic, policy, self.now, cursor=None)
+        self.store.queues[self.tenant, topic] = queue
+        return queue
 
     def _add(self, queue: Queue, message: Message) -> None:
         transitions.add(queue, message, self.now)

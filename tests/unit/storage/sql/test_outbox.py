@@ -176,6 +176,17 @@ async def test_ids_and_keys_hold_across_both_ways(q: Broker, own: Caller) -> Non
     assert await payloads(q) == [b"3"]
 
 
+async def test_a_replacement_that_no_queue_takes_creates_one(q: Broker, own: Caller) -> None:
+    await q.create_queue("red", "color = 'red'")
+    first = await q.publish("orders", b"1", key="k", headers={"color": "red"})
+    await own.begin()
+    newer = await q.publish("orders", b"2", key="k", connection=own.connection)
+    assert (newer.id, newer.replaced) == (first.id, True)
+    await own.commit()
+    assert await payloads(q, "red") == []
+    assert await payloads(q) == [b"2"]
+
+
 async def test_who_waits_is_woken_by_the_commit(q: Broker, own: Caller) -> None:
     await q.create_queue("orders", "topic = 'orders'")
     async with asyncio.TaskGroup() as group:
