@@ -42,7 +42,7 @@ class Part:
 
     def takes(self, entries: int, size: int) -> bool:
         """Whether so many more fit."""
-        return not self.items or (
+        return (
             self.size + size <= MAX_SEGMENT_BYTES
             and len(self.heads) + entries <= MAX_SEGMENT_ENTRIES
         )
@@ -149,9 +149,8 @@ class Appending:
 
 
 def parts_of(items: Sequence[_Item]) -> list[Part]:
-    """Fill segments with the items, in order."""
-    part = Part()
-    parts = [part]
+    """Fill segments with the items, in order. Without items there is no segment."""
+    parts: list[Part] = []
     for item in items:
         heads: Sequence[Head]
         payloads: Sequence[bytes]
@@ -160,10 +159,9 @@ def parts_of(items: Sequence[_Item]) -> list[Part]:
         else:
             assert type(item) is Entry
             heads, payloads, size = (item.head,), (item.payload,), item.head.size
-        if not part.takes(len(heads), size):
-            part = Part()
-            parts.append(part)
-        part.add(item, heads, payloads, size)
+        if not parts or not parts[-1].takes(len(heads), size):
+            parts.append(Part())
+        parts[-1].add(item, heads, payloads, size)
     return parts
 
 

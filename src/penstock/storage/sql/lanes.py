@@ -54,7 +54,7 @@ class Call(Generic[T, R]):
 
 
 class Lane(Generic[T, R]):
-    """One lane. ``perform`` answers or refuses every call that it is given.
+    """One lane. ``perform`` gets one call or more, and answers or refuses each of them.
 
     A transaction carries ``most`` at the most, if more than one call brings it. A second one goes
     beside the first if it has to carry ``beside`` at least; None: it never does.
@@ -111,8 +111,10 @@ class Lane(Generic[T, R]):
             self._tasks.discard(task)
 
     async def _serve(self, calls: Sequence[Call[T, R]]) -> None:
-        """Answer or refuse the calls; whatever fails is the calls' to raise."""
+        """Answer or refuse the calls that are still waited for; errors are raised by the calls."""
         waiting = [call for call in calls if call.waiting]
+        if not waiting:
+            return
         try:
             await self._perform(waiting)
         except BaseException as error:

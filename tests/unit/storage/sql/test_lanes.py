@@ -133,6 +133,19 @@ async def test_whoever_has_left_is_left_out(database: Database) -> None:
     await lane.drain()
 
 
+async def test_calls_whose_callers_have_all_left_are_not_made(database: Database) -> None:
+    lane = Lane(database.perform, most=100)
+    first = asyncio.ensure_future(lane.call(1))
+    await _settle()
+    second = asyncio.ensure_future(lane.call(2))
+    await _settle()
+    second.cancel()
+    await database.finish(0)
+    assert database.batches == [[1]]
+    assert await first == -1
+    await lane.drain()
+
+
 async def test_a_failure_is_told_to_all_who_shared_it() -> None:
     async def perform(calls: Sequence[Call[int, int]]) -> None:
         raise StoreBusy(f"not these {len(calls)}")
