@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any, Final
 
@@ -57,6 +57,8 @@ __all__ = ["FAULT_KINDS", "SqlSimulation"]
 #: loses its server number; a server is closed and opened again.
 FAULT_KINDS: Final = ("drop", "lost_reply", "abort", "delay", "jump", "lapse", "restart")
 _MAX_SERVERS: Final = 3
+#: Real seconds that connections have to close before they are dropped.
+_CLOSE_S: Final = 5.0
 #: Operations that a delayed one lets go first.
 _DELAY_TURNS: Final = 40
 #: One operation in so many lets a few milliseconds pass.
@@ -117,6 +119,8 @@ SELECT queue, partition_key, sum(tallied), sum(found) FROM (
 WHERE queue NOT IN (SELECT queue FROM penstock_dropped)
 GROUP BY queue, partition_key HAVING sum(tallied) <> sum(found)
 """
+#: Appended by a publish of nothing.
+_EMPTY_SEGMENTS: Final = "SELECT segment FROM penstock_log WHERE entries = 0"
 #: Deliveries whose queue is not there and is not being swept away either.
 _ORPHANS: Final = """
 SELECT DISTINCT queue FROM penstock_run
@@ -180,12 +184,18 @@ class SqlSimulation:
         return faults, _Run(program, self._loop, self._gate, faults, servers, self._observer)
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, even if a run has left one in use."""
         self._gate.open = True
-        for database in self._databases:
-            self._loop.run_until_complete(database.close())
-        self._loop.close()
+        # The drivers' own timers never fire on this loop, and in virtual time no others would.
+        self._loop.use_real_time()
+        self._loop.run_until_complete(self._close_databases())
+        self._loop.abandon()
         self._observer.close()
+
+    async def _close_databases(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await asyncio.gather(*(database.close() for database in self._databases))
 
     async def _open_database(self) -> Database:
         adapter = load_module(self._address.scheme, "adapter")
@@ -337,6 +347,8 @@ class _Run:
             found.append(f"Q2: {tallied} in {key!r} of queue {queue}, a scan finds {there}")
         for (queue,) in self._observer.rows(_ORPHANS):
             found.append(f"S3: deliveries of queue {queue}, which is not there")
+        for (segment,) in self._observer.rows(_EMPTY_SEGMENTS):
+            found.append(f"L1: segment {segment} of the log has no entries")
         if self._program.seed % _COMPARED_ONE_IN == 0:
             for tenant in TENANTS:
                 shown = [await picture(one.for_tenant(tenant)) for one in self._brokers]

@@ -63,7 +63,7 @@ class Gate:
         self._sessions = 0
         self.in_flight = 0
         self.turns = 0
-        #: While True everything passes at once, and time is real: for what comes before and after.
+        #: While True everything passes at once, and virtual time stands still: before and after.
         self.open = True
         #: Called with the ticket that was chosen; may delay it, which returns True.
         self.on_pass: Callable[[Ticket], bool] = lambda _: False
@@ -218,6 +218,8 @@ class SqlLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, gate: Gate) -> None:
         self._virtual_s = 0.0
+        #: When real time was turned on.
+        self._real_since_s: float | None = None
         selector = _Selector(gate)
         super().__init__(selector)
         selector.advance = self.advance
@@ -238,7 +240,13 @@ class SqlLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         """Seconds of virtual time."""
-        return self._virtual_s
+        if self._real_since_s is None:
+            return self._virtual_s
+        return self._virtual_s + time.monotonic() - self._real_since_s
+
+    def use_real_time(self) -> None:
+        """Have timeouts end after as many real seconds from now on. The gate has to be open."""
+        self._real_since_s = time.monotonic()
 
     def advance(self, seconds: float) -> None:
         """Let virtual time pass."""

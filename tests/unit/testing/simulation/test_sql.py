@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from penstock.errors import BadInput
 from penstock.storage.sql.database import Session
 from penstock.testing.laws import law
+from penstock.testing.simulation import sql
 from penstock.testing.simulation.program import Fault, Program, Step
 from penstock.testing.simulation.report import simulate
 from penstock.testing.simulation.sql import FAULT_KINDS, SqlSimulation
@@ -17,6 +19,8 @@ from penstock.testing.simulation.sql_gated import GatedDatabase, GatedSession
 from tests.databases import empty_url, server
 
 NAME = "simulated"
+#: Only a test that would hang for ever waits this long.
+HANG_S = 20.0
 _PUBLISH = {
     "tenant": "acme",
     "topic": "work",
@@ -54,6 +58,19 @@ def test_every_kind_of_fault_strikes(simulated: SqlSimulation) -> None:
     outcome = simulated.run(Program(7, (steps, steps), faults))
     assert outcome.violations == ()
     assert set(outcome.faults) == set(FAULT_KINDS)
+
+
+def test_a_connection_that_a_run_left_in_use_does_not_keep_it_open(
+    dialect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql, "_CLOSE_S", 0.1)
+    simulated = SqlSimulation(empty_url(dialect, NAME))
+    leaked = simulated._databases[0].transaction()
+    simulated._loop.run_until_complete(leaked.__aenter__())
+    closing = threading.Thread(target=simulated.close, daemon=True)
+    closing.start()
+    closing.join(HANG_S)
+    assert not closing.is_alive()
 
 
 class _Forgetful(GatedSession):
