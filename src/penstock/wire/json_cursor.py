@@ -55,11 +55,9 @@ class JsonCursor:
         begin = self.position
         if self._here() != b'"':
             raise self._malformed()
-        # A name is short, so that there are no steps to take.
-        for _ in self._skip_string():
-            pass
+        self._skip_name()
         name = self._body[begin : self.position]
-        if len(name) > _MAX_NAME or self._here() != b":":
+        if self._here() != b":":
             raise self._malformed()
         self.position += 1
         self._here()
@@ -90,9 +88,12 @@ class JsonCursor:
         elif first in (b"{", b"["):
             yield from self._skip_container(most)
         else:
-            scalar = _SCALAR.match(self._body, self.position, self._end)
+            window = min(self._end, self.position + _WINDOW)
+            scalar = _SCALAR.match(self._body, self.position, window)
             if scalar is None:
                 raise self._malformed()
+            if scalar.end() == window < self._end:
+                raise TooLarge("A number of the body is too long.", field="body", limit=_WINDOW)
             self.position = scalar.end()
         self._first = False
         _check_size(begin, self.position, most)
@@ -124,6 +125,14 @@ class JsonCursor:
             depth += 1 if bracket in b"{[" else -1
             if not depth:
                 return
+
+    def _skip_name(self) -> None:
+        """Move behind the name of a member. It is looked at only as far as a name may be long."""
+        window = min(self._end, self.position + _MAX_NAME)
+        matched = _IN_STRING.match(self._body, self.position + 1, window)
+        if matched is None or matched.end() >= window or self._body[matched.end()] != ord('"'):
+            raise self._malformed()
+        self.position = matched.end() + 1
 
     def _skip_string(self) -> Steps[None]:
         body, end = self._body, self._end

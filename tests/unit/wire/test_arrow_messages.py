@@ -93,6 +93,18 @@ def test_a_value_that_is_named_again_and_again() -> None:
 
 
 @law("E1")
+def test_a_version_whose_sizes_are_elsewhere() -> None:
+    """Before Arrow 1.0 the codec stood elsewhere: sizes would be those of compressed bytes."""
+    old = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
+    sink = io.BytesIO()
+    table = pa.table({"payload": pa.array([b"x"], pa.binary())})
+    with pa.ipc.new_stream(sink, table.schema, options=old) as writer:
+        writer.write_table(table)
+    with pytest.raises(BadInput, match=r"before Arrow 1\.0"):
+        declared_size(sink.getvalue(), 1_000_000)
+
+
+@law("E1")
 def test_more_rows_than_a_batch_may_have() -> None:
     nothing = pa.record_batch({"payload": pa.nulls(10_001)})
     with pytest.raises(TooLarge) as caught:

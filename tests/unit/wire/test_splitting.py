@@ -234,3 +234,23 @@ def test_an_error_names_the_item_of_the_body() -> None:
     with pytest.raises(BadInput, match=r"\$\.messages\[7\]\.priority") as caught:
         pieces(JSON_FORMAT, json.dumps({"messages": items}).encode())
     assert caught.value.field == "messages[7].priority"
+
+
+@pytest.mark.parametrize("name", [b"a" * 100_000, b"\\u0061" * 20_000], ids=["plain", "escaped"])
+def test_a_long_name_is_refused_where_it_begins(name: bytes) -> None:
+    """Its end is not looked for: that would take seconds of a large body."""
+    body = b'{"' + name + b'": 1}'
+    cursor = JsonCursor(body, 0, len(body))
+    cursor.begin_object()
+    with pytest.raises(BadInput, match=r"byte 1\)"):
+        cursor.next_key()
+
+
+def test_a_long_number_is_refused_where_it_begins() -> None:
+    body = b"[" + b"1" * 1_000_000 + b"]"
+    cursor = JsonCursor(body, 0, len(body))
+    assert cursor.begin_array()
+    assert cursor.next_item()
+    with pytest.raises(TooLarge):
+        list(cursor.skip(Bounds(10, 10_000_000)))
+    assert cursor.position == 1

@@ -19,6 +19,9 @@ __all__ = ["declared_bytes"]
 #: Messages of one stream: a schema, dictionaries, and batches of one row.
 _MAX_MESSAGES: Final = 20_000
 _CONTINUATION: Final = 0xFFFFFFFF
+#: Of the enumeration MetadataVersion: V5, which Arrow has written since 1.0. In older versions the
+#: codec stands in another place, so the sizes that are read here would be of compressed bytes.
+_VERSION: Final = 4
 #: Of the union MessageHeader.
 _DICTIONARY: Final = 2
 _BATCH: Final = 3
@@ -71,6 +74,12 @@ class _Sizes:
         """Count one message; returns the position behind it."""
         content = begin + length
         table = self._reference(begin)
+        version_at = self._field(table, 0)
+        if not version_at or _u16.unpack_from(self._body, version_at)[0] != _VERSION:
+            raise BadInput(
+                "The Arrow stream is of a version before Arrow 1.0; write it with a newer library.",
+                field="body",
+            )
         kind_at, header_at = self._field(table, 1), self._field(table, 2)
         size_at = self._field(table, 3)
         size = _i64.unpack_from(self._body, size_at)[0] if size_at else 0
