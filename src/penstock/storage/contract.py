@@ -226,7 +226,8 @@ class Engine(BulkReading, ABC):
     ) -> PublishReply:
         """Append the batch and route it, in one commit (P1, P2, S3).
 
-        ``TopicChanged`` if other policies are in force than those that ``checked`` names (E1).
+        ``TopicChanged`` if other policies are in force than those that ``checked`` names (E1);
+        this is checked before the depth of queues.
 
         A ``batch_id`` seen inside its window is answered as it was the first time, and
         ``repeated``, whatever the batch holds now; nothing is stored (P4). Its window is the

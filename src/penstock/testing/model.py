@@ -161,10 +161,9 @@ class Oracle(Engine):
             before = store.copy()
             try:
                 published, repeated = publishing.publish_batch(
-                    store, self._options, now, tenant, Outgoing(topic, messages), batch_id, batch_ms
+                    *(store, self._options, now, tenant, Outgoing(topic, messages)),
+                    *(batch_id, batch_ms, checked),
                 )
-                if not repeated:
-                    check_topics(checked, store.topics_of(tenant))
             except PenstockError:
                 self._store = before
                 raise

@@ -42,7 +42,7 @@ def assign(tenant: Tenant, queue: Queue, log: Log, asked: Assignment, now: int) 
         lot = found[begin : begin + _LOT]
         # A bucket that cannot be read stops it here, with everything below the cursor given.
         queue.cursor = lot[0][0]
-        _add(tenant, queue, [entry for _, entry in lot], now)
+        _add(queue, [entry for _, entry in lot], now)
     queue.cursor = asked.end
     queue.touch()
     return RouteReply(len(entries), len(found), Offset(asked.end))
@@ -68,11 +68,11 @@ def _all_taken(
     return found
 
 
-def _add(tenant: Tenant, queue: Queue, lot: list[Logged], now: int) -> None:
+def _add(queue: Queue, lot: list[Logged], now: int) -> None:
     exponent = queue.policy.bucket_size
     places = (claim_id_of(exponent, message.priority, message.id) for message, _ in lot)
     for bucket in sorted({bucket_of(place) for place in places}):
         queue.shelf.load(bucket)
     assign_many(queue, lot, now)
     for message, _ in lot:
-        join_open_key(tenant, queue, message)
+        join_open_key(queue, message)

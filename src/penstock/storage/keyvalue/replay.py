@@ -21,6 +21,7 @@ from penstock.storage.keyvalue.log import Log
 from penstock.storage.keyvalue.metadata import encode_metadata
 from penstock.storage.keyvalue.moves import drop_available, drop_delayed, remember_ack, revive
 from penstock.storage.keyvalue.queue import Queue
+from penstock.storage.keyvalue.route import join_open_key
 
 __all__ = ["Purge", "Replay"]
 
@@ -155,6 +156,8 @@ class Replay:
         # What reviving will read is read first, while the delivery is still where it was.
         queue.trail(message.id)
         queue.shelf.load(claim_id_of(queue.policy.bucket_size, message.priority, message.id))
+        # A message from the log may be one that was never claimed: its key is still open.
+        join_open_key(queue, message)
         self._take(snapshot)
         self._log.wanted += 1
         revive(queue, message.id, message.priority, encode_metadata(message), now, due_at)

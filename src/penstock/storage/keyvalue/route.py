@@ -52,7 +52,7 @@ def route(tenant: Tenant, queue: Queue, log: Log, limit: int, now: int) -> Route
         found = taken(tenant, queue, log, entry)
         if found is not None:
             assign(queue, *found, now)
-            join_open_key(tenant, queue, found[0])
+            join_open_key(queue, found[0])
             assigned += 1
         scanned += 1
         queue.cursor = entry[0].offset + 1
@@ -78,11 +78,11 @@ def taken(tenant: Tenant, queue: Queue, log: Log, entry: Logged) -> Logged | Non
     return entry if queue.filter.matches(message) else None
 
 
-def join_open_key(tenant: Tenant, queue: Queue, message: Message) -> None:
-    """If it has a key: its message waits in one more queue, which replacing it has to reach."""
+def join_open_key(queue: Queue, message: Message) -> None:
+    """Add the queue to the record of the message's open key, so that a replacement reaches it."""
     if message.key is None:
         return
-    key = open_key(tenant.name, message.topic, message.key)
+    key = open_key(queue.tenant, message.topic, message.key)
     value = queue.stage.get(key)
     if value is None:
         return

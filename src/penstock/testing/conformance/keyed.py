@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import QueueFull, TooManyQueues, UnknownMessage
+from penstock.model.delivery import ReplaySource
 from penstock.model.message import MessageId, Offset, Published
 from penstock.model.queue import Start
 from penstock.model.states import State
@@ -45,6 +46,22 @@ class TestKeyed(Conformance):
             TENANT, "late", State.AVAILABLE, None, 9, None, payloads=True
         )
         assert [(item.message.id, item.payload) for item in page.items] == [(first, b"2")]
+        await store.engine.publish(TENANT, "orders", [msg(b"3", key="k")])
+        assert (await store.engine.stats(TENANT, "late")).available == 0
+
+    async def test_it_is_replaced_where_a_replay_put_it(self, store: Store) -> None:
+        await store.queue("all")
+        (first,) = await store.publish(msg(b"1", key="k", color="red"))
+        await store.queue("late", filter="color IS NOT NULL")
+        reply = await store.engine.replay(TENANT, "late", ReplaySource.LOG, None, 9)
+        assert reply.count == 1
+        replaced = await put(store, b"2", "blue")
+        assert (replaced.id, replaced.replaced) == (first, True)
+        page = await store.engine.peek(
+            TENANT, "late", State.AVAILABLE, None, 9, None, payloads=True
+        )
+        assert [(item.message.id, item.payload) for item in page.items] == [(first, b"2")]
+        assert (await store.engine.stats(TENANT, "late")).available == 1
         await store.engine.publish(TENANT, "orders", [msg(b"3", key="k")])
         assert (await store.engine.stats(TENANT, "late")).available == 0
 

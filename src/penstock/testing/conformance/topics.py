@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import TopicChanged, UnknownTopic
+from penstock.errors import QueueFull, TopicChanged, UnknownTopic
 from penstock.model.delivery import Ack
 from penstock.model.message import Outgoing
 from penstock.model.queue import TopicPolicy
@@ -87,6 +87,17 @@ class TestCheckedBy(Conformance):
         with pytest.raises(TopicChanged):
             await store.engine.publish(TENANT, "orders", [msg(b"x")], checked={"orders": self.NEW})
         assert await store.log() == []
+
+    @law("E1")
+    async def test_the_policy_is_compared_before_the_depth_of_queues(self, store: Store) -> None:
+        """The caller checks the messages again first; then a full queue is worth waiting for."""
+        await store.queue(max_depth=1)
+        await store.publish(b"x")
+        with pytest.raises(QueueFull):
+            await store.engine.publish(TENANT, "orders", [msg(b"y")], checked={"orders": None})
+        await store.engine.put_topic(TENANT, "orders", self.NEW)
+        with pytest.raises(TopicChanged):
+            await store.engine.publish(TENANT, "orders", [msg(b"y")], checked={"orders": None})
 
     async def test_the_policy_in_force_lets_it_pass(self, store: Store) -> None:
         await store.queue()

@@ -19,6 +19,7 @@ from penstock.model.delivery import RouteReply
 from penstock.model.message import Message, MessageId, NewMessage, Offset, Published
 from penstock.model.queue import QueuePolicy, TopicPolicy
 from penstock.storage.contract import EngineOptions, Outgoing
+from penstock.storage.topic_checks import CheckedBy, check_topics
 from penstock.testing.oracle import transitions
 from penstock.testing.oracle.state import Batch, Entry, Queue, Store
 
@@ -57,14 +58,17 @@ def publish_batch(
     batch: Outgoing,
     batch_id: str | None,
     batch_ms: int | None,
+    checked: CheckedBy,
 ) -> tuple[tuple[Published, ...], bool]:
     """Publish, unless the batch id was seen inside its window: then what was said then (P4)."""
     if batch_id is None:
+        check_topics(checked, store.topics_of(tenant))
         return publish(store, options, now, tenant, [batch]), False
     policy = store.topics.get((tenant, batch.topic), TopicPolicy())
     seen = store.batches.get((tenant, batch.topic, batch_id))
     if seen is not None and not seen.is_over(policy, now):
         return seen.published, True
+    check_topics(checked, store.topics_of(tenant))
     published = publish(store, options, now, tenant, [batch])
     new = Batch(now, batch_ms, published)
     if not new.is_over(policy, now):

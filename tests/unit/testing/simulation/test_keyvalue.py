@@ -112,6 +112,12 @@ def test_a_purge_while_its_queue_is_deleted() -> None:
     check(((publish(8), PURGE), (publish(1), DELETE)), seeds=20)
 
 
+@law("S3")
+def test_a_key_is_replaced_in_a_queue_that_a_replay_gave_it_to() -> None:
+    """The delivery of the replay was missed, or counted a second time."""
+    assert run(SIMULATION.program(102090, 40)).violations == ()
+
+
 # -- seeds that failed because of the comparison with the oracle ----------------------------
 
 
@@ -119,3 +125,8 @@ def test_a_purge_while_its_queue_is_deleted() -> None:
 def test_an_assignment_that_begins_inside_a_gap_of_the_log(seed: int, steps: int) -> None:
     """The engine's cursor stood before the gap and the oracle's behind it; both were right."""
     assert run(SIMULATION.program(seed, steps)).violations == ()
+
+
+def test_a_publish_that_is_refused_for_two_reasons() -> None:
+    """The oracle found the queue full before it compared the topic's policy."""
+    assert run(SIMULATION.program(100548, 40)).violations == ()
