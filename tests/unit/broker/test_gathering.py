@@ -153,3 +153,32 @@ async def test_tenants_are_gathered_apart(q: Broker, calls: Calls) -> None:
     assert sorted(calls.batches) == [("t", [b"mine"]), ("t", [b"theirs"])]
     assert [e.payload for e in (await q.read_log(payloads=True)).entries] == [b"mine"]
     assert [e.payload for e in (await other.read_log(payloads=True)).entries] == [b"theirs"]
+
+
+@law("P1")
+async def test_closing_waits_for_a_tenant_that_begins_meanwhile(
+    q: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, drain = q.engine.publish, q._gathering.drain
+    draining = asyncio.Event()
+    late: list[asyncio.Task[Any]] = []
+
+    async def begin_to_drain() -> None:
+        draining.set()
+        await drain()
+
+    async def publish(tenant: str, *args: Any, **options: Any) -> Any:
+        if tenant == q.tenant:
+            await draining.wait()
+            late.append(asyncio.create_task(q.for_tenant("late").publish("t", b"late")))
+            await asyncio.sleep(0)
+        return await store(tenant, *args, **options)
+
+    monkeypatch.setattr(q._gathering, "drain", begin_to_drain)
+    monkeypatch.setattr(q.engine, "publish", publish)
+    first = asyncio.create_task(q.publish("t", b"first"))
+    await asyncio.sleep(0)
+    await q.close()
+    assert (await first).id != (await late[0]).id
+    with pytest.raises(StoreClosed):
+        await q.publish("t", b"too late")

@@ -240,7 +240,13 @@ class _Session:
             fault = self._left.pop(0)
             task = self._loop.create_task(self._strike(fault), name=f"fault {fault.kind}")
             self._striking.add(task)
-            task.add_done_callback(self._striking.discard)
+            task.add_done_callback(self._struck)
+
+    def _struck(self, task: asyncio.Task[None]) -> None:
+        """A fault that cannot be injected, or a store that cannot be reopened, is a finding."""
+        self._striking.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.world.violations.append(f"{task.get_name()} raised {error!r}")
 
     async def _strike(self, fault: Fault) -> None:
         if not self.world.up.is_set():

@@ -118,6 +118,11 @@ def test_a_key_is_replaced_in_a_queue_that_a_replay_gave_it_to() -> None:
     assert run(SIMULATION.program(102090, 40)).violations == ()
 
 
+def test_a_tenant_that_makes_its_first_call_while_the_store_closes() -> None:
+    """Closing raised ``RuntimeError`` and left the engine open."""
+    assert run(SIMULATION.program(110106, 40)).violations == ()
+
+
 # -- seeds that failed because of the comparison with the oracle ----------------------------
 
 
