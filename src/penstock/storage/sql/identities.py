@@ -7,6 +7,8 @@ database see the same place, so the first one to ask begins the new epoch for al
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.model.identity import (
     ID_BYTES,
     StoreIdentity,
@@ -19,11 +21,14 @@ from penstock.model.message import Offset
 from penstock.storage.places import is_same_place
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row, Session
-from penstock.storage.sql.reading import log_end
+from penstock.storage.sql.reading import end_of_log
 from penstock.storage.sql.receipts import Receipts
 from penstock.storage.sql.work import Work
 
 __all__ = ["archived", "ensure", "identity", "new_epoch"]
+
+#: No segment has a higher number.
+_LAST_SEGMENT: Final = (1 << 63) - 1
 
 
 async def ensure(core: Core) -> None:
@@ -61,12 +66,12 @@ async def new_epoch(core: Core) -> None:
 
 async def archived(core: Core, tenant: str, through: Offset, store: StoreIdentity) -> None:
     """Every entry at or below ``through`` has a verified copy (A1)."""
-    # The end of the log only rises, so it may be read before the transaction.
-    end = await log_end(core, tenant)
-
     async def act(work: Work) -> None:
         present = derive_identity(*await _read(core, work.session), tenant)
         check_store(present, store, "What was archived")
+        # Not the settled end: a server that has just connected may see it lower than the server
+        # that the caller read from. An entry that was settled for anyone is committed.
+        end = await end_of_log(work.session, work.tenant.number, _LAST_SEGMENT)
         check_position(through + 1, end, "What was archived")
         await work.session.run("archive_through", tenant=work.tenant.number, through=int(through))
 
@@ -86,6 +91,9 @@ async def _read(core: Core, session: Session) -> tuple[bytes, bytes]:
     store, epoch, known = rows[0]
     if not is_same_place(known, place):
         return bytes(store), await _change(core, session, place)
+    if known != place:
+        # Another version of Penstock, or of the database, describes the same place differently.
+        await session.run("change_epoch", epoch=bytes(epoch), place=place)
     return bytes(store), bytes(epoch)
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.errors import OtherStore
 from penstock.model.identity import StoreIdentity
+from penstock.model.message import Offset
 from penstock.storage.contract import EngineOptions
 from penstock.storage.engines import open_engine
+from penstock.storage.sql.database import Stable
+from penstock.storage.sql.engine import SqlEngine
+from penstock.testing.laws import law
 from tests.databases import server, store_url
-from tests.unit.storage.sql.pairs import NAME, TENANT, Pair
+from tests.unit.storage.sql.pairs import NAME, TENANT, Pair, publish
 
 COPY = "copied"
 
@@ -28,14 +33,14 @@ async def test_two_servers_of_one_store_agree(pair: Pair) -> None:
 
 
 async def test_a_restored_dump_is_another_epoch_while_servers_run(dialect: str, pair: Pair) -> None:
-    """A dump that is loaded drops the table and makes it again, with the same row in it."""
+    """The row that a dump brings names the place that the dump was made at."""
     before = await pair.a.identity(TENANT)
     database = server(dialect)
     database.sql("CREATE TABLE kept AS SELECT * FROM penstock_store", NAME)
     try:
-        # MySQL tells the time of creation in seconds: this one is known to be another.
-        place = "REPLACE(place, 'table=', 'table=1')"
-        database.sql(f"UPDATE kept SET place = {place}", NAME)
+        # PostgreSQL gives the new table another oid. MySQL only sees another database.
+        word = {"postgresql": "table=", "mysql": "database="}[dialect]
+        database.sql(f"UPDATE kept SET place = REPLACE(place, '{word}', '{word}1')", NAME)
         database.sql("DELETE FROM penstock_store", NAME)
         database.sql("INSERT INTO penstock_store SELECT * FROM kept", NAME)
     finally:
@@ -44,6 +49,29 @@ async def test_a_restored_dump_is_another_epoch_while_servers_run(dialect: str, 
     assert after.store == before.store
     assert after.epoch != before.epoch
     assert await pair.a.identity(TENANT) == after
+
+
+@law("A1")
+async def test_archived_holds_while_the_settled_end_is_lower(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that has just connected may see the log settled less far than another one did."""
+    await publish(pair.a, "old", b"1")
+    identity = await pair.a.identity(TENANT)
+    end = await pair.a.log_end(TENANT)
+    assert isinstance(pair.b, SqlEngine)
+    core = pair.b._core
+    seen = await core.database.stable()
+
+    async def dipped() -> Stable:
+        return Stable(0, seen.given, 0)
+
+    monkeypatch.setattr(core.database, "stable", dipped)
+    core.forget()
+    assert await pair.b.log_end(TENANT) < end
+    await pair.b.archived(TENANT, Offset(end - 1), identity)
+    with pytest.raises(OtherStore, match=f"log ends at {end}"):
+        await pair.b.archived(TENANT, end, identity)
 
 
 async def test_a_store_that_was_emptied_is_another_store(dialect: str, pair: Pair) -> None:
@@ -67,9 +95,57 @@ async def test_a_copied_postgresql_database_is_another_epoch() -> None:
     assert await identity(url) == original
 
 
+async def test_a_mysql_store_under_another_name_is_another_epoch() -> None:
+    url = store_url("mysql", NAME)
+    original = await identity(url)
+    database = server("mysql")
+    copied = store_url("mysql", COPY)
+    try:
+        database.sql(f"DELETE FROM {COPY}.penstock_store")
+        database.sql(f"INSERT INTO {COPY}.penstock_store SELECT * FROM {NAME}.penstock_store")
+        copy = await identity(copied)
+    finally:
+        database.drop_database(COPY)
+    assert copy.store == original.store
+    assert copy.epoch != original.epoch
+    assert await identity(url) == original
+
+
 @pytest.mark.parametrize("statement", ["FLUSH TABLES", "ANALYZE TABLE penstock_store"])
 async def test_upkeep_of_a_mysql_database_is_no_new_epoch(statement: str) -> None:
     url = store_url("mysql", NAME)
     original = await identity(url)
     server("mysql").sql(statement, NAME)
     assert await identity(url) == original
+
+
+@pytest.mark.parametrize(
+    "statement", ["OPTIMIZE TABLE penstock_store", "ALTER TABLE penstock_store FORCE"]
+)
+async def test_a_rebuilt_mysql_table_is_no_new_epoch(statement: str) -> None:
+    url = store_url("mysql", NAME)
+    original = await identity(url)
+    database = server("mysql")
+
+    def created() -> list[list[str]]:
+        return database.sql(
+            "SELECT create_time FROM information_schema.tables "
+            f"WHERE table_schema = '{NAME}' AND table_name = 'penstock_store'"
+        )
+
+    # The database dates tables by the second: rebuild until the date is another.
+    before = created()
+    while created() == before:
+        database.sql(statement, NAME)
+    assert await identity(url) == original
+
+
+async def test_a_place_as_an_earlier_version_noted_it_is_brought_up_to_date(dialect: str) -> None:
+    url = store_url(dialect, NAME)
+    original = await identity(url)
+    database = server(dialect)
+    ((place,),) = database.sql("SELECT place FROM penstock_store", NAME)
+    outdated = "former=1 " + place.split()[-1]
+    database.sql(f"UPDATE penstock_store SET place = '{outdated}'", NAME)
+    assert await identity(url) == original
+    assert database.sql("SELECT place FROM penstock_store", NAME) == [[place]]

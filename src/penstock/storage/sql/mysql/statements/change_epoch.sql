@@ -1,2 +1,2 @@
--- A new epoch of the store begins here.
+-- The epoch of the store, and the place that it is at.
 UPDATE penstock_store SET epoch = :epoch, place = :place WHERE one = 1

@@ -1,8 +1,8 @@
--- Where the store is. A dump that is restored makes another table, and so does a copy of the files.
+-- Where the store is. Only what maintenance leaves alone: OPTIMIZE and ALTER make another table, with
+-- another date, and the name and address of a server change with its container. MySQL keeps a random
+-- id in its data directory; MariaDB has none, and skips comments marked for MySQL 5.7 and later.
 SELECT CONCAT_WS(
     ' ',
-    CONCAT('database=', HEX(DATABASE())),
-    CONCAT('table=', UNIX_TIMESTAMP(create_time))
+    CONCAT('database=', HEX(DATABASE()))
+    /*!80000 , CONCAT('server=', @@server_uuid) */
 )
-FROM information_schema.tables
-WHERE table_schema = DATABASE() AND table_name = 'penstock_store'
