@@ -417,7 +417,8 @@ class Engine(BulkReading, ABC):
         """Record that every entry at or below ``through`` has a verified copy (A1).
 
         ``store`` is the tenant's identity when the copy was made. Raises ``OtherStore``, and
-        records nothing, if it is not the present one or if ``through`` is not below ``log_end``.
+        records nothing, if it is not the present one or if no entry at or above ``through`` was
+        ever committed.
         """
 
     # -- identity ----------------------------------------------------------------------

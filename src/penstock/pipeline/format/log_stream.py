@@ -8,6 +8,7 @@ server, so ``commit`` has nothing to do.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from penstock.model.message import Offset
 from penstock.pipeline.format.log_reader import read_range
 from penstock.pipeline.format.options import EARLIEST, LATEST, SourceOptions
 from penstock.pipeline.format.ranges import Range, check_kept, cut, locate, usual_entries
+from penstock.pipeline.log_end import Pause, find_log_end
 from penstock.pipeline.remote import Remote
 
 __all__ = ["LogStream", "limited", "noted", "resumed"]
@@ -51,6 +53,8 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._remote: Remote | None = None
+        self.pause: Pause = time.sleep
+        """Waits before the server is asked once more; see ``log_end``."""
         #: Where a query that reads what is there now comes to its end.
         self._target: int | None = None
 
@@ -74,8 +78,8 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next micro-batch ends."""
         remote = self._open()
         store = remote.ask(lambda q: q.identity())
+        begin = self._resumed(start, store)
         end = locate(remote, LATEST)
-        begin = resumed(remote, start, store, end, fail=self._options.fail_on_data_loss)
         if self._target is not None:
             end = min(end, self._target)
         if end <= begin:
@@ -95,10 +99,9 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store = remote.ask(lambda q: q.identity())
         begin, stop = start[_OFFSET], end[_OFFSET]
         if start != end:
-            latest, fail = locate(remote, LATEST), options.fail_on_data_loss
-            begin = resumed(remote, start, store, latest, fail=fail)
+            begin = self._resumed(start, store)
             # The end may be of a store that the server no longer has: nothing of it can be read.
-            stop = resumed(remote, end, store, latest, fail=fail)
+            stop = self._resumed(end, store)
         if begin >= stop:
             return []
         begin = check_kept(remote, begin, fail=options.fail_on_data_loss)
@@ -115,6 +118,10 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._remote is not None:
             self._remote.close()
             self._remote = None
+
+    def _resumed(self, position: dict[str, Any], store: StoreIdentity) -> int:
+        fail = self._options.fail_on_data_loss
+        return resumed(self._open(), position, store, fail=fail, pause=self.pause)
 
     def _open(self) -> Remote:
         """The connection of the planner. Copies for the workers are made before there is one."""
@@ -136,20 +143,20 @@ def noted(store: StoreIdentity, offset: int) -> dict[str, Any]:
 
 
 def resumed(
-    remote: Remote, position: dict[str, Any], store: StoreIdentity, end: int, *, fail: bool
+    remote: Remote, position: dict[str, Any], store: StoreIdentity, *, fail: bool, pause: Pause
 ) -> int:
     """The offset of a position that a checkpoint has, if the log still is the one it is of.
 
-    Raises ``OtherStore`` if it is not, or if the log, which ends at ``end``, ends below. With
-    ``fail`` false reading begins again at the start of the log. A checkpoint of an older
-    Penstock does not say whose it is.
+    Raises ``OtherStore`` if it is not, or if the log ends below and still does after a few more
+    readings. With ``fail`` false reading begins again at the start of the log. A checkpoint of an
+    older Penstock does not say whose it is.
     """
     offset: int = position[_OFFSET]
     known = StoreIdentity(position.get(_STORE, store.store), position.get(_EPOCH, store.epoch))
     what = f"The checkpoint of the stream, at offset {offset},"
     try:
         check_store(store, known, what)
-        check_position(offset, end, "The checkpoint of the stream")
+        check_position(offset, find_log_end(remote, offset, pause), "The checkpoint of the stream")
     except OtherStore as error:
         if fail:
             raise

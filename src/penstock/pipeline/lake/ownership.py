@@ -25,6 +25,7 @@ from penstock.pipeline.lake.files import Files
 from penstock.pipeline.lake.layout import MESSAGES
 from penstock.pipeline.lake.manifest import Manifest
 from penstock.pipeline.lake.reading import read_files
+from penstock.pipeline.log_end import find_log_end
 from penstock.pipeline.tables import read_table
 
 if TYPE_CHECKING:
@@ -54,11 +55,10 @@ def check_owner(
     context: Context, files: Files, lake: Lake, store: StoreIdentity, *, adopt: bool = False
 ) -> None:
     """Raise ``OtherStore`` unless the lake holds a part of the log that the store has or had."""
-    end = int(context.remote.ask(lambda q: q.log_end()))
     what = f"The lake {context.lake}"
     if lake.store is not None and not (adopt and lake.store.store == store.store):
         check_store(store, lake.store, what)
-    check_position(lake.through, end, what)
+    check_position(lake.through, find_log_end(context.remote, lake.through, context.pause), what)
     if lake.last is not None:
         _check_last(context, lake.last, what)
     if lake.store != store and lake.through:

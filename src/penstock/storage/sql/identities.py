@@ -66,6 +66,7 @@ async def new_epoch(core: Core) -> None:
 
 async def archived(core: Core, tenant: str, through: Offset, store: StoreIdentity) -> None:
     """Every entry at or below ``through`` has a verified copy (A1)."""
+
     async def act(work: Work) -> None:
         present = derive_identity(*await _read(core, work.session), tenant)
         check_store(present, store, "What was archived")
