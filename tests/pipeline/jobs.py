@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 
 from penstock.pipeline.context import Context, JobOptions, Summary
 from penstock.pipeline.jobs.job import run_job
-from penstock.pipeline.log_end import Pause
 from penstock.pipeline.remote import Server
 from tests.pipeline.hosted import Hosted
 
@@ -21,13 +20,12 @@ def run(
     *,
     run: str = "run-1",
     lake: object = None,
-    pause: Pause = lambda _: None,
     **options: Any,
 ) -> Summary:
-    """Run a job to its end; its summary. ``pause`` is called where the job would wait."""
+    """Run a job to its end; its summary. It does not wait before it asks the server once more."""
     given = JobOptions(server=Server(server.url), lake=None if lake is None else str(lake))
     context = Context(
-        given, run=run, job=job.__name__, spark=spark, clock=server.clock, pause=pause
+        given, run=run, job=job.__name__, spark=spark, clock=server.clock, pause=lambda _: None
     )
     try:
         return run_job(lambda context: job(context, **options), context)

@@ -226,8 +226,7 @@ class Engine(BulkReading, ABC):
     ) -> PublishReply:
         """Append the batch and route it, in one commit (P1, P2, S3).
 
-        ``TopicChanged`` if other policies are in force than those that ``checked`` names (E1);
-        this is checked before the depth of queues.
+        ``TopicChanged``, before depths are compared, if ``checked`` names other policies (E1).
 
         A ``batch_id`` seen inside its window is answered as it was the first time, and
         ``repeated``, whatever the batch holds now; nothing is stored (P4). Its window is the
@@ -348,10 +347,9 @@ class Engine(BulkReading, ABC):
     async def join(self, tenant: str, queue: str, consumer: str) -> Ownership:
         """Join an ordered queue, or heartbeat: renew the lease and rebalance (O1).
 
-        The share of each of N live consumers is P÷N partitions, the first P mod N by name
-        one more, and at least 1. Excess is released (idle partitions first, then by name
-        from the last), then free ones are taken by name. Raises ``Conflict`` if the queue
-        is not ordered.
+        The share of each of N live consumers is P÷N partitions, the first P mod N by name one
+        more, and at least 1. Excess is released (idle partitions first, then by name from the
+        last), then free ones are taken by name. ``Conflict`` if the queue is not ordered.
         """
 
     @abstractmethod
@@ -417,8 +415,7 @@ class Engine(BulkReading, ABC):
         """Record that every entry at or below ``through`` has a verified copy (A1).
 
         ``store`` is the tenant's identity when the copy was made. Raises ``OtherStore``, and
-        records nothing, if it is not the present one or if no entry at or above ``through`` was
-        ever committed.
+        records nothing, if it is not the present one or if the committed log does not reach it.
         """
 
     # -- identity ----------------------------------------------------------------------
