@@ -151,6 +151,7 @@ class Appending:
 def parts_of(items: Sequence[_Item]) -> list[Part]:
     """Fill segments with the items, in order. Without items there is no segment."""
     parts: list[Part] = []
+    part: Part | None = None
     for item in items:
         heads: Sequence[Head]
         payloads: Sequence[bytes]
@@ -159,9 +160,10 @@ def parts_of(items: Sequence[_Item]) -> list[Part]:
         else:
             assert type(item) is Entry
             heads, payloads, size = (item.head,), (item.payload,), item.head.size
-        if not parts or not parts[-1].takes(len(heads), size):
-            parts.append(Part())
-        parts[-1].add(item, heads, payloads, size)
+        if part is None or not part.takes(len(heads), size):
+            part = Part()
+            parts.append(part)
+        part.add(item, heads, payloads, size)
     return parts
 
 
