@@ -320,6 +320,28 @@ def test_a_stream_goes_on_where_it_was_after_the_log_end_dips(
     reading.stop()
 
 
+@law("L2")
+def test_a_micro_batch_is_whole_if_the_log_end_dips_while_it_is_cut(
+    opens: Opens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark notes the planned end as read, whatever the partitions cover."""
+    server = opens(tmp_path / "store")
+    server.publish("orders", b"1", b"2", b"3")
+    reading = stream(server)
+    start = reading.initialOffset()
+    end = reading.latestOffset(start, ReadAllAvailable())
+    engine = server.broker.engine
+    whole = engine.log_splits
+
+    async def dipped(tenant: str, start: Offset, end: Offset, entries: int) -> tuple[Offset, ...]:
+        return await whole(tenant, start, Offset(2), entries)
+
+    monkeypatch.setattr(engine, "log_splits", dipped)
+    ranges = [(part.start, part.end) for part in reading.partitions(start, end)]  # type: ignore[attr-defined]
+    assert ranges == [(0, 2), (2, 3)]
+    reading.stop()
+
+
 def test_a_log_end_that_stays_low_is_asked_for_a_bounded_time(opens: Opens, tmp_path: Path) -> None:
     server = opens(tmp_path / "store")
     server.publish("orders", b"1", b"2")

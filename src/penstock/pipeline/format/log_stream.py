@@ -108,7 +108,11 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         entries = options.per_partition
         if entries is None:
             entries = usual_entries(remote, begin, stop, payload=options.payload)
-        return cut(remote, begin, stop, entries)
+        ranges = cut(remote, begin, stop, entries)
+        # The server cuts what is settled for it now, which may be less than was planned. A task
+        # that cannot read the rest fails; leaving it out would lose it.
+        covered = ranges[-1].end if ranges else begin
+        return ranges if covered >= stop else [*ranges, Range(covered, stop)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """The sink has everything up to there; the log does not have to know."""
