@@ -196,7 +196,8 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             ]
             reply = await side.engine.settle(tenant, queue, settlements, outgoing)
             outcomes = [side.outcome(o) for o in reply.outcomes]
-            return outcomes, side.published(tenant, reply.published)
+            published = side.published(tenant, reply.published, repeated=reply.repeated)
+            return outcomes, published, reply.repeated
 
         self.both(settle)
         self.look(tenant)
