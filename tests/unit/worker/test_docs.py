@@ -76,7 +76,7 @@ async def test_consume_without_an_app(page: dict[str, Any]) -> None:
         await q.create_queue("billing")
         for number in range(5):
             await q.publish("orders", page["Order"](number, 100))
-        assert await asyncio.wait_for(page["work"](q, 60), 20) == 500
+        assert await asyncio.wait_for(page["work"](q, 5), 60) == 500
         assert (await q.stats("billing")).done == 5
 
 
