@@ -158,8 +158,8 @@ class Builder:
 def copy_store(store: Path, path: Path) -> None:
     """Copy the folder as a kill would leave it; RocksDB may be at work in it meanwhile."""
     for _ in range(100):
-        before = _listing(store)
         with contextlib.suppress(OSError, shutil.Error):
+            before = _listing(store)
             shutil.rmtree(path, ignore_errors=True)
             shutil.copytree(store, path)
             if before == _listing(store) == _listing(path):
