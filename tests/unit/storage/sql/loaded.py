@@ -44,6 +44,7 @@ _COMMON: Final[dict[str, Any]] = {
     "first": SEGMENTS // 2,
     "floors": [0] * 10,
     "holder": 7,
+    "id": b"00000001",
     "ids": [b"%08d" % n for n in range(_SOME)],
     "in_flight": 3,
     "index": 5,
