@@ -83,6 +83,8 @@ class _flood:  # noqa: N801  (used like a function)
         self._clients = clients
         self._tasks: list[asyncio.Task[None]] = []
         self.published = 0
+        #: Set with the first batch.
+        self.begun = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         work: Callable[[], Awaitable[None]] = self._publish
@@ -98,10 +100,13 @@ class _flood:  # noqa: N801  (used like a function)
         while True:
             await self._q.publish_batch("t", self._batch)
             self.published += BATCH
+            self.begun.set()
 
 
 async def _part(quiet: Broker, loud: Broker, seconds: float) -> float:
     """How much of what both publish is the quiet tenant's, which has fewer clients."""
     async with _flood(loud, _MANY) as many, _flood(quiet, _FEW) as few:
         await asyncio.sleep(seconds)
+        await many.begun.wait()
+        await few.begun.wait()
         return few.published / (few.published + many.published)
