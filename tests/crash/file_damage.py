@@ -37,6 +37,7 @@ from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.testing.clock import FakeClock
 from tests.crash.program import ALL, TENANT
 from tests.crash.workload import store_url
+from tests.live_copy import copy_store
 
 QUEUE: Final = "orders"
 #: Small, so that a store of one megabyte has several write-ahead logs and tables.
@@ -155,27 +156,10 @@ class Builder:
         self.images.append(Image(path, dict(self.published), dict(self.settled), commits))
 
 
-def copy_store(store: Path, path: Path) -> None:
-    """Copy the folder as a kill would leave it; RocksDB may be at work in it meanwhile."""
-    for _ in range(100):
-        with contextlib.suppress(OSError, shutil.Error):
-            before = _listing(store)
-            shutil.rmtree(path, ignore_errors=True)
-            shutil.copytree(store, path)
-            if before == _listing(store) == _listing(path):
-                return
-    raise AssertionError("the store does not come to rest")
-
-
 def _commit(engine: KeyValueEngine) -> int:
     chain = engine._core.chain
     assert chain is not None
     return chain.number
-
-
-def _listing(folder: Path) -> list[tuple[str, int]]:
-    files = (path for path in folder.iterdir() if path.name not in {"LOG", "PENSTOCK.tmp"})
-    return sorted((path.name, path.stat().st_size) for path in files if path.is_file())
 
 
 # -- damage --------------------------------------------------------------------------------

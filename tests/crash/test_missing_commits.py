@@ -32,12 +32,12 @@ from tests.crash.file_damage import (
     TAIL,
     Builder,
     Image,
-    copy_store,
     run,
     small_files,
 )
 from tests.crash.program import ALL, TENANT
 from tests.crash.workload import store_url
+from tests.live_copy import copy_store
 
 DAMAGES = 40
 

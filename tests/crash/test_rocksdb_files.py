@@ -27,6 +27,7 @@ from penstock.storage.keyvalue.keys import FORMAT_KEY
 from penstock.testing.laws import law
 from tests.crash.program import ALL, TENANT
 from tests.crash.workload import store_url
+from tests.live_copy import copy_store
 
 QUEUE = "orders"
 BATCHES, BATCH = 20, 5
@@ -56,7 +57,7 @@ async def publish_all(path: Path) -> Image:
         batch = [NewMessage(random.randbytes(200)) for _ in range(BATCH)]
         await engine.publish(TENANT, QUEUE, batch)
         sizes.append(one(path, "*.log").stat().st_size)
-    shutil.copytree(path, path.with_name("killed"))
+    copy_store(path, path.with_name("killed"))
     await engine.close()
     return Image(path, sizes)
 

@@ -63,6 +63,8 @@ class Hosted:
         await self.host.start()
 
     def stop(self) -> None:
+        if self._loop.is_closed():
+            return
         self.run(self.host.stop())
         self.run(self.broker.close())
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -64,6 +64,7 @@ def entries(server: Hosted) -> int:
 
 
 def copy_of(folder: Path, name: str) -> Path:
+    """A copy of a store that no server has open."""
     shutil.copytree(folder, folder.parent / name)
     return folder.parent / name
 
@@ -155,7 +156,9 @@ def test_a_restored_backup_keeps_what_is_in_no_lake(
     opens: Opens, lake: Path, tmp_path: Path
 ) -> None:
     """Both stores go on after the backup: offsets of one mean other messages in the other."""
-    opens(tmp_path / "store").publish("orders", b"before")
+    original = opens(tmp_path / "store")
+    original.publish("orders", b"before")
+    original.stop()
     backup = copy_of(tmp_path / "store", "backup")
     first = opens(copy_of(backup, "went-on"))
     first.publish("orders", *[b"lost %d" % n for n in range(10)])
@@ -216,6 +219,7 @@ def test_a_lake_is_continued_after_a_restore_that_lost_nothing(
     first = opens(tmp_path / "store")
     first.publish("orders", b"1", b"2")
     run(first, spark, archive, lake=lake, **PLAIN)
+    first.stop()
     moved = opens(copy_of(tmp_path / "store", "moved"))
     moved.publish("orders", b"4")
     run(moved, spark, archive, lake=lake, adopt=True, **PLAIN)
@@ -223,7 +227,7 @@ def test_a_lake_is_continued_after_a_restore_that_lost_nothing(
     assert lake_of(lake).store == moved.ask(lambda q: q.identity())
     # From here on it is the copy's, and the original is refused.
     with pytest.raises(OtherStore):
-        run(first, None, archive, lake=lake, adopt=True)
+        run(opens(tmp_path / "store"), None, archive, lake=lake, adopt=True)
 
 
 def test_a_lake_of_an_older_penstock_becomes_the_stores(

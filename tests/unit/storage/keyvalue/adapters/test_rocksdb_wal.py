@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from penstock.model.message import NewMessage
 from penstock.storage.engines import open_engine
 from penstock.storage.keyvalue.adapters.rocksdb_wal import logs_after_gap
+from tests.live_copy import copy_store
 
 
 async def build(path: Path) -> tuple[list[Path], Path]:
@@ -20,8 +20,7 @@ async def build(path: Path) -> tuple[list[Path], Path]:
             # A new log, with the old one still needed: the other family is not written out.
             adapter._payloads.flush(True)
         await engine.publish("default", "t", [NewMessage(b"%d" % number)], "os")
-    copy = path.with_name("copy")
-    shutil.copytree(path, copy)
+    copy = copy_store(path, path.with_name("copy"))
     await engine.close()
     return sorted(copy.glob("*.log")), copy
 
