@@ -2,6 +2,7 @@
 
 Peeking locks nothing and consumes nothing; a page looks at so many deliveries and no more. A
 purge locks what it has selected, looks at it once more, and removes it, all in one commit (S3).
+Both wait for a turn before every batch but the first, so that neither starves other tenants.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ __all__ = ["MAX_SCAN", "peek", "purge"]
 
 #: Deliveries that one page looks at.
 MAX_SCAN: Final = 10_000
-#: Deliveries whose messages are read, or that are removed, at once.
-_BATCH: Final = 2_000
+#: Deliveries whose messages are read, or that are removed, in one turn.
+_BATCH: Final = 1_000
 #: Deliveries whose messages a filter is evaluated for in one turn.
 _SLICE: Final = 500
 #: Deliveries whose payloads are read at once, each perhaps from a segment of its own.
@@ -149,8 +150,11 @@ async def purge(
         walk = in_claim_order(work.session, found.number, phases)
         # A queue that joins keeps what its router is still to pass, or that would come again.
         end = found.cursor if found.joining else None
-        count = 0
+        count = batches = 0
         while batch := await walk.take(_BATCH):
+            if batches:
+                await core.turns.take(tenant)
+            batches += 1
             passed = batch if end is None else [item for item in batch if item.offset < end]
             chosen = await _matching(core, work, passed, where)
             while chosen:

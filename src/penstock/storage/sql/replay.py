@@ -2,8 +2,9 @@
 
 They come back in publish order, to the places they had (C4), with no attempts behind them and
 their history kept. The queue's row is locked first: the router adds what is not there as well.
-Everything is one commit (S3), done in parts so that no more is in memory than one of them; what
-is past its time (C3), or was moved under the same replay id, is skipped.
+Everything is one commit (S3). It is done in batches, which bounds the memory it takes, and every
+batch after the first waits for a turn, so that a long replay does not starve other tenants. What is
+past its time (C3), or was moved under the same replay id, is skipped.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from penstock.model.message import Message, Offset
 from penstock.model.states import State, Transition
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
+from penstock.storage.sql.database import Row
 from penstock.storage.sql.keys import hold_keys, newest_entries
 from penstock.storage.sql.phases import DEAD, Phase, is_dead
 from penstock.storage.sql.retention import share
@@ -26,13 +28,14 @@ from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.snapshots import snapshot
 from penstock.storage.sql.walking import Item, hold, in_publish_order, matching
 from penstock.storage.sql.work import Work
+from penstock.storage.turns import Slice
 
 __all__ = ["replay"]
 
 #: How many deliveries a reply shows.
 _SAMPLE: Final = 10
-#: Deliveries that are moved at once.
-_BATCH: Final = 2_000
+#: Deliveries that are moved in one turn: about 4 ms of work.
+_BATCH: Final = 1_000
 #: Segments of the log that are read at once, and how many at first.
 _MAX_SEGMENTS: Final = 16
 _FIRST_SEGMENTS: Final = 2
@@ -129,6 +132,8 @@ class _Replay:
         self._moved = 0
         self._skipped = 0
         self._sample: list[Snapshot] = []
+        self._looked = False
+        self._slice = Slice(core.turns, work.tenant.name)
 
     @property
     def reply(self) -> ReplayReply:
@@ -142,6 +147,7 @@ class _Replay:
         work = self._work
         walk = in_publish_order(work.session, self._queue.number, phase)
         while self._moved < self._limit and (items := await walk.take(_BATCH)):
+            await self._turn()
             found = await matching(self._core, work.session, work.tenant.number, items, self._where)
             await self._offer([_Candidate(message, item) for item, message in found], (phase,))
 
@@ -158,25 +164,21 @@ class _Replay:
             )
             if not rows:
                 return
-            messages = await self._logged(
-                [Segment.read(n, self._work.tenant.number, at, h, None) for n, at, h in rows],
-                cursor,
-            )
-            candidates = await self._not_live(messages)
+            candidates = await self._not_live(await self._logged(rows, cursor))
             for start in range(0, len(candidates), _BATCH):
                 await self._offer(candidates[start : start + _BATCH], _ENDED)
             first, most = rows[-1][0] + 1, min(2 * most, _MAX_SEGMENTS)
             if cursor is not None and first > segment_of(cursor)[0]:
                 return
 
-    async def _logged(self, segments: Sequence[Segment], cursor: Offset | None) -> list[Message]:
+    async def _logged(self, rows: Sequence[Row], cursor: Offset | None) -> list[Message]:
         """The messages of these segments that were routed and that the filters take."""
-        routed = [
-            message
-            for segment in segments
-            for message in map(segment.message, range(len(segment.heads)))
-            if cursor is None or message.offset < cursor
-        ]
+        routed: list[Message] = []
+        for number, published_at, heads in rows:
+            segment = Segment.read(number, self._work.tenant.number, published_at, heads, None)
+            messages = map(segment.message, range(len(segment.heads)))
+            routed += [m for m in messages if cursor is None or m.offset < cursor]
+            await self._rest()
         keyed = {message.id for message in routed if message.key is not None}
         newest = await newest_entries(self._work, keyed) if keyed else {}
         replaced = await self._messages({*newest.values()})
@@ -185,12 +187,24 @@ class _Replay:
         takes, where = parse(self._queue.policy.filter).matches, self._where
         found: list[Message] = []
         for entry in routed:
+            await self._rest()
             message = replaced.get(newest.get(entry.id, 0), entry)
             if entry.is_replacement and (entry.id in firsts or entry.offset != message.offset):
                 continue
             if takes(message) and (where is None or where.matches(message)):
                 found.append(message)
         return found
+
+    async def _turn(self) -> None:
+        """Wait for a turn before a batch, unless it is the first."""
+        if self._looked:
+            await self._slice.next()
+        self._looked = True
+
+    async def _rest(self) -> None:
+        """Wait for the next turn, if the time of this one is used up."""
+        if self._slice.is_over:
+            await self._slice.next()
 
     async def _messages(self, offsets: Collection[int]) -> dict[int, Message]:
         if not offsets:
@@ -207,11 +221,10 @@ class _Replay:
             queues=[self._queue.number],
             segments=sorted({segment_of(message.id)[0] for message in messages}),
         )
-        there = {
-            message_id: Item(run.rank, message_id, run)
-            for run in (Run.read(row) for row in rows)
-            for message_id in run.ids()
-        }
+        there: dict[int, Item] = {}
+        for run in map(Run.read, rows):
+            there.update((id_, Item(run.rank, id_, run)) for id_ in run.ids())
+            await self._rest()
         candidates = [_Candidate(message, there.get(message.id)) for message in messages]
         return [c for c in candidates if c.item is None or c.item.run.phase in _ENDED]
 
@@ -255,7 +268,9 @@ class _Replay:
     async def _bring_back(self, chosen: Sequence[_Candidate], phases: Sequence[Phase]) -> None:
         moves: dict[tuple[int, Phase, Life], tuple[Run, list[int]]] = {}
         marks: list[tuple[int, bool, str, int]] = []
-        for message, run in await self._hold(chosen, phases):
+        held = await self._hold(chosen, phases)
+        await self._turn()
+        for message, run in held:
             phase, life = self._life(message, None if run is None else run.life)
             self._moved += 1
             if len(self._sample) < _SAMPLE:

@@ -29,8 +29,9 @@ __all__ = ["Item", "Position", "Walk", "hold", "in_claim_order", "in_publish_ord
 #: Where a delivery stands in claim order: rank, message id (C4).
 Position: TypeAlias = tuple[int, int]
 
-#: Runs that the first page of a phase reads; later ones read as many as make _PAGE deliveries.
-_FIRST_RUNS: Final = 16
+#: Runs that the first page of a phase reads; later ones read as many as make _PAGE deliveries. A
+#: run may have 4,096 of them, so a page costs some 10 ms at most.
+_FIRST_RUNS: Final = 4
 _MAX_RUNS: Final = 500
 _PAGE: Final = 2_000
 _LAST_RANK: Final = 9
@@ -92,7 +93,7 @@ class _Pages:
                 cut = bisect_right(self._waiting, self._last, key=_claim_order)
                 sizes = sum(run.size for run in runs)
                 wanted = _PAGE * len(runs) // sizes
-                self._runs = min(max(wanted, _FIRST_RUNS), _MAX_RUNS)
+                self._runs = min(max(wanted, 1), _MAX_RUNS)
             if cut:
                 ready, self._waiting = self._waiting[:cut], self._waiting[cut:]
                 self._passed = ready[-1][:2]
