@@ -113,7 +113,10 @@ async def test_what_is_under_way_is_answered(number: signal.Signals, serve: Serv
         await Wire.to(server) as publish,
     ):
         await claim.send(post("/v1/queues/jobs/claims", '{"wait_ms": 30000}'))
-        await stream.send(b"GET /v1/queues/jobs/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await stream.send(
+            b"GET /v1/queues/jobs/stream HTTP/1.1\r\nHost: localhost\r\n"
+            b"Penstock-Request-Id: 1\r\n\r\n"
+        )
         assert "text/event-stream" in await stream.head()
         await publish.send(post("/v1/topics/orders/messages", '{"order":', length=11))
         # The three, and the one that asks.

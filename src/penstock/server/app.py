@@ -90,6 +90,8 @@ class Application:
                 self._browsers.check(scope["method"], headers)
             route, parameters = self.routes.find(scope["method"], scope["path"])
             verb = route.verb
+            if route.claims and self._browsers is not None:
+                self._browsers.check_claim(headers)
             reply = await self._answer(scope, route, parameters, headers, receive, request_id, hold)
             if isinstance(reply, Streamed):
                 await self._stream(send, reply, request_id, hold)

@@ -67,6 +67,8 @@ class Route(Struct, Generic[Q, B], frozen=True, kw_only=True, dict=True):
     """Content types it answers with and the type of each; a type of None is bytes."""
     errors: tuple[type[PenstockError], ...] = ()
     tag: str = "queues"
+    claims: bool = False
+    """A GET that hands out deliveries: no web page may send it unasked."""
     is_raw: bool = False
     """The handler reads the body itself, by its type and the headers."""
 

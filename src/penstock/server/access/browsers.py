@@ -10,7 +10,9 @@ rebinding), so that the page may read the replies too. Three checks stop this:
   unless it is one of ``allowed_origins``.
 - A POST has a content type that a form cannot send, or a ``Penstock-`` header. A browser asks
   before it sends either to another site (a CORS preflight), and this server never agrees. PUT,
-  PATCH and DELETE need nothing: a browser always asks before it sends those.
+  PATCH and DELETE need nothing: a browser always asks before it sends those. A GET that claims
+  (a stream) needs the same as a POST, unless the browser said whose page it is: an image has no
+  ``Origin``, and over plain HTTP to another machine no ``Sec-Fetch-Site`` either.
 
 With ``auth`` every call needs a bearer credential, which a browser does not add by itself. Then
 nothing is checked unless ``allowed_hosts`` or ``allowed_origins`` is set.
@@ -90,6 +92,21 @@ class Browsers:
             if content_type not in self._good_types:
                 self._check_type(content_type, headers)
 
+    def check_claim(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raise ``ForeignOrigin`` for a GET that claims and that a page may have sent.
+
+        It has passed ``check``: what the browser said about the page, if anything, was good.
+        """
+        if not self._needs_header or b"origin" in headers or b"sec-fetch-site" in headers:
+            return
+        kind = media_type(headers.get(b"content-type", b"").decode("latin-1"))
+        if kind in _SIMPLE and not _has_own_header(headers):
+            raise ForeignOrigin(
+                "Any web page could open this stream, and this server asks for no credential."
+                " Send a Penstock- header such as Penstock-Request-Id.",
+                field="Penstock-Request-Id",
+            )
+
     def _check_host(self, host: bytes) -> None:
         # Without a Host no browser sent it; HTTP/1.1 requires one, which is checked elsewhere.
         if host and self._names is not None:
@@ -120,7 +137,7 @@ class Browsers:
         if kind not in _SIMPLE:
             _remember(self._good_types, content_type)
             return
-        if any(name.startswith(b"penstock-") for name in headers):
+        if _has_own_header(headers):
             return
         given = f"the content type {shown(kind)}" if kind else "no content type"
         raise UnsupportedMedia(
@@ -129,6 +146,10 @@ class Browsers:
             " Penstock-Request-Id.",
             field="Content-Type",
         )
+
+
+def _has_own_header(headers: Mapping[bytes, bytes]) -> bool:
+    return any(name.startswith(b"penstock-") for name in headers)
 
 
 def _check_site(site: bytes) -> None:

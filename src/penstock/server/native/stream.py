@@ -134,5 +134,6 @@ ROUTES: Final = (
         replies=((EVENT_STREAM, None),),
         errors=(BadInput, UnknownQueue, Busy),
         tag="flow",
+        claims=True,
     ),
 )

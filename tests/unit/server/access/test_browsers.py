@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -207,6 +208,44 @@ async def test_nothing_is_done_for_a_page_of_another_site(
         assert answer.json()["type"] == "urn:penstock:problem:foreign-origin"
     assert (await guarded.broker.queue("orders")).policy.paused is False
     assert (await guarded.broker.stats("orders")).available == 1
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-type": "text/plain"}, {"accept": "*/*"}])
+async def test_an_image_on_a_page_opens_no_stream_over_a_network(
+    guarded: Door, headers: dict[str, str]
+) -> None:
+    """Browsers send neither Origin nor Sec-Fetch-Site for it, and yet it would claim."""
+    await guarded.broker.publish("orders", b"x")
+    sent = {"host": "192.168.1.7:8080", **headers}
+    async with asyncio.timeout(60):
+        answer = await guarded.call("GET", "/v1/queues/orders/stream", None, sent)
+    assert (answer.status, answer.json()["field"]) == (403, "Penstock-Request-Id")
+    assert (await guarded.broker.stats("orders")).available == 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"penstock-request-id": "7"},
+        {"content-type": "application/json"},
+        {"origin": "http://192.168.1.7:8080"},
+        {"sec-fetch-site": "same-origin"},
+    ],
+)
+async def test_a_stream_that_no_other_page_could_open(
+    guarded: Door, headers: dict[str, str]
+) -> None:
+    await guarded.broker.publish("orders", b"x")
+    leave = asyncio.Event()
+    sent = {"host": "192.168.1.7:8080", **headers}
+    streaming = asyncio.ensure_future(
+        guarded.call("GET", "/v1/queues/orders/stream", None, sent, leave=leave)
+    )
+    async with asyncio.timeout(60):
+        while (await guarded.broker.stats("orders")).available:  # noqa: ASYNC110  (a turn of the loop, no time)
+            await asyncio.sleep(0)
+        leave.set()
+        assert (await streaming).status == 200
 
 
 async def test_ordinary_callers_notice_nothing(guarded: Door) -> None:
