@@ -4,6 +4,10 @@ A tenant has one version, which every change of a queue or topic raises. Whoever
 remembered compares the version in the same transaction, and if it is another one reads the
 catalog again and starts over: what one server changes holds for the very next call on every
 other.
+
+A migration raises every version too, and whoever reads a catalog compares the number of the
+schema: a server that is older than the schema can write no more, as it would not keep rules that
+it does not know.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from penstock.errors import Conflict, StoreCorrupt, UnknownQueue
+from penstock.errors import Conflict, StoreCorrupt, StoreTooNew, UnknownQueue
 from penstock.filters import FilterIndex, parse
 from penstock.model.limits import DLQ_SUFFIX, MAX_ATTEMPTS, is_dead_letter
 from penstock.model.message import Offset
@@ -138,8 +142,12 @@ class Catalog:
     """Every tenant that was asked for, in the version that was seen last."""
 
     def __init__(
-        self, reading: Callable[[Callable[[Session], Awaitable[Tenant]]], Awaitable[Tenant]]
+        self,
+        reading: Callable[[Callable[[Session], Awaitable[Tenant]]], Awaitable[Tenant]],
+        schema: int,
     ) -> None:
+        #: The number of the newest schema that this Penstock knows.
+        self._schema = schema
         #: Runs what reads, again where a connection was lost.
         self._reading = reading
         self._tenants: dict[str, Tenant] = {}
@@ -152,7 +160,16 @@ class Catalog:
 
     async def reload(self, name: str) -> Tenant:
         """The tenant as it is now."""
-        return self.remember(await self._reading(lambda session: read_tenant(session, name)))
+        return self.remember(await self._reading(lambda session: self._read(session, name)))
+
+    async def _read(self, session: Session, name: str) -> Tenant:
+        tenant, schema = await read_tenant(session, name)
+        if schema > self._schema:
+            raise StoreTooNew(
+                f"The database has schema {schema}; this Penstock knows schemas up to "
+                f"{self._schema}."
+            )
+        return tenant
 
     def remember(self, tenant: Tenant) -> Tenant:
         """Keep what was read."""
@@ -174,16 +191,19 @@ class Catalog:
         return self._by_queue.get(queue)
 
 
-async def read_tenant(session: Session, name: str) -> Tenant:
-    """The tenant, made if need be. Version first: if it changes meanwhile, it is noticed."""
+async def read_tenant(session: Session, name: str) -> tuple[Tenant, int]:
+    """The tenant, made if need be, and the number of the schema.
+
+    Version first: if it changes meanwhile, it is noticed.
+    """
     rows = await session.fetch("find_tenant", name=name)
     if not rows:
         await session.run("make_tenant", name=name)
         rows = await session.fetch("find_tenant", name=name)
-    ((number, version),) = rows
+    ((number, version, schema),) = rows
     queues = [_queue(name, row) for row in await session.fetch("list_queues", tenant=number)]
     topics = {str(t): policy for t, policy in await session.fetch("list_topics", tenant=number)}
-    return Tenant(number, name, version, queues, topics)
+    return Tenant(number, name, version, queues, topics), schema
 
 
 def _queue(tenant: str, row: Row) -> Queue:

@@ -38,6 +38,7 @@ from penstock.storage.sql.database import (
     Stale,
 )
 from penstock.storage.sql.leases import Leases, NoServerNumber
+from penstock.storage.sql.migrations import known
 from penstock.storage.sql.receipts import Receipts
 from penstock.storage.sql.seats import Seats
 from penstock.storage.sql.segments import Segments
@@ -72,7 +73,7 @@ class Core:
         self.database = database
         self.options = options
         self.clock = clock
-        self.catalog = Catalog(self.plainly)
+        self.catalog = Catalog(self.plainly, len(known(database.name)))
         self.segments = Segments()
         self.timers = Timers()
         self.leases = Leases()

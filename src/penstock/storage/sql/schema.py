@@ -41,5 +41,6 @@ class Schema(ABC):
     async def apply(self, migration: Migration, done: int | None) -> None:
         """Run the statements of a migration after the first ``done``, and write it down.
 
-        None: nobody has begun with it.
+        None: nobody has begun with it. The same commit raises the versions of all catalogs, so
+        that servers of older versions notice before they write again (see ``catalog``).
         """

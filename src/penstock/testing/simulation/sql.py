@@ -219,7 +219,7 @@ class SqlSimulation:
     def _keep_template(self) -> list[str]:
         """Statements that leave a store with the first queues behind, as they are now."""
         statements = list(self._reset)
-        for table in ("penstock_tenant", "penstock_queue", "penstock_topic"):
+        for table in ("penstock_tenant", "penstock_queue", "penstock_topic_policy"):
             kept = f"simulation_{table}"
             self._observer.run_script([_DROP.format(kept), _KEEP.format(kept, table)])
             over = "OVERRIDING SYSTEM VALUE" if self._address.scheme == "postgresql" else ""

@@ -221,7 +221,8 @@ CREATE INDEX penstock_two_b ON penstock_two (b);
 INSERT INTO penstock_two (a, b) VALUES (1, 2);
 UPDATE penstock_two SET a = a + 1;
 ALTER TABLE penstock_two DROP COLUMN b;
-DROP TABLE penstock_one;
+ALTER TABLE penstock_one RENAME TO penstock_three;
+DROP TABLE penstock_three;
 """
 
 
@@ -243,7 +244,7 @@ async def test_a_statement_that_fails_is_named(
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("crash", range(8))
+@pytest.mark.parametrize("crash", range(9))
 async def test_what_a_crash_left_half_done_is_finished_by_the_next(
     database: Server, monkeypatch: pytest.MonkeyPatch, crash: int, after: bool
 ) -> None:
@@ -260,7 +261,7 @@ async def test_what_a_crash_left_half_done_is_finished_by_the_next(
     cut.over()
     assert (await migrate(url)).applied == (more.name,)
     assert database.sql("SELECT a FROM penstock_two", NAME) == [["2"]]
-    assert "penstock_one" not in database.tables(NAME)
+    assert not {"penstock_one", "penstock_three"} & set(database.tables(NAME))
     assert await migrate(url) == Migrated(more.number, more.number, ())
 
 

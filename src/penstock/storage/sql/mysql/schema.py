@@ -32,7 +32,7 @@ _PATIENCE_S: Final = 60
 #: Seconds that one statement may take: it may have to copy a large table.
 _STATEMENT_S: Final = 86_400
 #: The table, the column or the index is there already, or is gone already.
-_DONE_BEFORE: Final = frozenset({1050, 1051, 1060, 1061, 1091, 1826})
+_DONE_BEFORE: Final = frozenset({1050, 1051, 1060, 1061, 1091, 1146, 1826})
 #: The first that have SKIP LOCKED.
 _OLDEST_MARIADB: Final = (10, 6)
 _OLDEST_MYSQL: Final = (8, 0)
@@ -63,6 +63,8 @@ _END: Final = """
 UPDATE penstock_migration SET applied_at = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)
 WHERE number = ?
 """
+#: Servers that run read the catalog again, and with it the number of the schema.
+_RAISE_VERSIONS: Final = "UPDATE penstock_tenant SET version = version + 1"
 
 
 class _Schema(Schema):
@@ -90,7 +92,10 @@ class _Schema(Schema):
                     _refuse(error, migration, number)
             await self._link.execute(_COUNT, (number, migration.number))
             await self._link.plainly("COMMIT")
+        await self._link.plainly("START TRANSACTION")
         await self._link.execute(_END, (migration.number,))
+        await self._link.plainly(_RAISE_VERSIONS)
+        await self._link.plainly("COMMIT")
 
 
 def _refuse(error: asyncmy.MySQLError, migration: Migration, number: int) -> NoReturn:

@@ -38,6 +38,8 @@ _INSERT: Final = """
 INSERT INTO penstock_migration (number, name, checksum, applied_at)
 VALUES ($1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
 """
+#: Servers that run read the catalog again, and with it the number of the schema.
+_RAISE_VERSIONS: Final = "UPDATE penstock_tenant SET version = version + 1"
 
 
 class _Schema(Schema):
@@ -69,6 +71,7 @@ class _Schema(Schema):
         await self._connection.execute(
             _INSERT, migration.number, migration.name, migration.checksum
         )
+        await self._connection.execute(_RAISE_VERSIONS)
 
 
 @asynccontextmanager

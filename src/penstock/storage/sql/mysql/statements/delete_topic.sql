@@ -1,3 +1,3 @@
 -- Forget a topic.
-DELETE FROM penstock_topic
+DELETE FROM penstock_topic_policy
 WHERE tenant = :tenant AND name = :name

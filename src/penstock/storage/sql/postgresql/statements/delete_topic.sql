@@ -1,2 +1,2 @@
 -- Forget a topic.
-DELETE FROM penstock_topic WHERE tenant = :tenant AND name = :name
+DELETE FROM penstock_topic_policy WHERE tenant = :tenant AND name = :name

@@ -4,6 +4,6 @@ SELECT tenant.name
 FROM penstock_tenant AS tenant
 WHERE tenant.trimmed IS NOT NULL
     OR EXISTS (SELECT 1 FROM penstock_queue WHERE penstock_queue.tenant = tenant.number)
-    OR EXISTS (SELECT 1 FROM penstock_topic WHERE penstock_topic.tenant = tenant.number)
+    OR EXISTS (SELECT 1 FROM penstock_topic_policy AS topic WHERE topic.tenant = tenant.number)
     OR (SELECT 1 FROM penstock_log WHERE penstock_log.tenant = tenant.number LIMIT 1) IS NOT NULL
 ORDER BY tenant.name
