@@ -24,9 +24,7 @@ def run(
 ) -> Summary:
     """Run a job to its end; its summary. It does not wait before it asks the server once more."""
     given = JobOptions(server=Server(server.url), lake=None if lake is None else str(lake))
-    context = Context(
-        given, run=run, job=job.__name__, spark=spark, clock=server.clock, pause=lambda _: None
-    )
+    context = Context(given, run=run, job=job.__name__, spark=spark, clock=server.clock)
     try:
         return run_job(lambda context: job(context, **options), context)
     finally:

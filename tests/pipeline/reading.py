@@ -28,7 +28,6 @@ def stream(server: Hosted, **options: Any) -> LogStream:
     given = source(server, **options)
     found = given.streamReader(given.schema())
     assert isinstance(found, LogStream)
-    found.pause = lambda _: None
     return found
 
 

@@ -15,18 +15,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from penstock.broker import Broker
 from penstock.errors import BadInput, OtherStore
-from penstock.model.message import Offset
 from penstock.pipeline.context import Context, JobOptions
 from penstock.pipeline.jobs.archive import archive
 from penstock.pipeline.jobs.replay import replay
 from penstock.pipeline.jobs.retention import retention
 from penstock.pipeline.jobs.verify import _check_identity, verify
-from penstock.pipeline.lake.archive import Archiver
 from penstock.pipeline.lake.commits import Lake
 from penstock.pipeline.lake.files import LocalFiles
 from penstock.pipeline.lake.manifest import Manifest
 from penstock.pipeline.lake.ownership import mark_at
-from penstock.pipeline.log_end import PAUSES_S
 from penstock.pipeline.remote import Server
 from penstock.testing.laws import law
 from tests.pipeline.hosted import Hosted
@@ -97,25 +94,6 @@ def strip_identity(lake: Path) -> None:
         commit.pop("store", None)
         commit.pop("last", None)
         path.write_text(json.dumps(commit))
-
-
-class Dip:
-    """The engine of a server reports the log shorter than it is, until ``over`` is called."""
-
-    def __init__(self, server: Hosted, monkeypatch: pytest.MonkeyPatch, end: int = 1) -> None:
-        self.pauses = 0
-        self._low = True
-        engine = server.broker.engine
-        whole = engine.log_end
-
-        async def log_end(tenant: str) -> Offset:
-            return Offset(end) if self._low else await whole(tenant)
-
-        monkeypatch.setattr(engine, "log_end", log_end)
-
-    def over(self, _: float) -> None:
-        self.pauses += 1
-        self._low = False
 
 
 def ack_all(server: Hosted) -> None:
@@ -190,27 +168,6 @@ def test_a_log_that_is_behind_its_lake_in_the_same_epoch(
     commit.write_text(commit.read_text().replace('"published_at":', '"published_at":1'))
     with pytest.raises(OtherStore, match="another version"):
         run(server, None, archive, lake=lake)
-
-
-@law("A1")
-def test_a_log_end_that_dips_does_not_fail_the_archive(
-    opens: Opens, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Servers on a database may disagree for a moment about how far the log is settled."""
-    server = opens(tmp_path / "store")
-    server.publish("orders", b"1", b"2", b"3")
-    note(server, lake)
-    context = context_of(server, lake)
-    try:
-        archiver = Archiver(context)
-        for step in (archiver.begin, archiver._range):
-            with monkeypatch.context() as patch:
-                dip = Dip(server, patch)
-                context.pause = dip.over
-                step()
-            assert dip.pauses == 1
-    finally:
-        context.close()
 
 
 def test_a_lake_is_continued_after_a_restore_that_lost_nothing(
@@ -298,64 +255,6 @@ def test_a_checkpoint_beyond_the_end_of_the_log_fails(opens: Opens, tmp_path: Pa
         with pytest.raises(OtherStore, match="log ends at 2"):
             reading.latestOffset(position, ReadAllAvailable())
     reading.stop()
-
-
-@law("L2")
-@pytest.mark.parametrize("fail", [True, False])
-def test_a_stream_goes_on_where_it_was_after_the_log_end_dips(
-    opens: Opens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail: bool
-) -> None:
-    server = opens(tmp_path / "store")
-    server.publish("orders", b"1", b"2", b"3")
-    reading = stream(server, failOnDataLoss=fail)
-    start = reading.latestOffset(reading.initialOffset(), ReadAllAvailable())
-    server.publish("orders", b"4")
-    with monkeypatch.context() as patch:
-        dip = Dip(server, patch)
-        reading.pause = dip.over
-        end = reading.latestOffset(start, ReadAllAvailable())
-    assert (end["offset"], dip.pauses) == (4, 1)
-    with monkeypatch.context() as patch:
-        dip = Dip(server, patch)
-        reading.pause = dip.over
-        ranges = reading.partitions(start, end)
-    assert [(part.start, part.end) for part in ranges] == [(3, 4)]  # type: ignore[attr-defined]
-    assert dip.pauses == 1
-    reading.stop()
-
-
-@law("L2")
-def test_a_micro_batch_is_whole_if_the_log_end_dips_while_it_is_cut(
-    opens: Opens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Spark notes the planned end as read, whatever the partitions cover."""
-    server = opens(tmp_path / "store")
-    server.publish("orders", b"1", b"2", b"3")
-    reading = stream(server)
-    start = reading.initialOffset()
-    end = reading.latestOffset(start, ReadAllAvailable())
-    engine = server.broker.engine
-    whole = engine.log_splits
-
-    async def dipped(tenant: str, start: Offset, end: Offset, entries: int) -> tuple[Offset, ...]:
-        return await whole(tenant, start, Offset(2), entries)
-
-    monkeypatch.setattr(engine, "log_splits", dipped)
-    ranges = [(part.start, part.end) for part in reading.partitions(start, end)]  # type: ignore[attr-defined]
-    assert ranges == [(0, 2), (2, 3)]
-    reading.stop()
-
-
-def test_a_log_end_that_stays_low_is_asked_for_a_bounded_time(opens: Opens, tmp_path: Path) -> None:
-    server = opens(tmp_path / "store")
-    server.publish("orders", b"1", b"2")
-    reading = stream(server)
-    pauses: list[float] = []
-    reading.pause = pauses.append
-    with pytest.raises(OtherStore, match="log ends at 2"):
-        reading.latestOffset({**reading.initialOffset(), "offset": 7}, ReadAllAvailable())
-    reading.stop()
-    assert pauses == list(PAUSES_S)
 
 
 def test_a_checkpoint_of_an_older_penstock_goes_on(opens: Opens, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
@@ -13,7 +12,6 @@ from penstock.errors import BadInput
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.runs import Run, RunState
 from penstock.pipeline.heartbeat import Heartbeat
-from penstock.pipeline.log_end import Pause
 from penstock.pipeline.remote import Remote, Server
 from penstock.pipeline.session import spark_session
 
@@ -79,7 +77,6 @@ class Context:
         clock: Clock | None = None,
         stopping: threading.Event | None = None,
         spark: SparkSession | None = None,
-        pause: Pause = time.sleep,
     ) -> None:
         self.options = options
         self.server = options.server
@@ -89,8 +86,6 @@ class Context:
         self.clock = clock or SystemClock()
         self.stopping = stopping or threading.Event()
         """Set when the job is asked to end; it ends where nothing is half done."""
-        self.pause = pause
-        """Waits before the server is asked once more; see ``log_end``."""
         self.remote: Remote = options.server.open()
         self.report: str | None = None
         """Where the job has put what a person may want to look at."""

@@ -8,7 +8,6 @@ server, so ``commit`` has nothing to do.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -29,7 +28,6 @@ from penstock.model.message import Offset
 from penstock.pipeline.format.log_reader import read_range
 from penstock.pipeline.format.options import EARLIEST, LATEST, SourceOptions
 from penstock.pipeline.format.ranges import Range, check_kept, cut, locate, usual_entries
-from penstock.pipeline.log_end import Pause, find_log_end
 from penstock.pipeline.remote import Remote
 
 __all__ = ["LogStream", "limited", "noted", "resumed"]
@@ -53,8 +51,6 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._remote: Remote | None = None
-        self.pause: Pause = time.sleep
-        """Waits before the server is asked once more; see ``log_end``."""
         #: Where a query that reads what is there now comes to its end.
         self._target: int | None = None
 
@@ -108,11 +104,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         entries = options.per_partition
         if entries is None:
             entries = usual_entries(remote, begin, stop, payload=options.payload)
-        ranges = cut(remote, begin, stop, entries)
-        # The server cuts what is settled for it now, which may be less than was planned. A task
-        # that cannot read the rest fails; leaving it out would lose it.
-        covered = ranges[-1].end if ranges else begin
-        return ranges if covered >= stop else [*ranges, Range(covered, stop)]
+        return cut(remote, begin, stop, entries)
 
     def commit(self, end: dict[str, Any]) -> None:
         """The sink has everything up to there; the log does not have to know."""
@@ -124,8 +116,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._remote = None
 
     def _resumed(self, position: dict[str, Any], store: StoreIdentity) -> int:
-        fail = self._options.fail_on_data_loss
-        return resumed(self._open(), position, store, fail=fail, pause=self.pause)
+        return resumed(self._open(), position, store, fail=self._options.fail_on_data_loss)
 
     def _open(self) -> Remote:
         """The connection of the planner. Copies for the workers are made before there is one."""
@@ -146,21 +137,18 @@ def noted(store: StoreIdentity, offset: int) -> dict[str, Any]:
     return {_OFFSET: offset, _STORE: store.store, _EPOCH: store.epoch}
 
 
-def resumed(
-    remote: Remote, position: dict[str, Any], store: StoreIdentity, *, fail: bool, pause: Pause
-) -> int:
+def resumed(remote: Remote, position: dict[str, Any], store: StoreIdentity, *, fail: bool) -> int:
     """The offset of a position that a checkpoint has, if the log still is the one it is of.
 
-    Raises ``OtherStore`` if it is not, or if the log ends below and still does after a few more
-    readings. With ``fail`` false reading begins again at the start of the log. A checkpoint of an
-    older Penstock does not say whose it is.
+    Raises ``OtherStore`` if it is not, or if the log ends below. With ``fail`` false reading begins
+    again at the start of the log. A checkpoint of an older Penstock does not say whose it is.
     """
     offset: int = position[_OFFSET]
     known = StoreIdentity(position.get(_STORE, store.store), position.get(_EPOCH, store.epoch))
     what = f"The checkpoint of the stream, at offset {offset},"
     try:
         check_store(store, known, what)
-        check_position(offset, find_log_end(remote, offset, pause), "The checkpoint of the stream")
+        check_position(offset, locate(remote, LATEST), "The checkpoint of the stream")
     except OtherStore as error:
         if fail:
             raise

@@ -31,7 +31,6 @@ from penstock.pipeline.lake.layout import (
 from penstock.pipeline.lake.manifest import Manifest
 from penstock.pipeline.lake.ownership import check_owner, mark_at, store_of
 from penstock.pipeline.lake.staging import Staged, stage
-from penstock.pipeline.log_end import find_log_end
 from penstock.pipeline.tables import read_table
 
 if TYPE_CHECKING:
@@ -185,7 +184,7 @@ class Archiver:
         lake, ask = self.manifest.lake, self.context.remote.ask
         self._check_store()
         # In this order: what is published between the two is above the end.
-        end = find_log_end(self.context.remote, lake.through, self.context.pause)
+        end = int(ask(lambda q: q.log_end()))
         check_position(lake.through, end, f"The lake {self.context.lake}")
         first = int(ask(lambda q: q.log_start()))
         trimmed = int(ask(lambda q: q.log_trimmed()))

@@ -25,7 +25,6 @@ from penstock.pipeline.lake.files import Files
 from penstock.pipeline.lake.layout import MESSAGES
 from penstock.pipeline.lake.manifest import Manifest
 from penstock.pipeline.lake.reading import read_files
-from penstock.pipeline.log_end import find_log_end
 from penstock.pipeline.tables import read_table
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def check_owner(
     what = f"The lake {context.lake}"
     if lake.store is not None and not (adopt and lake.store.store == store.store):
         check_store(store, lake.store, what)
-    check_position(lake.through, find_log_end(context.remote, lake.through, context.pause), what)
+    check_position(lake.through, context.remote.ask(lambda q: q.log_end()), what)
     if lake.last is not None:
         _check_last(context, lake.last, what)
     if lake.store != store and lake.through:

@@ -102,7 +102,6 @@ class Core:
         #: How many transactions were committed.
         self.commits = 0
         self.closed = False
-        self._settled = 0
         database.renewed = self.forget
 
     def forget(self) -> None:
@@ -114,7 +113,6 @@ class Core:
         self.timers.forget()
         self.floors.clear()
         self.seats.clear()
-        self._settled = 0
 
     def check_open(self) -> None:
         """Refuse whatever comes after ``close``."""
@@ -240,13 +238,8 @@ class Core:
                 await self._recover(error, tries)
 
     async def stable(self) -> Stable:
-        """How far the log is settled (L2).
-
-        What was settled once stays so, whatever a transaction that has just begun says.
-        """
-        seen = await self._asked(self.database.stable)
-        self._settled = max(self._settled, seen.settled)
-        return seen._replace(settled=self._settled)
+        """How far the log is settled (L2). The end of the log that follows from it never falls."""
+        return await self._asked(self.database.stable)
 
     async def _check_version(self, session: Session, known: Tenant, raised: int) -> None:
         rows = await session.fetch("find_tenant", name=known.name)

@@ -12,12 +12,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from penstock.storage.sql.runs import Place
 from penstock.storage.sql.runs import Row as RunRow
 
 __all__ = [
+    "LOOKS",
     "Again",
     "Count",
     "Database",
@@ -91,6 +92,11 @@ class NotAtOnce(Exception):
 
 class Moved(NotAtOnce):
     """A run that was read is not what it was any more, or somebody else holds it."""
+
+
+#: How often the log is looked at in a row while a publish is about to say where it begins: that
+#: takes microseconds.
+LOOKS: Final = 10
 
 
 class Stable(NamedTuple):
@@ -241,7 +247,11 @@ class Database(ABC):
 
     @abstractmethod
     async def stable(self) -> Stable:
-        """How far the log is settled (L2). Read in this order: ``given``, then ``oldest``."""
+        """How far the log is settled (L2). Read in this order: ``given``, then ``oldest``.
+
+        Entries that any server has seen as settled are settled in every later answer. Raises
+        ``Again`` if a publishing transaction has begun and its segment is not known yet.
+        """
 
     @abstractmethod
     async def now(self) -> int:

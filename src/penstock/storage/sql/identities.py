@@ -7,8 +7,6 @@ database see the same place, so the first one to ask begins the new epoch for al
 
 from __future__ import annotations
 
-from typing import Final
-
 from penstock.model.identity import (
     ID_BYTES,
     StoreIdentity,
@@ -26,9 +24,6 @@ from penstock.storage.sql.receipts import Receipts
 from penstock.storage.sql.work import Work
 
 __all__ = ["archived", "ensure", "identity", "new_epoch"]
-
-#: No segment has a higher number.
-_LAST_SEGMENT: Final = (1 << 63) - 1
 
 
 async def ensure(core: Core) -> None:
@@ -66,13 +61,12 @@ async def new_epoch(core: Core) -> None:
 
 async def archived(core: Core, tenant: str, through: Offset, store: StoreIdentity) -> None:
     """Every entry at or below ``through`` has a verified copy (A1)."""
+    settled = (await core.stable()).settled
 
     async def act(work: Work) -> None:
         present = derive_identity(*await _read(core, work.session), tenant)
         check_store(present, store, "What was archived")
-        # Not the settled end: a server that has just connected may see it lower than the server
-        # that the caller read from. An entry that was settled for anyone is committed.
-        end = await end_of_log(work.session, work.tenant.number, _LAST_SEGMENT)
+        end = await end_of_log(work.session, work.tenant.number, settled)
         check_position(through + 1, end, "What was archived")
         await work.session.run("archive_through", tenant=work.tenant.number, through=int(through))
 

@@ -54,7 +54,7 @@ ONLY_MYSQL: Final = {
         "count_partitions",
         "version",
     ),  # change
-    *("tickets", "clear_tickets"),
+    *("tickets", "clear_tickets", "take_ticket"),
     *("due_places", "empty_partitions"),  # what others do under lock
 }
 #: Statements that the adapter itself calls, with what suits it, and those that have no floors.

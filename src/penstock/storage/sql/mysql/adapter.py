@@ -124,7 +124,9 @@ class _Session(Session):
                 await link.execute(sql, values)
 
     async def publishing(self) -> None:
-        await self._execute("begin_publishing", {})
+        link = self.link or await self._linked()
+        steps = ("take_ticket", "begin_publishing")
+        await link.together([self._statements[step].bind({}) for step in steps])
         self.publishes = True
 
     async def append(self, segments: Sequence[NewSegment]) -> list[int]:

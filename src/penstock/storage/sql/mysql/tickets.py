@@ -1,22 +1,28 @@
 """Tickets: how far the log is settled, while publishes are open (L2).
 
-A publishing transaction first writes a ticket, a row with the highest segment that was committed
-then, its *base*. A dirty read sees the tickets of open transactions too, a plain one only those
-of committed ones; what the first sees and the second, made later, does not is open.
+A publishing transaction first writes a ticket, then reads the highest segment that is committed,
+its *base*, and writes that on the ticket. A dirty read sees the tickets of open transactions too,
+a plain one only those of committed ones. ``stable`` reads (a) the tickets that are committed,
+(b) the highest number given out, (c) the tickets, dirty, in this order. A ticket that is in (c)
+but not in (a) counts as open. While one of them has no base yet, all is read again.
 
 Why nothing appears at or below what ``stable`` gives: take a transaction that appends segment
 ``n`` and commits. Its ticket was there, if only for a dirty read, before ``n`` was given out, and
-its base is less than ``n``: AUTO_INCREMENT only rises. ``stable`` reads (a) the highest number
-given out, (b) the tickets, dirty, (c) the tickets that are committed, in this order.
+its base is less than ``n``: AUTO_INCREMENT only rises.
 
-- Not in (b), because it was not written yet: then ``n`` was given out later still, and is above
-  what (a) saw.
-- Not in (b), because it was cleared away, or in (c) too: then the transaction has committed, and
+- Not in (c), because it was not written yet: then ``n`` was given out later still, and is above
+  what (b) saw.
+- Not in (c), because it was cleared away, or in (a) too: then the transaction has committed, and
   whoever reads the log after this sees what it appended.
-- In (b) but not in (c): it is open, and what is settled ends at its base, below ``n``. A ticket
-  that is cleared in between looks the same, and makes the answer lower than it could be.
+- In (c) but not in (a): what is settled ends at its base, below ``n``.
 
-A number is given out before its row is there, so (a) by the rows alone could be too low. That
+Why the end of the log never falls, whichever server is asked: take an entry that a reader has
+seen as settled, and a ticket that counts as open for a later reader. The ticket was not in (c) of
+the first reader, or the entry would not be above its base. So its base was read after (c). The
+transaction of the entry counted as ended in (c), which means that it had committed before, so
+the base is not below the entry.
+
+A number is given out before its row is there, so (b) by the rows alone could be too low. That
 does no harm to the above, as the ticket is there even earlier. Still the server is asked for its
 counter as well: when retention has emptied the log its rows say nothing. A transaction that rolls
 back takes its rows with it in reverse order, the ticket last.
@@ -33,7 +39,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from penstock.errors import PenstockError
-from penstock.storage.sql.database import Again, Lost, Stable
+from penstock.storage.sql.database import LOOKS, Again, Lost, Stable
 from penstock.storage.sql.failing import raise_as
 from penstock.storage.sql.mysql.failures import translate
 from penstock.storage.sql.mysql.link import Connector, Link
@@ -45,6 +51,8 @@ __all__ = ["Tickets"]
 #: So many tickets, written here or seen, are cleared away.
 _MANY: Final = 200
 _DIRTY: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
+#: On the ticket of a transaction that has not read its base yet.
+_NO_BASE: Final = -1
 #: For the next statement only, which has no values either.
 _COMMITTED: Final = ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", ())
 
@@ -65,11 +73,16 @@ class Tickets:
 
     async def stable(self) -> Stable:
         """How far the log is settled."""
-        async with self._linked() as link:
-            # One after the other, in one round trip.
-            given, seen, _, ended = await link.together(
-                [self._given, self._tickets, _COMMITTED, self._tickets]
-            )
+        for _ in range(LOOKS):
+            async with self._linked() as link:
+                # One after the other, in one round trip.
+                _, ended, given, seen = await link.together(
+                    [_COMMITTED, self._tickets, self._given, self._tickets]
+                )
+            if all(base != _NO_BASE for _, base in seen.rows or ()):
+                break
+        else:
+            raise Again("a publish has begun and does not say where")
         committed = {number for number, _ in ended.rows or ()}
         if len(committed) >= _MANY:
             self._clear_soon()

@@ -16,6 +16,8 @@ import asyncpg
 
 from penstock.errors import BadInput
 from penstock.storage.sql.database import (
+    LOOKS,
+    Again,
     Count,
     Database,
     FreshRun,
@@ -409,10 +411,16 @@ class PostgreSQL(Database):
 
     async def stable(self) -> Stable:
         # In this order: a publish that is not seen as open has ended, so whoever reads the log
-        # after this sees what it appended.
-        async with self.reading() as session:
-            ((given,),) = await session.fetch("given")
-            ((oldest,),) = await session.fetch("oldest_publishing")
+        # after this sees what it appended. One that begins after the locks were read names a
+        # segment that is not below ``given``, so the answer is never below an earlier one.
+        for _ in range(LOOKS):
+            async with self.reading() as session:
+                ((given,),) = await session.fetch("given")
+                ((oldest, beginning),) = await session.fetch("oldest_publishing")
+            if not beginning:
+                break
+        else:
+            raise Again("a publish has begun and does not say where")
         return Stable(given if oldest is None else min(given, oldest), given, oldest)
 
     async def now(self) -> int:
