@@ -44,7 +44,13 @@ async def database() -> AsyncIterator[MySQL]:
 # -- statements ------------------------------------------------------------------------
 
 #: What PostgreSQL does in one statement, and what only one of the two needs.
-ONLY_POSTGRESQL: Final = {"first_places", "oldest_publishing", "publish", "write"}
+ONLY_POSTGRESQL: Final = {
+    "first_places",
+    "oldest_publishing",
+    "publish",
+    "write",
+    "write_publishing",
+}
 ONLY_MYSQL: Final = {
     *(
         "remove_runs",

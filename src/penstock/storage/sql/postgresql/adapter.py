@@ -152,10 +152,11 @@ class _Session(Session):
         else:
             await self._begin()
         _, appended_at, entries, heads, payloads = _columns(segments, 5)
+        publishes = at_once and self._publishes
         found, written, numbers = await self._connection.fetchrow(
-            self._statements["write"][0],
+            self._statements["write_publishing" if publishes else "write"][0],
             tenant,
-            at_once and self._publishes,
+            publishes,
             version if at_once else None,
             appended_at[0] if appended_at else 0,
             *(entries, heads, payloads),
