@@ -139,18 +139,14 @@ class SqlSimulation:
         asyncio.run(migrate(url))
         self._observer = Observer(self._open_database, self._address.scheme)
         try:
+            self._observer.check_privilege()
             self._reset = self._statements_to_empty()
         except BaseException:
             self._observer.close()
             raise
-        self._gate = Gate()
-        self._loop = SqlLoop(self._gate)
-        self._loop.watch(self._observer)
+        self._begin_loop()
         #: The same, and the first queues are there: making them would take a third of the time.
         self._template: list[str] | None = None
-        self._databases = [
-            self._loop.run_until_complete(self._open_database()) for _ in range(_MAX_SERVERS)
-        ]
         self.simulation = Simulation(self.run, FAULT_KINDS)
 
     def run(self, program: Program) -> Outcome:
@@ -160,17 +156,16 @@ class SqlSimulation:
             _, first = self._new_run(Program(0, (), ()))
             self._loop.run_until_complete(first.prepare())
             self._template = self._keep_template()
+        self._end_loop()
+        self._begin_loop()
         self._observer.run_script(self._template)
         faults, run = self._new_run(program)
-        self._loop.errors.clear()
         with _silence():
             try:
                 found = self._loop.run_until_complete(run.run())
             except (Deadlock, Endless) as error:
                 found = [*run.world.violations, f"{type(error).__name__}: {error}"]
-                self._start_over()
-            finally:
-                self._gate.open = True
+                self._give_up()
         return Outcome(
             tuple(found), run.trace, run.turns, dict(run.world.verbs), dict(faults.struck)
         )
@@ -185,11 +180,7 @@ class SqlSimulation:
 
     def close(self) -> None:
         """Close every connection, even if a run has left one in use."""
-        self._gate.open = True
-        # The drivers' own timers never fire on this loop, and in virtual time no others would.
-        self._loop.use_real_time()
-        self._loop.run_until_complete(self._close_databases())
-        self._loop.abandon()
+        self._end_loop()
         self._observer.close()
 
     async def _close_databases(self) -> None:
@@ -228,16 +219,28 @@ class SqlSimulation:
             statements.append(_CONTINUE_SEQUENCES)
         return statements
 
-    def _start_over(self) -> None:
-        """A run was given up in the middle: its tasks and connections cannot be used again."""
-        self._loop.abandon()
+    def _begin_loop(self) -> None:
+        """Begin a loop, at time zero, with connections of its own."""
+        self._gate = Gate()
         self._loop = SqlLoop(self._gate)
         self._loop.watch(self._observer)
-        self._gate.abandon()
-        self._observer.end_others()
         self._databases = [
             self._loop.run_until_complete(self._open_database()) for _ in range(_MAX_SERVERS)
         ]
+
+    def _end_loop(self) -> None:
+        """Close the connections, so that the next run depends on nothing that this one opened."""
+        self._gate.open = True
+        # The drivers' own timers never fire on this loop, and in virtual time no others would.
+        self._loop.use_real_time()
+        self._loop.run_until_complete(self._close_databases())
+        self._loop.abandon()
+
+    def _give_up(self) -> None:
+        """End a run in the middle: its tasks and connections cannot be used again."""
+        self._loop.abandon()
+        self._observer.end_others()
+        self._begin_loop()
 
 
 class _Run:

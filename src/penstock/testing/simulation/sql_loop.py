@@ -29,7 +29,7 @@ __all__ = ["Gate", "SqlClock", "SqlLoop", "Ticket"]
 Ts = TypeVarTuple("Ts")
 
 #: Seconds that an answer is waited for before the database is asked whether it is blocked.
-_GLANCE_S: Final = 0.005
+_GLANCE_S: Final = 0.001
 #: Seconds without any progress after which a run is given up: longer than the database's own lock
 #: timeouts.
 _STUCK_S: Final = 40.0
@@ -117,12 +117,6 @@ class Gate:
             self.in_flight += 1
             ticket.passed.set_result(None)
         self._waiting.clear()
-
-    def abandon(self) -> None:
-        """Forget what waits: its loop does not run any more."""
-        self._waiting.clear()
-        self.in_flight = 0
-        self.open = True
 
     def leave(self) -> None:
         """The operation has ended."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from penstock.errors import BadInput
 from penstock.storage.sql.database import Database, Session
 
 __all__ = ["Observer", "execute"]
@@ -20,13 +21,20 @@ T = TypeVar("T")
 
 #: Seconds after which an answer, or the end of a session, is not expected any more.
 _PATIENCE_S: Final = 30.0
-#: Sessions that wait for a lock. MariaDB counts those of the whole server.
-_WAITING: Final = {
-    "postgresql": "SELECT count(*) FROM pg_stat_activity"
-    " WHERE datname = current_database() AND wait_event_type = 'Lock'",
-    "mysql": "SELECT variable_value FROM information_schema.global_status"
-    " WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS'",
-}
+#: Locks that sessions wait for, by the lock table. A session that was granted its lock and has not
+#: noticed yet is not among them, although ``pg_stat_activity`` still shows it as waiting.
+_WAITING: Final = (
+    "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)"
+    " WHERE NOT granted AND datname = current_database()"
+)
+#: The same for InnoDB, in two steps. The counter is quick, but a session that was granted its lock
+#: is in it until it notices; the transactions that the monitor lists as waiting are exact.
+_ABOUT_WAITING: Final = (
+    "SELECT variable_value FROM information_schema.global_status"
+    " WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS'"
+)
+_MONITOR: Final = "SHOW ENGINE INNODB STATUS"
+_LISTED: Final = "LIST OF TRANSACTIONS FOR EACH SESSION:"
 _END_OTHERS: Final = {
     "postgresql": "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
     " WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()",
@@ -58,9 +66,26 @@ class Observer:
         self._thread.start()
         self._database = self._run(_awaited(opened))
 
+    def check_privilege(self) -> None:
+        """Refuse a user who may not see the locks of the server."""
+        if self._dialect == "mysql":
+            try:
+                self.rows(_MONITOR)
+            except Exception as error:
+                raise BadInput(
+                    "The simulation looks at the locks of the database server: grant its user "
+                    "the privilege PROCESS.",
+                    field="store",
+                ) from error
+
     def waiting(self) -> int:
         """How many sessions wait for a lock at the moment."""
-        return self.ask(_WAITING[self._dialect])
+        if self._dialect == "postgresql":
+            return self.ask(_WAITING)
+        if not self.ask(_ABOUT_WAITING):
+            return 0
+        _, _, transactions = str(self.rows(_MONITOR)[0][2]).partition(_LISTED)
+        return transactions.count("\nLOCK WAIT ")
 
     def wait_for_end(self, session: int) -> None:
         """Wait until the database has noticed that a session's connection is gone."""

@@ -44,7 +44,8 @@ def simulated(dialect: str) -> Iterator[SqlSimulation]:
 
 def test_a_seed_repeats(simulated: SqlSimulation) -> None:
     """The same statements of the same servers in the same order, with the same faults."""
-    programs = [simulated.simulation.program(seed, 15) for seed in (3, 4)]
+    # The first one takes another course if it finds connections that a run before it opened.
+    programs = [simulated.simulation.program(seed, 16) for seed in (5010, 4)]
     first = [simulated.run(program) for program in programs]
     again = [simulated.run(program) for program in reversed(programs)][::-1]
     assert first == again
