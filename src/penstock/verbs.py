@@ -221,12 +221,21 @@ class Verbs(Protocol):
         ...
 
     async def assign(
-        self, queue: str, *, filter: str, start: int, end: int, offsets: Sequence[int]
+        self,
+        queue: str,
+        *,
+        filter: str,
+        start: int,
+        end: int,
+        offsets: Sequence[int],
+        store: StoreIdentity | None = None,
     ) -> RouteReply:
         """Catch a queue up by ``[start, end)``, of which it may take these entries.
 
         For a router outside the broker: name what the queue's ``filter`` takes, and every entry
-        with a key. What was routed meanwhile is passed over, so a call may be repeated.
+        with a key. What was routed meanwhile is passed over, so a call may be repeated. ``store``
+        is what ``identity`` returned before the log was read: offsets of another store are
+        refused with ``OtherStore``.
         """
         ...
 

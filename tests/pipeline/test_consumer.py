@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from penstock import NewMessage
-from penstock.errors import BadInput, OffsetsGone
+from penstock.errors import BadInput, OffsetsGone, OtherStore
 from penstock.pipeline.format import consumer
 from penstock.pipeline.format.claims import Batch, Claim, consumer_schema, cut
 from penstock.pipeline.format.consumer import QueueStream, Slice, queue_stream
@@ -86,6 +86,50 @@ def test_a_batch_is_claimed_read_and_acked(server: Hosted, opened: list[QueueStr
     end = stream.latestOffset(end, ALL)
     stream.commit(end)
     assert states(server) == (0, 0, 10)
+
+
+@law("A1")
+def test_a_checkpoint_of_another_epoch(server: Hosted, opened: list[QueueStream]) -> None:
+    """After a restore the offsets of the batch may be those of other messages."""
+    fill(server)
+    stream = stream_of(server, opened)
+    first = stream.initialOffset()
+    end = through_json(stream.latestOffset(first, ReadMaxRows(6)))
+    server.ask(lambda q: q.engine.new_epoch())
+    again = stream_of(server, opened)
+    calls: list[Callable[[], object]] = [
+        lambda: again.partitions(first, end),
+        lambda: again.commit(end),
+        lambda: again.latestOffset(end, ALL),
+    ]
+    for call in calls:
+        with pytest.raises(OtherStore, match="The checkpoint, at batch 1, belongs to"):
+            call()
+    assert states(server) == (4, 6, 0)
+    # Asked to go on whatever is lost, it leaves the batch out and acks nothing of it.
+    lenient = stream_of(server, opened, failOnDataLoss=False)
+    assert lenient.partitions(first, end) == []
+    following = lenient.latestOffset(end, ALL)
+    assert len(rows(lenient, end, following)) == 4
+    lenient.commit(following)
+    assert states(server) == (0, 6, 4)
+
+
+def test_a_checkpoint_of_an_older_penstock_goes_on(
+    server: Hosted, opened: list[QueueStream]
+) -> None:
+    """It does not say which store it is of."""
+    fill(server)
+    stream = stream_of(server, opened)
+    first = stream.initialOffset()
+    end = through_json(stream.latestOffset(first, ReadMaxRows(6)))
+    for offset in (first, end):
+        del offset["store"], offset["epoch"]
+    again = stream_of(server, opened)
+    assert len(rows(again, first, end)) == 6
+    following = again.latestOffset(end, ALL)
+    assert states(server) == (0, 4, 6)
+    assert following["store"] == server.ask(lambda q: q.identity()).store
 
 
 def test_nothing_to_claim_is_no_batch(server: Hosted, opened: list[QueueStream]) -> None:

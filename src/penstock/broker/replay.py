@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
+from penstock.broker.page_cursors import check_cursor, open_cursor, seal_cursor
 from penstock.broker.scope import (
     Scope,
     check_assignment,
@@ -36,8 +38,6 @@ __all__ = ["Replaying"]
 ROUTE_BATCH: Final = 10_000
 #: Deliveries that a replay or purge takes without being told a limit.
 BULK_LIMIT: Final = 1_000_000
-#: A claim number in hex: 60 bits.
-_CURSOR: Final = re.compile(r"[0-9a-f]{1,15}")
 
 
 class Replaying(Scope):
@@ -50,7 +50,14 @@ class Replaying(Scope):
         return await self._engine.route(self.tenant, queue, limit)
 
     async def assign(
-        self, queue: str, *, filter: str, start: int, end: int, offsets: Sequence[int]
+        self,
+        queue: str,
+        *,
+        filter: str,
+        start: int,
+        end: int,
+        offsets: Sequence[int],
+        store: StoreIdentity | None = None,
     ) -> RouteReply:
         """Catch a queue up by ``[start, end)``, of which it may take these entries."""
         check_queue_name(queue)
@@ -62,6 +69,7 @@ class Replaying(Scope):
             start=Offset(start),
             end=Offset(end),
             offsets=[Offset(offset) for offset in offsets],
+            store=None if store is None else check_identity(store),
         )
 
     async def replay(
@@ -124,11 +132,19 @@ class Replaying(Scope):
         """Browse deliveries in one state, consuming nothing."""
         check_queue_name(queue)
         check_count("limit", limit, MAX_PAGE)
+        found, chosen = to_state(state), to_where(where)
         if cursor is not None:
-            _check_cursor(cursor)
-        return await self._engine.peek(
-            self.tenant, queue, to_state(state), to_where(where), limit, cursor, payloads=payloads
+            check_cursor(cursor)
+        # Asked before the page is read: the cursor of a page is never marked with a later epoch.
+        store = await self._engine.identity(self.tenant)
+        if cursor is not None:
+            cursor = open_cursor(cursor, store)
+        page = await self._engine.peek(
+            self.tenant, queue, found, chosen, limit, cursor, payloads=payloads
         )
+        if page.cursor is None:
+            return page
+        return replace(page, cursor=seal_cursor(page.cursor, store))
 
     async def sweep(self, limit: int = 10_000) -> SweepReply:
         """Let time take effect in every queue, and retention remove what may go."""
@@ -139,8 +155,3 @@ class Replaying(Scope):
         """Tell retention that everything up to ``through`` has a verified copy (A1)."""
         offset = check_offset("through", through)
         await self._engine.archived(self.tenant, offset, check_identity(store))
-
-
-def _check_cursor(cursor: object) -> None:
-    if type(cursor) is not str or _CURSOR.fullmatch(cursor) is None:
-        raise BadInput("cursor is what the page before gave.", field="cursor")

@@ -70,13 +70,21 @@ class Replaying(Scope):
         return read(_ROUTED, await self._send("POST", path, body, timeout_ms=self._bulk_ms))
 
     async def assign(
-        self, queue: str, *, filter: str, start: int, end: int, offsets: Sequence[int]
+        self,
+        queue: str,
+        *,
+        filter: str,
+        start: int,
+        end: int,
+        offsets: Sequence[int],
+        store: StoreIdentity | None = None,
     ) -> RouteReply:
         """Catch a queue up by ``[start, end)``, of which it may take these entries."""
         check_queue_name(queue)
         check_assignment(filter, start, end, offsets)
         named = [Offset(offset) for offset in offsets]
-        body = encode_msgpack(AssignBody(filter, Offset(start), Offset(end), named))
+        known = None if store is None else check_identity(store)
+        body = encode_msgpack(AssignBody(filter, Offset(start), Offset(end), named, known))
         path = f"/v1/queues/{queue}/assignments"
         return read(_ROUTED, await self._send("POST", path, body, timeout_ms=self._bulk_ms))
 

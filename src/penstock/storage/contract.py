@@ -326,6 +326,7 @@ class Engine(BulkReading, ABC):
         start: Offset,
         end: Offset,
         offsets: Sequence[Offset],
+        store: StoreIdentity | None = None,
     ) -> RouteReply:
         """Catch up by ``[start, end)``, of which a router outside has found what to take (R1).
 
@@ -338,9 +339,11 @@ class Engine(BulkReading, ABC):
 
         ``Conflict``, and nothing is done, if the filter of the queue is not this text any more,
         if its cursor is below ``start`` (a gap), if ``end`` is beyond ``log_end``, or if the log
-        has no entry at an offset that is still to be routed. Reaching the end of the log does
-        not make the queue caught up: that is left to ``route``. ``scanned`` in the reply is how
-        many of the named entries were looked at.
+        has no entry at an offset that is still to be routed. ``OtherStore`` if ``store``, the
+        tenant's identity when the log was read, is not the present one.
+
+        Reaching the end of the log does not make the queue caught up: that is left to ``route``.
+        ``scanned`` in the reply is how many of the named entries were looked at.
         """
 
     @abstractmethod

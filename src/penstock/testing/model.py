@@ -237,12 +237,15 @@ class Oracle(Engine):
         start: Offset,
         end: Offset,
         offsets: Sequence[Offset],
+        store: StoreIdentity | None = None,
     ) -> RouteReply:
-        with self._telling() as (store, now):
-            found, dead = store.find(tenant, queue)
+        if store is not None:
+            check_store(await self.identity(tenant), store, "The assignment")
+        with self._telling() as (model, now):
+            found, dead = model.find(tenant, queue)
             if dead:
                 raise Conflict("Nothing is routed to a dead-letter queue.", field="queue")
-            return publishing.assign(store, found, filter, start, end, offsets, now)
+            return publishing.assign(model, found, filter, start, end, offsets, now)
 
     async def join(self, tenant: str, queue: str, consumer: str) -> Ownership:
         with self._telling() as (store, now):

@@ -124,6 +124,8 @@ class AssignBody(Struct, frozen=True, forbid_unknown_fields=True):
     start: Offset
     end: Offset
     offsets: list[Offset]
+    store: StoreIdentity | None = None
+    """Of the log that was read; None: the router does not say."""
 
 
 class SweepBody(Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,6 +19,7 @@ STATUS: Final[dict[type[PenstockError], int]] = {
     errors.BadPolicy: 400,
     errors.BadSchema: 400,
     errors.Conflict: 409,
+    errors.OtherStore: 409,
     errors.QueueNotEmpty: 409,
     errors.SchemaViolation: 422,
     errors.StaleReceipt: 409,

@@ -273,6 +273,22 @@ async def test_an_identity_that_is_none(q: Broker, refuses: Refuses, store: Any)
 # -- cursors ---------------------------------------------------------------------------
 
 
+@law("A1")
+async def test_a_cursor_of_another_store_or_epoch(q: Broker, refuses: Refuses) -> None:
+    await q.publish_batch("orders", [NewMessage(b"%d" % n) for n in range(6)])
+    cursor = (await q.peek("orders", limit=2)).cursor
+    assert cursor is not None
+    number, _, mark = cursor.partition("-")
+    assert len(mark) == 16
+    rest = await q.peek("orders", cursor=cursor)
+    assert len(rest.items) == 4
+    # An older Penstock gave the number only.
+    assert await q.peek("orders", cursor=number) == rest
+    await refuses(q.peek("orders", cursor=f"{number}-{'0' * 16}"), OtherStore, "cursor")
+    await q.engine.new_epoch()
+    await refuses(q.peek("orders", cursor=cursor), OtherStore, "cursor")
+
+
 @law("E1")
 @pytest.mark.parametrize("cursor", ["", "zz", "é", 5, b"0", "0.5", "\ud800", ["0"], State.DONE])
 async def test_a_cursor_that_nobody_gave(q: Broker, refuses: Refuses, cursor: Any) -> None:

@@ -21,6 +21,7 @@ from msgspec import Struct
 from penstock.errors import BadInput
 from penstock.filters.to_arrow import headers_of
 from penstock.model.delivery import Delivery, Receipt
+from penstock.model.identity import StoreIdentity, check_identity
 from penstock.model.message import Message
 from penstock.pipeline.format.schemas import table_schema
 
@@ -48,11 +49,16 @@ class Batch(Struct, frozen=True):
     claims: list[Claim]
     slices: list[int]
     """How many claims each partition has."""
+    store: StoreIdentity | None = None
+    """Of the store they were claimed from; None: written by an older Penstock."""
 
     def to_offset(self) -> SparkOffset:
         """For Spark, compact: receipts have much in common."""
         packed = zlib.compress(msgspec.msgpack.encode((self.claims, self.slices)), 1)
-        return {"batch": self.number, "claims": b64encode(packed).decode()}
+        offset = {"batch": self.number, "claims": b64encode(packed).decode()}
+        if self.store is not None:
+            offset |= {"store": self.store.store, "epoch": self.store.epoch}
+        return offset
 
     @classmethod
     def from_offset(cls, offset: SparkOffset) -> Batch:
@@ -60,8 +66,13 @@ class Batch(Struct, frozen=True):
         try:
             packed = b64decode(offset["claims"], validate=True)
             claims, slices = _CONTENT.decode(zlib.decompress(packed)) if packed else ([], [])
-            return cls(int(offset["batch"]), claims, slices)
-        except (KeyError, TypeError, ValueError, zlib.error, msgspec.MsgspecError) as error:
+            known = StoreIdentity(offset["store"], offset["epoch"]) if "store" in offset else None
+            store = None if known is None else check_identity(known)
+            return cls(int(offset["batch"]), claims, slices, store)
+        except (
+            *(KeyError, TypeError, ValueError, BadInput),
+            *(zlib.error, msgspec.MsgspecError),
+        ) as error:
             raise BadInput(
                 "The checkpoint is not that of a stream that consumes a queue.",
                 field="checkpointLocation",

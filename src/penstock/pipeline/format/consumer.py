@@ -19,8 +19,9 @@ from msgspec import Struct
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from penstock.errors import OffsetsGone, PenstockError
+from penstock.errors import OffsetsGone, OtherStore, PenstockError
 from penstock.model.delivery import Delivery, Receipt
+from penstock.model.identity import StoreIdentity, check_store
 from penstock.model.limits import MAX_CLAIM, MAX_LEASE_MS, MIN_LEASE_MS, check_name
 from penstock.model.limits import check_queue_name as check_queue
 from penstock.model.queue import Ordering
@@ -126,7 +127,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> SparkOffset:  # noqa: N802
         """Before the first batch."""
-        return Batch(0, [], []).to_offset()
+        return Batch(0, [], [], self._store()).to_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """What ``maxOffsetsPerTrigger`` says."""
@@ -139,7 +140,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: SparkOffset, limit: ReadLimit) -> SparkOffset:  # noqa: N802
         """Claim the next batch; ``start`` again if there is nothing to claim."""
-        last = Batch.from_offset(start)
+        last, store = Batch.from_offset(start), self._store()
         if last.number > self._acked:
             # Spark asks for the next batch when this one is committed, and does not tell a
             # reader that was not there.
@@ -152,7 +153,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._left -= len(deliveries)
         sizes = [delivery.message.size for delivery in deliveries]
         slices = cut(sizes, self._options.per_partition, _SLICE_BYTES)
-        batch = Batch(last.number + 1, [claim_of(one) for one in deliveries], slices)
+        batch = Batch(last.number + 1, [claim_of(one) for one in deliveries], slices, store)
         self._claimed = (batch.number, deliveries)
         self._unplanned = [claim.receipt for claim in batch.claims]
         return batch.to_offset()
@@ -197,6 +198,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         batch = Batch.from_offset(end)
         self._unplanned = []
+        if not self._is_ours(batch):
+            return []
         if self._claimed is not None and self._claimed[0] == batch.number:
             return list(self._slices(batch, self._claimed[1]))
         # Those that have not lapsed are ours.
@@ -214,7 +217,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: SparkOffset) -> None:
         """The sink has the batch: ack it."""
         batch = Batch.from_offset(end)
-        if batch.number <= self._acked:
+        if batch.number <= self._acked or not self._is_ours(batch):
             return
         receipts = [claim.receipt for claim in batch.claims]
         queue = self._options.queue
@@ -245,6 +248,26 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         finally:
             remote.close()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _store(self) -> StoreIdentity:
+        return self._open().ask(lambda q: q.identity())
+
+    def _is_ours(self, batch: Batch) -> bool:
+        """Whether the batch was claimed from the store that the server has now.
+
+        Raises ``OtherStore`` if it was not: its offsets are those of other messages here. Where the
+        query shall go on whatever is lost, the batch is left out.
+        """
+        if batch.store is None:
+            return True
+        try:
+            check_store(self._store(), batch.store, f"The checkpoint, at batch {batch.number},")
+        except OtherStore as error:
+            if self._options.fail_on_data_loss:
+                raise
+            _log.warning("%s The batch is left out.", error.detail)
+            return False
+        return True
 
     def _hold(self, receipts: Sequence[Receipt], lease_ms: int) -> None:
         options = self._options

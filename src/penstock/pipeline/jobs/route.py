@@ -13,8 +13,9 @@ from itertools import pairwise
 from typing import Final
 
 from penstock.client import Client
-from penstock.errors import Conflict, UnknownQueue
+from penstock.errors import Conflict, OtherStore, UnknownQueue
 from penstock.filters import parse
+from penstock.model.identity import StoreIdentity
 from penstock.model.queue import QueueInfo
 from penstock.pipeline.context import Context, Summary
 from penstock.pipeline.router import routed
@@ -53,6 +54,7 @@ class Routing:
         self._scanned = 0
         self._assigned = 0
         self._conflicts = 0
+        self._store: StoreIdentity = context.remote.ask(lambda q: q.identity())
         known = {info.name for info in context.remote.ask(lambda q: q.queues())}
         for name in sorted(self._names - known):
             raise UnknownQueue(f"There is no queue {name!r}.", field="queue")
@@ -69,6 +71,8 @@ class Routing:
     def catch_up(self) -> None:
         """Route everything that was in the log when this began."""
         ask = self._context.remote.ask
+        # Read before the log is, so that offsets are never those of another store (A1).
+        self._store = ask(lambda q: q.identity())
         end = int(ask(lambda q: q.log_end()))
         begin: int | None = None
         while not self._context.stopping.is_set():
@@ -120,7 +124,7 @@ class Routing:
 
             async def one(info: QueueInfo, offsets: Sequence[int]) -> tuple[str, int, int] | None:
                 async with limit:
-                    return await _assign(q, info, start, end, offsets)
+                    return await _assign(q, self._store, info, start, end, offsets)
 
             return await asyncio.gather(*(one(*item) for item in turn))
 
@@ -136,7 +140,7 @@ class Routing:
 
 
 async def _assign(
-    q: Client, info: QueueInfo, start: int, end: int, offsets: Sequence[int]
+    q: Client, store: StoreIdentity, info: QueueInfo, start: int, end: int, offsets: Sequence[int]
 ) -> tuple[str, int, int] | None:
     """Assign in commits of a bounded size, in order; None: the queue is another now."""
     scanned = assigned = 0
@@ -146,8 +150,15 @@ async def _assign(
         last = end if cut == cuts[-1] else part[-1] + 1
         try:
             reply = await q.assign(
-                info.name, filter=info.policy.filter, start=start, end=last, offsets=part
+                info.name,
+                filter=info.policy.filter,
+                start=start,
+                end=last,
+                offsets=part,
+                store=store,
             )
+        except OtherStore:
+            raise
         except (Conflict, UnknownQueue):
             return None
         scanned += reply.scanned

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from penstock.errors import BadInput, Busy, Conflict, UnknownQueue
+from penstock.errors import BadInput, Busy, Conflict, OtherStore, UnknownQueue
 from penstock.model.delivery import Page, PurgeReply, ReplayReply, SweepReply
 from penstock.model.limits import MAX_ASSIGN, MAX_PAGE
 from penstock.model.reports import HistoryPage
@@ -144,7 +144,7 @@ ROUTES: Final = (
         handler=peek,
         query=PeekQuery,
         replies=((JSON, JsonPage), (ARROW_STREAM, None)),
-        errors=(BadInput, UnknownQueue, Busy),
+        errors=(BadInput, UnknownQueue, OtherStore, Busy),
         tag="deliveries",
     ),
     Route(

@@ -12,6 +12,7 @@ from penstock.errors import (
     BadInput,
     BadPolicy,
     Conflict,
+    OtherStore,
     QueueNotEmpty,
     TooLarge,
     TooManyQueues,
@@ -127,7 +128,12 @@ async def route(call: Call, query: Empty, body: RouteBody) -> RouteReply:  # noq
 async def assign(call: Call, query: Empty, body: AssignBody) -> RouteReply:  # noqa: ARG001
     """Give the queue what a router outside found for it."""
     return await call.broker.assign(
-        call.name, filter=body.filter, start=body.start, end=body.end, offsets=body.offsets
+        call.name,
+        filter=body.filter,
+        start=body.start,
+        end=body.end,
+        offsets=body.offsets,
+        store=body.store,
     )
 
 
@@ -263,6 +269,6 @@ ROUTES: Final = (
         query=Empty,
         body=ListBody(AssignBody, "offsets", MAX_ASSIGN),
         replies=((JSON, RouteReply),),
-        errors=(BadInput, UnknownQueue, Conflict, TooLarge),
+        errors=(BadInput, UnknownQueue, Conflict, OtherStore, TooLarge),
     ),
 )

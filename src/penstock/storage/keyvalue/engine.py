@@ -25,6 +25,7 @@ from penstock.model.delivery import (
     Settlement,
     SettleReply,
 )
+from penstock.model.identity import StoreIdentity, check_store
 from penstock.model.limits import is_dead_letter
 from penstock.model.message import Durability, NewMessage, Offset, Published, PublishReply
 from penstock.model.queue import QueueInfo, QueuePolicy, Start
@@ -343,9 +344,12 @@ class KeyValueEngine(
         start: Offset,
         end: Offset,
         offsets: Sequence[Offset],
+        store: StoreIdentity | None = None,
     ) -> RouteReply:
         now = self._begin()
         owner = self._core.tenant(tenant)
+        if store is not None:
+            check_store(self._core.identity.of(tenant), store, "The assignment")
         asked = Assignment(filter, start, end, offsets)
         reply = assign(owner, owner.queue(queue), self._core.log, asked, now)
         await self._committer.commit()

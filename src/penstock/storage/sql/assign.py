@@ -15,10 +15,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from penstock.model.delivery import RouteReply
+from penstock.model.identity import StoreIdentity, check_store
 from penstock.model.message import Message, Offset
 from penstock.storage.assignment import Assignment
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
+from penstock.storage.sql.identities import identity, identity_in
 from penstock.storage.sql.mending import lock
 from penstock.storage.sql.reading import end_of_log
 from penstock.storage.sql.route import add_entries, read_entries
@@ -33,11 +35,19 @@ _MAX_SEGMENTS: Final = 1_000
 _MAX_ENTRIES: Final = 10_000
 
 
-async def assign(core: Core, tenant: str, name: str, asked: Assignment) -> RouteReply:
+async def assign(
+    core: Core, tenant: str, name: str, asked: Assignment, store: StoreIdentity | None
+) -> RouteReply:
     """Assign what is named, and advance the cursor to the end of the range."""
+    if store is not None:
+        # It begins a new epoch if this is a copy; the transaction looks whether one has begun.
+        await identity(core, tenant)
     settled = (await core.stable()).settled
 
     async def act(work: Work) -> RouteReply:
+        if store is not None:
+            present = await identity_in(work.session, tenant)
+            check_store(present, store, "The assignment")
         queue = work.tenant.find_own(name)
         cursor, joining, closing = await lock(work, queue)
         if not asked.is_due(name, queue.policy.filter, cursor) or cursor is None:

@@ -249,9 +249,10 @@ class SqlEngine(Engine):
         start: Offset,
         end: Offset,
         offsets: Sequence[Offset],
+        store: StoreIdentity | None = None,
     ) -> RouteReply:
         asked = Assignment(filter, start, end, offsets)
-        return await assign.assign(self._core, tenant, queue, asked)
+        return await assign.assign(self._core, tenant, queue, asked, store)
 
     async def join(self, tenant: str, queue: str, consumer: str) -> Ownership:
         return await partitions.join(self._core, tenant, queue, consumer)

@@ -23,7 +23,7 @@ from penstock.storage.sql.reading import end_of_log
 from penstock.storage.sql.receipts import Receipts
 from penstock.storage.sql.work import Work
 
-__all__ = ["archived", "ensure", "identity", "new_epoch"]
+__all__ = ["archived", "ensure", "identity", "identity_in", "new_epoch"]
 
 
 async def ensure(core: Core) -> None:
@@ -47,6 +47,12 @@ async def identity(core: Core, tenant: str) -> StoreIdentity:
         return derive_identity(bytes(rows[0][0]), bytes(rows[0][1]), tenant)
     store, epoch = await core.plainly(lambda session: _read(core, session), transaction=True)
     return derive_identity(store, epoch, tenant)
+
+
+async def identity_in(session: Session, tenant: str) -> StoreIdentity:
+    """The identity that the tenant sees in this transaction; the place is not compared."""
+    ((store, epoch, _),) = await session.fetch("find_identity")
+    return derive_identity(bytes(store), bytes(epoch), tenant)
 
 
 async def new_epoch(core: Core) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from penstock.errors import Conflict, QueueFull, UnknownQueue
+from penstock.errors import Conflict, OtherStore, QueueFull, UnknownQueue
 from penstock.filters import parse
 from penstock.model.delivery import ReplaySource, RouteReply
+from penstock.model.identity import StoreIdentity
 from penstock.model.message import Offset
 from penstock.model.queue import Ordering, Start
 from penstock.model.states import State
@@ -38,7 +40,14 @@ class Stretch:
         self.offsets = offsets
         self.filter = filter
 
-    async def assign(self, store: Store, queue: str = "q", tenant: str = TENANT) -> RouteReply:
+    async def assign(
+        self,
+        store: Store,
+        queue: str = "q",
+        tenant: str = TENANT,
+        *,
+        of: StoreIdentity | None = None,
+    ) -> RouteReply:
         return await store.engine.assign(
             tenant,
             queue,
@@ -46,6 +55,7 @@ class Stretch:
             start=self.start,
             end=self.end,
             offsets=self.offsets,
+            store=of,
         )
 
 
@@ -71,6 +81,24 @@ async def rest(store: Store, queue: str = "q") -> int:
 
 class TestAssign(Conformance):
     """Deliveries and the cursor move in one commit, and every router gives the same."""
+
+    @law("A1")
+    async def test_offsets_of_another_store_are_refused(self, store: Store) -> None:
+        await store.publish(b"1", b"2")
+        await store.queue(start=EARLIEST)
+        present = await store.engine.identity(TENANT)
+        before = await store.engine.get_queue(TENANT, "q")
+        stretch = await look(store)
+        theirs = await store.engine.identity(OTHER_TENANT)
+        for other in (theirs, replace(present, epoch=theirs.epoch)):
+            with pytest.raises(OtherStore, match="The assignment belongs to") as refused:
+                await stretch.assign(store, of=other)
+            assert (refused.value.law, refused.value.status) == ("A1", 409)
+        assert await store.engine.get_queue(TENANT, "q") == before
+        assert (await stretch.assign(store, of=present)).assigned == 2
+        await store.engine.new_epoch()
+        with pytest.raises(OtherStore, match="restored or copied"):
+            await stretch.assign(store, of=present)
 
     @law("R1")
     async def test_what_is_named_is_assigned_and_the_cursor_moves(self, store: Store) -> None:
