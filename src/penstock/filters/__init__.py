@@ -11,7 +11,16 @@ Spark column; ``to_sql`` belongs here when it comes. pyarrow and numpy are impor
 from __future__ import annotations
 
 from penstock.filters.explain import Blame, Explanation, explain
-from penstock.filters.filter import Filter, Selection, parse
+from penstock.filters.filter import Filter, Selection, parse, topic_test
 from penstock.filters.index import FilterIndex
 
-__all__ = ["Blame", "Explanation", "Filter", "FilterIndex", "Selection", "explain", "parse"]
+__all__ = [
+    "Blame",
+    "Explanation",
+    "Filter",
+    "FilterIndex",
+    "Selection",
+    "explain",
+    "parse",
+    "topic_test",
+]

@@ -12,14 +12,15 @@ it does not know.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from penstock.errors import Conflict, StoreCorrupt, StoreTooNew, UnknownQueue
-from penstock.filters import FilterIndex, parse
+from penstock.filters import FilterIndex, parse, topic_test
+from penstock.filters.index import MAX_TOPIC_PLANS
 from penstock.model.limits import DLQ_SUFFIX, MAX_ATTEMPTS, is_dead_letter
 from penstock.model.message import Offset
 from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, TopicPolicy
@@ -107,8 +108,13 @@ class Tenant:
             self.unindexed += not filter_.indexed
             self.index.add(queue.name, filter_, queue)
         self.all_take_publishes = all(queue.takes_publishes for queue in queues)
-        #: Queues with a max_depth.
-        self.bounded = [queue for queue in queues if queue.policy.max_depth is not None]
+        #: Queues with a max_depth, and which topics they may take.
+        self._bounded = [
+            (queue, topic_test(parse(queue.policy.filter)))
+            for queue in queues
+            if queue.policy.max_depth is not None
+        ]
+        self._bounded_by_topic: dict[str, Sequence[Queue]] = {}
 
     def find(self, name: str) -> tuple[Queue, bool]:
         """The queue, and whether ``name`` means its dead letters."""
@@ -117,6 +123,18 @@ class Tenant:
         if queue is None:
             raise UnknownQueue(f"There is no queue {name!r}.", field="queue")
         return queue, dead
+
+    def bounded_for(self, topic: str) -> Sequence[Queue]:
+        """The queues with a max_depth that a message of the topic may go to."""
+        if not self._bounded:
+            return ()
+        found = self._bounded_by_topic.get(topic)
+        if found is None:
+            if len(self._bounded_by_topic) >= MAX_TOPIC_PLANS:
+                self._bounded_by_topic.clear()
+            found = [queue for queue, takes in self._bounded if takes(topic)]
+            self._bounded_by_topic[topic] = found
+        return found
 
     def find_own(self, name: str) -> Queue:
         """The queue; dead letters are refused."""
@@ -151,6 +169,7 @@ class Catalog:
         #: Runs what reads, again where a connection was lost.
         self._reading = reading
         self._tenants: dict[str, Tenant] = {}
+        self._seen: dict[str, Tenant] = {}
         self._by_queue: dict[int, tuple[str, str]] = {}
 
     async def tenant(self, name: str) -> Tenant:
@@ -171,9 +190,13 @@ class Catalog:
             )
         return tenant
 
+    def seen(self, name: str) -> Tenant | None:
+        """The tenant as it was seen last, even if that may not hold any more; None: never."""
+        return self._seen.get(name)
+
     def remember(self, tenant: Tenant) -> Tenant:
         """Keep what was read."""
-        self._tenants[tenant.name] = tenant
+        self._tenants[tenant.name] = self._seen[tenant.name] = tenant
         for queue in tenant.queues.values():
             self._by_queue[queue.number] = (tenant.name, queue.name)
         return tenant

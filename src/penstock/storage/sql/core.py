@@ -95,7 +95,8 @@ class Core:
         self.spread: Callable[[set[int]], None] = _nobody
         #: Transactions that were made again, by reason, for those who look after the service.
         self.repeated: dict[str, int] = {"conflict": 0, "connection": 0, "catalog": 0}
-        #: By tenant, for publishes to queues with a max_depth: one counts what another brought.
+        #: By tenant, for publishes to queues with a max_depth: they wait for one another anyway, so
+        #: only one connection of a tenant does.
         self.bounded: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         #: What the sweep remembers from one time to the next; None: it was never made.
         self.sweeping: Memory | None = None
@@ -124,7 +125,6 @@ class Core:
         tenant: str,
         act: Callable[[Work], Awaitable[T]],
         *,
-        publishing: bool = False,
         at_once: bool = False,
         session: Callable[[], AbstractAsyncContextManager[Session]] | None = None,
     ) -> T:
@@ -142,8 +142,6 @@ class Core:
             try:
                 async with opened() as open_session:
                     work = Work(open_session, known, self.clock.now(), at_once=at_once)
-                    if publishing:
-                        await open_session.publishing()
                     try:
                         result = await act(work)
                         version = await work.write()

@@ -128,9 +128,11 @@ class Session(ABC):
 
     @abstractmethod
     async def publishing(self) -> None:
-        """Say that this transaction is about to append, before anything else is done in it.
+        """Say that this transaction is about to append, before it compares the version of the
+        catalog for the last time.
 
-        From here until it ends, ``Database.stable`` stays below whatever it appends (L2).
+        From here until it ends, ``Database.stable`` stays below whatever it appends (L2). What it
+        waits for before this holds no reader of the log back.
         """
 
     @abstractmethod

@@ -102,7 +102,7 @@ class SqlEngine(Engine):
         )
         self._watch = Watch(core)
         core.spread = self._watch.spread
-        self._publishes: Lanes[str, Publish, PublishReply] = Lanes(
+        self._publishes: Lanes[tuple[str, bool], Publish, PublishReply] = Lanes(
             self._publish, _MAX_PUBLISH, _PUBLISH_BESIDE
         )
         self._claims: Lanes[_Place, Claim, list[Delivery]] = Lanes(self._claim, _MAX_CLAIM)
@@ -183,7 +183,17 @@ class SqlEngine(Engine):
         self._core.check_open()
         asked = Publish(topic, messages, batch_id, batch_ms, checked)
         size = sum([len(message.payload) for message in messages])
-        return await self._publishes.call(tenant, asked, len(messages) + size // 1024)
+        return await self._publishes.call(
+            (tenant, self._may_wait(tenant, topic)), asked, len(messages) + size // 1024
+        )
+
+    def _may_wait(self, tenant: str, topic: str) -> bool:
+        """Whether the publish may have to wait for other servers, which others should not.
+
+        A guess by what was known last: a wrong one costs time only.
+        """
+        known = self._core.catalog.seen(tenant)
+        return known is None or bool(known.bounded_for(topic))
 
     async def publish_within(
         self,
@@ -200,8 +210,10 @@ class SqlEngine(Engine):
         asked = Publish(topic, messages, batch_id, batch_ms, checked)
         return await outbox.publish(self._core, tenant, asked, connection)
 
-    async def _publish(self, tenant: str, calls: Sequence[Call[Publish, PublishReply]]) -> None:
-        await publish(self._core, tenant, calls)
+    async def _publish(
+        self, lane: tuple[str, bool], calls: Sequence[Call[Publish, PublishReply]]
+    ) -> None:
+        await publish(self._core, lane[0], calls)
 
     async def claim(
         self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None

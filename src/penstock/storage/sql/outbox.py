@@ -31,7 +31,6 @@ async def publish(core: Core, tenant: str, asked: Publish, connection: object) -
         try:
             async with core.database.borrowed(connection) as session:
                 work = Work(session, known, core.clock.now())
-                await session.publishing()
                 publishing = Publishing(core, work, alone=True, creates=False, locks_depths=False)
                 (reply,) = await publishing.publish_calls([asked])
                 if isinstance(reply, PenstockError):

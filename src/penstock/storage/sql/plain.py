@@ -34,7 +34,7 @@ def plain_blocks(tenant: Tenant, topic: str, messages: Sequence[NewMessage]) -> 
     if (
         not targets
         or not messages
-        or tenant.bounded
+        or tenant.bounded_for(topic)
         or not tenant.all_take_publishes
         or tenant.topic(topic).default_ttl_ms is not None
     ):

@@ -64,7 +64,7 @@ class Publish(NamedTuple):
 async def publish(core: Core, tenant: str, calls: Sequence[Call[Publish, PublishReply]]) -> None:
     """Serve the calls, all of them publishes of one tenant."""
     known = await core.catalog.tenant(tenant)
-    if known.bounded:
+    if any(known.bounded_for(call.asked.topic) for call in calls):
         async with core.bounded[tenant]:
             await _publish(core, tenant, calls)
     elif not await _publish_plain(core, known, calls):
@@ -107,7 +107,7 @@ async def _publish(core: Core, tenant: str, calls: Sequence[Call[Publish, Publis
         return await publishing.publish_calls([call.asked for call in calls])
 
     try:
-        replies = await core.transact(tenant, act, publishing=True, at_once=True)
+        replies = await core.transact(tenant, act, at_once=True)
     except _Alone:
         for call in calls:
             await _publish_alone(core, tenant, call)
@@ -127,7 +127,7 @@ async def _publish_alone(core: Core, tenant: str, call: Call[Publish, PublishRep
         return reply
 
     try:
-        call.answer(await core.transact(tenant, act, publishing=True))
+        call.answer(await core.transact(tenant, act))
     except PenstockError as error:
         call.refuse(error)
 
@@ -174,12 +174,32 @@ class Publishing:
         self._created: dict[str, Queue] = {}
         self._added: Counter[int] = Counter()
         self._depths: dict[int, int] = {}
+        #: Queues with a max_depth that the messages may go to.
+        self._bounded: Sequence[Queue] = ()
         self.ids = Ids(work, core.options.token)
         self.keys = Keys(core, work, self._created)
 
+    async def begin(self, outgoing: Sequence[Outgoing]) -> None:
+        """Be the only one, of all servers, who publishes to these queues that have a max_depth.
+
+        It is the first thing a transaction does, and in the order of the queues' numbers: one that
+        waits here holds nothing that another needs, and no reader of the log back. A caller's own
+        transaction may stay open for long and does not lock.
+        """
+        found = {
+            queue.number: queue for one in outgoing for queue in self._tenant.bounded_for(one.topic)
+        }
+        self._bounded = [found[number] for number in sorted(found)]
+        if self._locks_depths:
+            for queue in self._bounded:
+                await hold_limit(self._work, queue, Limit.DEPTH, Bucket(0, 0, self._now))
+        await self._work.session.publishing()
+
     async def publish_calls(self, asked: Sequence[Publish]) -> list[PublishReply | PenstockError]:
         """Plan each call by itself, then append what was accepted."""
-        await self._prepare([Outgoing(one.topic, one.messages) for one in asked])
+        outgoing = [Outgoing(one.topic, one.messages) for one in asked]
+        await self.begin(outgoing)
+        await self._prepare(outgoing)
         await self.ids.read_batches([(one.topic, one.batch_id, one.batch_ms) for one in asked])
         planned: list[Sequence[Planned] | PenstockError | None] = []
         for one in asked:
@@ -210,7 +230,7 @@ class Publishing:
     async def publish_all(
         self, outgoing: Sequence[Outgoing], checked: CheckedBy
     ) -> tuple[Published, ...]:
-        """Publish everything or raise."""
+        """Publish everything or raise; ``begin`` came first."""
         check_topics(checked, self._tenant.topics)
         await self._prepare(outgoing)
         plan = await self._plan(outgoing)
@@ -220,31 +240,15 @@ class Publishing:
 
     async def _prepare(self, outgoing: Sequence[Outgoing]) -> None:
         """Read what planning has to know: ids that were seen, keys that are open, depths."""
-        await self._hold_depths(outgoing)
         await self.ids.read(outgoing)
         await self.keys.read(outgoing)
-        if self._tenant.bounded:
+        if self._bounded:
             rows = await self._work.session.fetch(
                 "depths",
-                queues=[queue.number for queue in self._tenant.bounded],
+                queues=[queue.number for queue in self._bounded],
                 kinds=[int(phase) for phase in LIVE],
             )
             self._depths = {queue: int(depth or 0) for queue, depth in rows}
-
-    async def _hold_depths(self, outgoing: Sequence[Outgoing]) -> None:
-        """Be the only one, of all servers, who publishes to these queues that have a max_depth.
-
-        It comes first, and in the order of the queues' numbers: whoever waits here holds nothing
-        that another needs. A caller's own transaction may stay open for long and does not lock.
-        """
-        if not self._locks_depths or not self._tenant.bounded:
-            return
-        decided = [self._tenant.index.decided(one.topic) for one in outgoing]
-        targets = {queue.number for of_one in decided for queue in of_one or ()}
-        unknown = None in decided
-        for queue in sorted(self._tenant.bounded, key=lambda queue: queue.number):
-            if unknown or queue.number in targets:
-                await hold_limit(self._work, queue, Limit.DEPTH, Bucket(0, 0, self._now))
 
     # -- planning ----------------------------------------------------------------------
 
@@ -362,7 +366,7 @@ class Publishing:
         entry.targets = (self._created[topic],)
 
     def _check_depths(self, added: Counter[int]) -> None:
-        for queue in self._tenant.bounded:
+        for queue in self._bounded:
             new, most = added[queue.number], queue.policy.max_depth
             depth = self._depths.get(queue.number, 0) + self._added[queue.number]
             if new and most is not None and depth + new > most:

@@ -94,6 +94,7 @@ async def settle_and_publish(
     async def act(work: Work) -> SettleReply:
         queue, dead = work.tenant.find(name)
         publishing = Publishing(core, work)
+        await publishing.begin(outgoing)
         table = await _Table.read(core, work, queue, settlements, dead=dead)
         table.allow_no_repeated_acks()
         outcomes = table.settle_all(settlements, core.options.jitter)
@@ -113,7 +114,7 @@ async def settle_and_publish(
             await publishing.ids.write_settle(name, repetition, reply)
         return SettleReply(outcomes, published, "fsync")
 
-    return await core.transact(tenant, act, publishing=True)
+    return await core.transact(tenant, act)
 
 
 def _aborted(outcome: Outcome) -> Outcome:

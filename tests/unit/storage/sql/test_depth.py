@@ -1,17 +1,22 @@
-"""``max_depth`` among publishes of one server that are under way at the same time."""
+"""``max_depth`` among publishes of one server that are under way at the same time, and beside
+others who need not wait for it."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 
 import pytest
 
 from penstock.errors import QueueFull
-from penstock.model.message import NewMessage
+from penstock.model.delivery import Ack
+from penstock.model.message import NewMessage, Offset, Outgoing
 from penstock.model.queue import QueuePolicy, Start
 from penstock.storage.engines import open_engine
-from tests.databases import store_url
-from tests.unit.storage.sql.callers import DIALECTS
+from tests.databases import server, store_url
+from tests.unit.storage.sql.callers import DIALECTS, caller
+from tests.unit.storage.sql.pairs import LATEST, NAME, TENANT, Pair, claim
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -30,3 +35,65 @@ async def test_no_more_are_taken_than_there_is_room_for(dialect: str) -> None:
         assert (await engine.stats("t", "q")).depth == 20
     finally:
         await engine.close()
+
+
+#: How many transactions wait for a row or table that another one has locked.
+WAITING = {
+    "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
+    "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+}
+LOCK = "SELECT * FROM penstock_limit WHERE kind = 0 FOR UPDATE"
+
+
+@asynccontextmanager
+async def blocked(dialect: str, act: Awaitable[object]) -> AsyncIterator[asyncio.Future[object]]:
+    """The act, which waits for a depth that another session holds until the end of the block."""
+    other, observer = await caller(dialect, NAME), server(dialect)
+    await other.begin()
+    await other.run(LOCK)
+    task = asyncio.ensure_future(act)
+    while observer.sql(WAITING[dialect], NAME) == [["0"]]:
+        assert not task.done()
+        await asyncio.sleep(0)
+    try:
+        yield task
+    finally:
+        await other.roll_back()
+        await other.close()
+        await task
+
+
+@pytest.mark.parametrize("publish_too", [False, True], ids=["publish", "settle and publish"])
+async def test_who_waits_for_a_depth_holds_nobody_else_up(
+    pair: Pair, dialect: str, publish_too: bool
+) -> None:
+    """Neither publishes to other queues of the tenant nor readers of the log."""
+    await pair.a.put_queue(
+        TENANT, "full", QueuePolicy(filter="topic = 'full'", max_depth=9), LATEST
+    )
+    await pair.a.publish(TENANT, "full", [NewMessage(b"x")])
+    (held,) = await claim(pair.a, "old")
+    message = [NewMessage(b"x")]
+    waiting: Awaitable[object] = (
+        pair.a.settle(TENANT, "old", [Ack(held.receipt)], publish=[Outgoing("full", message)])
+        if publish_too
+        else pair.a.publish(TENANT, "full", message)
+    )
+    async with blocked(dialect, waiting) as task:
+        await pair.a.publish(TENANT, "old", [NewMessage(b"1")])
+        await pair.a.publish(TENANT, "old", [NewMessage(b"2", id="2")])
+        page = await pair.b.read_log(TENANT, Offset(0), 100, payloads=True)
+        assert not task.done()
+    assert [entry.payload for entry in page.entries] == [b"0", b"x", b"1", b"2"]
+    assert (await pair.b.stats(TENANT, "full")).depth == 2
+
+
+async def test_a_topic_that_a_queue_with_a_depth_never_takes_is_not_counted(pair: Pair) -> None:
+    policy = QueuePolicy(filter="topic LIKE 'full%' AND priority > 0", max_depth=1)
+    await pair.a.put_queue(TENANT, "full", policy, LATEST)
+    await pair.a.publish(TENANT, "full.a", [NewMessage(b"x")])
+    for engine in (pair.a, pair.b):
+        await engine.publish(TENANT, "old", [NewMessage(b"y")])
+        await engine.publish(TENANT, "full.b", [NewMessage(b"y", priority=0)])
+        with pytest.raises(QueueFull):
+            await engine.publish(TENANT, "full.b", [NewMessage(b"y")])
