@@ -112,6 +112,11 @@ class Served:
                 return int(line.split()[1]) * 1024
         raise LookupError("the process has no memory: it is dead")
 
+    def cpu_s(self) -> float:
+        """Seconds that its threads have worked."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def descriptors(self) -> int:
         """Files and sockets that it has open."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))

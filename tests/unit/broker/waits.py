@@ -11,7 +11,7 @@ from penstock import Broker, Delivery
 from penstock.model.limits import MAX_WAIT_MS
 
 #: Seconds. Nothing in these tests takes time; what does not happen by then never will.
-BOUND_S = 10
+BOUND_S = 60
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -16,7 +16,7 @@ from penstock.storage.keyvalue.telling import Teller
 from penstock.testing.laws import law
 
 #: Only a test that would hang for ever waits this long.
-HANG_S = 5.0
+HANG_S = 60.0
 
 
 class Disk(MemoryAdapter):

@@ -25,7 +25,7 @@ from tests.unit.storage.sql.callers import caller
 NAME: Final = "mysql_own"
 SEGMENT: Final = (1, 1_000, 1, b"heads", b"payloads")
 #: In seconds, longer than anything here takes that nobody has to wait for.
-SOON_S: Final = 5
+SOON_S: Final = 30
 
 
 @pytest.fixture
