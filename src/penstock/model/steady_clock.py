@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from penstock.model.clock import Alarm, Clock
@@ -25,15 +26,22 @@ __all__ = ["HOLD_MS", "TOLERANCE_MS", "SteadyClock"]
 TOLERANCE_MS: Final = 5_000
 #: Long enough for a time service to correct a bad reading.
 HOLD_MS: Final = 5 * 60_000
+#: Of a millisecond.
+_NS: Final = 1_000_000
 _log = logging.getLogger("penstock.clock")
 
 
-def elapsed_ms() -> int:
-    """Milliseconds since some fixed moment, sleep of the machine included where that is known."""
+def _elapsed_time() -> Callable[[], int]:
+    """A function that counts nanoseconds, also while the machine sleeps where it can.
+
+    Every verb reads the time, so it is one of the C library, without one of ours around it.
+    """
     try:
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+        elapsed = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
+        elapsed()
     except (AttributeError, OSError):
-        return time.monotonic_ns() // 1_000_000
+        return time.monotonic_ns
+    return elapsed
 
 
 class SteadyClock:
@@ -41,21 +49,22 @@ class SteadyClock:
 
     wall: bool = True
 
-    def __init__(self, clock: Clock, elapsed: Callable[[], int] = elapsed_ms) -> None:
+    def __init__(self, clock: Clock, elapsed_ns: Callable[[], int] | None = None) -> None:
         self._clock = clock
-        self._elapsed = elapsed
+        self._wall = clock.now
+        self._elapsed_ns = elapsed_ns or _elapsed_time()
         #: What is added to the elapsed time.
-        self._offset = clock.now() - elapsed()
-        #: When the wall clock was first seen to have jumped, in elapsed time.
+        self._offset = clock.now() - self._elapsed_ns() // _NS
+        #: When the wall clock was first seen to have jumped, in elapsed milliseconds.
         self._jumped_at: int | None = None
         #: Jumps that were noticed.
         self.jumps = 0
 
     def now(self) -> int:
         """Return the present time in epoch milliseconds."""
-        elapsed = self._elapsed()
+        elapsed = self._elapsed_ns() // _NS
         steady = self._offset + elapsed
-        wall = self._clock.now()
+        wall = self._wall()
         if -TOLERANCE_MS <= wall - steady <= TOLERANCE_MS:
             if self._jumped_at is not None:
                 self._jumped_at = None

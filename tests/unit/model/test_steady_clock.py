@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 
-from penstock.model.steady_clock import HOLD_MS, TOLERANCE_MS, SteadyClock, elapsed_ms
+from penstock.model.clock import SystemClock
+from penstock.model.steady_clock import HOLD_MS, TOLERANCE_MS, SteadyClock
 from penstock.testing.clock import FakeClock
 
 HOUR_MS = 3_600_000
@@ -18,7 +20,7 @@ class Machine:
     def __init__(self) -> None:
         self.wall = FakeClock()
         self.elapsed = 0
-        self.clock = SteadyClock(self.wall, lambda: self.elapsed)
+        self.clock = SteadyClock(self.wall, lambda: self.elapsed * 1_000_000)
         self.start = self.wall.now()
 
     def pass_time(self, ms: int) -> int:
@@ -73,5 +75,12 @@ async def test_an_alarm_rings_by_the_steady_time() -> None:
     assert rung
 
 
-def test_elapsed_time_never_goes_back() -> None:
-    assert elapsed_ms() <= elapsed_ms()
+def test_the_elapsed_time_of_the_machine_is_known() -> None:
+    clock = SteadyClock(SystemClock())
+    assert abs(clock.now() - SystemClock().now()) < TOLERANCE_MS
+    assert clock.jumps == 0
+
+
+def test_a_machine_without_a_clock_that_counts_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(time, "CLOCK_BOOTTIME", raising=False)
+    test_the_elapsed_time_of_the_machine_is_known()

@@ -21,7 +21,7 @@ HOUR_MS = 3_600_000
 @pytest.mark.parametrize("lasts", [False, True])
 async def test_a_jump_does_not_end_windows_leases_or_retention(lasts: bool) -> None:
     wall, elapsed = FakeClock(), [0]
-    clock = SteadyClock(wall, lambda: elapsed[0])
+    clock = SteadyClock(wall, lambda: elapsed[0] * 1_000_000)
     engine = await KeyValueEngine.open(MemoryAdapter(), EngineOptions(clock=clock))
     await engine.put_topic("default", "t", TopicPolicy(dedup_window_ms=HOUR_MS))
     await engine.put_queue("default", "t", QueuePolicy(filter="topic = 't'"), Start())
