@@ -66,7 +66,7 @@ class Claiming(Scope):
             check_wait(wait_ms)
             return await self._claim_waiting(queue, limit, consumer, lease_ms, wait_ms)
         throttle = await self._throttle(queue)
-        allowed = throttle.take(limit, self._clock.now())
+        allowed = limit if throttle.is_unlimited else throttle.take(limit, self._clock.now())
         if not allowed:
             # Nothing to hand out, but a queue that is gone, or a store, is still said to be.
             await self._engine.get_queue(self.tenant, queue)
@@ -134,8 +134,13 @@ class Claiming(Scope):
         self, queue: str, consumer: str, limit: int, lease_ms: int | None
     ) -> list[Delivery]:
         """Claim within the tenant's share of the store."""
-        async with self._engine.shares.take(self.tenant, limit):
+        shares = self._engine.shares
+        if not shares.enter(self.tenant, limit):
+            await shares.wait(self.tenant, limit)
+        try:
             return await self._engine.claim(self.tenant, queue, consumer, limit, lease_ms)
+        finally:
+            shares.leave(self.tenant, limit)
 
     async def _hand_back(self, claiming: asyncio.Future[list[Delivery]], queue: str) -> None:
         """Release what was claimed for somebody who has gone."""
@@ -214,6 +219,11 @@ class Throttle:
         elif self._bucket is None or self._bucket.rate != rate:
             self._bucket = Bucket.full(rate, now)
         self.remembered_at = now
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether the queue has no limit: whoever claims need not look at the clock."""
+        return self._bucket is None
 
     def take(self, limit: int, now: int) -> int:
         """Take tokens for up to ``limit`` deliveries; returns for how many."""

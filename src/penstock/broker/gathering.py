@@ -45,11 +45,14 @@ class Gathering:
     ) -> asyncio.Future[Published]:
         """What to await for the reply; ``policy`` is what the message was checked by."""
         loop = asyncio.get_running_loop()
-        if not self._waiting:
-            loop.call_soon(self._send_all, loop)
         future: asyncio.Future[Published] = loop.create_future()
         key = (topic, durability, id(policy))
-        self._waiting.setdefault(key, (policy, []))[1].append((message, future))
+        group = self._waiting.get(key)
+        if group is None:
+            if not self._waiting:
+                loop.call_soon(self._send_all, loop)
+            group = self._waiting[key] = (policy, [])
+        group[1].append((message, future))
         return future
 
     async def drain(self) -> None:
@@ -81,10 +84,15 @@ class Gathering:
             return
         try:
             batch = [message for message, _ in singles]
-            async with self._engine.shares.take(self._tenant, len(batch)):
+            shares, cost = self._engine.shares, len(batch)
+            if not shares.enter(self._tenant, cost):
+                await shares.wait(self._tenant, cost)
+            try:
                 reply = await self._engine.publish(
                     self._tenant, topic, batch, durability, checked={topic: policy}
                 )
+            finally:
+                shares.leave(self._tenant, cost)
         except PenstockError as error:
             if len(singles) == 1 or isinstance(error, StoreError):
                 _fail(singles, error)

@@ -140,7 +140,10 @@ class Publishing(Scope):
         check_name(topic, "topic")
         check_batch_id(batch_id, batch_ms)
         tries = 0
-        async with self._engine.shares.take(self.tenant, count_of(messages)):
+        shares, cost = self._engine.shares, count_of(messages)
+        if not shares.enter(self.tenant, cost):
+            await shares.wait(self.tenant, cost)
+        try:
             while True:
                 try:
                     checked, policy = await self._checked(topic, messages, durability)
@@ -156,6 +159,8 @@ class Publishing(Scope):
                 except (TopicChanged, SchemaViolation) as error:
                     tries += 1
                     await self._check_again(error, tries, topic)
+        finally:
+            shares.leave(self.tenant, cost)
 
     async def _check_again(self, error: PenstockError, tries: int, *topics: str) -> None:
         """Read anew what the topics demand; raises the error unless that is something else now.
@@ -215,7 +220,8 @@ class Publishing(Scope):
     ) -> Sequence[NewMessage]:
         if durability not in ("fsync", "os"):
             raise BadInput(f"durability is {durability!r}; it is fsync or os.", field="durability")
-        checked = check_batch(messages, self._limits.payload_bytes, self._clock.now())
+        has_relative_times = check_batch(messages, self._limits.payload_bytes)
+        checked = _absolute(messages, self._clock.now()) if has_relative_times else messages
         if demand.checker is not None:
             check_payloads(demand.checker, topic, checked, first)
         return checked
@@ -310,10 +316,8 @@ def _size(message: NewMessage) -> int:
     return len(payload) if type(payload) is bytes else 0
 
 
-def check_batch(
-    messages: Sequence[NewMessage], payload_limit: int, now: int
-) -> Sequence[NewMessage]:
-    """Return the batch, with relative times made absolute, if all of it may be stored."""
+def check_batch(messages: Sequence[NewMessage], payload_limit: int) -> bool:
+    """Refuse a batch that may not be stored; returns whether any of its times is relative."""
     check_batch_size(messages)
     relative = False
     for message in messages:
@@ -349,7 +353,7 @@ def check_batch(
             or message.ttl_ms is not None
         ):
             relative = _check_options(message) or relative
-    return [_absolute(message, now) for message in messages] if relative else messages
+    return relative
 
 
 def _check_headers(headers: Mapping[str, HeaderValue]) -> None:
@@ -435,7 +439,12 @@ def _check_time(field: str, value: object, least: int) -> None:
         )
 
 
-def _absolute(message: NewMessage, now: int) -> NewMessage:
+def _absolute(messages: Sequence[NewMessage], now: int) -> list[NewMessage]:
+    """The messages with relative times made absolute."""
+    return [_at(message, now) for message in messages]
+
+
+def _at(message: NewMessage, now: int) -> NewMessage:
     if message.delay_ms is None and message.ttl_ms is None:
         return message
     deliver_at, expires_at = message.deliver_at, message.expires_at

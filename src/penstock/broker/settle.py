@@ -48,19 +48,28 @@ class Settling(Publishing):
         check_queue_name(queue)
         check_publishes(publish)
         publish = tuple(publish)
+        cost = count_of(settlements)
         for item in publish:
             check_name(item.topic, "topic")
-        cost = count_of(settlements) + sum(count_of(item.messages) for item in publish)
-        async with self._engine.shares.take(self.tenant, cost):
+            cost += count_of(item.messages)
+        shares = self._engine.shares
+        if not shares.enter(self.tenant, cost):
+            await shares.wait(self.tenant, cost)
+        try:
+            if not publish:
+                check_settlements(settlements, self._limits.payload_bytes)
+                return await self._engine.settle(self.tenant, queue, settlements)
             tries = 0
             while True:
                 try:
-                    return await self._settle(queue, settlements, publish)
+                    return await self._settle_and_publish(queue, settlements, publish)
                 except (TopicChanged, SchemaViolation) as error:
                     tries += 1
                     await self._check_again(error, tries, *(item.topic for item in publish))
+        finally:
+            shares.leave(self.tenant, cost)
 
-    async def _settle(
+    async def _settle_and_publish(
         self, queue: str, settlements: Sequence[Settlement], publish: tuple[Outgoing, ...]
     ) -> SettleReply:
         large: dict[int, tuple[Sequence[NewMessage], TopicPolicy | None]] = {}
@@ -83,8 +92,6 @@ class Settling(Publishing):
             if by.setdefault(item.topic, policy) != policy:
                 raise TopicChanged(f"The policy of topic {item.topic!r} changes.", field="publish")
             outgoing.append(Outgoing(item.topic, messages))
-        if not outgoing:
-            return await self._engine.settle(self.tenant, queue, settlements)
         return await self._engine.settle(self.tenant, queue, settlements, outgoing, checked=by)
 
     async def ack(self, delivery: Delivery, result: bytes | None = None) -> Outcome:

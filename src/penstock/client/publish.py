@@ -137,7 +137,7 @@ class Publishing(Scope):
             answer = await self._calls.call(request)
         except BadInput:
             # In the broker's words, if it is something that the broker would have seen.
-            check_batch(messages, MAX_PAYLOAD_BYTES, 0)
+            check_batch(messages, MAX_PAYLOAD_BYTES)
             raise
         reply = read(_REPLY, answer)
         if reply.repeated and given_id is not None:
@@ -154,7 +154,7 @@ def check_shape(messages: Sequence[NewMessage]) -> None:
     if not isinstance(messages, list | tuple) or not all(
         type(message) is NewMessage for message in messages
     ):
-        check_batch(messages, MAX_PAYLOAD_BYTES, 0)
+        check_batch(messages, MAX_PAYLOAD_BYTES)
 
 
 def as_sendable(messages: Sequence[NewMessage]) -> list[NewMessage]:
@@ -184,6 +184,6 @@ def _encode(
     try:
         return encode_msgpack(body)
     except UNENCODABLE:
-        check_batch(messages, MAX_PAYLOAD_BYTES, 0)
+        check_batch(messages, MAX_PAYLOAD_BYTES)
         sendable = as_sendable(messages)
         return encoded(PublishBody(sendable, durability, batch_id, batch_ms), lambda: None)

@@ -156,7 +156,7 @@ def _check(settlements: Sequence[Settlement], publish: Sequence[Outgoing]) -> No
     """Refuse in the broker's words what the broker would have seen."""
     check_settlements(settlements, MAX_PAYLOAD_BYTES)
     for item in publish:
-        check_batch(item.messages, MAX_PAYLOAD_BYTES, 0)
+        check_batch(item.messages, MAX_PAYLOAD_BYTES)
 
 
 def _encode(settlements: Sequence[Settlement], publish: Sequence[Outgoing]) -> bytes:

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from types import TracebackType
 from typing import Final, TypeAlias
 
 from penstock.storage.turns import Turns
 
-__all__ = ["CAPACITY", "LARGE", "Share", "Shares"]
+__all__ = ["CAPACITY", "LARGE", "Shares"]
 
 #: Messages, deliveries and settlements under way at a time: twice the largest batch, so that one
 #: can be planned while another is written.
@@ -45,12 +44,11 @@ class Shares:
         #: time; None: it has calls.
         self._active: dict[str, float | None] = {}
 
-    def take(self, tenant: str, cost: int) -> Share:
-        """What a call of so many messages or deliveries is made in: ``async with``."""
-        return Share(self, tenant, cost)
-
     def enter(self, tenant: str, cost: int) -> bool:
-        """Begin a call if it need not wait; otherwise the caller awaits ``wait``."""
+        """Begin a call of so many messages or deliveries, if it need not wait.
+
+        If it has to, the caller awaits ``wait``. Either way it calls ``leave`` at the end.
+        """
         used = self._under_way.get(tenant, 0)
         if used and (self._lines or used + cost > self._capacity // len(self._active)):
             self._forget_idle()
@@ -76,7 +74,7 @@ class Shares:
 
     def leave(self, tenant: str, cost: int) -> None:
         """A call has ended, whatever became of it."""
-        left = self._under_way[tenant] - max(1, cost)
+        left = self._under_way[tenant] - (cost or 1)
         if left:
             self._under_way[tenant] = left
         else:
@@ -88,7 +86,7 @@ class Shares:
             self._let_in()
 
     def _begin(self, tenant: str, cost: int) -> None:
-        self._under_way[tenant] = self._under_way.get(tenant, 0) + max(1, cost)
+        self._under_way[tenant] = self._under_way.get(tenant, 0) + (cost or 1)
         self._active[tenant] = None
         if cost < LARGE:
             self._turns.short_calls += 1
@@ -145,26 +143,3 @@ class Shares:
             passed = 0 if fits else passed + 1
             if line:
                 self._lines[tenant] = line  # The last in the round now.
-
-
-class Share:
-    """One call, from where it may begin to its end."""
-
-    __slots__ = ("_cost", "_shares", "_tenant")
-
-    def __init__(self, shares: Shares, tenant: str, cost: int) -> None:
-        self._shares = shares
-        self._tenant = tenant
-        self._cost = cost
-
-    async def __aenter__(self) -> None:
-        if not self._shares.enter(self._tenant, self._cost):
-            await self._shares.wait(self._tenant, self._cost)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._shares.leave(self._tenant, self._cost)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.broker import Broker, BrokerOptions
-from penstock.model.delivery import Ack, Release
+from penstock.errors import PenstockError
+from penstock.model.delivery import Ack, Receipt, Release
 from penstock.model.message import NewMessage, Outgoing
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.engines import open_engine
@@ -105,8 +106,17 @@ async def test_claims_and_settles_take_shares_too(
 
 
 async def test_a_refused_call_gives_its_share_back(loud: Broker) -> None:
-    for _ in range(2 * CAPACITY):
-        with pytest.raises(ValueError, match="boom"):
-            async with loud.engine.shares.take("loud", CAPACITY):
-                raise ValueError("boom")
-    assert len(await loud.claim("q")) == 0
+    message = NewMessage(b"x")
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: loud.claim("missing", limit=CAPACITY),
+        lambda: loud.settle("missing", [Ack(Receipt("x"))] * CAPACITY),
+        lambda: loud.publish_batch("full", [message] * CAPACITY),
+        lambda: loud.publish("full", b"x"),
+    ]
+    await loud.create_queue("full", "topic = 'full'", max_depth=1)
+    await loud.publish("full", b"x")
+    for call in calls:
+        for _ in range(2 * CAPACITY):
+            with pytest.raises(PenstockError):
+                await call()
+    assert len(await loud.claim("q")) == 1

@@ -32,11 +32,15 @@ class Calls:
         return task
 
     async def _call(self, tenant: str, cost: int) -> None:
-        async with self.shares.take(tenant, cost):
+        if not self.shares.enter(tenant, cost):
+            await self.shares.wait(tenant, cost)
+        try:
             self.began.append(tenant)
             ended = asyncio.Event()
             self._ends.append((tenant, ended))
             await ended.wait()
+        finally:
+            self.shares.leave(tenant, cost)
 
     def end(self, tenant: str) -> None:
         """End the oldest call of the tenant."""
