@@ -21,7 +21,9 @@ CheckedBy: TypeAlias = Mapping[str, TopicPolicy | None] | None
 
 def check_topics(checked: CheckedBy, in_force: Mapping[str, TopicPolicy]) -> None:
     """Refuse messages that were checked by other policies than those in force."""
-    for topic, policy in (checked or {}).items():
+    if checked is None:
+        return
+    for topic, policy in checked.items():
         now = in_force.get(topic)
         if now is not policy and now != policy:
             raise TopicChanged(f"The policy of topic {topic!r} has changed.", field="topic")

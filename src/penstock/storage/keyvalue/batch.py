@@ -8,7 +8,7 @@ at a time, and each key once. A scan then costs what it yields, however much is 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from sortedcontainers import SortedList
@@ -48,8 +48,9 @@ class Batch:
     # -- removed ranges ----------------------------------------------------------------
 
     @property
-    def removed(self) -> list[KeyRange]:
-        return list(zip(self._starts, self._ends, strict=True))
+    def removed(self) -> Sequence[KeyRange]:
+        """The ranges to remove, in order, none touching another."""
+        return list(zip(self._starts, self._ends, strict=True)) if self._starts else ()
 
     def remove_range(self, start: bytes, end: bytes) -> None:
         """Remove what is in the range now; later puts into it stay."""

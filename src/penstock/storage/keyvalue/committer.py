@@ -148,7 +148,8 @@ class Committer:
         self._current, self._waiting = self._waiting, []
         try:
             batch = self._stage.take()
-            if self._chain is not None and batch:
+            is_empty = not batch
+            if self._chain is not None and not is_empty:
                 self._chain.extend(batch)
         except Exception as error:  # noqa: BLE001  (a bug: memory is not to be trusted any more)
             self._finish(error)
@@ -157,7 +158,7 @@ class Committer:
         self._busy = True
         self._current_sync = batch.sync
         self._current_size = len(batch.writes)
-        if not batch and not (batch.sync and self._unsynced):
+        if is_empty and not (batch.sync and self._unsynced):
             self._finish(None)
             return
         self._unsynced = not batch.sync

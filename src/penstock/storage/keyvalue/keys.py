@@ -240,10 +240,11 @@ def tenant_of_listing(key: bytes, prefix_bytes: int) -> str:
 class LogKeys:
     """The keys of one tenant's metadata log."""
 
-    __slots__ = ("_user_key",)
+    __slots__ = ("_terminated", "_user_key")
 
     def __init__(self, tenant: str) -> None:
         self._user_key = _METADATA_LOG + tenant.encode()
+        self._terminated = b"\x10" + terminated(self._user_key)
 
     def entry(self, segment: int, relative: int) -> bytes:
         """The log entry whose first offset is ``relative`` above the segment's start."""
@@ -251,7 +252,7 @@ class LogKeys:
 
     def prefix(self, segment: int) -> bytes:
         """Before every entry of this tenant in the segment."""
-        return _LOG + _U32.pack(segment) + b"\x10" + terminated(self._user_key)
+        return _LOG + _U32.pack(segment) + self._terminated
 
     def listing(self, segment: int) -> bytes:
         """The listing entry: this tenant has entries in the segment."""

@@ -78,7 +78,17 @@ class Segment:
 class TenantLog:
     """One tenant's part of the log."""
 
-    __slots__ = ("archived", "committed_end", "end", "keys", "name", "staged", "tail", "trimmed")
+    __slots__ = (
+        "archived",
+        "committed_end",
+        "end",
+        "keys",
+        "listed",
+        "name",
+        "staged",
+        "tail",
+        "trimmed",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -92,6 +102,8 @@ class TenantLog:
         self.trimmed = 0
         #: Messages with their metadata that the next commit writes as one entry.
         self.staged: list[Logged] = []
+        #: The segment whose listing names this tenant, as far as this process knows.
+        self.listed: Segment | None = None
         #: Everything that is not committed yet, in batches, in order of offset.
         self.tail: list[list[Logged]] = []
 
@@ -221,7 +233,9 @@ class Log:
             if not staged:
                 continue
             segment = self.segments[-1]
-            self._stage.writes[tenant.keys.listing(segment.number)] = b""
+            if tenant.listed is not segment:
+                tenant.listed = segment
+                self._stage.writes[tenant.keys.listing(segment.number)] = b""
             for begin in range(0, len(staged), _MAX_ENTRY):
                 part = staged[begin : begin + _MAX_ENTRY]
                 key = tenant.keys.entry(segment.number, part[0][0].offset - segment.start)

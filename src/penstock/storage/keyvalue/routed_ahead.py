@@ -30,6 +30,8 @@ Replaced: TypeAlias = Callable[[str, str], Message | None]
 
 def is_quick(tenant: Tenant, topic: str, messages: int) -> bool:
     """Whether the filters may be evaluated in one go for so many messages of the topic."""
+    if len(tenant.queues) * messages <= INLINE_EVALUATIONS:
+        return True  # Whatever the filters are.
     filters = tenant.index.evaluations(topic) + tenant.behind.evaluations(topic)
     return filters * messages <= INLINE_EVALUATIONS
 
