@@ -1,4 +1,4 @@
-"""Payload schemas, the broker's part: what a topic demands, remembered for a second (E1).
+"""Payload schemas, the broker's part: what a topic demands, remembered while it holds (E1).
 
 A topic's policy may name a schema, and then every payload published under it has to match,
 or nothing of the call is stored. ``compile_schema`` makes the checker of a policy, in
@@ -6,10 +6,11 @@ or nothing of the call is stored. ``compile_schema`` makes the checker of a poli
 first schema of its kind is seen. A checker waits for nothing, and what it costs is bounded
 by the payload's size.
 
-Most topics have no schema, and a publish may not ask the store each time to learn that.
-``Schemas`` remembers what a topic demands for a second. The engine compares the policy that a
-payload was checked by with the one that is in force at the commit, so what another process has
-changed counts at once: the publish is checked anew (``TopicChanged``).
+Most topics have no schema, and a publish may not ask the store each time to learn that, so
+``Schemas`` remembers what a topic demands. Another process may change it. The engine compares the
+policy that a payload was checked by with the one that is in force at the commit, and refuses the
+publish if they differ (``TopicChanged``). A payload that breaks a remembered schema never gets
+there, so the broker reads the topic again before it refuses it.
 """
 
 from __future__ import annotations
@@ -21,15 +22,12 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from penstock.errors import BadSchema, SchemaViolation
-from penstock.model.clock import Clock
 from penstock.model.message import NewMessage
 from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import Engine
 
 __all__ = ["Checker", "Demand", "Schemas", "check_payloads", "compile_schema"]
 
-#: How long a topic's schema is remembered before the engine is asked again.
-_REMEMBER_MS: Final = 1_000
 #: Topics remembered at once. Whoever publishes to ever new names gets no more than this.
 _MAX_REMEMBERED: Final = 4_096
 #: Compiled schemas kept. One of the largest allowed takes about a megabyte.
@@ -49,34 +47,29 @@ class Demand(Struct, frozen=True):
     policy: TopicPolicy | None
     """None: the topic is not registered."""
     checker: Checker | None
-    read_at: int
 
 
 class Schemas:
     """The demands of one tenant's topics."""
 
-    def __init__(self, engine: Engine, tenant: str, clock: Clock) -> None:
+    def __init__(self, engine: Engine, tenant: str) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._clock = clock
         self._demands: dict[str, Demand] = {}
         self._changes = 0
 
     def remembered(self, topic: str) -> Demand | None:
         """What the topic demands, or None if that has to be read."""
-        demand = self._demands.get(topic)
-        if demand is None or not 0 <= self._clock.now() - demand.read_at < _REMEMBER_MS:
-            return None
-        return demand
+        return self._demands.get(topic)
 
     async def read(self, topic: str) -> Demand:
         """What the topic demands now."""
         changes = self._changes
-        read_at = self._clock.now()
         policy = await self._engine.get_topic(self._tenant, topic)
-        demand = Demand(policy, _stored(topic, policy), read_at)
-        # A policy that was changed meanwhile may have been read before the change.
-        if changes == self._changes:
+        demand = Demand(policy, _stored(topic, policy))
+        # A policy that was changed meanwhile may have been read before the change. One that
+        # cannot be used is read again each time: another process may have replaced it.
+        if changes == self._changes and not isinstance(demand.checker, _Unusable):
             if len(self._demands) >= _MAX_REMEMBERED and topic not in self._demands:
                 self._demands.clear()
             self._demands[topic] = demand

@@ -62,7 +62,7 @@ class Scope:
         self._clock = engine.clock
         self.tenant = check_name(tenant, "tenant")
         #: What the topics demand of payloads: publishing asks, changing a policy forgets.
-        self._schemas = Schemas(engine, self.tenant, self._clock)
+        self._schemas = Schemas(engine, self.tenant)
 
     @property
     def options(self) -> BrokerOptions:

@@ -36,6 +36,7 @@ class Shares:
 
     def __init__(self, turns: Turns, capacity: int = CAPACITY) -> None:
         self._turns = turns
+        self._time = asyncio.get_running_loop().time
         self._capacity = capacity
         self._under_way: dict[str, int] = {}
         #: The tenant that is let in next comes first.
@@ -79,7 +80,7 @@ class Shares:
             self._under_way[tenant] = left
         else:
             del self._under_way[tenant]
-            self._active[tenant] = asyncio.get_running_loop().time()
+            self._active[tenant] = self._time()
         if cost < LARGE:
             self._turns.short_calls -= 1
         if self._lines:
@@ -116,7 +117,7 @@ class Shares:
         return len(self._active) > (tenant in self._active)
 
     def _forget_idle(self) -> None:
-        since = asyncio.get_running_loop().time() - _LINGER_S
+        since = self._time() - _LINGER_S
         idle = [name for name, left in self._active.items() if left is not None and left < since]
         for name in idle:
             del self._active[name]

@@ -254,7 +254,7 @@ async def test_a_change_while_the_topic_is_read_is_not_forgotten(q: Broker) -> N
     assert (await q.read_log()).entries == ()
 
 
-async def test_the_store_is_asked_once_a_second(q: Broker, clock: FakeClock) -> None:
+async def test_the_store_is_asked_once_while_nothing_changes(q: Broker) -> None:
     asked: list[str] = []
     get_topic = q.engine.get_topic
 
@@ -267,9 +267,27 @@ async def test_the_store_is_asked_once_a_second(q: Broker, clock: FakeClock) -> 
         await q.publish("a", b"")
         await q.publish_batch("b", messages(b""))
     assert sorted(asked) == ["a", "b"]
-    clock.advance(1_000)
+    await q.engine.put_topic(q.tenant, "a", TopicPolicy(default_ttl_ms=5))
+    await q.publish("a", b"")
     await q.publish("a", b"")
     assert asked[2:] == ["a"]
+
+
+async def test_a_schema_that_cannot_be_used_is_read_again(
+    q: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may have replaced it, and the engine is never asked to compare."""
+
+    def unusable(_: TopicPolicy) -> None:
+        raise BadSchema("No library.")
+
+    await q.engine.put_topic(q.tenant, "t", NUMBER)
+    with monkeypatch.context() as patch:
+        patch.setattr(schemas, "compile_schema", unusable)
+        with pytest.raises(BadSchema):
+            await q.publish("t", b"1")
+    await q.engine.delete_topic(q.tenant, "t")
+    await q.publish("t", b"1")
 
 
 async def test_ever_new_topics_are_not_all_remembered(

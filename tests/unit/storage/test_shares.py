@@ -60,7 +60,7 @@ class Calls:
 
 
 @pytest.fixture
-def calls() -> Calls:
+async def calls() -> Calls:
     return Calls()
 
 

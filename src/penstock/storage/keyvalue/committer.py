@@ -148,7 +148,7 @@ class Committer:
         self._current, self._waiting = self._waiting, []
         try:
             batch = self._stage.take()
-            is_empty = not batch
+            is_empty = not (batch.writes or batch.removed)
             if self._chain is not None and not is_empty:
                 self._chain.extend(batch)
         except Exception as error:  # noqa: BLE001  (a bug: memory is not to be trusted any more)

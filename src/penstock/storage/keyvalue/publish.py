@@ -87,7 +87,7 @@ class Plan:
         #: The topic, id and own window of the batch, where it has an id that is to be remembered.
         self._batch: tuple[str, str, int | None] | None = None
         self._ahead: RoutedAhead | None = None
-        #: Of the message that is being planned, among all that the plan was given.
+        #: Of the message that is being planned, among all that were routed ahead.
         self._position = -1
 
     # -- planning ----------------------------------------------------------------------
@@ -104,7 +104,8 @@ class Plan:
         append, reply = self._items.append, self._replies.append
         created = self._created.get(topic)
         for new in outgoing.messages:
-            self._position += 1
+            if ahead is not None:
+                self._position += 1
             if new.id is not None and self._is_duplicate(topic, new.id, policy):
                 continue
             payload = new.payload

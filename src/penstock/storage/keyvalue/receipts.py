@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -41,8 +42,10 @@ class Receipts:
         (tag,) = self.tags(queue_number, grant, 1)
         return receipt_of(queue_number, claim_id, grant, attempt, tag)
 
-    def tags(self, queue_number: int, first: int, count: int) -> list[int]:
+    def tags(self, queue_number: int, first: int, count: int) -> Sequence[int]:
         """What the receipts of the grants from ``first`` on end in."""
+        if count == 1:
+            return (self._remembered(queue_number, first // _GRANTS)[first % _GRANTS],)
         begin, skipped = divmod(first, _GRANTS)
         end = (first + count - 1) // _GRANTS
         # Many at once are not asked for again, and remembering them takes longer than the hash.

@@ -52,7 +52,8 @@ class Stage:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._dirty or self._next)
+        # Not the batch itself, whose truth is a call: this is asked several times a commit.
+        return bool(self._dirty or self.writes or self._next.removed)
 
     @property
     def completed(self) -> int:
