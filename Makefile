@@ -22,6 +22,8 @@ CORES := $(shell nproc)
 # More options for pytest: make test PYTEST='-k claim -x'
 PYTEST ?=
 CODE := $(wildcard src tests bench examples)
+# Every test process rewrites the asserts of all tests, 9 s of work, unless pytest may keep the result.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run demo test quick laws check bench format clean system java
 

@@ -109,7 +109,7 @@ def values(schema: Any) -> st.SearchStrategy[Any]:
             return st.fixed_dictionaries(fields)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_what_is_written_matches_and_no_byte_may_be_missing_or_more(data: st.DataObject) -> None:
     schema = to_schema(data.draw(shapes), [])

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import penstock
 from penstock import Broker
-from penstock.broker import BrokerOptions
+from penstock.broker import BrokerOptions, runs
 from penstock.errors import BadInput, BadName, StoreCorrupt, TooLarge
 from penstock.model.limits import MAX_ERROR_BYTES, MAX_TIME_MS
 from penstock.model.runs import MAX_RUNS, RUN_LOST_MS, Run
@@ -77,23 +77,27 @@ async def test_runs_are_listed_by_their_start_the_newest_first(q: Broker) -> Non
     assert await q.runs("nobody") == ()
 
 
-async def test_a_longer_run_is_not_dropped_while_it_tells_of_itself(q: Broker) -> None:
-    """The last 1,000 are kept, by when they were last heard of."""
+async def test_a_longer_run_is_not_dropped_while_it_tells_of_itself(
+    q: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last ones are kept, by when they were last heard of: 1,000, of which 100 will do here."""
+    kept_runs = 100
+    monkeypatch.setattr(runs, "MAX_RUNS", kept_runs)
     long = run_at(0, id="long")
     await q.put_run(long)
-    for at in range(1, MAX_RUNS):
+    for at in range(1, kept_runs):
         await q.put_run(run_at(at))
-    assert len(await q.runs(limit=MAX_RUNS)) == MAX_RUNS
-    long = replace(long, updated_at=MAX_RUNS)
+    assert len(await q.runs(limit=kept_runs)) == kept_runs
+    long = replace(long, updated_at=kept_runs)
     await q.put_run(long)
     assert await q.run("r1") is not None
-    await q.put_run(run_at(MAX_RUNS))
+    await q.put_run(run_at(kept_runs))
     assert await q.run("r1") is None
     assert await q.run("long") == long
     # What is put is kept, however old it says it is.
     await q.put_run(replace(run_at(0), id="late"))
-    kept = {item.id for item in await q.runs(limit=MAX_RUNS)}
-    assert kept == {"late", "long", *(f"r{at}" for at in range(3, MAX_RUNS + 1))}
+    kept = {item.id for item in await q.runs(limit=kept_runs)}
+    assert kept == {"late", "long", *(f"r{at}" for at in range(3, kept_runs + 1))}
 
 
 @law("T1")

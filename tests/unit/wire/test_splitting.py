@@ -190,7 +190,7 @@ def test_a_large_item_is_scanned_in_steps(item: bytes) -> None:
     "body, field",
     [
         (b'{"messages":[{"payload":"' + b"x" * (7 * MB) + b'"}]}', "body"),
-        (b'{"messages":[{"payload":[' + b"[]," * (3 * MB) + b"1]}]}", "body"),
+        (b'{"messages":[{"payload":[' + b"[]," * (7 * MB // 3) + b"1]}]}", "body"),
         (b'{"messages":[{"payload":1,"headers":{' + b'"a":1,' * 20_000 + b'"a":1}}]}', "headers"),
         (b'{"messages":[{' + b'"a":1,' * 20_000 + b'"a":1}]}', "body"),
         (b'{"messages":[],' + b'"a":1,' * 20_000 + b'"a":1}', "body"),
