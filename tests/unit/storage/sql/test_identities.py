@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from penstock.errors import OtherStore
@@ -9,8 +11,10 @@ from penstock.model.identity import StoreIdentity
 from penstock.model.message import Offset
 from penstock.storage.contract import EngineOptions
 from penstock.storage.engines import open_engine
+from penstock.storage.sql.migrations import migrate
 from penstock.testing.laws import law
-from tests.databases import server, store_url
+from tests.databases import MariaDB, Server, server, store_url
+from tests.private_server import binary
 from tests.unit.storage.sql.pairs import NAME, TENANT, Pair, publish
 
 COPY = "copied"
@@ -89,6 +93,62 @@ async def test_a_mysql_store_under_another_name_is_another_epoch() -> None:
     assert copy.store == original.store
     assert copy.epoch != original.epoch
     assert await identity(url) == original
+
+
+@law("A1")
+async def test_a_mariadb_dump_that_is_restored_is_another_epoch() -> None:
+    """Under the same name, on the same server."""
+    database = server("mysql")
+    assert isinstance(database, MariaDB)
+    url = await _migrated(database)
+    original = await identity(url)
+    _dump_and_restore(database)
+    try:
+        restored = await identity(url)
+        assert restored.store == original.store
+        assert restored.epoch != original.epoch
+        assert await identity(url) == restored
+    finally:
+        database.drop_database(COPY)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "OPTIMIZE TABLE penstock_place",
+        "ALTER TABLE penstock_place FORCE",
+        "ALTER TABLE penstock_place CONVERT TO CHARACTER SET utf8mb4",
+        "RENAME TABLE penstock_place TO a_while, a_while TO penstock_place",
+    ],
+)
+async def test_a_rebuilt_place_of_mariadb_is_no_new_epoch(statement: str) -> None:
+    database = server("mysql")
+    url = await _migrated(database)
+    try:
+        original = await identity(url)
+        database.sql(statement, COPY)
+        assert await identity(url) == original
+    finally:
+        database.drop_database(COPY)
+
+
+def _dump_and_restore(database: MariaDB) -> None:
+    login = ("--no-defaults", f"--socket={database.socket}", "--user=root")
+    options = ("--single-transaction", "--hex-blob")
+    dump = [binary("mariadb-dump", "mariadb-client"), *login, *options, COPY]
+    dumped = subprocess.run(dump, capture_output=True, check=True)
+    database.drop_database(COPY)
+    database.create_database(COPY)
+    restore = [binary("mariadb", "mariadb-client"), *login, COPY]
+    subprocess.run(restore, input=dumped.stdout, check=True)
+
+
+async def _migrated(database: Server) -> str:
+    """A database as an operator makes it."""
+    database.drop_database(COPY)
+    database.create_database(COPY)
+    await migrate(database.url(COPY))
+    return database.url(COPY)
 
 
 @pytest.mark.parametrize("statement", ["FLUSH TABLES", "ANALYZE TABLE penstock_store"])
