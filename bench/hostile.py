@@ -30,6 +30,7 @@ from penstock.model.message import NewMessage
 from penstock.model.queue import TopicPolicy
 from penstock.server.access import Access, Keys
 from penstock.server.app import Application
+from penstock.server.memory import uncollected
 from penstock.server.metrics import Metrics
 from penstock.server.native import ROUTES
 from penstock.server.service import Service
@@ -74,11 +75,16 @@ def hostile() -> Iterator[tuple[Request, int]]:
     yield ("POST", "/v1/keys", "application/json", grants), 413
     ids = b'{"ids":[' + b"1," * (2 * MB) + b"1]}"
     yield ("POST", "/v1/queues/live/replays", "application/json", ids), 413
-    # What is large and good is worked on in pieces too; how many messages an engine takes into
-    # one commit is its own matter, at some microseconds each.
-    item = {"payload": {"text": "x" * 12_000, "list": list(range(900))}}
-    good = json.dumps({"messages": [item] * 1_800}).encode()
+    # What is large and good is worked on in pieces too, up to the commit.
+    item = {"payload": {"text": "x" * 5_000, "list": list(range(900))}}
+    good = json.dumps({"messages": [item] * 6_000}).encode()
     yield ("POST", "/v1/topics/checked/messages", BATCH_JSON, good), 201
+    keyed = [{"payload": number, "key": f"{number}", "id": f"{number}"} for number in range(10_000)]
+    for name in ("first", "second"):
+        # The second time every message replaces one that waits, unless it has the same id.
+        items = [item | {"id": f"{name} {item['id']}"} for item in keyed]
+        body = json.dumps({"messages": items}).encode()
+        yield ("POST", publish, BATCH_JSON, body), 201
 
 
 async def call(app: Application, request: Request) -> int:
@@ -142,7 +148,7 @@ async def holds(rounds: int) -> Figure:
                 app = await _open(broker)
                 stop = asyncio.Event()
                 load = asyncio.ensure_future(_load(broker, stop))
-                with loop_holds() as longest:
+                with uncollected(), loop_holds() as longest:
                     for request, status in requests:
                         answered = await call(app, request)
                         if answered != status:

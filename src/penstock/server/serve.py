@@ -36,7 +36,7 @@ from penstock.server.access import (
 )
 from penstock.server.app import Application
 from penstock.server.health import ROUTES as HEALTH
-from penstock.server.memory import keep_freed_memory
+from penstock.server.memory import keep_freed_memory, uncollected
 from penstock.server.metrics import Metrics
 from penstock.server.native import ROUTES as NATIVE
 from penstock.server.service import Service, ServiceLimits
@@ -137,7 +137,8 @@ async def _open_and_serve(
         scheme = "http" if tls is None else "https"
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         serving = Serving(f"{scheme}://{host}:{port}", broker, service, server)
-        await _serve(server, serving, settings, port, announce)
+        with uncollected():
+            await _serve(server, serving, settings, port, announce)
 
 
 async def _serve(

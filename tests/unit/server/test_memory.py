@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
-from penstock.server.memory import keep_freed_memory
+from penstock.server.memory import keep_freed_memory, uncollected
 
 #: Takes and frees megabytes again and again; says how many pages it was given anew.
 PROGRAM = """
 import resource
-from penstock.server.memory import keep_freed_memory
+from penstock.server.memory import keep_freed_memory, uncollected
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -37,3 +38,9 @@ def pages(*, keep: bool) -> int:
 def test_freed_memory_is_used_again() -> None:
     assert keep_freed_memory()
     assert pages(keep=True) * 10 < pages(keep=False)
+
+
+def test_what_lives_for_good_is_not_collected() -> None:
+    with uncollected():
+        assert gc.get_freeze_count() > 0
+    assert gc.get_freeze_count() == 0

@@ -6,66 +6,84 @@ the queue takes of them is decided as in ``route``, so a router that names too m
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Sequence
 
 from penstock.errors import Conflict
 from penstock.model.delivery import RouteReply
 from penstock.model.message import MessageId, Offset
 from penstock.storage.assignment import Assignment
+from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.keys import bucket_of, claim_id_of
-from penstock.storage.keyvalue.log import Log
 from penstock.storage.keyvalue.moves import assign_many
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import Logged
 from penstock.storage.keyvalue.route import join_open_key, taken
 from penstock.storage.keyvalue.tenant import Tenant
 
-__all__ = ["assign"]
-
-#: Deliveries whose buckets are read before they are added.
-_LOT: Final = 1_000
+__all__ = ["Assign"]
 
 
-def assign(tenant: Tenant, queue: Queue, log: Log, asked: Assignment, now: int) -> RouteReply:
-    """Assign what is named, and advance the cursor to the end of the range."""
-    if queue.is_dead_letter:
-        raise Conflict("A dead-letter queue is not routed.", field="queue")
-    cursor = queue.cursor
-    if not asked.is_due(queue.name, queue.policy.filter, cursor) or cursor is None:
-        return RouteReply(0, 0, None if cursor is None else Offset(cursor))
-    asked.check_end(tenant.log.committed_end)
-    left = asked.left(cursor)
-    entries = {entry[0].offset: entry for entry in log.pick(tenant.name, left)}
-    asked.check_found(left, entries)
-    found = _all_taken(tenant, queue, log, list(entries.values()))
-    for begin in range(0, len(found), _LOT):
-        lot = found[begin : begin + _LOT]
-        # A bucket that cannot be read stops it here, with everything below the cursor given.
-        queue.cursor = lot[0][0]
-        _add(queue, [entry for _, entry in lot], now)
-    queue.cursor = asked.end
-    queue.touch()
-    return RouteReply(len(entries), len(found), Offset(asked.end))
+class Assign:
+    """One call, in steps. No other verb comes between them, so the cursor stays where it is."""
 
+    def __init__(self, core: Core, tenant: Tenant, queue: Queue, now: int) -> None:
+        if queue.is_dead_letter:
+            raise Conflict("A dead-letter queue is not routed.", field="queue")
+        self._tenant = tenant
+        self._queue = queue
+        self._log = core.log
+        self._step = core.step_size
+        self._now = now
+        #: The answer, after the last step.
+        self.reply: RouteReply
 
-def _all_taken(
-    tenant: Tenant, queue: Queue, log: Log, entries: list[Logged]
-) -> list[tuple[int, Logged]]:
-    """What the queue takes of the entries, each message once, with the offsets of these."""
-    found: list[tuple[int, Logged]] = []
-    replaced: set[MessageId] = set()
-    for entry in entries:
-        as_it_is = taken(tenant, queue, log, entry)
-        if as_it_is is None:
-            continue
-        message = as_it_is[0]
-        if message.is_replacement:
-            # Met at each of its entries; the first one gives it.
-            if message.id in replaced:
+    def carry_out(self, asked: Assignment) -> Iterator[None]:
+        """Assign what is named, and advance the cursor to the end of the range."""
+        queue = self._queue
+        cursor = queue.cursor
+        if not asked.is_due(queue.name, queue.policy.filter, cursor) or cursor is None:
+            self.reply = RouteReply(0, 0, None if cursor is None else Offset(cursor))
+            return
+        asked.check_end(self._tenant.log.committed_end)
+        left = tuple(asked.left(cursor))
+        entries: dict[Offset, Logged] = {}
+        yield from self._read(left, entries)
+        asked.check_found(left, entries)
+        found: list[tuple[int, Logged]] = []
+        yield from self._select(tuple(entries.values()), found)
+        for begin in range(0, len(found), self._step):
+            lot = found[begin : begin + self._step]
+            # A bucket that cannot be read stops it here, with everything below the cursor given.
+            queue.cursor = lot[0][0]
+            _add(queue, [entry for _, entry in lot], self._now)
+            yield
+        queue.cursor = asked.end
+        queue.touch()
+        self.reply = RouteReply(len(entries), len(found), Offset(asked.end))
+
+    def _read(self, offsets: Sequence[int], out: dict[Offset, Logged]) -> Iterator[None]:
+        """Add the log entries at these offsets to ``out``."""
+        for begin in range(0, len(offsets), self._step):
+            picked = self._log.pick(self._tenant.name, offsets[begin : begin + self._step])
+            out.update((entry[0].offset, entry) for entry in picked)
+            yield
+
+    def _select(self, entries: Sequence[Logged], out: list[tuple[int, Logged]]) -> Iterator[None]:
+        """Add what the queue takes of the entries, each message once, with their offsets."""
+        replaced: set[MessageId] = set()
+        for position, entry in enumerate(entries, 1):
+            if not position % self._step:
+                yield
+            as_it_is = taken(self._tenant, self._queue, self._log, entry)
+            if as_it_is is None:
                 continue
-            replaced.add(message.id)
-        found.append((entry[0].offset, as_it_is))
-    return found
+            message = as_it_is[0]
+            if message.is_replacement:
+                # Met at each of its entries; the first one gives it.
+                if message.id in replaced:
+                    continue
+                replaced.add(message.id)
+            out.append((entry[0].offset, as_it_is))
 
 
 def _add(queue: Queue, lot: list[Logged], now: int) -> None:

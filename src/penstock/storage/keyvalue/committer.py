@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -19,10 +19,12 @@ from penstock.model.message import Durability
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.batch import Batch
 from penstock.storage.keyvalue.chain import Chain
+from penstock.storage.keyvalue.long_changes import LongChanges
 from penstock.storage.keyvalue.marks import Marks
 from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.keyvalue.telling import Teller
 from penstock.storage.keyvalue.writer import InlineWriter, ThreadWriter, Writer
+from penstock.storage.turns import SLICE_S
 
 __all__ = ["Committer"]
 
@@ -46,6 +48,7 @@ class Committer:
         teller: Teller,
         writer: Writer | None = None,
         chain: Chain | None = None,
+        changes: LongChanges | None = None,
     ) -> None:
         self._adapter = adapter
         self._stage = stage
@@ -59,6 +62,8 @@ class Committer:
         self._stopped = False
         self._failure: PenstockError | None = None
         self._current: list[asyncio.Future[Durability]] = []
+        #: Encodes a large commit; kept because the loop has weak references only.
+        self._encoding: asyncio.Task[None] | None = None
         self._current_sync = False
         self._current_size = 0
         #: What the write of the current commit took; None while nothing was written.
@@ -70,6 +75,9 @@ class Committer:
         self.completed = 0
         #: Commits that are in the store or on their way there.
         self._taken = 0
+        #: While one is under way, nothing staged may be taken (S3).
+        self._changes = changes or LongChanges(SLICE_S)
+        self._changes.when_over = self._schedule
         self._chain = chain
         self._marks = None if chain is None else Marks(adapter, chain, self._schedule)
         if self._marks is not None:
@@ -124,6 +132,7 @@ class Committer:
         """Commit what is staged, and stop writing."""
         # From here on verbs are refused; those that have staged something get their commit.
         self._closed = True
+        await self._changes.over()
         try:
             while self._failure is None and (self._stage.has_work or self._busy or self._waiting):
                 await self.commit()
@@ -139,14 +148,24 @@ class Committer:
         self._scheduled = False
         if self._busy or not (self._waiting or self._stage.has_work):
             return
+        if self._changes.under_way:
+            return  # Its end schedules this again.
         if self._failure is not None:
             self._fail(self._waiting)
             self._waiting = []
             return
         if self._chain is not None and self._chain.is_full and not self._has_room():
             return
+        self._busy = True
+        steps = self._commit()
+        if not self._changes.begin(steps):
+            self._encoding = self._loop.create_task(self._changes.finish(steps))
+
+    def _commit(self) -> Iterator[None]:
+        """Encode what is dirty, in steps that no verb comes between, and hand the batch over."""
         self._current, self._waiting = self._waiting, []
         try:
+            yield from self._stage.encode()
             batch = self._stage.take()
             is_empty = not (batch.writes or batch.removed)
             if self._chain is not None and not is_empty:
@@ -155,7 +174,6 @@ class Committer:
             self._finish(error)
             return
         self._taken += 1
-        self._busy = True
         self._current_sync = batch.sync
         self._current_size = len(batch.writes)
         if is_empty and not (batch.sync and self._unsynced):

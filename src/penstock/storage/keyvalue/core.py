@@ -27,6 +27,7 @@ from penstock.storage.keyvalue.keys import (
     QueueKeys,
 )
 from penstock.storage.keyvalue.log import Log
+from penstock.storage.keyvalue.long_changes import STEP, LongChanges
 from penstock.storage.keyvalue.partitions import MOST_MOVES, Partitions
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.receipts import Receipts
@@ -36,6 +37,7 @@ from penstock.storage.keyvalue.telling import Teller
 from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.keyvalue.topics import decode_topic
 from penstock.storage.quotas import check_filter_quota
+from penstock.storage.turns import SLICE_S
 
 __all__ = ["FORMAT_VERSION", "SLICE", "Core"]
 
@@ -58,10 +60,19 @@ _U64 = struct.Struct("<Q")
 class Core:
     """The engine's state: what the verbs share."""
 
-    def __init__(self, adapter: Adapter, options: EngineOptions, slice_size: int = SLICE) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        options: EngineOptions,
+        slice_size: int = SLICE,
+        step_size: int = STEP,
+        slice_s: float = SLICE_S,
+    ) -> None:
         self.adapter = adapter
         self.options = options
         self.slice_size = slice_size
+        self.step_size = step_size
+        self.changes = LongChanges(slice_s)
         self.stage = Stage(adapter)
         self.teller = Teller()
         self.log = Log(self.stage)

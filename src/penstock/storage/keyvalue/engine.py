@@ -1,7 +1,8 @@
 """The key-value engine: the contract's verbs over the rooms of this folder.
 
-A verb runs in one go on the event loop: it checks that the store still commits, reads the
-clock once, changes state in memory, and then waits for the commit that holds its changes.
+A verb checks that the store still commits, reads the clock once, changes state in memory, and
+then waits for the commit that holds its changes. Up to there it runs in one go on the event loop,
+or in slices that no other verb comes between (``long_changes``).
 Verbs that only read wait for what they saw to be committed, so that no reply can be taken
 back by a crash.
 """
@@ -27,14 +28,14 @@ from penstock.model.delivery import (
 )
 from penstock.model.identity import StoreIdentity, check_store
 from penstock.model.limits import is_dead_letter
-from penstock.model.message import Durability, NewMessage, Offset, Published, PublishReply
+from penstock.model.message import Durability, NewMessage, Offset, PublishReply
 from penstock.model.queue import QueueInfo, QueuePolicy, Start
 from penstock.model.states import State
 from penstock.model.steady_clock import SteadyClock
 from penstock.storage.assignment import Assignment
 from penstock.storage.contract import Capabilities, Engine, EngineOptions, Listener, Outgoing
 from penstock.storage.keyvalue.adapters import Adapter
-from penstock.storage.keyvalue.assign import assign
+from penstock.storage.keyvalue.assign import Assign
 from penstock.storage.keyvalue.claim import CLAIM_TURNS, claim
 from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.core import SLICE, Core
@@ -42,6 +43,7 @@ from penstock.storage.keyvalue.documents import DocumentVerbs
 from penstock.storage.keyvalue.guarded import changing, reading
 from penstock.storage.keyvalue.identity_verbs import IdentityVerbs
 from penstock.storage.keyvalue.log_retention import LogRetention
+from penstock.storage.keyvalue.long_changes import STEP
 from penstock.storage.keyvalue.membership import MembershipVerbs
 from penstock.storage.keyvalue.publish import Plan
 from penstock.storage.keyvalue.queue import Queue
@@ -52,11 +54,11 @@ from penstock.storage.keyvalue.routed_ahead import RoutedAhead, is_quick, routed
 from penstock.storage.keyvalue.settle import settle
 from penstock.storage.keyvalue.settle_and_publish import SettleAndPublish
 from penstock.storage.keyvalue.sweep import SweepVerbs
-from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.keyvalue.topic_verbs import TopicVerbs
 from penstock.storage.keyvalue.writer import Writer
 from penstock.storage.quotas import check_filter_quota, check_queue_quota
-from penstock.storage.topic_checks import CheckedBy, check_topics
+from penstock.storage.topic_checks import CheckedBy
+from penstock.storage.turns import SLICE_S
 
 __all__ = ["KeyValueEngine"]
 
@@ -67,7 +69,7 @@ class KeyValueEngine(
     """The contract over an ordered store."""
 
     def __init__(self, core: Core, committer: Committer) -> None:
-        super().__init__(committer, core.options.clock, core.teller)
+        super().__init__(committer, core.options.clock, core.teller, core.changes)
         self.turns = self._turns
         self._core = core
         self._log_retention = LogRetention(core)
@@ -89,19 +91,29 @@ class KeyValueEngine(
         *,
         writer: Writer | None = None,
         slice_size: int = SLICE,
+        step_size: int = STEP,
+        slice_s: float = SLICE_S,
     ) -> KeyValueEngine:
         """Open the store behind ``adapter``; it is closed again if that fails.
 
         Without a ``writer``, batches are written on a thread, or inline where the adapter asks
         for it. Bulk verbs look at ``slice_size`` deliveries before other verbs have their turn.
+        A long change looks at the clock every ``step_size`` messages, and lets the loop do other
+        work every ``slice_s`` seconds.
         """
         if options.clock.wall and not isinstance(options.clock, SteadyClock):
             options = replace(options, clock=SteadyClock(options.clock))
-        core = Core(adapter, options, slice_size)
+        core = Core(adapter, options, slice_size, step_size, slice_s)
         try:
             core.load()
             committer = Committer(
-                adapter, core.stage, core.committed, core.teller, writer, core.chain
+                adapter,
+                core.stage,
+                core.committed,
+                core.teller,
+                writer,
+                core.chain,
+                core.changes,
             )
             engine = cls(core, committer)
             await committer.settled()
@@ -207,47 +219,35 @@ class KeyValueEngine(
         *,
         checked: CheckedBy = None,
     ) -> PublishReply:
+        if self._changes.under_way:
+            messages = _owned(messages)
+            await self._changes.over()
         now = self._begin()
         self._core.space.check(now)
         owner = self._core.tenant(tenant)
-        outgoing = Outgoing(topic, messages)
-        batch = (batch_id, batch_ms)
+        plan = Plan(self._core, owner, now)
+        steps = plan.publish(topic, batch_id, batch_ms, checked)
         if is_quick(owner, topic, len(messages)):
-            published, repeated = self._publish(owner, outgoing, now, batch, checked, None)
+            plan.take((Outgoing(topic, messages),))
+            if not self._begin_change(steps, plan):
+                await self._finish_change(steps, plan)
         else:
-            outgoing = Outgoing(topic, tuple(messages))
-            replaced = Plan(self._core, owner, now).replaced
-            async with routed_ahead(self.turns, owner, (outgoing,), now, replaced) as ahead:
+            outgoing = (Outgoing(topic, tuple(messages)),)
+            async with routed_ahead(
+                self.turns, self._changes, owner, outgoing, now, plan.replaced
+            ) as ahead:
                 self._begin()
-                published, repeated = self._publish(owner, outgoing, now, batch, checked, ahead)
+                plan.take(outgoing, ahead)
+                if not self._begin_change(steps, plan):
+                    await self._finish_change(steps, plan)
         achieved = await self._committer.commit(sync=durability == "fsync")
-        return PublishReply(published, achieved, repeated)
-
-    def _publish(
-        self,
-        owner: Tenant,
-        outgoing: Outgoing,
-        now: int,
-        batch: tuple[str | None, int | None],
-        checked: CheckedBy,
-        ahead: RoutedAhead | None,
-    ) -> tuple[tuple[Published, ...], bool]:
-        """Plan and apply a publish, in one go; whether it was a repetition."""
-        batch_id, batch_ms = batch
-        try:
-            plan = Plan(self._core, owner, now)
-            repeated = batch_id is not None and plan.is_repeated(outgoing.topic, batch_id, batch_ms)
-            if not repeated:
-                check_topics(checked, owner.topics)
-                plan.add(outgoing, ahead)
-            plan.check_depth()
-            return self._apply(plan), repeated
-        except Exception as error:
-            raise self._broken(error) from error
+        return PublishReply(plan.replies, achieved, plan.is_repeated)
 
     async def claim(
         self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
     ) -> list[Delivery]:
+        if self._changes.under_way:
+            await self._changes.over()
         now = self._begin()
         turn = 0
         deliveries: list[Delivery] | None = None
@@ -275,48 +275,50 @@ class KeyValueEngine(
         *,
         checked: CheckedBy = None,
     ) -> SettleReply:
+        if self._changes.under_way:
+            settlements = tuple(settlements)
+            publish = [Outgoing(item.topic, _owned(item.messages)) for item in publish]
+            await self._changes.over()
         now = self._begin()
         owner = self._core.tenant(tenant)
         if not publish:
-            outcomes = self._settle(owner.queue(queue), settlements, now)
+            outcomes = await self._settle(owner.queue(queue), settlements, now)
             return SettleReply(outcomes, (), await self._committer.commit())
         self._core.space.check(now)
+        call = SettleAndPublish(self._core, owner, settlements, now, checked)
         if all(is_quick(owner, item.topic, len(item.messages)) for item in publish):
-            reply = self._settle_and_publish(owner, queue, settlements, publish, now, checked, None)
+            await self._settle_and_publish(call, owner.queue(queue), publish, None)
         else:
             publish = [Outgoing(item.topic, tuple(item.messages)) for item in publish]
-            replaced = Plan(self._core, owner, now).replaced
-            async with routed_ahead(self.turns, owner, publish, now, replaced) as ahead:
+            async with routed_ahead(
+                self.turns, self._changes, owner, publish, now, call.replaced
+            ) as ahead:
                 self._begin()
-                reply = self._settle_and_publish(
-                    owner, queue, settlements, publish, now, checked, ahead
-                )
-        return replace(reply, durability=await self._committer.commit())
+                await self._settle_and_publish(call, owner.queue(queue), publish, ahead)
+        return replace(call.reply, durability=await self._committer.commit())
 
-    def _settle(
+    async def _settle(
         self, queue: Queue, settlements: Sequence[Settlement], now: int
     ) -> tuple[Outcome, ...]:
-        try:
-            return settle(queue, settlements, now, self._core.options.jitter)
-        except Exception as error:
-            raise self._broken(error) from error
+        step, jitter = self._core.step_size, self._core.options.jitter
+        if len(settlements) > step:
+            settlements = tuple(settlements)  # The caller may go on using its list.
+        outcomes: list[Outcome] = []
+        steps = settle(queue, settlements, now, jitter, step, outcomes)
+        if not self._begin_change(steps):
+            await self._finish_change(steps)
+        return tuple(outcomes)
 
-    def _settle_and_publish(
+    async def _settle_and_publish(
         self,
-        owner: Tenant,
-        queue: str,
-        settlements: Sequence[Settlement],
+        call: SettleAndPublish,
+        queue: Queue,
         publish: Sequence[Outgoing],
-        now: int,
-        checked: CheckedBy,
         ahead: RoutedAhead | None,
-    ) -> SettleReply:
-        """Settle and publish, in one go."""
-        call = SettleAndPublish(self._core, owner, owner.queue(queue), settlements, now, checked)
-        try:
-            return call.carry_out(publish, ahead, self._apply)
-        except Exception as error:
-            raise self._broken(error) from error
+    ) -> None:
+        steps = call.carry_out(queue, publish, ahead)
+        if not self._begin_change(steps, call):
+            await self._finish_change(steps, call)
 
     @changing
     async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
@@ -350,10 +352,12 @@ class KeyValueEngine(
         owner = self._core.tenant(tenant)
         if store is not None:
             check_store(self._core.identity.of(tenant), store, "The assignment")
-        asked = Assignment(filter, start, end, offsets)
-        reply = assign(owner, owner.queue(queue), self._core.log, asked, now)
+        work = Assign(self._core, owner, owner.queue(queue), now)
+        steps = work.carry_out(Assignment(filter, start, end, offsets))
+        if not self._begin_change(steps):
+            await self._finish_change(steps)
         await self._committer.commit()
-        return reply
+        return work.reply
 
     # -- bulk verbs --------------------------------------------------------------------
 
@@ -400,12 +404,7 @@ class KeyValueEngine(
         await self._committer.commit()
         return PurgeReply(work.count, work.more)
 
-    # -- shared ------------------------------------------------------------------------
 
-    def _apply(self, plan: Plan) -> tuple[Published, ...]:
-        """Carry a plan out. It was checked, so whatever goes wrong now is half done."""
-        try:
-            return plan.apply()
-        except Exception as error:
-            self._committer.poison(error)
-            raise
+def _owned(messages: Sequence[NewMessage]) -> list[NewMessage]:
+    """A copy: the producer may go on using its list and headers while the publish waits."""
+    return [replace(new, headers=dict(new.headers)) if new.headers else new for new in messages]

@@ -8,13 +8,14 @@ stopped half way, so nothing that is staged may be committed any more (S3).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from functools import wraps
-from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from penstock.errors import PenstockError, StoreCorrupt
 from penstock.model.clock import Clock
 from penstock.storage.keyvalue.committer import Committer
+from penstock.storage.keyvalue.long_changes import LongChanges
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.telling import Teller
 from penstock.storage.turns import Turns
@@ -29,11 +30,23 @@ _NOBODY: Final = ""
 _Verb: TypeAlias = Callable[Concatenate[G, P], Coroutine[Any, Any, T]]
 
 
+class HalfDone(Protocol):
+    """A change that has to be whole."""
+
+    @property
+    def is_half_done(self) -> bool:
+        """Whether it has begun to change state."""
+        ...
+
+
 class Guarded:
     """Begins verbs, and ends the store when one of them breaks."""
 
-    def __init__(self, committer: Committer, clock: Clock, teller: Teller) -> None:
+    def __init__(
+        self, committer: Committer, clock: Clock, teller: Teller, changes: LongChanges
+    ) -> None:
         self._committer = committer
+        self._changes = changes
         self.clock = clock
         self._teller = teller
         self._turns = Turns()
@@ -50,6 +63,8 @@ class Guarded:
         They may have deleted ``queue``, which the verb is about: ``UnknownQueue``.
         """
         await self._turns.take(tenant)
+        if self._changes.under_way:
+            await self._changes.over()
         self._committer.check()
         if queue is not None:
             queue.check_exists()
@@ -64,12 +79,33 @@ class Guarded:
         await self._committer.flush()
         await self._next_slice(tenant, queue)
 
-    def _broken(self, error: Exception) -> PenstockError:
-        """What to raise for ``error``: a typed refusal as it is; a surprise ends the store."""
-        if isinstance(error, PenstockError):
-            return error
-        self._committer.poison(error)
-        return _unexplained(error)
+    def _begin_change(self, steps: Iterator[None], change: HalfDone | None = None) -> bool:
+        """Carry out a change as far as one slice allows; returns whether that was all of it.
+
+        If not, the caller awaits ``_finish_change`` at once.
+        """
+        try:
+            return self._changes.begin(steps)
+        except Exception as error:
+            half_done = change is not None and change.is_half_done
+            raise self._broken(error, half_done=half_done) from error
+
+    async def _finish_change(self, steps: Iterator[None], change: HalfDone | None = None) -> None:
+        """Carry out the rest, in slices that no other verb comes between."""
+        try:
+            await self._changes.finish(steps)
+        except Exception as error:
+            half_done = change is not None and change.is_half_done
+            raise self._broken(error, half_done=half_done) from error
+
+    def _broken(self, error: Exception, *, half_done: bool = False) -> PenstockError:
+        """What to raise for ``error``: a typed refusal as it is; a surprise ends the store.
+
+        So does any error that leaves a change half done which has to be whole.
+        """
+        if half_done or not isinstance(error, PenstockError):
+            self._committer.poison(error)
+        return error if isinstance(error, PenstockError) else _unexplained(error)
 
 
 def changing(verb: _Verb[G, P, T]) -> _Verb[G, P, T]:
@@ -87,6 +123,8 @@ def _guard(
 ) -> _Verb[G, P, T]:
     @wraps(verb)
     async def run(self: G, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._changes.under_way:
+            await self._changes.over()
         try:
             return await verb(self, *args, **kwargs)
         except PenstockError:

@@ -35,6 +35,7 @@ from penstock.storage.keyvalue.keys import (
     tenant_key,
     tenant_of_listing,
 )
+from penstock.storage.keyvalue.log_pairs import offset_of, pick_pairs
 from penstock.storage.keyvalue.metadata import decode_metadata
 from penstock.storage.keyvalue.records import Logged, log_value, read_log_value
 from penstock.storage.keyvalue.stage import Stage
@@ -109,10 +110,10 @@ class TenantLog:
 
     def uncommitted(self, start: int) -> Iterator[Logged]:
         """What is not committed yet, from offset ``start`` on."""
+        start = max(start, self.committed_end)
         for batch in self.tail:
-            for pair in batch:
-                if pair[0].offset >= start and pair[0].offset >= self.committed_end:
-                    yield pair
+            if batch[-1][0].offset >= start:
+                yield from islice(batch, bisect_left(batch, start, key=_logged_offset), None)
 
 
 class Log:
@@ -128,8 +129,9 @@ class Log:
         self._appended: dict[TenantLog, None] = {}
         #: Tenants in the commit that is under way, with the end it gives their logs.
         self._committing: list[tuple[TenantLog, int]] = []
-        #: The record that was read last, by its key.
+        #: The record that was read last, by its key, and whose it is.
         self._last_read: tuple[bytes, list[tuple[int, bytes]]] = (b"", [])
+        self._last_reader: TenantLog | None = None
         #: Raised whenever a queue may have come to need an entry that it did not need before.
         self.wanted = 0
 
@@ -317,6 +319,12 @@ class Log:
             for message, metadata in tenant.uncommitted(offset):
                 return (message, metadata) if message.offset == offset else None
             return None
+        if self._last_reader is tenant:
+            # Messages that were published together are often asked for together.
+            pairs = self._last_read[1]
+            first, last = offset_of(pairs[0]), offset_of(pairs[-1])
+            if first <= offset <= last:
+                return next(pick_pairs(pairs, first, (offset,)), None)
         index = self._segment_index(offset)
         if index < 0:
             return None
@@ -340,7 +348,8 @@ class Log:
             for key, value, first in self._records(tenant, index, offsets[position]):
                 end = bisect_left(offsets, first, position)
                 if record is not None and end > position:
-                    yield from self._pick_of(*record, offsets[position:end])
+                    pairs = self._pairs_of(tenant, *record[:2])
+                    yield from pick_pairs(pairs, record[2], offsets[position:end])
                     position, passed = end, 0
                 record = key, value, first
                 passed += 1
@@ -348,32 +357,15 @@ class Log:
                     break  # The next one is far away: it is looked for by its key.
             else:
                 if record is not None:
-                    yield from self._pick_of(*record, offsets[position:])
+                    pairs = self._pairs_of(tenant, *record[:2])
+                    yield from pick_pairs(pairs, record[2], offsets[position:])
                 return
-
-    def _pick_of(
-        self, key: bytes, value: bytes, first: int, offsets: Sequence[int]
-    ) -> Iterator[Logged]:
-        """Entries of one record, which begins with the offset ``first``."""
-        pairs = self._pairs_of(key, value)
-        low, floor = 0, first
-        for offset in offsets:
-            # Offsets rise by one at least: it is there, unless some are left out.
-            high = min(len(pairs), low + max(0, offset - floor))
-            if high == len(pairs) or (message := decode_metadata(*pairs[high])).offset != offset:
-                high = bisect_left(pairs, offset, low, high, key=_offset_of)
-                if high == len(pairs):
-                    return
-                message = decode_metadata(*pairs[high])
-            low, floor = high, message.offset
-            if floor == offset:
-                yield message, pairs[high][1]
 
     def _read_segment(self, tenant: TenantLog, index: int, start: int) -> Iterator[Logged]:
         for key, value, first in self._records(tenant, index, start):
-            pairs = self._pairs_of(key, value)
+            pairs = self._pairs_of(tenant, key, value)
             # One commit's entry may be thousands of messages; those below are not decoded.
-            skipped = bisect_left(pairs, start, key=_offset_of) if first < start else 0
+            skipped = bisect_left(pairs, start, key=offset_of) if first < start else 0
             for message_id, metadata in islice(pairs, skipped, None):
                 message = decode_metadata(message_id, metadata)
                 if message.offset < first:
@@ -397,10 +389,11 @@ class Log:
         for key, value in self._stage.scan(begin, prefix_end(prefix)):
             yield key, value, segment.start + unpack_var_u64(key, len(prefix))[0]
 
-    def _pairs_of(self, key: bytes, value: bytes) -> list[tuple[int, bytes]]:
+    def _pairs_of(self, tenant: TenantLog, key: bytes, value: bytes) -> list[tuple[int, bytes]]:
         """What a record holds. It never changes, and who reads one message often reads the next."""
         if self._last_read[0] != key:
             self._last_read = key, list(read_log_value(value))
+            self._last_reader = tenant
         return self._last_read[1]
 
     def _segment_index(self, offset: int) -> int:
@@ -475,6 +468,7 @@ class Log:
             self._write_tenant(tenant)
         if segment.count is None:
             deque(self.count_entries(segment), 0)
+        self._last_read, self._last_reader = (b"", []), None
         self._stage.remove_range(*segment_range(segment.number))
         self._stage.delete(segment_meta_key(segment.number))
         for key_of in (payload_key, replaced_key, replacement_key):
@@ -483,5 +477,5 @@ class Log:
         return segment.count or 0
 
 
-def _offset_of(pair: tuple[int, bytes]) -> int:
-    return decode_metadata(*pair).offset
+def _logged_offset(pair: Logged) -> int:
+    return pair[0].offset

@@ -2,11 +2,15 @@
 
 Planning reads and never changes; applying never fails. Messages are planned in order, so
 that a key or an id that occurs twice in a batch means what it would in two calls (P4).
+
+Both are done in steps of some messages. ``LongChanges`` takes the steps, and keeps other verbs
+out while it lets the event loop do other work between two of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
@@ -15,6 +19,7 @@ from penstock.errors import QueueFull
 from penstock.model.checksum import checksum
 from penstock.model.message import (
     NO_HEADERS,
+    HeaderValue,
     Message,
     MessageId,
     NewMessage,
@@ -34,6 +39,7 @@ from penstock.storage.keyvalue.records import Logged
 from penstock.storage.keyvalue.routed_ahead import RoutedAhead
 from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.quotas import check_queue_quota
+from penstock.storage.topic_checks import CheckedBy, check_topics
 
 __all__ = ["Plan"]
 
@@ -52,6 +58,8 @@ class _Replacement:
         self.left = left
 
 
+#: Deliveries that ``max_depth`` is compared with between two looks at the clock.
+_COUNTED_A_STEP: Final = 2_000
 #: What will be appended: the message with its metadata, where it becomes a delivery, and what
 #: it replaces. A tuple, because making an object a message was a tenth of publishing.
 _Item: TypeAlias = tuple[NewMessage, Logged, Sequence[Queue], _Replacement | None]
@@ -65,19 +73,32 @@ class Plan:
         "_batch",
         "_core",
         "_created",
+        "_headers",
         "_ids",
         "_items",
         "_keys",
         "_now",
         "_position",
         "_replies",
+        "_step",
+        "_taken",
         "_tenant",
+        "is_half_done",
+        "is_repeated",
     )
 
     def __init__(self, core: Core, tenant: Tenant, now: int) -> None:
         self._core = core
         self._tenant = tenant
         self._now = now
+        self._step = core.step_size
+        #: Whether applying has begun: from here on an error leaves the plan half done.
+        self.is_half_done = False
+        #: Whether the batch was stored before; then the replies are those of before.
+        self.is_repeated = False
+        self._taken: Sequence[Outgoing] = ()
+        #: Of all messages, where planning takes more than one step.
+        self._headers: list[dict[str, HeaderValue]] | None = None
         self._items: list[_Item] = []
         self._replies: list[Published] = []
         self._ids: dict[tuple[str, str], FirstPublish] = {}
@@ -92,19 +113,64 @@ class Plan:
 
     # -- planning ----------------------------------------------------------------------
 
-    def add(self, outgoing: Outgoing, ahead: RoutedAhead | None = None) -> None:
-        """Plan the messages of one topic; ``ahead`` is how they were routed, if they were."""
-        topic, now, tenant = outgoing.topic, self._now, self._tenant
+    def take(
+        self,
+        outgoing: Sequence[Outgoing],
+        ahead: RoutedAhead | None = None,
+        *,
+        at_once: bool = True,
+    ) -> None:
+        """Take the messages over; ``ahead`` is how they were routed, if they were.
+
+        The producers may go on using their lists and headers between two steps. So everything is
+        copied unless it is decided about in the first step, and that ``at_once``.
+        """
+        self._ahead = ahead
+        self._taken = outgoing
+        if at_once and len(outgoing) == 1 and len(outgoing[0].messages) <= self._step:
+            return
+        self._taken = [Outgoing(item.topic, tuple(item.messages)) for item in outgoing]
+        if ahead is None:
+            self._headers = [_copied(new.headers) for item in outgoing for new in item.messages]
+
+    def publish(
+        self, topic: str, batch_id: str | None, batch_ms: int | None, checked: CheckedBy
+    ) -> Iterator[None]:
+        """Carry out a publish of what was taken over, or refuse it."""
+        if batch_id is not None and self._is_repeated(topic, batch_id, batch_ms):
+            self.is_repeated = True
+            return
+        check_topics(checked, self._tenant.topics)
+        yield from self.decide()
+        yield from self.check_depth()
+        yield from self.apply()
+
+    def decide(self) -> Iterator[None]:
+        """Plan the messages that were taken over, in steps."""
+        step = self._step
+        for outgoing in self._taken:
+            topic, messages = outgoing.topic, outgoing.messages
+            offset = self._core.log.reserve(len(messages), self._now)
+            if len(messages) <= step:
+                self._decide(topic, messages, offset)
+                continue
+            for begin in range(0, len(messages), step):
+                offset = self._decide(topic, messages[begin : begin + step], offset)
+                yield
+
+    def _decide(self, topic: str, messages: Sequence[NewMessage], first: int) -> int:
+        """Plan messages of one topic; returns the offset after the last that was used."""
+        now, tenant, ahead, headers = self._now, self._tenant, self._ahead, self._headers
         policy = tenant.topic(topic)
         default_ttl = policy.default_ttl_ms
         # An id and an offset at once; making it both by name costs 0.1 µs a message.
-        offset: Any = self._core.log.reserve(len(outgoing.messages), now)
+        offset: Any = first
         match = tenant.index.match
-        self._ahead = ahead
         append, reply = self._items.append, self._replies.append
         created = self._created.get(topic)
-        for new in outgoing.messages:
-            if ahead is not None:
+        counted = ahead is not None or headers is not None
+        for new in messages:
+            if counted:
                 self._position += 1
             if new.id is not None and self._is_duplicate(topic, new.id, policy):
                 continue
@@ -127,7 +193,9 @@ class Plan:
                 new.key,
                 new.content_type,
                 # A copy: the producer may go on using its own.
-                (dict(new.headers) if new.headers else NO_HEADERS)
+                headers[self._position]
+                if headers is not None
+                else (dict(new.headers) if new.headers else NO_HEADERS)
                 if ahead is None
                 else ahead.message(self._position).headers,
             )
@@ -149,8 +217,9 @@ class Plan:
             reply(Published(message.id, message.offset, False, replaced))
             if new.id is not None and policy.dedup_window_ms:
                 self._ids[topic, new.id] = FirstPublish(message.id, message.offset, now)
+        return int(offset)
 
-    def is_repeated(self, topic: str, batch_id: str, batch_ms: int | None) -> bool:
+    def _is_repeated(self, topic: str, batch_id: str, batch_ms: int | None) -> bool:
         """Whether the batch was stored before; then its replies are those of before."""
         window_ms = self._tenant.topic(topic).dedup_window_ms
         dedup = self._core.dedup
@@ -162,21 +231,27 @@ class Plan:
             self._batch = (topic, batch_id, batch_ms)
         return False
 
-    def check_depth(self, settled: Queue | None = None, leaving: int = 0) -> None:
+    def check_depth(self, settled: Queue | None = None, leaving: int = 0) -> Iterator[None]:
         """Refuse everything if a queue would pass its max_depth.
 
         ``leaving`` deliveries of the queue ``settled`` end in the same commit: they make room.
         """
         bounded: dict[Queue, int] = {}
         same: Sequence[Queue] = ()
-        limited = False
+        limited: list[Queue] = []
+        counted = 0
         for _, _, queues, _ in self._items:
             if queues is not same:
                 same = queues
-                limited = any(queue.policy.max_depth is not None for queue in queues)
+                limited = [queue for queue in queues if queue.policy.max_depth is not None]
+                counted += len(queues)
             if limited:
-                for queue in queues:
+                for queue in limited:
                     bounded[queue] = bounded.get(queue, 0) + 1
+                counted += len(limited)
+            if counted > _COUNTED_A_STEP:
+                counted = 0
+                yield
         for queue, added in bounded.items():
             limit = queue.policy.max_depth
             depth = queue.depth - (leaving if queue is settled else 0)
@@ -290,44 +365,63 @@ class Plan:
 
     # -- applying ----------------------------------------------------------------------
 
-    def apply(self) -> tuple[Published, ...]:
-        """Append, route and remember; nothing here can be refused."""
+    @property
+    def replies(self) -> tuple[Published, ...]:
+        """What the producers are answered, in the order of their messages."""
+        return tuple(self._replies)
+
+    def apply(self) -> Iterator[None]:
+        """Append, route and remember, in steps; nothing here can be refused."""
+        self.is_half_done = True
         for queue in self._created.values():
             self._core.register(queue)
-        if self._items:
-            self._core.log.append(self._tenant.log, [item[1] for item in self._items])
+        items, step, now = self._items, self._step, self._now
+        if items:
+            self._core.log.append(self._tenant.log, [item[1] for item in items])
         writes = self._core.stage.writes
-        # Messages that go to the same queues, one after another: mostly that is all of them,
-        # and the index answers with the very same sequence.
-        run: list[Logged] = []
-        same: Sequence[Queue] = ()
-        for new, logged, queues, change in self._items:
-            writes[payload_key(logged[0].offset)] = new.payload
-            if queues is not same or change is not None:
-                self._assign(same, run)
-                run, same = [], queues
-            if change is not None:
-                # What is replaced may be in this very batch: it was assigned above.
-                self._replace(*logged, change)
-            run.append(logged)
-            if new.key is not None:
-                kept = change.kept if change else ()
-                self._open_again(logged[0], new.key, [*kept, *queues])
-        self._assign(same, run)
-        for (topic, idempotency_id), first in self._ids.items():
-            window_ms = self._tenant.topic(topic).dedup_window_ms
-            self._core.dedup.remember(self._tenant.name, topic, idempotency_id, first, window_ms)
+        for begin in range(0, len(items), step):
+            if begin:
+                yield
+            # Messages that go to the same queues, one after another: mostly that is all of them,
+            # and the index answers with the very same sequence.
+            run: list[Logged] = []
+            same: Sequence[Queue] = ()
+            for new, logged, queues, change in items[begin : begin + step]:
+                writes[payload_key(logged[0].offset)] = new.payload
+                if queues is not same or change is not None:
+                    if run and same:
+                        yield from _assign(same, run, now)
+                    run, same = [], queues
+                if change is not None:
+                    # What is replaced may be in this very batch: it was assigned above.
+                    self._replace(*logged, change)
+                run.append(logged)
+                if new.key is not None:
+                    kept = change.kept if change else ()
+                    self._open_again(logged[0], new.key, [*kept, *queues])
+            if len(same) == 1:
+                assign_many(same[0], run, now)
+            else:
+                yield from _assign(same, run, now)
+        if self._ids:
+            ids = iter(self._ids.items())
+            while self._remember(islice(ids, step)):
+                yield
         if self._batch is not None:
             topic, batch_id, own_ms = self._batch
             window_ms = self._tenant.topic(topic).dedup_window_ms
             self._core.dedup.remember_batch(
-                self._tenant.name, topic, batch_id, self._replies, self._now, window_ms, own_ms
+                self._tenant.name, topic, batch_id, self._replies, now, window_ms, own_ms
             )
-        return tuple(self._replies)
 
-    def _assign(self, queues: Sequence[Queue], batch: list[Logged]) -> None:
-        for queue in queues:
-            assign_many(queue, batch, self._now)
+    def _remember(self, ids: Iterator[tuple[tuple[str, str], FirstPublish]]) -> bool:
+        """Remember idempotency ids; returns whether there were any."""
+        found = False
+        for (topic, idempotency_id), first in ids:
+            found = True
+            window_ms = self._tenant.topic(topic).dedup_window_ms
+            self._core.dedup.remember(self._tenant.name, topic, idempotency_id, first, window_ms)
+        return found
 
     def _replace(self, message: Message, metadata: bytes, change: _Replacement) -> None:
         self._core.log.replaced(message.id, message.offset)
@@ -348,6 +442,17 @@ class Plan:
             return
         names = tuple(sorted(queue.name for queue in queues))
         self._core.stage.put(record, OpenKey(message.id, message.priority, names).encode())
+
+
+def _assign(queues: Sequence[Queue], batch: list[Logged], now: int) -> Iterator[None]:
+    """Make the messages deliveries of each queue, a queue a step."""
+    for queue in queues:
+        assign_many(queue, batch, now)
+        yield
+
+
+def _copied(headers: Mapping[str, HeaderValue]) -> dict[str, HeaderValue]:
+    return dict(headers) if headers else NO_HEADERS
 
 
 def _waits(queue: Queue, priority: int, message_id: int) -> bool:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from penstock.filters.batch_routes import INLINE_EVALUATIONS, BatchRoutes
 from penstock.model.message import NO_HEADERS, Message, MessageId, NewMessage, Offset
 from penstock.storage.contract import Outgoing
+from penstock.storage.keyvalue.long_changes import LongChanges
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.turns import Slice, Turns
@@ -38,11 +39,19 @@ def is_quick(tenant: Tenant, topic: str, messages: int) -> bool:
 
 @asynccontextmanager
 async def routed_ahead(
-    turns: Turns, tenant: Tenant, outgoing: Sequence[Outgoing], now: int, replaced: Replaced
+    turns: Turns,
+    changes: LongChanges,
+    tenant: Tenant,
+    outgoing: Sequence[Outgoing],
+    now: int,
+    replaced: Replaced,
 ) -> AsyncIterator[RoutedAhead]:
-    """Evaluate the filters of a publish in slices; the answers hold until the next await."""
+    """Evaluate the filters of a publish in slices.
+
+    Afterwards no long change is under way, and the answers hold until another verb begins.
+    """
     with RoutedAhead(tenant, outgoing, now, replaced) as ahead:
-        await ahead.run(turns)
+        await ahead.run(turns, changes)
         yield ahead
 
 
@@ -75,14 +84,15 @@ class RoutedAhead:
     ) -> None:
         self._open.close()
 
-    async def run(self, turns: Turns) -> None:
-        """Evaluate in slices. Afterwards, and until the next await, the answers are current."""
+    async def run(self, turns: Turns, changes: LongChanges) -> None:
+        """Evaluate in slices. Afterwards, until another verb begins, the answers are current."""
         current = Slice(turns, self._tenant.name)
         both = (self._caught_up, self._behind)
         await current.run(self._keep_places())
         for routes in both:
             await current.run(routes.steps())
-        while not all(routes.is_quick for routes in both):
+        while changes.under_way or not all(routes.is_quick for routes in both):
+            await changes.over()
             for routes in both:
                 await current.run(routes.catch_up_steps())
         for routes in both:

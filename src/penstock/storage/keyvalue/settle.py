@@ -1,8 +1,11 @@
-"""Settle: end claims, each on its own, or all with a publish or none (S1, S2, S3)."""
+"""Settle: end claims, each on its own, or all with a publish or none (S1, S2, S3).
+
+What looks at every settlement of a call does so in steps, which ``LongChanges`` takes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from penstock.model.delivery import (
@@ -26,15 +29,16 @@ from penstock.storage.keyvalue.queue import Queue
 __all__ = ["abort", "leaving", "settle", "stale"]
 
 
-def stale(queue: Queue, settlements: Sequence[Settlement], now: int) -> set[int]:
-    """Which settlements of a settle with publish, by position, find their receipt stale.
+def stale(
+    queue: Queue, settlements: Sequence[Settlement], now: int, step: int, out: set[int]
+) -> Iterator[None]:
+    """Add those to ``out``, by position, whose receipt a settle with publish finds stale.
 
     An ack that an earlier call made is one of them: its claim publishes nothing any more.
     """
-    out: set[int] = set()
     ended: set[Receipt] = set()
     acked: set[Receipt] = set()
-    for position, item in enumerate(settlements):
+    for position, item in enumerate(settlements, 1):
         receipt = item.receipt
         entry = queue.claims.get(receipt)
         current = entry is not None and receipt not in ended
@@ -42,18 +46,22 @@ def stale(queue: Queue, settlements: Sequence[Settlement], now: int) -> set[int]
             current = current and _extended(queue, entry, item, now) is not None
         repeated = isinstance(item, Ack) and receipt in acked
         if not current and not repeated:
-            out.add(position)
+            out.add(position - 1)
         if current and not isinstance(item, Extend):
             ended.add(receipt)
             if isinstance(item, Ack):
                 acked.add(receipt)
-    return out
+        if not position % step:
+            yield
 
 
-def leaving(queue: Queue, settlements: Sequence[Settlement], now: int) -> int:
-    """How many deliveries the settlements take out of the queue's depth."""
-    gone: set[Receipt] = set()
-    for item in settlements:
+def leaving(
+    queue: Queue, settlements: Sequence[Settlement], now: int, step: int, out: set[Receipt]
+) -> Iterator[None]:
+    """Add the receipts to ``out`` whose deliveries leave the queue's depth."""
+    for position, item in enumerate(settlements, 1):
+        if not position % step:
+            yield
         entry = queue.claims.get(item.receipt)
         if entry is None or isinstance(item, Extend):
             continue
@@ -61,16 +69,15 @@ def leaving(queue: Queue, settlements: Sequence[Settlement], now: int) -> int:
         expired = expires_at is not None and expires_at <= now
         match item:
             case Ack() | Reject():
-                gone.add(item.receipt)
+                out.add(item.receipt)
             case Nack():
                 if expired or exhausted(queue, entry):
-                    gone.add(item.receipt)
+                    out.add(item.receipt)
             case Release():
                 if expired:
-                    gone.add(item.receipt)
+                    out.add(item.receipt)
             case _:
                 assert_never(item)
-    return len(gone)
 
 
 def abort(settlements: Sequence[Settlement], bad: set[int]) -> tuple[Outcome, ...]:
@@ -82,16 +89,36 @@ def abort(settlements: Sequence[Settlement], bad: set[int]) -> tuple[Outcome, ..
 
 
 def settle(
-    queue: Queue, settlements: Sequence[Settlement], now: int, jitter: Jitter
-) -> tuple[Outcome, ...]:
-    """Carry out every settlement whose receipt is current."""
+    queue: Queue,
+    settlements: Sequence[Settlement],
+    now: int,
+    jitter: Jitter,
+    step: int,
+    out: list[Outcome],
+) -> Iterator[None]:
+    """Carry out every settlement whose receipt is current, and add the outcomes to ``out``."""
+    if len(settlements) <= step:
+        _settle_some(queue, settlements, now, jitter, out)
+        return
+    for begin in range(0, len(settlements), step):
+        _settle_some(queue, settlements[begin : begin + step], now, jitter, out)
+        yield
+
+
+def _settle_some(
+    queue: Queue,
+    settlements: Sequence[Settlement],
+    now: int,
+    jitter: Jitter,
+    out: list[Outcome],
+) -> None:
     claims = queue.claims
     if queue.partitions is None:
         entries = _plain_acks(queue, settlements)
         if entries is not None:
             finish_many(queue, entries, now)
-            return tuple([Outcome(item.receipt, Verdict.OK, State.DONE) for item in settlements])
-    out: list[Outcome] = []
+            out += [Outcome(item.receipt, Verdict.OK, State.DONE) for item in settlements]
+            return
     for item in settlements:
         entry = claims.get(item.receipt)
         if entry is not None:
@@ -100,7 +127,6 @@ def settle(
             out.append(Outcome(item.receipt, Verdict.OK, State.DONE))
         else:
             out.append(Outcome(item.receipt, Verdict.STALE))
-    return tuple(out)
 
 
 def _plain_acks(queue: Queue, settlements: Sequence[Settlement]) -> list[Entry] | None:

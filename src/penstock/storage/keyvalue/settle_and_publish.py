@@ -5,11 +5,11 @@ A call that is repeated is answered as the first time, and stores nothing (P4).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from penstock.model.delivery import Settlement, SettleReply
-from penstock.model.message import Durability, Outgoing, Published
+from penstock.model.delivery import Outcome, Receipt, Settlement, SettleReply
+from penstock.model.message import Durability, Message, Outgoing
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.publish import Plan
 from penstock.storage.keyvalue.queue import Queue
@@ -26,59 +26,72 @@ _NOT_YET: Final[Durability] = "none"
 
 
 class SettleAndPublish:
-    """One call. It runs without waiting, so the queue cannot change under it."""
+    """One call, in steps. No other verb comes between them, so the queue stays as it is."""
 
     def __init__(
         self,
         core: Core,
         tenant: Tenant,
-        queue: Queue,
         settlements: Sequence[Settlement],
         now: int,
         checked: CheckedBy,
     ) -> None:
         self._core = core
         self._tenant = tenant
-        self._queue = queue
-        self._settlements = settlements
+        # A copy: the caller may go on using its list between two steps.
+        self._settlements = tuple(settlements)
         self._now = now
         self._checked = checked
-        self._id = settle_id(settlements)
+        self._id = settle_id(self._settlements)
+        self._plan = Plan(core, tenant, now)
+        self._outcomes: list[Outcome] = []
+        #: The answer, after the last step. The caller replaces its durability.
+        self.reply: SettleReply
+
+    def replaced(self, topic: str, key: str) -> Message | None:
+        """The message that another one with this key would replace, if it came now."""
+        return self._plan.replaced(topic, key)
+
+    @property
+    def is_half_done(self) -> bool:
+        """Whether something was changed: an error now leaves the call half done."""
+        return bool(self._outcomes) or self._plan.is_half_done
 
     def carry_out(
-        self,
-        publish: Sequence[Outgoing],
-        ahead: RoutedAhead | None,
-        apply: Callable[[Plan], tuple[Published, ...]],
-    ) -> SettleReply:
-        """Settle and publish, or say why not. The caller replaces the reply's durability."""
-        bad = stale(self._queue, self._settlements, self._now)
-        if bad:
-            return self._first_reply() or SettleReply(abort(self._settlements, bad), (), _NOT_YET)
-        plan = self._plan(publish, ahead)
-        outcomes = settle(self._queue, self._settlements, self._now, self._core.options.jitter)
-        published = apply(plan)
-        if self._id is not None:
-            reply = encode_reply(outcomes, published)
-            names = (self._tenant.name, self._queue.name)
-            end = self._core.log.next_offset
-            self._core.dedup.remember_settle(*names, self._id, reply, self._now, end)
-        return SettleReply(outcomes, published, _NOT_YET)
+        self, queue: Queue, publish: Sequence[Outgoing], ahead: RoutedAhead | None
+    ) -> Iterator[None]:
+        """The steps that settle and publish, or find out why not."""
+        at_once = len(self._settlements) < self._core.step_size
+        self._plan.take(publish, ahead, at_once=at_once)
+        return self._steps(queue)
 
-    def _first_reply(self) -> SettleReply | None:
+    def _steps(self, queue: Queue) -> Iterator[None]:
+        settlements, now, step = self._settlements, self._now, self._core.step_size
+        bad: set[int] = set()
+        yield from stale(queue, settlements, now, step, bad)
+        if bad:
+            first = self._first_reply(queue)
+            self.reply = first or SettleReply(abort(settlements, bad), (), _NOT_YET)
+            return
+        # What is published is refused before anything is settled.
+        check_topics(self._checked, self._tenant.topics)
+        plan, outcomes = self._plan, self._outcomes
+        yield from plan.decide()
+        gone: set[Receipt] = set()
+        yield from leaving(queue, settlements, now, step, gone)
+        yield from plan.check_depth(queue, len(gone))
+        yield from settle(queue, settlements, now, self._core.options.jitter, step, outcomes)
+        yield from plan.apply()
+        self.reply = SettleReply(tuple(outcomes), plan.replies, _NOT_YET)
+        if self._id is not None:
+            kept = encode_reply(outcomes, plan.replies)
+            names = (self._tenant.name, queue.name)
+            end = self._core.log.next_offset
+            self._core.dedup.remember_settle(*names, self._id, kept, now, end)
+
+    def _first_reply(self, queue: Queue) -> SettleReply | None:
         """The answer to this very call, if it was carried out before."""
         if self._id is None:
             return None
-        kept = self._core.dedup.find_settle(
-            self._tenant.name, self._queue.name, self._id, self._now
-        )
+        kept = self._core.dedup.find_settle(self._tenant.name, queue.name, self._id, self._now)
         return None if kept is None else decode_reply(kept, self._settlements, _NOT_YET)
-
-    def _plan(self, publish: Sequence[Outgoing], ahead: RoutedAhead | None) -> Plan:
-        """What is published, refused before anything is settled."""
-        check_topics(self._checked, self._tenant.topics)
-        plan = Plan(self._core, self._tenant, self._now)
-        for outgoing in publish:
-            plan.add(outgoing, ahead)
-        plan.check_depth(self._queue, leaving(self._queue, self._settlements, self._now))
-        return plan

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from operator import itemgetter
-from typing import Final
+from typing import Final, TypeAlias
 
 from penstock.storage.keyvalue.bucket_ranges import InBucket, stored_in
 from penstock.storage.keyvalue.encoding import prefix_end, seal, unseal
@@ -34,6 +34,8 @@ __all__ = ["SLOT_MS", "Settled", "SettledShelf"]
 SLOT_MS: Final = 60_000
 #: Settled buckets kept in memory a queue; acks cluster, so a few suffice.
 _KEEP: Final = 8
+#: Message id, claim id, when it was settled, attempts, metadata.
+_Row: TypeAlias = tuple[int, int, int, int, bytes]
 
 
 class Settled:
@@ -77,6 +79,9 @@ class SettledShelf:
         #: Whether the records are ours to seal; done buckets are the RFC's.
         self._sealed = sealed
         self._buckets: dict[int, _Bucket] = {}
+        #: The rows, by claim id, of a bucket on disk that was asked for last: acks that are
+        #: repeated come together.
+        self._last_read: tuple[int, dict[int, _Row]] = (-1, {})
 
     def load(self, claim_id: int) -> None:
         """Read the bucket that ``add`` will need, so that ``add`` cannot fail."""
@@ -118,10 +123,12 @@ class SettledShelf:
         if bucket is not None:
             encoded = bucket.entries.get(claim_id)
             return None if encoded is None else _decode(encoded)
-        value = self._stage.get(self.prefix + bucket_id.to_bytes(8, "big"))
-        if value is None:
-            return None
-        return next((Settled(*row) for row in self._rows(value) if row[1] == claim_id), None)
+        if self._last_read[0] != bucket_id:
+            value = self._stage.get(self.prefix + bucket_id.to_bytes(8, "big"))
+            rows = () if value is None else self._rows(value)
+            self._last_read = bucket_id, {row[1]: row for row in rows}
+        row = self._last_read[1].get(claim_id)
+        return None if row is None else Settled(*row)
 
     def remove(self, claim_id: int) -> None:
         bucket = self._bucket(bucket_of(claim_id))
@@ -173,7 +180,7 @@ class SettledShelf:
         value = array(list(bucket.entries.values()))
         stage.writes[key] = seal(value) if self._sealed else value
 
-    def _rows(self, value: bytes) -> list[tuple[int, int, int, int, bytes]]:
+    def _rows(self, value: bytes) -> list[_Row]:
         rows = read_settled(unseal(value, "expired bucket") if self._sealed else value)
         for row in rows:
             check_claim_id(row[1], row[0])
@@ -217,6 +224,7 @@ class SettledShelf:
         bucket = self._buckets.get(bucket_id)
         if bucket is None:
             bucket = _Bucket(self, bucket_id)
+            self._last_read = (-1, {})  # It may be changed from here on.
             value = self._stage.get(self.prefix + bucket_id.to_bytes(8, "big"))
             if value is not None:
                 for row in self._rows(value):

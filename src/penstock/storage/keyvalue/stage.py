@@ -10,10 +10,11 @@ however many verbs changed it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, groupby
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.batch import Batch
@@ -31,16 +32,28 @@ class Dirty(Protocol):
 
 
 _EMPTY = Batch()
+#: Dirty objects that are encoded between two looks at the clock: a full bucket takes some 20 µs.
+_ENCODED_A_STEP: Final = 32
 
 
 class Stage:
     """Collects the next batch and reads through it."""
 
-    __slots__ = ("_adapter", "_committing", "_dirty", "_next", "number", "written", "writes")
+    __slots__ = (
+        "_adapter",
+        "_committing",
+        "_dirty",
+        "_encoded",
+        "_next",
+        "number",
+        "written",
+        "writes",
+    )
 
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
         self._dirty: dict[Dirty, None] = {}
+        self._encoded: dict[Dirty, None] = {}
         self._next = Batch()
         self._committing = _EMPTY
         #: The next batch's writes, for hot paths that put many records at once.
@@ -84,12 +97,19 @@ class Stage:
 
     # -- committing --------------------------------------------------------------------
 
+    def encode(self) -> Iterator[None]:
+        """Encode what is dirty, in steps; nothing may change until ``take``, which comes next."""
+        self._encoded, self._dirty = self._dirty, {}
+        for position, item in enumerate(self._encoded, 1):
+            item.write_to(self)
+            if not position % _ENCODED_A_STEP:
+                yield
+
     def take(self) -> Batch:
         """Close the batch and begin the next one."""
-        dirty, self._dirty = self._dirty, {}
-        for item in dirty:
-            item.write_to(self)
-        self.written = dirty
+        if self._dirty:
+            deque(self.encode(), 0)
+        self.written, self._encoded = self._encoded, {}
         batch = self._committing = self._next
         self._next = Batch()
         self.writes = self._next.writes

@@ -68,6 +68,7 @@ class SweepVerbs(Guarded):
     async def sweep(self, limit: int = 10_000) -> SweepReply:
         self._begin()
         async with self._sweeping:
+            await self._changes.over()
             work = _Sweep(self._begin())
             work.left = self._slice
             for queue in self._core.queues():

@@ -3,7 +3,7 @@
 Everything runs on one ``SimulatedLoop``. The committer's thread is replaced by ``SimulatedDisk``:
 a batch reaches the disk at one moment that the seed picks, and the engine hears of it at a later
 one, so a crash falls before, between or after the two. Bulk verbs have slices of a few deliveries,
-so that other verbs come between them.
+so that other verbs come between them, and so have long changes, which keep other verbs out.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.core import SLICE
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.keys import SPEC_PREFIX, QueueKeys
+from penstock.storage.keyvalue.long_changes import STEP
 from penstock.storage.keyvalue.records import KEYED_BY_NUMBER, decode_spec
 from penstock.storage.keyvalue.writer import Write, Written
 from penstock.testing.faults import FaultyAdapter
@@ -142,6 +143,8 @@ class _Session:
             archive=not mirrored and self._random.random() < 0.3,
         )
         self._slice_size = SLICE if mirrored else self._random.choice((1, 2, 3))
+        #: No step fits into a slice: every change of more than this is a long one.
+        self._step_size = self._random.choice((1, 2, STEP))
         self._comparison = Comparison(Oracle(self._options)) if mirrored else None
         self._adapter = FaultyAdapter(seed=program.seed, inline=False)
         self._store: _Store | None = None
@@ -217,7 +220,12 @@ class _Session:
     async def _open(self, *, keepers: bool = True) -> None:
         disk = self._new_disk(self._loop)
         engine = await KeyValueEngine.open(
-            self._adapter, self._options, writer=disk, slice_size=self._slice_size
+            self._adapter,
+            self._options,
+            writer=disk,
+            slice_size=self._slice_size,
+            step_size=self._step_size,
+            slice_s=0.0,
         )
         self._engine = engine
         shown: Any = engine

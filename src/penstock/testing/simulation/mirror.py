@@ -1,9 +1,10 @@
 """An engine with the oracle beside it: every verb is compared in the turn in which it takes effect.
 
-A verb of the key-value engine takes effect before it first waits. So the mirror runs it up to that
-point, lets the oracle do the same at once, and compares the two answers when the engine's is
-durable. The order of turns is the order in which both sides see the verbs, however many callers
-overlap. Bulk verbs take several turns: while one runs, other verbs wait, and time stands still.
+A verb of the key-value engine takes effect before it first waits, or in slices that no other verb
+comes between. So the mirror runs it up to where it first waits, lets the oracle do all of it at
+once, and compares the two answers when the engine's is durable. The order of turns is the order in
+which both sides see the verbs, however many callers overlap. Bulk verbs take several turns: while
+one runs, other verbs wait, and time stands still.
 
 Both sides give the same ids and offsets, because the oracle continues where the engine's log ends.
 Receipts are translated. A cursor may stand anywhere between two entries, and the two sides choose
@@ -89,9 +90,11 @@ class Mirror:
     # -- one turn ----------------------------------------------------------------------
 
     async def _verb(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        while self._alone.locked():
+        changes = self._engine._core.changes
+        while self._alone.locked() or changes.under_way:
             async with self._alone:
                 pass
+            await changes.over()
         self._oracle._store.next_offset = self._engine._core.log.next_offset
         if name == "assign":
             self._align_cursor(args[0], args[1])
@@ -145,6 +148,7 @@ class Mirror:
 
     async def _bulk(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         async with self._alone, self._still():
+            await self._engine._core.changes.over()
             if name == "sweep":
                 begun = _Begun(self._swept(self._engine.sweep, args))
             else:

@@ -11,8 +11,8 @@ from penstock.model.message import NewMessage, Offset
 from penstock.model.queue import QueuePolicy, Start
 from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions
-from penstock.storage.engines import open_engine
-from penstock.storage.keyvalue import assign as assign_module
+from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
+from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.shelf import Shelf
 from penstock.testing.laws import law
 
@@ -22,7 +22,9 @@ COUNT = 7
 
 @pytest.fixture
 async def engine() -> AsyncIterator[Engine]:
-    opened = await open_engine("memory://", EngineOptions(auto_create=False))
+    opened = await KeyValueEngine.open(
+        MemoryAdapter(), EngineOptions(auto_create=False), step_size=2
+    )
     yield opened
     await opened.close()
 
@@ -32,7 +34,6 @@ async def test_a_bucket_that_cannot_be_read(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the middle of a call: what is below the cursor is there, and the rest comes later."""
-    monkeypatch.setattr(assign_module, "_LOT", 2)
     reply = await engine.publish(TENANT, "t", [NewMessage(b"")] * COUNT)
     offsets = [one.offset for one in reply.messages]
     policy = QueuePolicy(bucket_size=0)

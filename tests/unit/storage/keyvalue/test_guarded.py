@@ -8,8 +8,10 @@ from penstock.errors import PenstockError, StoreCorrupt, UnknownQueue
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.guarded import Guarded, changing, reading
+from penstock.storage.keyvalue.long_changes import LongChanges
 from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.keyvalue.telling import Teller
+from penstock.storage.turns import SLICE_S
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 
@@ -46,7 +48,7 @@ async def committer(stage: Stage) -> Committer:
 
 @pytest.fixture
 async def verbs(committer: Committer) -> Verbs:
-    return Verbs(committer, FakeClock(7), Teller())
+    return Verbs(committer, FakeClock(7), Teller(), LongChanges(SLICE_S))
 
 
 async def test_a_verb_answers(verbs: Verbs) -> None:
