@@ -238,6 +238,15 @@ def test_a_lost_claim_explains_one_attempt() -> None:
 
 
 @law("C2")
+def test_an_unanswered_claim_may_have_been_handed_back() -> None:
+    """The broker releases what it claimed for a caller that has gone: that does not count."""
+    lost = Claim(call=9, queue="q"), Unanswered(call=9)
+    grants = [granted(receipt=f"{n}", attempts=n, at=500 * n) for n in (3, 4, 5)]
+    assert not laws(ONE, granted(), *lost, *grants[:2])
+    assert laws(ONE, granted(), *lost, *grants) == ["C2"]
+
+
+@law("C2")
 def test_an_unanswered_claim_explains_one_attempt_at_once() -> None:
     def after_one(queue: str, attempts: int) -> list[str]:
         again = granted(receipt="5", attempts=attempts, at=500)
