@@ -270,14 +270,16 @@ class Partitions:
             self._first_deadline = min(self._first_deadline or deadline, deadline)
             self._stage.put(self.queue.keys.consumer + consumer.encode(), seal(_I64.pack(deadline)))
         owner, most = self._owner(consumer), self._most
+        if more:
+            # Wait until all are free: the share depends on that, and free ones are taken by name.
+            return lapsed, True
         rank = self.consumers.index(consumer)
         missing = fair_share(len(self.by_name), len(self.consumers), rank) - len(owner)
         for _ in range(min(-missing, most)):
             self._free_from(owner, self.by_name[owner.first_to_release], release)
         for _ in range(min(missing, most, len(self._free))):
             self._give(self.by_name[self._free[0]], owner)
-        unbalanced = -missing > most or (missing > most and len(self._free) > 0)
-        return lapsed, more or unbalanced
+        return lapsed, -missing > most or (missing > most and len(self._free) > 0)
 
     def leave(self, consumer: str) -> None:
         """Forget the consumer; ``free_departed`` frees what it owns."""

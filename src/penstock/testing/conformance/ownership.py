@@ -84,6 +84,31 @@ class TestOwnership(Conformance):
         assert await joined(store, "y") == ["b"]
         assert await joined(store, "z") == []
 
+    @law("O1")
+    async def test_partitions_of_a_dead_consumer_are_taken_by_name(self, store: Store) -> None:
+        names = [f"p{number:02}" for number in range(70)]
+        await ordered(store)
+        await fill(store, *names)
+        assert await joined(store, "x") == names
+        store.clock.advance(CONSUMER_LEASE_MS)
+        own = await store.engine.join(TENANT, "q", "y")
+        epochs = own.partitions
+        assert sorted(epochs, key=epochs.__getitem__) == names
+        assert sorted(epochs.values()) == list(range(71, 141))
+
+    async def test_a_dead_consumer_leaves_the_first_partitions_to_the_first(
+        self, store: Store
+    ) -> None:
+        names = [f"p{number:02}" for number in range(70)]
+        await ordered(store)
+        await fill(store, *names)
+        assert await joined(store, "x") == names
+        store.clock.advance(CONSUMER_LEASE_MS - 1)
+        assert await joined(store, "z") == []
+        store.clock.advance(1)
+        assert await joined(store, "y") == names[:35]
+        assert await joined(store, "z") == names[35:]
+
     async def test_idle_partitions_are_released_first(self, store: Store) -> None:
         await ordered(store)
         await fill(store, *"abcd")

@@ -184,7 +184,7 @@ async def test_a_consumer_comes_back_while_its_partitions_are_being_freed(
     clock.advance(CONSUMER_LEASE_MS)
     joining = asyncio.ensure_future(engine.join(T, Q, "b"))
     await asyncio.sleep(0)  # Some of the partitions of the first a are free now, not all.
-    assert 0 < len(owned_by(engine, "b")) < count
+    assert 0 < len(state(engine)._free) < count
     again = await engine.claim(T, Q, "a", count, None)
     await joining
     for name in "ab":
