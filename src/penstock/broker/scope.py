@@ -21,7 +21,8 @@ from penstock.model.limits import (
 from penstock.model.message import Message, MessageId, Offset
 from penstock.model.queue import Routing
 from penstock.model.states import State
-from penstock.storage.contract import Engine, EngineOptions, Listener
+from penstock.storage.contract import Engine, EngineOptions
+from penstock.storage.listener import Listener
 
 __all__ = [
     "BrokerOptions",

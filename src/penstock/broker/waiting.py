@@ -19,7 +19,8 @@ from penstock.broker.lines import Place, QueueLine, ResultLine
 from penstock.errors import BadInput, StoreClosed
 from penstock.model.clock import Clock
 from penstock.model.limits import MAX_WAIT_MS, shown
-from penstock.storage.contract import Engine, Listener
+from penstock.storage.contract import Engine
+from penstock.storage.listener import Listener
 
 __all__ = ["Waiting", "check_wait"]
 

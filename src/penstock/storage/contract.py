@@ -59,6 +59,7 @@ from penstock.model.message import (
 from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.bulk import BulkReading
+from penstock.storage.listener import Listener
 from penstock.storage.randomness import (
     Jitter,
     RandomBytes,
@@ -75,7 +76,6 @@ __all__ = [
     "Engine",
     "EngineOptions",
     "Jitter",
-    "Listener",
     "Outgoing",
     "RandomBytes",
     "full_jitter",
@@ -113,36 +113,6 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     limits_throughput: bool = False
     """``claim`` keeps a queue's ``throughput_limit`` itself, for all processes together, and
     ``next_due`` says when it gives more. Otherwise the broker keeps it, which is the only one."""
-
-
-class Listener:
-    """Who an engine tells what happened; this one hears nothing.
-
-    An engine calls these from the event loop that its verbs run in, between two awaits:
-    they return at once and raise nothing.
-    """
-
-    def ready(self, tenant: str, queue: str) -> None:
-        """A claim of this queue may give more than it did, or ``next_due`` moved closer.
-
-        Told where a publish, nack, release, replay, route, assign, resume, changed policy, freed
-        partition or another process makes it so, or a claim or sweep that lets time take
-        effect. It may be told too often, never too seldom; time alone is not told, that is
-        what ``next_due`` is for.
-        """
-
-    def acked(self, tenant: str, queue: str) -> None:
-        """Another process acked deliveries of this queue, or may have: look for results."""
-
-    def lapsed(self, tenant: str, queue: str, count: int) -> None:
-        """A claim, a join or a sweep took ``count`` deliveries back whose leases had lapsed."""
-
-    def committed(self, records: int, seconds: float) -> None:
-        """One commit, of ``records`` records, was made as durable as asked in ``seconds``."""
-
-    def repeated(self, reason: str) -> None:
-        """A transaction was made again: for a ``conflict`` with another (a deadlock, say), a
-        ``connection`` that was lost, or a ``catalog`` that another process had changed."""
 
 
 class Engine(BulkReading, ABC):

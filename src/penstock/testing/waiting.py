@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from penstock.storage.contract import Engine, Listener
+from penstock.storage.contract import Engine
+from penstock.storage.listener import Listener
 from penstock.testing.model import Oracle
 
 __all__ = ["Lapses", "Waiters"]

@@ -19,7 +19,7 @@ import penstock
 from penstock import Backoff, Broker, BrokerOptions, Delivery, EngineOptions, NewMessage
 from penstock.broker.lines import QueueLine
 from penstock.model.limits import MAX_TIME_MS, MAX_WAIT_MS
-from penstock.storage.contract import Listener
+from penstock.storage.listener import Listener
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 from tests.unit.broker.waits import calm

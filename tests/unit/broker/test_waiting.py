@@ -23,7 +23,7 @@ from penstock import (
 )
 from penstock.errors import BadInput, StoreClosed, UnknownQueue
 from penstock.model.limits import CONSUMER_LEASE_MS, MAX_WAIT_MS
-from penstock.storage.contract import Listener
+from penstock.storage.listener import Listener
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 from tests.unit.broker.waits import Watched, calm, resting, until, wait_for, within

@@ -31,7 +31,8 @@ from penstock.server.metrics.exposition import (
     to_text,
 )
 from penstock.server.metrics.gathering import Gathered, gather
-from penstock.storage.contract import Engine, Listener
+from penstock.storage.contract import Engine
+from penstock.storage.listener import Listener
 from penstock.version import VERSION
 
 __all__ = ["Metrics"]

@@ -33,7 +33,7 @@ from penstock.model.queue import QueueInfo, QueuePolicy, Start
 from penstock.model.states import State
 from penstock.model.steady_clock import SteadyClock
 from penstock.storage.assignment import Assignment
-from penstock.storage.contract import Capabilities, Engine, EngineOptions, Listener, Outgoing
+from penstock.storage.contract import Capabilities, Engine, EngineOptions, Outgoing
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.assign import Assign
 from penstock.storage.keyvalue.claim import CLAIM_TURNS, claim
@@ -56,6 +56,7 @@ from penstock.storage.keyvalue.settle_and_publish import SettleAndPublish
 from penstock.storage.keyvalue.sweep import SweepVerbs
 from penstock.storage.keyvalue.topic_verbs import TopicVerbs
 from penstock.storage.keyvalue.writer import Writer
+from penstock.storage.listener import Listener
 from penstock.storage.quotas import check_filter_quota, check_queue_quota
 from penstock.storage.topic_checks import CheckedBy
 from penstock.storage.turns import SLICE_S

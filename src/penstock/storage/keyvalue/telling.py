@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from penstock.storage.contract import Listener
+from penstock.storage.listener import Listener
 
 __all__ = ["Teller"]
 

@@ -24,7 +24,8 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.model.clock import Clock
-from penstock.storage.contract import EngineOptions, Listener
+from penstock.storage.contract import EngineOptions
+from penstock.storage.listener import Listener
 from penstock.storage.sql.catalog import Catalog, Tenant
 from penstock.storage.sql.database import (
     Again,

@@ -41,7 +41,8 @@ from penstock.model.queue import QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.model.reports import HistoryPage
 from penstock.model.states import State
 from penstock.storage.assignment import Assignment
-from penstock.storage.contract import Capabilities, Engine, EngineOptions, Listener
+from penstock.storage.contract import Capabilities, Engine, EngineOptions
+from penstock.storage.listener import Listener
 from penstock.storage.sql import (
     assign,
     browse,

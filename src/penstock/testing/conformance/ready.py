@@ -11,7 +11,8 @@ import pytest
 from penstock.model.delivery import Ack, ReplaySource
 from penstock.model.limits import CONSUMER_LEASE_MS
 from penstock.model.queue import Ordering, Start
-from penstock.storage.contract import Listener, Outgoing
+from penstock.storage.contract import Outgoing
+from penstock.storage.listener import Listener
 from penstock.testing.conformance.harness import (
     OTHER_TENANT,
     TENANT,

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from penstock.model.message import MessageId, Offset
 from penstock.model.queue import Ordering
 from penstock.model.states import State, Transition
-from penstock.storage.contract import Listener
+from penstock.storage.listener import Listener
 from penstock.testing.oracle import reading
 from penstock.testing.oracle.state import Queue, Store
 

@@ -26,8 +26,8 @@ from msgspec.structs import replace
 from penstock.errors import PenstockError, StoreError
 from penstock.model.delivery import Delivery, Receipt, SettleReply
 from penstock.model.message import Offset
-from penstock.storage.contract import Listener
 from penstock.storage.keyvalue.engine import KeyValueEngine
+from penstock.storage.listener import Listener
 from penstock.testing.comparing import Plain, Side, difference
 from penstock.testing.model import Oracle
 from penstock.testing.simulation.loop import SimulatedLoop

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from penstock.errors import CommitFailed, StoreClosed, StoreCorrupt
-from penstock.storage.contract import Listener
 from penstock.storage.keyvalue.adapters import KeyRange, Writes
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.keyvalue.telling import Teller
+from penstock.storage.listener import Listener
 from penstock.testing.laws import law
 
 #: Only a test that would hang for ever waits this long.

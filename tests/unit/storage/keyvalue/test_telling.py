@@ -12,9 +12,10 @@ from penstock.model.delivery import Nack, ReplaySource
 from penstock.model.message import NewMessage
 from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start
 from penstock.model.states import State
-from penstock.storage.contract import EngineOptions, Listener
+from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.claim import MAX_TIMERS
 from penstock.storage.keyvalue.engine import KeyValueEngine
+from penstock.storage.listener import Listener
 from penstock.testing.clock import FakeClock
 from penstock.testing.faults import FaultyAdapter
 from penstock.testing.laws import law

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from penstock.model.delivery import Verdict
 from penstock.model.limits import CONSUMER_LEASE_MS
-from penstock.storage.contract import Listener
+from penstock.storage.listener import Listener
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.work import Work
 from penstock.testing.conformance.harness import TENANT, ids_of

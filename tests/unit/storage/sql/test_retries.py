@@ -9,8 +9,9 @@ import pytest
 
 from penstock.errors import StoreBusy
 from penstock.model.message import NewMessage
-from penstock.storage.contract import EngineOptions, Listener
+from penstock.storage.contract import EngineOptions
 from penstock.storage.engines import open_engine
+from penstock.storage.listener import Listener
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Again, Stale
 from penstock.storage.sql.engine import SqlEngine

@@ -12,7 +12,8 @@ from typing import cast
 import pytest
 
 from penstock.model.queue import QueuePolicy
-from penstock.storage.contract import EngineOptions, Listener
+from penstock.storage.contract import EngineOptions
+from penstock.storage.listener import Listener
 from penstock.storage.sql import watching as module
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.clock import DatabaseClock
