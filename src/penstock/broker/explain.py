@@ -45,16 +45,19 @@ def explain_delivery(
 
 
 def ends_with_next_claim(info: QueueInfo, snapshot: Snapshot, now: int) -> bool:
-    """Whether time settles an unsettled delivery before anything is handed out."""
+    """Whether a claim that reaches the delivery expires or fails it instead of handing it out."""
     expires_at = None if is_dead_letter(info.name) else snapshot.message.expires_at
     expired = expires_at is not None and expires_at <= now
     if snapshot.state is not State.IN_FLIGHT:
-        return expired
+        delayed = snapshot.state is State.DELAYED and (snapshot.at or 0) > now
+        return expired or (not delayed and _is_exhausted(info, snapshot))
     lapsed = (snapshot.lease_deadline or 0) <= now
-    return lapsed and (expired or _is_used_up(info, snapshot))
+    return lapsed and (expired or _is_exhausted(info, snapshot))
 
 
-def _is_used_up(info: QueueInfo, snapshot: Snapshot) -> bool:
+def _is_exhausted(info: QueueInfo, snapshot: Snapshot) -> bool:
+    if is_dead_letter(info.name):
+        return False
     return snapshot.attempts - snapshot.released >= info.policy.max_attempts
 
 
@@ -136,7 +139,7 @@ def _blocks(info: QueueInfo, snapshot: Snapshot, ahead: Sequence[Snapshot], now:
         case State.IN_FLIGHT if (snapshot.lease_deadline or 0) > now:
             left = (snapshot.lease_deadline or 0) - now
             return [f"held by {snapshot.consumer!r} for {left} ms more"]
-        case State.IN_FLIGHT if _is_used_up(info, snapshot):
+        case State.IN_FLIGHT if _is_exhausted(info, snapshot):
             lease = f"the lease of {snapshot.consumer!r} ran out"
             return [f"{lease} and no attempts are left: it fails with the next claim or sweep"]
         case _:
@@ -153,6 +156,8 @@ def _blocks_of_waiting(
     expired = message.expires_at is not None and message.expires_at <= now
     if expired and not is_dead_letter(info.name):
         blocks.append(f"it expired at {message.expires_at}; the next claim or sweep moves it")
+    elif _is_exhausted(info, snapshot):
+        blocks.append(f"{info.policy.lowered_limit_error}: it fails when a claim reaches it")
     if info.policy.ordering is not Ordering.PARTITION:
         return blocks
     name = message.partition_key or ""

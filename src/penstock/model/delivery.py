@@ -189,7 +189,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: State
     attempts: int
     released: int = 0
-    """Of the attempts of an in-flight delivery, those that do not count (C2)."""
+    """How many of the attempts do not count (C2): known for live deliveries of a queue, and for
+    dead letters in flight."""
     at: int | None = None
     """When it became done, failed or expired; when a delayed one is due."""
     claimed_at: int | None = None

@@ -84,6 +84,11 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
     paused: bool = False
     description: str = ""
 
+    @property
+    def lowered_limit_error(self) -> str:
+        """The error of a waiting delivery that fails because ``max_attempts`` was lowered."""
+        return f"max_attempts was lowered to {self.max_attempts}"
+
     def lease_for(self, asked_ms: int | None) -> int:
         """The lease that a claim gets when it asks for this one, or for none."""
         wanted_ms = self.visibility_timeout_ms if asked_ms is None else asked_ms

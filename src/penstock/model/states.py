@@ -4,7 +4,8 @@
 
   publish ─▶ delayed ──due──▶ available ──claim──▶ in_flight ──ack──▶ done ──retention──▶ (gone)
                 ▲                ▲   │                │ │ └─reject / no attempts left─▶ failed
-                │                │   └──ttl──▶ expired│ │                                  │
+                │                │   ├──ttl──▶ expired│ │                                  │
+                │                │   └──exhaust──▶ failed                                  │
                 └─nack with delay┴────nack / release / lapse (attempts left)   replay ◀────┘
 
 A delivery is in exactly one state (S3); ``failed`` of a queue Q is what ``Q.dlq`` hands out.
@@ -45,6 +46,8 @@ class Transition(StrEnum):
     REPLAY = "replay"
     PURGE = "purge"
     RETAIN = "retention"
+    EXHAUST = "exhaust"
+    """A claim reached it with no attempts left, after ``max_attempts`` was lowered."""
 
 
 #: States that still have to be delivered: they count against ``max_depth``.
@@ -57,6 +60,7 @@ TRANSITIONS: Final[dict[tuple[State | None, Transition], frozenset[State | None]
     (None, Transition.PUBLISH): frozenset({State.DELAYED, State.AVAILABLE}),
     (State.DELAYED, Transition.DUE): frozenset({State.AVAILABLE}),
     (State.AVAILABLE, Transition.CLAIM): frozenset({State.IN_FLIGHT}),
+    (State.AVAILABLE, Transition.EXHAUST): frozenset({State.FAILED}),
     (State.IN_FLIGHT, Transition.ACK): frozenset({State.DONE}),
     (State.IN_FLIGHT, Transition.NACK): frozenset(
         {State.AVAILABLE, State.DELAYED, State.FAILED, State.EXPIRED}

@@ -253,10 +253,13 @@ class Engine(BulkReading, ABC):
 
         The lease is clamped to the policy's bounds, None takes ``visibility_timeout_ms``.
         Every grant adds one to attempts and to the attempts record (C2) and has a new
-        receipt (C1). A paused queue gives none; one with a ``throughput_limit`` gives what its
-        bucket is good for, which is charged for it in the same commit, if the engine
-        ``limits_throughput``. On an ordered queue the claim is also a
-        heartbeat of ``consumer``, and only its partitions are served (O1).
+        receipt (C1). A waiting delivery that has no attempts left, because ``max_attempts`` was
+        lowered, fails when the claim reaches it.
+
+        A paused queue gives none; one with a ``throughput_limit`` gives what its bucket is good
+        for, which is charged for it in the same commit, if the engine ``limits_throughput``. On an
+        ordered queue the claim is also a heartbeat of ``consumer``, and only its partitions are
+        served (O1).
         """
 
     @abstractmethod

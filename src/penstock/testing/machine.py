@@ -241,6 +241,27 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self._put(tenant, name, policy, Start(start, value))
         self.look(tenant)
 
+    def lower_attempts(
+        self, tenant: str, queue: str, consumer: str, limit: int, max_attempts: int
+    ) -> None:
+        """Claim and nack with many attempts left, then lower the limit: the next claim sees it."""
+        self._limit_attempts(tenant, queue, 9)
+        before = len(self.claims)
+        self.claim(tenant, queue, consumer, limit, None)
+        granted = len(self.claims) - before
+        if granted:
+            self.settle([(back, "nack", 0) for back in range(granted)], None, "orders")
+        self._limit_attempts(tenant, queue, max_attempts)
+
+    def _limit_attempts(self, tenant: str, queue: str, max_attempts: int) -> None:
+        async def change(side: Side) -> Plain:
+            info = await side.engine.get_queue(tenant, queue)
+            policy = replace(info.policy, max_attempts=max_attempts)
+            return side.info(await side.engine.put_queue(tenant, queue, policy, Start()))
+
+        self.both(change)
+        self.look(tenant)
+
     def route(self, tenant: str, queue: str, limit: int) -> None:
         async def route(side: Side) -> Plain:
             return side.route(tenant, await side.engine.route(tenant, queue, limit))

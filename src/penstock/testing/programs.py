@@ -136,6 +136,16 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
             "bucket_size": st.sampled_from([None, None, None, 0, 1]),
         },
     ),
+    "lower_attempts": (
+        4,
+        {
+            "tenant": _TENANTS,
+            "queue": st.sampled_from(["all", "lane", "late", "wide"]),
+            "consumer": _CONSUMERS,
+            "limit": _LIMITS,
+            "max_attempts": st.sampled_from([1, 1, 2]),
+        },
+    ),
     "route": (4, {"tenant": _TENANTS, "queue": _NAMES, "limit": _LIMITS}),
     "assign": (
         5,

@@ -132,6 +132,26 @@ async def test_lapsed_without_attempts_left(q: Broker, clock: FakeClock) -> None
     )
 
 
+async def test_max_attempts_was_lowered(q: Broker, clock: FakeClock) -> None:
+    await q.create_queue("orders", max_attempts=3)
+    message_id = await publish(q)
+    await q.nack(await take(q), delay_ms=50)
+    await q.update_queue("orders", max_attempts=1)
+    assert await said(q, message_id) == (
+        State.DELAYED,
+        False,
+        f"delayed until {clock.now() + 50}, 50 ms from now",
+    )
+    clock.advance(50)
+    lowered = "max_attempts was lowered to 1: it fails when a claim reaches it"
+    assert await said(q, message_id) == (State.DELAYED, False, lowered)
+    assert await q.claim("orders") == []
+    state, deliverable, reason = await said(q, message_id)
+    assert (state, deliverable) == (State.FAILED, False)
+    assert "after 1 attempts: max_attempts was lowered to 1" in reason
+    assert await said(q, message_id, "orders.dlq") == (State.AVAILABLE, True, *WAITS)
+
+
 async def test_done(q: Broker, clock: FakeClock) -> None:
     message_id = await publish(q)
     delivery = await take(q)
@@ -424,6 +444,18 @@ async def test_blocked_behind_another(ordered: Broker, partition_key: str | None
             False,
             f"blocked behind message {first} (available) in partition {partition!r}",
         )
+
+
+async def test_not_blocked_behind_one_that_has_no_attempts_left(ordered: Broker) -> None:
+    q = ordered
+    first, second = [await publish(q, partition_key="k") for _ in range(2)]
+    await q.join("orders", "worker")
+    delivery = await take(q, consumer="worker")
+    await q.nack(delivery, delay_ms=0)
+    await q.update_queue("orders", max_attempts=1)
+    assert await said(q, second) == (State.AVAILABLE, True, *WAITS)
+    assert (await take(q, consumer="worker")).message.id == second
+    assert (await said(q, first))[0] is State.FAILED
 
 
 @law("C4")

@@ -26,6 +26,7 @@ NAMES = {
     "replay": Transition.REPLAY,
     "purge": Transition.PURGE,
     "retention": Transition.RETAIN,
+    "exhaust": Transition.EXHAUST,
 }
 
 

@@ -136,14 +136,16 @@ def _live(queue: Queue, claim_id: int) -> Snapshot | None:
 
 def _waiting(queue: Queue, entry: Entry, state: State, at: int | None = None) -> Snapshot:
     dead = queue.is_dead_letter
+    # A delivery without grants has no trail, unless it was replayed within the dead letters.
+    trail = queue.trail(entry.message_id) if dead or entry.attempts else Trail()
     return Snapshot(
         queue=queue.name,
         message=entry.message,
         state=state,
         attempts=entry.attempts,
+        released=0 if dead else trail.released,
         at=entry.at if dead and at is None else at,
-        # What was never granted has no error, unless it was replayed within the dead letters.
-        error=queue.trail(entry.message_id).last_error if dead or entry.attempts else None,
+        error=trail.last_error,
     )
 
 

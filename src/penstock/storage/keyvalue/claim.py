@@ -2,7 +2,8 @@
 
 Time takes effect first: what is due, lapsed or expired moves before anything is handed
 out. Every grant is a new receipt, one more attempt, and one more line in the attempts
-record, all in the commit that the reply waits for.
+record, all in the commit that the reply waits for. A waiting delivery that has no attempts left,
+because ``max_attempts`` was lowered, fails when a claim reaches it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from penstock.storage.keyvalue.encoding import pack_utf8
 from penstock.storage.keyvalue.entry import LEASE, Entry
 from penstock.storage.keyvalue.keys import payload_key
 from penstock.storage.keyvalue.moves import (
+    exhaust,
     expire_available,
     heartbeat,
+    is_exhausted,
     is_expired,
     key_to_close,
     let_time_pass,
@@ -34,11 +37,12 @@ from penstock.storage.keyvalue.stage import Stage
 
 __all__ = ["CLAIM_TURNS", "claim", "read_payload", "read_payloads"]
 
-#: Timers of each kind that one claim lets take effect, and in one turn of the event loop. More than
-#: that at the same instant is left to the next claims and to sweep: a claim's time stays bounded.
-MAX_TIMERS: Final = 2_000
-_TIMERS_A_TURN: Final = 40
-CLAIM_TURNS: Final = MAX_TIMERS // _TIMERS_A_TURN
+#: Moves of each kind (due, lapsed, expired, out of attempts) that one claim makes before it hands
+#: anything out, in total and per turn of the event loop. The rest is left to the next claims and to
+#: sweep, so that the time that a claim takes is bounded.
+MAX_MOVES: Final = 2_000
+_MOVES_A_TURN: Final = 40
+CLAIM_TURNS: Final = MAX_MOVES // _MOVES_A_TURN
 
 
 def claim(
@@ -52,11 +56,11 @@ def claim(
 ) -> list[Delivery] | None:
     """Lease up to ``limit`` deliveries to ``consumer``.
 
-    Returns None if so much time has to take effect first, unless this is the ``last_turn`` for
-    that, or so many partitions have to change hands, that the caller had better give others a
-    turn, and then claim again.
+    Returns None if the caller should let other calls run and then claim again: more partitions
+    have to change hands, or, unless this is the ``last_turn``, more deliveries have to be due,
+    lapse, expire or fail first than one turn allows.
     """
-    if let_time_pass(queue, now, _TIMERS_A_TURN) and not last_turn:
+    if let_time_pass(queue, now, _MOVES_A_TURN) and not last_turn:
         return None
     if queue.partitions is not None and heartbeat(queue, queue.partitions, consumer, now):
         return None
@@ -65,9 +69,9 @@ def claim(
     entries: list[Entry] = []
     try:
         if queue.partitions is not None:
-            _take_from_partitions(queue, queue.partitions, consumer, limit, now, entries)
+            failed = _take_from_partitions(queue, queue.partitions, consumer, limit, now, entries)
         else:
-            _take_in_order(queue, limit, now, entries)
+            failed = _take_in_order(queue, limit, now, entries)
         reads = _Reads(queue, entries)
     except StoreError:
         # A record that cannot be read: everything goes back to where it was.
@@ -76,6 +80,10 @@ def claim(
                 queue.partitions.let_go(entry)
             queue.make_available(entry)
         raise
+    if failed == _MOVES_A_TURN and not entries:
+        if not last_turn:
+            return None
+        queue.ready()  # Consumers that wait claim again: the queue may hold more.
     if not entries:
         return []
     return _grant(queue, entries, reads, consumer, now + queue.policy.lease_for(lease_ms), now)
@@ -102,11 +110,16 @@ class _Reads:
                     self.keys.append(closing)
 
 
-def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> None:
-    """Take the first available entries off the shelf."""
+def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> int:
+    """Take the first available entries off the shelf.
+
+    Entries without attempts left fail, up to the bound of one turn. Returns how many failed.
+    """
     shelf = queue.shelf
     expires = not queue.is_dead_letter
-    while len(taken) < limit:
+    max_attempts = queue.policy.max_attempts
+    failed = 0
+    while len(taken) < limit and failed < _MOVES_A_TURN:
         bucket = shelf.head()
         if bucket is None:
             break
@@ -117,11 +130,18 @@ def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> No
             if expires and message.expires_at is not None and message.expires_at <= now:
                 expire_available(queue, entry, now)
                 continue
+            if entry.attempts >= max_attempts and is_exhausted(queue, entry):
+                exhaust(queue, entry, now)
+                failed += 1
+                if failed == _MOVES_A_TURN:
+                    break
+                continue
             del available[claim_id]
             queue.available_count -= 1
             taken.append(entry)
         shelf.took_from(bucket)
         queue.touch()
+    return failed
 
 
 def _take_from_partitions(
@@ -131,20 +151,31 @@ def _take_from_partitions(
     limit: int,
     now: int,
     taken: list[Entry],
-) -> None:
-    """Take the first entries of the consumer's partitions; never one past another."""
-    while len(taken) < limit and (first := partitions.first_ready(consumer)) is not None:
+) -> int:
+    """Take the first entries of the consumer's partitions; never one past another.
+
+    Entries without attempts left fail, up to the bound of one turn. Returns how many failed.
+    """
+    failed = 0
+    while len(taken) < limit and failed < _MOVES_A_TURN:
+        first = partitions.first_ready(consumer)
+        if first is None:
+            break
         claim_id, partition = first
         found = queue.shelf.find(claim_id)
         if found is None:
             raise StoreCorrupt(f"Partition {partition.name!r} names a delivery that is not there.")
         if is_expired(found, now):
             expire_available(queue, found, now)
+        elif is_exhausted(queue, found):
+            exhaust(queue, found, now)
+            failed += 1
         else:
             entry = queue.take_available(claim_id)
             entry.epoch = partition.epoch
             partitions.held(entry)
             taken.append(entry)
+    return failed
 
 
 def _grant(

@@ -25,7 +25,7 @@ __all__ = [
     "come_back",
     "drop_available",
     "drop_delayed",
-    "exhausted",
+    "exhaust",
     "expire_available",
     "expire_some",
     "fail",
@@ -33,6 +33,7 @@ __all__ = [
     "finish_many",
     "free_departed",
     "heartbeat",
+    "is_exhausted",
     "is_expired",
     "key_to_close",
     "lapse",
@@ -142,11 +143,7 @@ def fail(queue: Queue, entry: Entry, now: int, transition: Transition, error: st
     trail = queue.trail(entry.message_id)
     queue.dead.shelf.load(entry.claim_id)
     queue.take_in_flight(entry)
-    _leave_live(queue, entry)
-    _leave_mark(queue, entry, now, transition, State.FAILED, error, trail)
-    queue.failures += 1
-    entry.at = now
-    queue.dead.make_available(entry)
+    _fail(queue, queue.dead, entry, now, transition, error, trail)
     return State.FAILED
 
 
@@ -159,19 +156,29 @@ def release(queue: Queue, entry: Entry, now: int) -> State:
 
 def lapse(queue: Queue, entry: Entry, now: int) -> State:
     """The lease ran out: back, or failed when no attempts are left."""
-    if exhausted(queue, entry):
+    if is_exhausted(queue, entry):
         return fail(queue, entry, now, Transition.LAPSE, "lease expired")
     return come_back(queue, entry, now, Transition.LAPSE)
 
 
-def exhausted(queue: Queue, entry: Entry) -> bool:
-    """Whether every grant that max_attempts allows has been used; released ones are not."""
+def is_exhausted(queue: Queue, entry: Entry) -> bool:
+    """Whether no attempts are left; released grants do not count, nor do those of dead letters."""
     if queue.is_dead_letter or entry.attempts < queue.policy.max_attempts:
         return False
     if entry.attempts >= MAX_ATTEMPTS:
         return True
     released = queue.trail(entry.message_id).released
     return entry.attempts - released >= queue.policy.max_attempts
+
+
+def exhaust(queue: Queue, entry: Entry, now: int) -> None:
+    """Available to failed: ``max_attempts`` was lowered, and no attempts are left."""
+    assert queue.dead is not None, "max_attempts does not apply to dead letters"
+    trail = queue.trail(entry.message_id)
+    queue.dead.shelf.load(entry.claim_id)
+    queue.take_available(entry.claim_id)
+    error = queue.policy.lowered_limit_error
+    _fail(queue, queue.dead, entry, now, Transition.EXHAUST, error, trail)
 
 
 def expire_available(queue: Queue, entry: Entry, now: int) -> None:
@@ -373,6 +380,22 @@ def _expire(
     _leave_mark(queue, entry, now, transition, State.EXPIRED, error, trail)
     queue.expired.add(entry.claim_id, now, entry.settled(now))
     queue.expired_count += 1
+
+
+def _fail(
+    queue: Queue,
+    dead: Queue,
+    entry: Entry,
+    now: int,
+    transition: Transition,
+    error: str | None,
+    trail: Trail,
+) -> None:
+    _leave_live(queue, entry)
+    _leave_mark(queue, entry, now, transition, State.FAILED, error, trail)
+    queue.failures += 1
+    entry.at = now
+    dead.make_available(entry)
 
 
 def _leave_live(queue: Queue, entry: Entry) -> None:

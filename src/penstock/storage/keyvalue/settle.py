@@ -23,7 +23,14 @@ from penstock.model.limits import cut_error
 from penstock.model.states import State, Transition
 from penstock.storage.contract import Jitter
 from penstock.storage.keyvalue.entry import Entry
-from penstock.storage.keyvalue.moves import come_back, exhausted, fail, finish, finish_many, release
+from penstock.storage.keyvalue.moves import (
+    come_back,
+    fail,
+    finish,
+    finish_many,
+    is_exhausted,
+    release,
+)
 from penstock.storage.keyvalue.queue import Queue
 
 __all__ = ["abort", "leaving", "settle", "stale"]
@@ -71,7 +78,7 @@ def leaving(
             case Ack() | Reject():
                 out.add(item.receipt)
             case Nack():
-                if expired or exhausted(queue, entry):
+                if expired or is_exhausted(queue, entry):
                     out.add(item.receipt)
             case Release():
                 if expired:
@@ -174,7 +181,7 @@ def _nack(
 ) -> tuple[State, int | None]:
     queue.nacks += 1
     error = None if item.error is None else cut_error(item.error)
-    if exhausted(queue, entry):
+    if is_exhausted(queue, entry):
         return fail(queue, entry, now, Transition.NACK, error), None
     if item.delay_ms is not None:
         delay_ms = item.delay_ms

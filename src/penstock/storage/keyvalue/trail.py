@@ -2,7 +2,7 @@
 
 Grants stand in the attempts record and the ack in the done record, so the common life of
 a delivery (publish, claim, ack) costs no trail at all. What is rare is written here:
-nack, release, lapse, reject, expire, replay, with its error (D1).
+nack, release, lapse, reject, exhaust, expire, replay, with its error (D1).
 
 Two numbers lead the record: how many grants since the last replay were released (they do
 not count against max_attempts, C2), and the highest grant given before the last replay

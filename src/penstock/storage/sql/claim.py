@@ -8,6 +8,9 @@ that nobody is told that a queue is empty which is not (C5).
 Where nobody else claims there is nothing to lock: the first runs are read as they are, and handed
 out by one statement that checks that they still are (``Core.at_once``). If they are not, another
 server claims from the queue too, and it is left to transactions for a while.
+
+A waiting delivery that has no attempts left, because ``max_attempts`` was lowered, fails when a
+claim reaches it.
 """
 
 from __future__ import annotations
@@ -39,6 +42,10 @@ _MAX_TIMERS: Final = 500
 _MAX_HEADS: Final = 4_000
 #: How long a queue is left to transactions after another server was met there.
 _SHARED_MS: Final = 5_000
+#: How often one claim looks again because deliveries without attempts left were in its way, and how
+#: many it fails per look if it wants less: some 2,000 in all. The rest is left to the next claims.
+_LOOKS: Final = 8
+_FAILED_A_LOOK: Final = 500
 #: How often a claim that found only locked runs waits for the first of them.
 _WAITS: Final = 3
 
@@ -168,39 +175,88 @@ async def _claim_in_order(
 
 
 async def _take(core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool) -> list[_Stretch]:
-    """Lock the first deliveries, in order; those past their time expire on the way."""
+    """Lock the first deliveries, in order; those without attempts left fail."""
     phases = [int(p) for p in (_DEAD if dead else _OWN)]
-    floors = () if dead else floors_of(core, queue.number)
     side = (queue.number, dead)
     most = min(core.run_hints.get(side, 2), wanted + 1)
+    reach, looks = wanted, 0
+    while True:
+        runs = await _lock_first(core, work, queue, phases, most, dead=dead)
+        if not runs:
+            return []
+        bound = _bound(runs, phases, most)
+        found, _ = _first(_before(in_order(runs, reach), bound), reach)
+        exhausted: list[_Stretch] = []
+        if not dead:
+            found, exhausted = _divide(queue, found, wanted)
+            _exhaust(work, queue, exhausted)
+        enough = sum(len(members) for _, members in found) == wanted
+        if not enough and exhausted:
+            if looks == _LOOKS:
+                work.tell(queue)  # Consumers that wait claim again: the queue may hold more.
+                return found
+            # Widen each look, so that a claim of one delivery gets past a backlog, too.
+            looks += 1
+            reach = max(wanted, min(4 * reach, _FAILED_A_LOOK))
+            most = min(4 * most, reach + 1)
+            await work.write()
+            continue
+        if enough or bound is None or most >= _MAX_HEADS:
+            core.run_hints[side] = len({id(run) for run, _ in found}) + 1
+            return found
+        work.let_go(runs)
+        most *= 4
+
+
+async def _lock_first(
+    core: Core, work: Work, queue: Queue, phases: Sequence[int], most: int, *, dead: bool
+) -> list[Run]:
+    """Lock the first runs of each phase; those past their time expire."""
+    floors = () if dead else floors_of(core, queue.number)
     waits = 0
     while True:
         rows = await work.session.heads(queue.number, phases, floors, most)
         runs = work.hold_all(rows)
         look_at_clock(core, work)
         expired = [] if dead else [run for run in runs if moves.is_expired(run.life, work.now)]
-        if expired and work.at_once:
-            raise NotAtOnce
         if expired:
+            if work.at_once:
+                raise NotAtOnce
             for run in expired:
                 moves.expire(work, run, run.members, Transition.EXPIRE)
             await work.write()
-            continue
-        if not runs:
-            if work.at_once or waits == _WAITS:
-                return []
-            if not await _wait_for_first(work, queue, phases, floors):
-                return []
+        elif runs or work.at_once or waits == _WAITS:
+            return runs
+        elif not await _wait_for_first(work, queue, phases, floors):
+            return []
+        else:
             waits += 1
-            continue
-        bound = _bound(runs, phases, most)
-        found, _ = _first(_before(in_order(runs, wanted), bound), wanted)
-        enough = sum(len(members) for _, members in found) == wanted
-        if enough or bound is None or most >= _MAX_HEADS:
-            core.run_hints[side] = len({id(run) for run, _ in found}) + 1
-            return found
-        work.let_go(runs)
-        most *= 4
+
+
+def _divide(
+    queue: Queue, stretches: Sequence[_Stretch], wanted: int
+) -> tuple[list[_Stretch], list[_Stretch]]:
+    """The first ``wanted`` deliveries with attempts left, and those without that precede them."""
+    found: list[_Stretch] = []
+    exhausted: list[_Stretch] = []
+    for run, members in stretches:
+        if moves.is_exhausted(queue, run.life):
+            exhausted.append((run, members))
+        elif len(members) < wanted:
+            found.append((run, members))
+            wanted -= len(members)
+        else:
+            found.append((run, members[:wanted]))
+            break
+    return found, exhausted
+
+
+def _exhaust(work: Work, queue: Queue, stretches: Sequence[_Stretch]) -> None:
+    """Fail deliveries that have no attempts left."""
+    if stretches and work.at_once:
+        raise NotAtOnce
+    for run, members in stretches:
+        moves.exhaust(work, queue, run, members)
 
 
 def _first(stretches: Sequence[_Stretch], limit: int) -> tuple[list[_Stretch], list[_Stretch]]:

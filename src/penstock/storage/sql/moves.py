@@ -21,11 +21,13 @@ from penstock.storage.sql.work import Work
 
 __all__ = [
     "LEASE_EXPIRED",
+    "exhaust",
     "expire",
     "fail",
     "finish",
     "give_back",
     "grant",
+    "is_exhausted",
     "is_expired",
     "let_time_act",
     "make_due",
@@ -38,6 +40,11 @@ LEASE_EXPIRED: Final = "lease expired"
 def is_expired(life: Life, now: int) -> bool:
     """Whether nothing may deliver it any more (C3)."""
     return life.expires_at is not None and life.expires_at <= now
+
+
+def is_exhausted(queue: Queue, life: Life) -> bool:
+    """Whether no attempts are left; released grants do not count."""
+    return life.attempts - life.released >= queue.policy.max_attempts
 
 
 def grant(
@@ -105,6 +112,11 @@ def fail(
     work.count(run.queue, Kind.FAILURES, len(members))
 
 
+def exhaust(work: Work, queue: Queue, run: Run, members: Sequence[int]) -> None:
+    """Fail waiting deliveries: ``max_attempts`` was lowered, and no attempts are left."""
+    fail(work, run, members, Transition.EXHAUST, queue.policy.lowered_limit_error)
+
+
 def expire(
     work: Work,
     run: Run,
@@ -152,11 +164,8 @@ def give_back(
     if transition is Transition.RELEASE:
         life = replace(life, released=life.released + 1)
     if not dead:
-        if transition is Transition.RELEASE:
-            used_up = False
-        else:
-            used_up = life.attempts - life.released >= queue.policy.max_attempts
-        if used_up or life.attempts >= MAX_ATTEMPTS:
+        exhausted = transition is not Transition.RELEASE and is_exhausted(queue, life)
+        if exhausted or life.attempts >= MAX_ATTEMPTS:
             last_error = LEASE_EXPIRED if transition is Transition.LAPSE else error
             fail(work, run, members, transition, last_error, life)
             return State.FAILED

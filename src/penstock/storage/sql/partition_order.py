@@ -29,7 +29,8 @@ __all__ = ["hand_out"]
 
 #: Segments of a partition that are read at first, where it may hand out several at once.
 _SEGMENTS: Final = 4
-#: How often one claim looks again. What it expired meanwhile is told, so others go on with it.
+#: How often one claim looks again. If deliveries expired or failed, waiting consumers are notified
+#: and claim again.
 _LOOKS: Final = 50
 #: ``partition_heads`` gives a place and a rank as one number.
 _RANKS: Final = 16
@@ -71,10 +72,14 @@ async def hand_out(core: Core, work: Work, queue: Queue, asked: Claim) -> list[G
             for run in expired:
                 moves.expire(work, run, run.members, Transition.EXPIRE)
             await work.write()
-        elif all(_is_there(runs, pick) for pick in picks):
-            return _grant(core, work, queue, asked, picks, runs)
-        else:
+        elif not all(_is_there(runs, pick) for pick in picks):
             work.let_go(runs.values())
+        elif exhausted := [p for p in picks if moves.is_exhausted(queue, runs[p.run].life)]:
+            for pick in exhausted:
+                moves.exhaust(work, queue, runs[pick.run], [segment_of(pick.message)[1]])
+            await work.write()
+        else:
+            return _grant(core, work, queue, asked, picks, runs)
     return []
 
 

@@ -6,7 +6,7 @@ from penstock.model.delivery import Snapshot
 from penstock.model.message import Message
 from penstock.model.states import State
 from penstock.storage.sql.catalog import Queue
-from penstock.storage.sql.phases import Phase, is_dead, state_of
+from penstock.storage.sql.phases import LIVE, Phase, is_dead, state_of
 from penstock.storage.sql.runs import Life
 
 __all__ = ["snapshot"]
@@ -28,7 +28,7 @@ def snapshot(
         message=message,
         state=state,
         attempts=life.attempts,
-        released=life.released if state is State.IN_FLIGHT else 0,
+        released=life.released if phase in LIVE or state is State.IN_FLIGHT else 0,
         at=life.due_at if state is State.DELAYED else life.at,
         claimed_at=life.claimed_at,
         lease_deadline=life.deadline,

@@ -29,6 +29,7 @@ pytest.register_assert_rewrite(
             "leases",
             "lives",
             "log",
+            "lowered_limit",
             "next_due",
             "ownership",
             "partitions",
@@ -78,6 +79,7 @@ from penstock.testing.conformance.identity import TestIdentity
 from penstock.testing.conformance.keyed import TestKeyed
 from penstock.testing.conformance.leases import TestLeases, TestTime
 from penstock.testing.conformance.log import TestLog
+from penstock.testing.conformance.lowered_limit import TestLoweredLimit
 from penstock.testing.conformance.next_due import TestNextDue, TestNextDueOfPartitions
 from penstock.testing.conformance.ownership import TestOwnership
 from penstock.testing.conformance.partitions import TestPartitionOrder, TestPartitionStats
@@ -141,6 +143,7 @@ __all__ = [
     "TestLeases",
     "TestLog",
     "TestLogRetention",
+    "TestLoweredLimit",
     "TestManyRouters",
     "TestMessage",
     "TestNack",

@@ -231,7 +231,7 @@ LIVES: Final = {
     ),
     "released": Life(
         [claim("ann"), release()],
-        Shown("q", A, 1),
+        Shown("q", A, 1, 1),
         [CLAIM, Happened(2, "q", T.RELEASE, A, "ann")],
     ),
     "claimed after a release": Life(

@@ -55,6 +55,10 @@ def claim(
         if not candidates:
             break
         first = min(candidates, key=lambda d: store.place(queue, d))
+        if not dead and transitions.is_exhausted(queue, first):
+            error = queue.policy.lowered_limit_error
+            transitions.fail(store, queue, first, Transition.EXHAUST, now, error)
+            continue
         granted.append(_grant(store, queue, first, consumer, lease_ms, now))
     return granted
 

@@ -62,12 +62,13 @@ def info(queue: Queue, *, dead: bool) -> QueueInfo:
 
 def snapshot(store: Store, queue: Queue, held: Held, *, failed: bool = False) -> Snapshot:
     """The delivery as it stands; ``failed`` shows a dead letter as its queue sees it."""
+    shows_released = held.live and (not held.dead or held.state is State.IN_FLIGHT)
     return Snapshot(
         queue=queue.name if failed else queue.shown_as(dead=held.dead),
         message=store.message(queue, held),
         state=State.FAILED if failed else held.state,
         attempts=held.attempts,
-        released=held.released if held.state is State.IN_FLIGHT and not failed else 0,
+        released=held.released if shows_released else 0,
         at=held.due_at if held.state is State.DELAYED else held.at,
         claimed_at=held.claimed_at,
         lease_deadline=held.lease_deadline,

@@ -20,6 +20,7 @@ __all__ = [
     "fail",
     "forget_empty_partitions",
     "give_back",
+    "is_exhausted",
     "is_expired",
     "let_time_act",
     "note",
@@ -33,6 +34,11 @@ LEASE_EXPIRED = "lease expired"
 def is_expired(message: Message, now: int) -> bool:
     """Whether nothing may deliver the message any more (C3)."""
     return message.expires_at is not None and message.expires_at <= now
+
+
+def is_exhausted(queue: Queue, held: Held) -> bool:
+    """Whether no attempts are left; released grants do not count."""
+    return held.attempts - held.released >= queue.policy.max_attempts
 
 
 def note(
@@ -144,11 +150,8 @@ def give_back(
     if held.dead:
         _return(queue, held, transition, now, delay_ms, error)
         return
-    if transition is Transition.RELEASE:
-        used_up = False
-    else:
-        used_up = held.attempts - held.released >= queue.policy.max_attempts
-    if used_up or held.attempts >= MAX_ATTEMPTS:
+    exhausted = transition is not Transition.RELEASE and is_exhausted(queue, held)
+    if exhausted or held.attempts >= MAX_ATTEMPTS:
         last_error = LEASE_EXPIRED if transition is Transition.LAPSE else error
         fail(store, queue, held, transition, now, last_error)
         return

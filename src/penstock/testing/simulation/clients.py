@@ -15,13 +15,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from penstock.broker import Broker
-from penstock.errors import (
-    BadInput,
-    Conflict,
-    PenstockError,
-    QueueFull,
-    StoreCorrupt,
-)
+from penstock.errors import BadInput, Conflict, PenstockError, QueueFull, StoreCorrupt
 from penstock.filters import parse
 from penstock.model.clock import Clock
 from penstock.model.delivery import (
@@ -387,6 +381,17 @@ class Client:
             value = self._world.clock.now() - back
         fields = {name: getattr(wanted, name) for name in wanted.__struct_fields__}
         await broker.create_queue(queue, fields.pop("filter"), start=Start(start, value), **fields)
+
+    async def lower_attempts(
+        self, tenant: str, queue: str, consumer: str, limit: int, max_attempts: int
+    ) -> None:
+        """Claim and nack with many attempts left, then lower the limit: the next claim sees it."""
+        broker = self._broker(tenant)
+        await broker.update_queue(queue, max_attempts=9)
+        deliveries = await broker.claim(queue, limit=limit, consumer=consumer)
+        if deliveries:
+            await broker.settle(queue, [Nack(d.receipt, "broken", 0) for d in deliveries])
+        await broker.update_queue(queue, max_attempts=max_attempts)
 
     async def delete_queue(self, tenant: str, queue: str) -> None:
         await self._broker(tenant).delete_queue(queue)

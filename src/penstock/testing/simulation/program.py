@@ -236,6 +236,15 @@ def _put_queue(random: _Dice) -> dict[str, Any]:
     }
 
 
+def _lower_attempts(random: _Dice) -> dict[str, Any]:
+    return {
+        **_queue(random),
+        "consumer": random.choice(_CONSUMERS),
+        "limit": random.choice(_LIMITS),
+        "max_attempts": random.choice((1, 1, 2)),
+    }
+
+
 def _queue(random: _Dice) -> dict[str, Any]:
     return {"tenant": _tenant(random), "queue": random.queue(_CHANGEABLE)}
 
@@ -290,6 +299,7 @@ _VERBS: Final = {
     "settle": (18, _settle),
     "sleep": (8, lambda random: {"ms": random.choice(_SLEEPS_MS)}),
     "put_queue": (7, _put_queue),
+    "lower_attempts": (6, _lower_attempts),
     "delete_queue": (4, _queue),
     "pause": (2, lambda random: {**_queue(random), "paused": random.random() < 0.4}),
     "route": (3, lambda random: {**_queue(random), "limit": random.choice(_LIMITS)}),

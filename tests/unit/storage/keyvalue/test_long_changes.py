@@ -12,10 +12,11 @@ from penstock.errors import PenstockError, QueueFull, StoreClosed, StoreCorrupt
 from penstock.model.delivery import Ack, Nack, Settlement
 from penstock.model.message import NewMessage, Offset
 from penstock.model.queue import QueuePolicy, Start
-from penstock.storage.contract import EngineOptions, Listener, Outgoing
+from penstock.storage.contract import EngineOptions, Outgoing
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.moves import assign_many
+from penstock.storage.listener import Listener
 from penstock.testing.clock import FakeClock
 
 TENANT = "acme"

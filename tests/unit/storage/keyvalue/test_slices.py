@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.model.delivery import Ack, Reject, ReplaySource
+from penstock.model.delivery import Ack, Nack, Reject, ReplaySource
 from penstock.model.limits import Limits
 from penstock.model.message import NewMessage
 from penstock.model.queue import Ordering, QueuePolicy, Start
@@ -16,10 +16,11 @@ from penstock.model.states import State
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters import KeyRange, Writes
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
-from penstock.storage.keyvalue.claim import MAX_TIMERS
+from penstock.storage.keyvalue.claim import MAX_MOVES
 from penstock.storage.keyvalue.core import SLICE
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.sweep import SLICE_MOVES
+from penstock.storage.listener import Listener
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 
@@ -53,6 +54,17 @@ class Counting(MemoryAdapter):
         self.written += len(writes)
         self.largest = max(self.largest, len(writes))
         super().write(writes, removed, sync)
+
+
+class Ready(Listener):
+    """Remembers which queues the engine reported as ready."""
+
+    def __init__(self) -> None:
+        self.queues: set[str] = set()
+
+    def ready(self, tenant: str, queue: str) -> None:
+        assert tenant == T
+        self.queues.add(queue)
 
 
 @pytest.fixture
@@ -242,8 +254,38 @@ async def test_a_claim_lets_time_pass_in_slices(
     clock.advance(HOUR)
     assert await most_a_turn(engine.claim(T, Q, "c", 1, None), engine, adapter) <= 12 * SLICE_MOVES
     stats = await engine.stats(T, Q)
-    assert stats.expired == min(count, MAX_TIMERS)
-    assert stats.delayed == max(0, count - MAX_TIMERS)
+    assert stats.expired == min(count, MAX_MOVES)
+    assert stats.delayed == max(0, count - MAX_MOVES)
+
+
+@law("C5")
+@pytest.mark.parametrize("ordering", [Ordering.NONE, Ordering.PARTITION])
+@pytest.mark.parametrize("limit", [1, 500])
+async def test_a_claim_fails_a_backlog_without_attempts_left_in_slices(
+    engine: KeyValueEngine, adapter: Counting, limit: int, ordering: Ordering
+) -> None:
+    count = MAX_MOVES + 100
+
+    async def put(max_attempts: int) -> None:
+        policy = QueuePolicy(
+            max_attempts=max_attempts, ordering=ordering, partition_concurrency=count
+        )
+        await engine.put_queue(T, Q, policy, Start())
+
+    await put(2)
+    await engine.publish(T, Q, [NewMessage(b"")] * count)
+    held = await engine.claim(T, Q, "c", count, None)
+    await engine.settle(T, Q, [Nack(item.receipt, delay_ms=0) for item in held])
+    await engine.publish(T, Q, [NewMessage(b"new")])
+    await put(1)
+    ready = engine.listener = Ready()
+    most = await most_a_turn(engine.claim(T, Q, "c", limit, None), engine, adapter)
+    assert most <= 12 * SLICE_MOVES
+    assert (await engine.stats(T, Q)).failed == MAX_MOVES
+    assert Q in ready.queues
+    (taken,) = await engine.claim(T, Q, "c", limit, None)
+    assert taken.payload == b"new"
+    assert (await engine.stats(T, Q)).failed == count
 
 
 @pytest.mark.parametrize("count", [300, 3_000])

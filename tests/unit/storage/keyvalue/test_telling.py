@@ -13,7 +13,7 @@ from penstock.model.message import NewMessage
 from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start
 from penstock.model.states import State
 from penstock.storage.contract import EngineOptions
-from penstock.storage.keyvalue.claim import MAX_TIMERS
+from penstock.storage.keyvalue.claim import MAX_MOVES
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.listener import Listener
 from penstock.testing.clock import FakeClock
@@ -126,10 +126,10 @@ async def test_more_timers_than_a_claim_takes_are_still_due(
     engine: KeyValueEngine, clock: FakeClock
 ) -> None:
     due_at = clock.now() + 10
-    batch = [NewMessage(b"", deliver_at=due_at)] * (MAX_TIMERS + 1)
+    batch = [NewMessage(b"", deliver_at=due_at)] * (MAX_MOVES + 1)
     await engine.publish(T, "topic", batch)
     clock.advance(10)
-    assert len(await engine.claim(T, Q, "c", len(batch), None)) == MAX_TIMERS
+    assert len(await engine.claim(T, Q, "c", len(batch), None)) == MAX_MOVES
     assert await engine.next_due(T, Q) == due_at
     assert len(await engine.claim(T, Q, "c", len(batch), 50_000)) == 1
     assert await engine.next_due(T, Q) == due_at + 30_000

@@ -39,6 +39,7 @@ TRANSITIONS = {
     "replay": 9,
     "purge": 10,
     "retention": 11,
+    "exhaust": 12,
 }
 STATES = {"delayed": 0, "available": 1, "in_flight": 2, "done": 3, "failed": 4, "expired": 5}
 
