@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -25,6 +26,9 @@ from tests.child_processes import end_leftovers, running_children
 # Every Java here lives for a minute: what the second compiler makes of it costs more than it gives.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 TESTS = Path(__file__).parent
+# How long an example takes says more about the machine than about the code.
+hypothesis.settings.register_profile("any machine", hypothesis.settings(), deadline=None)
+hypothesis.settings.load_profile("any machine")
 # A shell ignores SIGINT in what it starts in the background, and every child inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -29,6 +29,8 @@ HANG_S = 20.0
 class FakeDatabase:
     """Answers polls, and remembers them and what was told."""
 
+    name = "postgresql"
+
     def __init__(self) -> None:
         self.hears = False
         self.has_company = True

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rocksdict import Options
@@ -35,7 +36,8 @@ def test_a_stalled_write_waits_outside_and_loses_nothing(
     # Pauses that take no time would use up their bound before compaction has caught up.
     monkeypatch.setattr(rocksdb, "_MAX_STALL_PAUSES", sys.maxsize)
     monkeypatch.setattr(rocksdb, "_families", _tiny_buffers)
-    monkeypatch.setattr("penstock.storage.keyvalue.adapters.rocksdb.time.sleep", pauses.append)
+    # The adapter's own: other threads of the process sleep too.
+    monkeypatch.setattr(rocksdb, "time", SimpleNamespace(sleep=pauses.append))
     adapter = RocksDBAdapter(tmp_path / "store")
     written: dict[bytes, bytes] = {}
     while not pauses or len(written) < 400:
@@ -65,7 +67,8 @@ def _refused(
 ) -> tuple[_Refusing, OSError, list[float]]:
     """Write to a store that refuses everything with ``text``; what came of it."""
     pauses: list[float] = []
-    monkeypatch.setattr("penstock.storage.keyvalue.adapters.rocksdb.time.sleep", pauses.append)
+    # The adapter's own: other threads of the process sleep too.
+    monkeypatch.setattr(rocksdb, "time", SimpleNamespace(sleep=pauses.append))
     adapter = RocksDBAdapter(tmp_path / "store")
     refusing = _Refusing(text)
     with monkeypatch.context() as patch:
