@@ -54,7 +54,8 @@
         ├── StoreCorrupt         503  bytes on disk are not what was written (X1)
         │   └── CommitsMissing   503  acknowledged commits are gone: restore, or accept the loss
         ├── StoreClosed          503
-        └── CommitFailed         503  the disk refused: outcome unknown, reopen
+        ├── CommitFailed         503  the disk refused: outcome unknown, reopen
+        └── NotEncoded           503  a bug: nothing reached the disk, reopen
 
 A class carries a static title and what the caller should do; an instance carries the
 detail and, where one field is to blame, its name and limit. ``status`` is what an HTTP
@@ -105,6 +106,7 @@ from penstock.errors.services import BadReply, Busy, ServiceError, Unreachable
 from penstock.errors.stores import (
     CommitFailed,
     CommitsMissing,
+    NotEncoded,
     StoreBusy,
     StoreClosed,
     StoreCorrupt,
@@ -137,6 +139,7 @@ __all__ = [
     "MethodNotAllowed",
     "NoSpark",
     "NotAcceptable",
+    "NotEncoded",
     "NotFound",
     "OffsetsGone",
     "OtherRun",

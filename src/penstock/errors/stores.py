@@ -7,6 +7,7 @@ from penstock.errors.root import PenstockError
 __all__ = [
     "CommitFailed",
     "CommitsMissing",
+    "NotEncoded",
     "StoreBusy",
     "StoreClosed",
     "StoreCorrupt",
@@ -127,3 +128,11 @@ class CommitFailed(StoreError):
     )
     retryable = True
     law = "P2"
+
+
+class NotEncoded(StoreError):
+    """A change cannot be turned into records, which is a bug. It has not reached the disk."""
+
+    title = "Change not encoded"
+    advice = "Reopen the store: on the disk it is whole. Report this as a defect of Penstock."
+    law = "S3"

@@ -33,7 +33,8 @@ class Turns:
     def __init__(self) -> None:
         #: By tenant, the calls that wait. The tenant whose turn is next comes first.
         self._lines: dict[str, deque[asyncio.Future[None]]] = {}
-        self._scheduled = False
+        #: The loop that grants the next turn; None while nobody waits for one.
+        self._granting: asyncio.AbstractEventLoop | None = None
         self._began = 0.0
         #: What slices took since the last pause.
         self._owed = 0.0
@@ -46,10 +47,12 @@ class Turns:
         """Wait for the tenant's next turn; it lasts until the caller awaits something else."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        self._lines.setdefault(tenant, deque()).append(future)
-        if not self._scheduled:
-            self._scheduled = True
+        if self._granting is not loop:
+            if self._granting is not None:
+                self._lines.clear()  # Those callers ended with their loop.
+            self._granting = loop
             loop.call_soon(self._grant, loop)
+        self._lines.setdefault(tenant, deque()).append(future)
         await future
 
     def _grant(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -69,7 +72,7 @@ class Turns:
             # Runs after the slice: its caller is woken in the next turn of the loop, before this.
             loop.call_soon(self._after_slice, loop)
             return
-        self._scheduled = False
+        self._granting = None
 
     def _after_slice(self, loop: asyncio.AbstractEventLoop) -> None:
         self._owed = self._owed + loop.time() - self._began if self.short_calls else 0.0

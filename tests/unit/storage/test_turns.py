@@ -91,3 +91,25 @@ async def test_a_slice_asks_for_a_turn_when_its_time_is_up(
     monkeypatch.setattr(module, "SLICE_S", 0.0)
     await Slice(turns, "a").run(range(100))
     assert turns.granted == 100
+
+
+def test_a_loop_that_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may call asyncio.run several times; the first may end during a pause."""
+    monkeypatch.setattr(module, "_LONGEST_PAUSE_S", 60.0)
+    turns = Turns()
+    turns.short_calls = 1
+
+    async def end_during_a_pause() -> None:
+        turns._owed = 60.0
+        await turns.take("a")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def once() -> bool:
+        taking = asyncio.ensure_future(turns.take("a"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return taking.done()
+
+    asyncio.run(end_during_a_pause())
+    assert asyncio.run(once())

@@ -69,9 +69,9 @@ def claim(
     entries: list[Entry] = []
     try:
         if queue.partitions is not None:
-            failed = _take_from_partitions(queue, queue.partitions, consumer, limit, now, entries)
+            moved = _take_from_partitions(queue, queue.partitions, consumer, limit, now, entries)
         else:
-            failed = _take_in_order(queue, limit, now, entries)
+            moved = _take_in_order(queue, limit, now, entries)
         reads = _Reads(queue, entries)
     except StoreError:
         # A record that cannot be read: everything goes back to where it was.
@@ -80,8 +80,8 @@ def claim(
                 queue.partitions.let_go(entry)
             queue.make_available(entry)
         raise
-    if failed == _MOVES_A_TURN and not entries:
-        if not last_turn:
+    if moved == _MOVES_A_TURN:
+        if not entries and not last_turn:
             return None
         queue.ready()  # Consumers that wait claim again: the queue may hold more.
     if not entries:
@@ -113,13 +113,14 @@ class _Reads:
 def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> int:
     """Take the first available entries off the shelf.
 
-    Entries without attempts left fail, up to the bound of one turn. Returns how many failed.
+    Entries past their time expire, and those without attempts left fail, up to the bound of one
+    turn. Returns how many moved.
     """
     shelf = queue.shelf
     expires = not queue.is_dead_letter
     max_attempts = queue.policy.max_attempts
-    failed = 0
-    while len(taken) < limit and failed < _MOVES_A_TURN:
+    moved = 0
+    while len(taken) < limit and moved < _MOVES_A_TURN:
         bucket = shelf.head()
         if bucket is None:
             break
@@ -129,19 +130,19 @@ def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> in
             message = entry.message
             if expires and message.expires_at is not None and message.expires_at <= now:
                 expire_available(queue, entry, now)
-                continue
-            if entry.attempts >= max_attempts and is_exhausted(queue, entry):
+                moved += 1
+            elif entry.attempts >= max_attempts and is_exhausted(queue, entry):
                 exhaust(queue, entry, now)
-                failed += 1
-                if failed == _MOVES_A_TURN:
-                    break
-                continue
-            del available[claim_id]
-            queue.available_count -= 1
-            taken.append(entry)
+                moved += 1
+            else:
+                del available[claim_id]
+                queue.available_count -= 1
+                taken.append(entry)
+            if moved == _MOVES_A_TURN:
+                break
         shelf.took_from(bucket)
         queue.touch()
-    return failed
+    return moved
 
 
 def _take_from_partitions(
@@ -154,10 +155,11 @@ def _take_from_partitions(
 ) -> int:
     """Take the first entries of the consumer's partitions; never one past another.
 
-    Entries without attempts left fail, up to the bound of one turn. Returns how many failed.
+    Entries past their time expire, and those without attempts left fail, up to the bound of one
+    turn. Returns how many moved.
     """
-    failed = 0
-    while len(taken) < limit and failed < _MOVES_A_TURN:
+    moved = 0
+    while len(taken) < limit and moved < _MOVES_A_TURN:
         first = partitions.first_ready(consumer)
         if first is None:
             break
@@ -167,15 +169,16 @@ def _take_from_partitions(
             raise StoreCorrupt(f"Partition {partition.name!r} names a delivery that is not there.")
         if is_expired(found, now):
             expire_available(queue, found, now)
+            moved += 1
         elif is_exhausted(queue, found):
             exhaust(queue, found, now)
-            failed += 1
+            moved += 1
         else:
             entry = queue.take_available(claim_id)
             entry.epoch = partition.epoch
             partitions.held(entry)
             taken.append(entry)
-    return failed
+    return moved
 
 
 def _grant(

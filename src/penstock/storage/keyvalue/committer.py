@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from penstock.errors import CommitFailed, PenstockError, StoreClosed, StoreCorrupt
+from penstock.errors import CommitFailed, NotEncoded, PenstockError, StoreClosed, StoreCorrupt
 from penstock.model.message import Durability
 from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.batch import Batch
@@ -171,7 +171,11 @@ class Committer:
             if self._chain is not None and not is_empty:
                 self._chain.extend(batch)
         except Exception as error:  # noqa: BLE001  (a bug: memory is not to be trusted any more)
-            self._finish(error)
+            self._finish(
+                error
+                if isinstance(error, PenstockError)
+                else NotEncoded(f"A change cannot be encoded: {error!r}.")
+            )
             return
         self._taken += 1
         self._current_sync = batch.sync

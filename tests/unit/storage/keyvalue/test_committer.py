@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from penstock.errors import CommitFailed, StoreClosed, StoreCorrupt
+from penstock.errors import CommitFailed, NotEncoded, StoreClosed, StoreCorrupt
 from penstock.storage.keyvalue.adapters import KeyRange, Writes
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.committer import Committer
@@ -192,9 +192,9 @@ async def test_a_record_that_cannot_be_encoded_stops_the_store(rig: Rig, disk: D
             raise ZeroDivisionError("encoding")
 
     rig.stage.mark(Broken())
-    with pytest.raises(CommitFailed, match="encoding"):
+    with pytest.raises(NotEncoded, match="encoding"):
         await rig.put(b"a")
-    with pytest.raises(CommitFailed):
+    with pytest.raises(NotEncoded):
         rig.committer.check()
     assert disk.batches == []
 
