@@ -137,7 +137,7 @@ class Partitions:
         if partition.in_flight is None:
             partition.in_flight = {}
             if partition.holder is not None:
-                partition.holder.became_busy(partition)
+                partition.holder.busy.add(partition.name)
         partition.in_flight[entry.claim_id] = entry
         self._note(partition)
 
@@ -149,7 +149,7 @@ class Partitions:
             if not partition.in_flight:
                 partition.in_flight = None
                 if partition.holder is not None:
-                    partition.holder.became_idle(partition)
+                    partition.holder.busy.discard(partition.name)
         self._note(partition)
         self.queue.ready()
 
@@ -245,12 +245,12 @@ class Partitions:
         most = self._most
         while self._departed and most:
             owner = self._departed[0]
-            if len(owner):
+            take_back = release if owner.left else lapse
+            for name in owner.first_to_release(most):
                 most -= 1
-                partition = self.by_name[owner.first_to_release]
-                back = self._free_from(owner, partition, release if owner.left else lapse)
+                back = self._free_from(owner, self.by_name[name], take_back)
                 lapsed += 0 if owner.left else back
-            else:
+            if not len(owner):
                 del self._departed[0]
         return lapsed, any(map(len, self._departed))
 
@@ -275,8 +275,8 @@ class Partitions:
             return lapsed, True
         rank = self.consumers.index(consumer)
         missing = fair_share(len(self.by_name), len(self.consumers), rank) - len(owner)
-        for _ in range(min(-missing, most)):
-            self._free_from(owner, self.by_name[owner.first_to_release], release)
+        for name in owner.first_to_release(min(-missing, most)) if missing < 0 else ():
+            self._free_from(owner, self.by_name[name], release)
         for _ in range(min(missing, most, len(self._free))):
             self._give(self.by_name[self._free[0]], owner)
         return lapsed, -missing > most or (missing > most and len(self._free) > 0)

@@ -357,6 +357,8 @@ class Queue:
 
     def due_of(self, claim_id: int) -> int | None:
         """When a delayed delivery is due; None if it is not delayed."""
+        if not self.delayed_count:
+            return None
         value = self.stage.get(self.keys.place + claim_id.to_bytes(8, "big"))
         return None if value is None else int(_U64.unpack(unseal(value, "place"))[0])
 

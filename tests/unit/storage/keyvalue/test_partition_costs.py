@@ -206,13 +206,32 @@ async def test_an_idle_partition_costs_nothing(engine: KeyValueEngine) -> None:
         partitions.by_name,
         partitions._free,
         partitions._windows,
-        owner.idle,
+        owner.names,
         owner.busy,
         owner._ready,
         owner._changed,
     )
     assert [len(what) for what in kept] == [0] * len(kept)
     assert partitions._windowed == 0
+
+
+async def test_what_is_out_of_date_in_the_heap_of_a_consumer_is_bounded(
+    engine: KeyValueEngine,
+) -> None:
+    """Deliveries that leave from the middle, as when another consumer takes their partitions."""
+    await publish(engine, 500)
+    while len(owned_by(engine, "a")) < 500:
+        await engine.join(T, Q, "a")
+    assert len(await engine.claim(T, Q, "a", 1, None)) == 1
+    while any(len(owned_by(engine, name)) != 125 for name in "abcd"):
+        for name in "dcba":
+            await engine.join(T, Q, name)
+    assert len(await engine.claim(T, Q, "a", 1, None)) == 1
+    owner = state(engine)._owners["a"]
+    assert len(owner._heap) <= 2 * len(owner._ready) + 64 < 500
+    rest = await engine.claim(T, Q, "a", 500, None)
+    assert len(rest) == 123
+    assert [item.message.id for item in rest] == sorted(item.message.id for item in rest)
 
 
 @law("C4")
