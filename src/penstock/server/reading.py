@@ -14,7 +14,7 @@ from msgspec import Struct
 from penstock.errors import BadInput, SlowRequest, TooLarge
 from penstock.server.budget import Hold
 from penstock.server.decoding import Lists, format_of
-from penstock.server.patience import Patience
+from penstock.storage.patience import Patience
 from penstock.wire.codecs import Codec, refused
 from penstock.wire.splitting import Bounds
 

@@ -19,7 +19,7 @@ from penstock.errors import MethodNotAllowed, PenstockError, Unauthenticated
 from penstock.model.delivery import LogPage, MessageDeliveries, Page
 from penstock.server.budget import Hold
 from penstock.server.head import ends_connection
-from penstock.server.patience import Patience
+from penstock.storage.patience import Patience
 from penstock.wire.bodies import ClaimReply
 from penstock.wire.codecs import JSON, MSGPACK, PROBLEM_JSON, encode_json, encode_msgpack
 from penstock.wire.msgpack_cursor import array_header

@@ -18,10 +18,10 @@ from penstock.errors import Busy
 from penstock.server.access import Access, Browsers
 from penstock.server.budget import Budget
 from penstock.server.metrics import Metrics
-from penstock.server.patience import Patience
 from penstock.server.places import Places
 from penstock.server.reading import Bodies
 from penstock.server.streams import Streams
+from penstock.storage.patience import Patience
 
 __all__ = ["Service", "ServiceLimits"]
 

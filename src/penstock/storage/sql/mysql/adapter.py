@@ -226,6 +226,7 @@ class MySQL(Database):
     def __init__(self, address: Address) -> None:
         self._address = address
         connector = Connector(address)
+        self._patience = connector.patience
         self._statements = {name: Statement(text) for name, text in load("mysql").items()}
         patience_s = address.statement_timeout + address.connect_timeout
         self._pool = Pool(connector, address.pool, self._opened, patience_s)
@@ -308,7 +309,7 @@ class MySQL(Database):
             driver.get_autocommit() and not driver.get_transaction_status()
         ):
             raise BadInput("connection has no transaction open.", field="connection")
-        link = Link(driver, self._address.statement_timeout)
+        link = Link(driver, self._patience)
         try:
             await _look_at(link)
             await link.plainly(f"SAVEPOINT {_SAVEPOINT}")

@@ -19,6 +19,7 @@ import asyncmy
 from asyncmy.constants import CLIENT
 
 from penstock.errors import StoreUnavailable, TooLarge
+from penstock.storage.patience import Patience
 from penstock.storage.sql.mysql.failures import FAILURES, number_of
 from penstock.storage.sql.urls import Address
 
@@ -82,9 +83,9 @@ class Link:
     knows then what is under way on the connection, and it has to be closed.
     """
 
-    def __init__(self, connection: Any, statement_timeout: int) -> None:
+    def __init__(self, connection: Any, patience: Patience) -> None:
         self.connection = connection
-        self._deadline_s = statement_timeout + _GRACE_S
+        self._patience = patience
         #: The most bytes that the server takes at once, as soon as it was asked for that.
         self.packet = _MARGIN
         self._statements: OrderedDict[str, Any] = OrderedDict()
@@ -94,8 +95,7 @@ class Link:
     ) -> Reply:
         """Run a statement with a value for each of its question marks."""
         self._refuse_large(values)
-        async with asyncio.timeout(self._deadline_s):
-            return await self._execute(sql, values, prepared=prepared)
+        return await self._patience.bear(self._execute(sql, values, prepared=prepared))
 
     async def _execute(self, sql: str, values: Sequence[object], *, prepared: bool) -> Reply:
         few = prepared and len(values) <= _MAX_VALUES
@@ -111,33 +111,32 @@ class Link:
         """Run statements one after the other, in one round trip if they are small."""
         if len(parts) == 1 or sum(_weight(values) for _, values in parts) > _MAX_TEXT:
             return [await self.execute(sql, values) for sql, values in parts]
+        text = ";".join([_text(sql, values) for sql, values in parts])
+        return await self._patience.bear(self._execute_many(text))
+
+    async def _execute_many(self, text: str) -> list[Reply]:
         cursor = self.connection.cursor()
-        async with asyncio.timeout(self._deadline_s):
-            await cursor.execute(";".join([_text(sql, values) for sql, values in parts]))
-            replies = [await _reply(cursor)]
-            while await cursor.nextset():
-                replies.append(await _reply(cursor))
+        await cursor.execute(text)
+        replies = [await _reply(cursor)]
+        while await cursor.nextset():
+            replies.append(await _reply(cursor))
         return replies
 
     async def plainly(self, sql: str) -> None:
         """Run a statement that has no values and gives no rows."""
-        async with asyncio.timeout(self._deadline_s):
-            await self.connection.query(sql)
+        await self._patience.bear(self.connection.query(sql))
 
     async def autocommit(self, value: bool) -> None:
         """Have every statement be a transaction of its own, or not."""
-        async with asyncio.timeout(self._deadline_s):
-            await self.connection.autocommit(value)
+        await self._patience.bear(self.connection.autocommit(value))
 
     async def commit(self) -> None:
         """End the transaction."""
-        async with asyncio.timeout(self._deadline_s):
-            await self.connection.commit()
+        await self._patience.bear(self.connection.commit())
 
     async def roll_back(self) -> None:
         """End the transaction, if there is one: after a failure nobody knows."""
-        async with asyncio.timeout(self._deadline_s):
-            await self.connection.rollback()
+        await self._patience.bear(self.connection.rollback())
 
     async def forget_statements(self) -> None:
         """Have the server forget what was prepared here."""
@@ -247,6 +246,8 @@ class Connector:
             tls.check_hostname = False
             tls.verify_mode = ssl.CERT_NONE
         self._tls = tls or None
+        #: With the statements of all its connections.
+        self.patience = Patience(address.statement_timeout + _GRACE_S)
 
     async def connect(self) -> Link:
         """A new connection. Raises what the driver raises."""
@@ -276,7 +277,7 @@ class Connector:
                 lock_s = min(_LOCK_S, statement_s)
                 for setting in (*_SETTINGS, _of_server(connection)):
                     await connection.query(setting.format(lock_s=lock_s, statement_s=statement_s))
-                link = Link(connection, statement_s)
+                link = Link(connection, self.patience)
                 ((link.packet,),) = (await link.execute("SELECT @@max_allowed_packet")).rows or ()
                 return link
         except BaseException:

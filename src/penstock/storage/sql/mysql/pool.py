@@ -38,8 +38,11 @@ class Pool:
 
     async def take(self, *, autocommit: bool) -> Link:
         """A connection on which nothing is open."""
-        async with asyncio.timeout(self._patience_s):
-            await self._free.acquire()
+        if self._free.locked():
+            async with asyncio.timeout(self._patience_s):
+                await self._free.acquire()
+        else:
+            await self._free.acquire()  # Without waiting, and without a timer.
         try:
             link = self._pick(autocommit=autocommit)
             if link is None:

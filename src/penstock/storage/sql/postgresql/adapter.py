@@ -8,13 +8,14 @@ must still be right when it holds a million rows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import asyncpg
 
 from penstock.errors import BadInput
+from penstock.storage.patience import Patience
 from penstock.storage.sql.database import (
     LOOKS,
     Again,
@@ -31,7 +32,7 @@ from penstock.storage.sql.database import (
     Stale,
 )
 from penstock.storage.sql.failing import raise_as
-from penstock.storage.sql.postgresql.connecting import connection_arguments
+from penstock.storage.sql.postgresql.connecting import connection_arguments, deadline_s
 from penstock.storage.sql.postgresql.failures import FAILURES, opening, translate
 from penstock.storage.sql.postgresql.listening import NOTIFY, Listening, announcements
 from penstock.storage.sql.runs import Place
@@ -40,6 +41,8 @@ from penstock.storage.sql.statements import PARAMETER, load
 from penstock.storage.sql.urls import Address
 
 __all__ = ["PostgreSQL"]
+
+T = TypeVar("T")
 
 #: Seconds that the pool waits for a statement whose caller was cancelled.
 _RELEASE_S: Final = 5.0
@@ -71,14 +74,20 @@ class _Session(Session):
         *,
         begun: bool,
         loose: bool = False,
+        patience: Patience | None = None,
     ) -> None:
+        """Statements that take too long end with ``TimeoutError``, unless patience is None."""
         self._connection = connection
+        self._patience = patience
         self._statements = statements
         self._loose = loose
         self._publishes = False
         self.begun = begun
         #: Whether a commit, or a change that is one, is on its way or was made.
         self.committing = False
+
+    def _in_time(self, statement: Awaitable[T]) -> Awaitable[T]:
+        return statement if self._patience is None else self._patience.bear(statement)
 
     async def _begin(self) -> None:
         if self.begun:
@@ -90,41 +99,48 @@ class _Session(Session):
         if self._publishes:
             # Both in one round trip.
             begin = f"BEGIN; {self._statements['begin_publishing'][0]}"
-        await self._connection.execute(begin)
+        await self._in_time(self._connection.execute(begin))
         self.begun = True
 
     async def fetch(self, statement: str, **parameters: object) -> list[Row]:
         if not (self._loose and statement in _READS):
             await self._begin()
         text, names = self._statements[statement]
-        rows: list[Row] = await self._connection.fetch(text, *[parameters[n] for n in names])
+        rows: list[Row] = await self._in_time(
+            self._connection.fetch(text, *[parameters[n] for n in names])
+        )
         return rows
 
     async def run(self, statement: str, **parameters: object) -> int:
         await self._begin()
         text, names = self._statements[statement]
-        status: str = await self._connection.execute(text, *[parameters[n] for n in names])
+        status: str = await self._in_time(
+            self._connection.execute(text, *[parameters[n] for n in names])
+        )
         return int(status.rpartition(" ")[2])
 
     async def write(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
         if rows:
             await self._begin()
             text, _ = self._statements[statement]
-            await self._connection.execute(text, *map(list, zip(*rows, strict=True)))
+            columns = map(list, zip(*rows, strict=True))
+            await self._in_time(self._connection.execute(text, *columns))
 
     async def notify(self, queues: Sequence[int]) -> None:
         await self._begin()
-        await self._connection.execute(NOTIFY, announcements(queues))
+        await self._in_time(self._connection.execute(NOTIFY, announcements(queues)))
 
     async def publishing(self) -> None:
         self._publishes = True
         if self.begun:
-            await self._connection.execute(self._statements["begin_publishing"][0])
+            text, _ = self._statements["begin_publishing"]
+            await self._in_time(self._connection.execute(text))
 
     async def append(self, segments: Sequence[NewSegment]) -> list[int]:
         await self._begin()
         text, _ = self._statements["append"]
-        rows = await self._connection.fetch(text, *map(list, zip(*segments, strict=True)))
+        columns = map(list, zip(*segments, strict=True))
+        rows: list[Row] = await self._in_time(self._connection.fetch(text, *columns))
         return sorted(row[0] for row in rows)
 
     async def heads(
@@ -153,7 +169,7 @@ class _Session(Session):
             await self._begin()
         _, appended_at, entries, heads, payloads = _columns(segments, 5)
         publishes = at_once and self._publishes
-        found, written, numbers = await self._connection.fetchrow(
+        changing = self._connection.fetchrow(
             self._statements["write_publishing" if publishes else "write"][0],
             tenant,
             publishes,
@@ -167,6 +183,7 @@ class _Session(Session):
             *_columns(counts, 3),
             *_columns(partition_counts, 3),
         )
+        found, written, numbers = await self._in_time(changing)
         if not written:
             raise Moved if found == version else Stale
         # A caller's transaction may be older than the tenant, and sees no version of it.
@@ -182,7 +199,7 @@ class _Session(Session):
         assert not self.begun, "a publish that is one statement is all of its transaction"
         self.committing = True
         *places, partitions, members, lives = _columns(runs, 8)
-        numbers: list[int] | None = await self._connection.fetchval(
+        publishing = self._connection.fetchval(
             self._statements["publish"][0],
             tenant,
             version,
@@ -192,6 +209,7 @@ class _Session(Session):
             partitions if any(run.partition_key is not None for run in runs) else None,
             *(members, lives),
         )
+        numbers: list[int] | None = await self._in_time(publishing)
         if numbers is None:
             raise Stale
         return numbers
@@ -210,7 +228,11 @@ class _Opened(AbstractAsyncContextManager[Session]):
     async def __aenter__(self) -> Session:
         self._connection = await self._database.take()
         self._session = _Session(
-            self._connection, self._database.statements, begun=False, loose=self._loose
+            self._connection,
+            self._database.statements,
+            begun=False,
+            loose=self._loose,
+            patience=self._database.patience,
         )
         return self._session
 
@@ -222,7 +244,7 @@ class _Opened(AbstractAsyncContextManager[Session]):
                     raise error
                 if self._session.begun:
                     self._session.committing = True
-                    await self._connection.execute("COMMIT")
+                    await self._database.patience.bear(self._connection.execute("COMMIT"))
                 unharmed = True
             except BaseException as failed:  # noqa: BLE001  (raised again)
                 await self._database.abandon(self._connection, failed)
@@ -247,6 +269,8 @@ class PostgreSQL(Database):
         self._address = address
         #: Seconds that a caller waits for a connection.
         self._patience_s = address.statement_timeout + address.connect_timeout
+        #: With statements.
+        self.patience = Patience(deadline_s(address))
         self._pool: Any = None
         self._at_hand: list[Any] = []
         #: Connections that are open, and by identity the processes of those that the pool has lent.
@@ -267,8 +291,11 @@ class PostgreSQL(Database):
         """Connect; raises what is wrong with the address or the server."""
         database = cls(address)
         try:
+            arguments = connection_arguments(address)
+            # Every statement that the pool's connections run is in the hands of ``patience``.
+            arguments["command_timeout"] = None
             database._pool = pool = await asyncpg.create_pool(
-                **connection_arguments(address),
+                **arguments,
                 min_size=0,
                 max_size=address.pool,
                 max_inactive_connection_lifetime=_IDLE_S,
@@ -301,7 +328,7 @@ class PostgreSQL(Database):
     async def reading(self) -> AsyncIterator[Session]:
         async with self._connection() as connection:
             try:
-                yield _Session(connection, self.statements, begun=True)
+                yield _Session(connection, self.statements, begun=True, patience=self.patience)
             except Exception as error:  # noqa: BLE001  (raised again)
                 _raise(error)
 

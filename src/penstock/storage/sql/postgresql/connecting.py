@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from penstock.storage.sql.urls import Address
 
-__all__ = ["connection_arguments"]
+__all__ = ["connection_arguments", "deadline_s"]
 
 #: Settings of every session.
 _SETTINGS: Final = {
@@ -29,6 +29,11 @@ _GRACE_S: Final = 2
 _STATEMENTS: Final = 500
 
 
+def deadline_s(address: Address) -> float:
+    """Seconds after which a statement that is not answered is given up."""
+    return address.statement_timeout + _GRACE_S
+
+
 def connection_arguments(address: Address) -> dict[str, Any]:
     """What asyncpg is given to connect."""
     return {
@@ -39,7 +44,7 @@ def connection_arguments(address: Address) -> dict[str, Any]:
         "database": address.database,
         "ssl": address.tls(),
         "timeout": address.connect_timeout,
-        "command_timeout": address.statement_timeout + _GRACE_S,
+        "command_timeout": deadline_s(address),
         "statement_cache_size": _STATEMENTS,
         "server_settings": {
             **_SETTINGS,
