@@ -26,10 +26,12 @@ class Patience:
         self._since: dict[asyncio.Task[object], float] = {}
         self._late: set[asyncio.Task[object]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def bear(self, awaited: Awaitable[T]) -> T:
         """What is awaited, or ``TimeoutError``, late by at most a second."""
-        loop = asyncio.get_running_loop()
+        # Asking for the running loop is a call of the operating system each time.
+        loop = self._loop = self._loop or asyncio.get_running_loop()
         task = asyncio.current_task(loop)
         assert task is not None
         self._since[task] = loop.time()
