@@ -294,15 +294,21 @@ class Verbs(Protocol):
 
     # -- writes of many batches --------------------------------------------------------
 
-    async def begin_write(self, topic: str, id: str, run: str) -> Write:
+    async def begin_write(
+        self, topic: str, id: str, run: str, *, number: int | None = None
+    ) -> Write:
         """Begin a write to a topic, unless a run has begun it already; the write as it is.
 
         For a job that publishes in many batches: another run of the same write learns that it
-        was begun, and whether it is finished, before it publishes anything.
+        was begun, and whether it is finished, before it publishes anything. Writes with a
+        ``number`` follow each other under one id: only the last is remembered, and one that comes
+        before it is refused (``Conflict``).
         """
         ...
 
-    async def finish_write(self, topic: str, id: str, run: str, rows: int) -> Write:
+    async def finish_write(
+        self, topic: str, id: str, run: str, rows: int, *, number: int | None = None
+    ) -> Write:
         """The write has published ``rows`` messages, and is finished; it is kept for 30 days."""
         ...
 

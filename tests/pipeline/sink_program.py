@@ -85,7 +85,7 @@ def copy(frame: DataFrame, url: str, checkpoint: str) -> None:
     """Publish what there is, and wait for the end."""
     query = (
         frame.writeStream.format("penstock")
-        .options(url=url, topic="out", checkpointLocation=checkpoint)
+        .options(url=url, topic="out", checkpointLocation=checkpoint, samePartitions="true")
         .trigger(availableNow=True)
         .start()
     )

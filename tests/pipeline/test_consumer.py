@@ -347,7 +347,9 @@ def test_options_are_checked(options: dict[str, str], complaint: str) -> None:
 def run(frame: DataFrame, server: Hosted, checkpoint: Path, topic: str) -> None:
     query = (
         frame.writeStream.format("penstock")
-        .options(**server.options(topic=topic, checkpointLocation=str(checkpoint)))
+        .options(
+            **server.options(topic=topic, checkpointLocation=str(checkpoint), samePartitions="true")
+        )
         .trigger(availableNow=True)
         .start()
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from penstock.errors import BadInput
@@ -151,6 +153,58 @@ def test_a_write_is_once_on_any_number_of_partitions(spark: SparkSession, server
         writer(rows(4), server, topic="u", writeId="again").save()
     writer(rows(2), server, topic="u", writeId="again", samePartitions=True).save()
     assert server.payloads("u") == Counter(b"%d" % n for n in range(4_000))
+
+
+def forget_commits(checkpoint: Path) -> None:
+    """Leave what a query leaves that was killed in its first micro-batch."""
+    for file in (*checkpoint.glob("commits/*"), *checkpoint.glob("offsets/*")):
+        if file.parent.name == "commits" or "0" not in file.name:
+            file.unlink()
+
+
+@law("P4")
+@pytest.mark.slow  # Four queries, one after the other.
+@pytest.mark.timeout(300)
+def test_a_micro_batch_is_once_on_any_number_of_partitions(
+    spark: SparkSession, server: Hosted, tmp_path: Path
+) -> None:
+    rows = [b"%d" % number for number in range(400)]
+    for start in range(0, 400, 100):
+        server.publish("in", *rows[start : start + 100])
+    checkpoint = tmp_path / "checkpoint"
+
+    def copy(parts: int, topic: str = "out", **options: object) -> None:
+        log = server.options(topic="in", entriesPerPartition=400 // parts)
+        frame = spark.readStream.format("penstock").options(**log).load()
+        assert isinstance(frame, DataFrame)
+        query = (
+            frame.select("value")
+            .writeStream.format("penstock")
+            .options(**server.options(topic=topic, checkpointLocation=checkpoint, **options))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    # The query is killed after the sink has committed, and before Spark has noted it.
+    copy(2)
+    assert server.payloads("out") == Counter(rows)
+    forget_commits(checkpoint)
+    copy(4)
+    assert server.payloads("out") == Counter(rows)
+
+    # The query is killed after a part of the first of two partitions.
+    query = json.loads((checkpoint / "metadata").read_text())["id"]
+    forget_commits(checkpoint)
+    killed = Registration(f"s/{query}", "killed", same_partitions=False, number=0)
+    with Attempt(Server(server.url), f"s/{query}/0", 0, registration=killed) as attempt:
+        attempt.add({("half", Kind()): [NewMessage(row) for row in rows[:150]]})
+        attempt.finish()
+    with pytest.raises(StreamingQueryException, match="has not finished"):
+        copy(4, "half")
+    assert server.payloads("half") == Counter(rows[:150])
+    copy(2, "half", samePartitions=True)
+    assert server.payloads("half") == Counter(rows)
 
 
 def test_rows_go_to_the_lanes_that_they_belong_to() -> None:

@@ -19,6 +19,8 @@ from penstock.pipeline.remote import Server
 from penstock.testing.laws import law
 from tests.pipeline.hosted import HOUR_MS, Hosted
 
+DAY_MS = 24 * HOUR_MS
+
 
 def grouped(rows: Sequence[NewMessage], topic: str = "t") -> dict[Group, list[NewMessage]]:
     groups: dict[Group, list[NewMessage]] = {}
@@ -42,10 +44,15 @@ def write(
 
 
 def run_of(
-    server: Hosted, parts: Sequence[Sequence[NewMessage]], run: str, *, same: bool = False
+    server: Hosted,
+    parts: Sequence[Sequence[NewMessage]],
+    run: str,
+    *,
+    same: bool = False,
+    grows: bool = False,
 ) -> list[Counts]:
     """All partitions of a registered write, one after the other, as one run."""
-    registration = Registration("nightly", run, same)
+    registration = Registration("nightly", run, same, grows=grows)
     counts = []
     for number, rows in enumerate(parts):
         with Attempt(
@@ -197,6 +204,47 @@ def test_a_finished_write_takes_no_other_rows(server: Hosted) -> None:
     with pytest.raises(OtherRun, match="finished with 100 rows, and this run has 101"):
         run_of(server, cut([*ROWS, NewMessage(b"more")], 4), "second")
     assert published(server) == payloads(ROWS)
+
+
+@law("P4")
+@pytest.mark.parametrize("days", [0, 8, 20])
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_finished_write_is_once_as_long_as_it_is_registered(
+    server: Hosted, days: int, grows: bool
+) -> None:
+    """Also after the server has forgotten its chunks, and though the partitions are the same."""
+    run_of(server, cut(ROWS, 2), "first", same=True, grows=grows)
+    server.advance(days * DAY_MS)
+    counts = run_of(server, cut(ROWS, 2), "second", same=True, grows=grows)
+    assert sum(one.published for one in counts) == 0
+    assert published(server) == payloads(ROWS)
+
+
+@law("P4")
+def test_a_write_that_grows(server: Hosted) -> None:
+    run_of(server, cut(ROWS, 2), "first", same=True, grows=True)
+    more = [*ROWS, NewMessage(b"more"), NewMessage(b"and more")]
+    run_of(server, cut(more, 2), "second", same=True, grows=True)
+    assert published(server) == payloads(more)
+    # Later nobody can tell what is new.
+    server.advance(8 * DAY_MS)
+    with pytest.raises(OtherRun, match="finished with 102 rows, and this run has 103"):
+        run_of(server, cut([*more, NewMessage(b"late")], 2), "third", same=True, grows=True)
+    assert published(server) == payloads(more)
+
+
+@law("P4")
+def test_a_write_that_was_killed_long_ago_is_not_compared(server: Hosted) -> None:
+    """Its chunks are forgotten, so every row would be published again."""
+    registration = Registration("nightly", "first", same_partitions=True)
+    with Attempt(Server(server.url), "w/nightly", 0, 10, registration=registration) as attempt:
+        attempt.add(grouped(ROWS[:50]))
+        attempt.finish()
+    before = published(server)
+    server.advance(8 * DAY_MS)
+    with pytest.raises(OtherRun, match="may have forgotten"):
+        run_of(server, cut(ROWS, 2), "second", same=True)
+    assert published(server) == before
 
 
 @law("P4")

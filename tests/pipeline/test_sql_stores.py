@@ -66,7 +66,7 @@ def test_a_write_that_is_made_again_publishes_each_row_once(
         every.sortWithinPartitions("value"),
         every.sortWithinPartitions("value", ascending=False),
     ):
-        options = server.options(topic="t", writeId="nightly", samePartitions=True)
+        options = server.options(topic="t", writeId="nightly", samePartitions=True, grows=True)
         rows.write.format("penstock").options(**options).mode("append").save()
     assert server.payloads("t") == Counter(b"row %d" % n for n in range(ROWS))
 
@@ -106,7 +106,9 @@ def hang(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def start_copy(frame: DataFrame, server: Hosted, folder: Path) -> StreamingQuery:
-    options = server.options(topic="out", checkpointLocation=folder / "checkpoint")
+    options = server.options(
+        topic="out", checkpointLocation=folder / "checkpoint", samePartitions=True
+    )
     writer = frame.writeStream.format("penstock").options(**options)
     return writer.trigger(availableNow=True).start()
 

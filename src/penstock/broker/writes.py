@@ -36,28 +36,50 @@ class Writes(Scope):
         super().__init__(engine, options, tenant)
         self._tidied_at = 0
 
-    async def begin_write(self, topic: str, id: str, run: str) -> Write:
+    async def begin_write(
+        self, topic: str, id: str, run: str, *, number: int | None = None
+    ) -> Write:
         """Begin a write to a topic, unless a run has begun it already; the write as it is."""
-        check_write(topic, id, run)
+        check_write(topic, id, run, number)
         now = self._clock.now()
         if now - self._tidied_at >= _TIDY_MS:
             self._tidied_at = now
             await self._forget_writes(now)
-        write = Write(id=id, run=run, begun_at=now)
-        value = await self._engine.add_document(self._write_kind, f"{topic}/{id}", _encode(write))
-        return _decode(value)
+        new = _encode(Write(id=id, run=run, number=number, begun_at=now))
+        known: bytes | None = None
+        while True:
+            value = await self._engine.add_document(self._write_kind, f"{topic}/{id}", new, known)
+            write = _decode(value)
+            if number is None or number == write.number:
+                return replace(write, asked_at=now)
+            if write.number is not None and write.number > number:
+                raise Conflict(
+                    f"Write {write.number} of {shown(id)} to {topic!r} has begun; {number} comes "
+                    "before it.",
+                    field="number",
+                    limit=write.number,
+                )
+            # Those before it are over.
+            known = value
 
-    async def finish_write(self, topic: str, id: str, run: str, rows: int) -> Write:
+    async def finish_write(
+        self, topic: str, id: str, run: str, rows: int, *, number: int | None = None
+    ) -> Write:
         """The write has published ``rows`` messages, and is finished; finishing twice is fine."""
-        check_write(topic, id, run)
+        check_write(topic, id, run, number)
         check_rows(rows)
         name = f"{topic}/{id}"
         value = await self._engine.get_document(self._write_kind, name)
-        if value is None:
-            raise Conflict(f"The write {shown(id)} to {topic!r} was not begun.", field="id")
-        write = replace(_decode(value), run=run, rows=rows)
-        await self._engine.put_document(self._write_kind, name, _encode(write))
-        return write
+        while True:
+            known = None if value is None else _decode(value)
+            if known is None or known.number != number:
+                raise Conflict(f"The write {shown(id)} to {topic!r} was not begun.", field="id")
+            write = replace(known, run=run, rows=rows)
+            new = _encode(write)
+            there = await self._engine.add_document(self._write_kind, name, new, value)
+            if there == new:
+                return write
+            value = there
 
     async def _forget_writes(self, now: int) -> None:
         for name, value in await self._engine.list_documents(self._write_kind):
@@ -69,8 +91,10 @@ class Writes(Scope):
         return _KIND + self.tenant
 
 
-def check_write(topic: object, id: object, run: object) -> None:
+def check_write(topic: object, id: object, run: object, number: object = None) -> None:
     """Refuse what names no write."""
+    if number is not None and (type(number) is not int or not 0 <= number <= MAX_OFFSET):
+        raise BadInput("number is that of a write.", field="number", limit=MAX_OFFSET)
     check_name(topic, "topic")
     check_text("id", id, least=1, most=MAX_WRITE_ID_BYTES)
     check_text("run", run, least=1, most=MAX_WRITE_ID_BYTES)

@@ -21,15 +21,19 @@ _WRITE: Final = msgspec.msgpack.Decoder(Write)
 class Writes(Scope):
     """The verbs on writes."""
 
-    async def begin_write(self, topic: str, id: str, run: str) -> Write:
+    async def begin_write(
+        self, topic: str, id: str, run: str, *, number: int | None = None
+    ) -> Write:
         """Begin a write to a topic, unless a run has begun it already; the write as it is."""
-        check_write(topic, id, run)
-        body = encode_msgpack(BeginWriteBody(id, run))
+        check_write(topic, id, run, number)
+        body = encode_msgpack(BeginWriteBody(id, run, number))
         return read(_WRITE, await self._send("POST", f"/v1/topics/{topic}/writes", body))
 
-    async def finish_write(self, topic: str, id: str, run: str, rows: int) -> Write:
+    async def finish_write(
+        self, topic: str, id: str, run: str, rows: int, *, number: int | None = None
+    ) -> Write:
         """The write has published ``rows`` messages, and is finished."""
-        check_write(topic, id, run)
+        check_write(topic, id, run, number)
         check_rows(rows)
-        body = encode_msgpack(FinishWriteBody(id, run, rows))
+        body = encode_msgpack(FinishWriteBody(id, run, rows, number))
         return read(_WRITE, await self._send("POST", f"/v1/topics/{topic}/writes/finish", body))

@@ -36,9 +36,9 @@ class OtherRun(PipelineError):
 
     title = "Written by another run"
     advice = (
-        "If both runs are cut into the same partitions, write again with samePartitions=true. "
-        "Otherwise give every row an id column, or use another writeId, which publishes every "
-        "row anew."
+        "If both runs are cut into the same partitions, as what a stream reads from Penstock is, "
+        "write again with samePartitions=true. Otherwise give every row an id column, or use "
+        "another writeId or checkpoint, which publishes every row anew."
     )
     status = 409
     law = "P4"

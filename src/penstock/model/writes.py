@@ -19,6 +19,11 @@ class Write(Struct, frozen=True, kw_only=True):
     id: str
     run: str
     """The run that began it."""
+    number: int | None = None
+    """Of writes that follow each other under one id, such as the micro-batches of a query. Only
+    the last is remembered."""
     begun_at: int
     rows: int | None = None
     """How many messages it has published; None: it is not finished."""
+    asked_at: int = 0
+    """In a reply, the server's time."""

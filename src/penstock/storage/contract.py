@@ -422,8 +422,10 @@ class Engine(BulkReading, ABC):
         """Store the document under its kind and name, or replace the one that is there."""
 
     @abstractmethod
-    async def add_document(self, kind: str, name: str, value: bytes) -> bytes:
-        """Store the document unless there is one; the one that is there then.
+    async def add_document(
+        self, kind: str, name: str, value: bytes, replaces: bytes | None = None
+    ) -> bytes:
+        """Store the document unless there is one other than ``replaces``; the one there is then.
 
         Of callers at the same time one wins, and all get what it stored.
         """

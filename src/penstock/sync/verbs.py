@@ -326,17 +326,21 @@ class SyncVerbs(BlockingVerbs):
         """
         self._run(self._verbs.archived, through, store)
 
-    def begin_write(self, topic: str, id: str, run: str) -> Write:
+    def begin_write(self, topic: str, id: str, run: str, *, number: int | None = None) -> Write:
         """Begin a write to a topic, unless a run has begun it already; the write as it is.
 
         For a job that publishes in many batches: another run of the same write learns that it
-        was begun, and whether it is finished, before it publishes anything.
+        was begun, and whether it is finished, before it publishes anything. Writes with a
+        ``number`` follow each other under one id: only the last is remembered, and one that comes
+        before it is refused (``Conflict``).
         """
-        return self._run(self._verbs.begin_write, topic, id, run)
+        return self._run(self._verbs.begin_write, topic, id, run, number=number)
 
-    def finish_write(self, topic: str, id: str, run: str, rows: int) -> Write:
+    def finish_write(
+        self, topic: str, id: str, run: str, rows: int, *, number: int | None = None
+    ) -> Write:
         """The write has published ``rows`` messages, and is finished; it is kept for 30 days."""
-        return self._run(self._verbs.finish_write, topic, id, run, rows)
+        return self._run(self._verbs.finish_write, topic, id, run, rows, number=number)
 
     def put_run(self, run: Run) -> None:
         """Keep a run, or what became of it since; the last 1,000 are kept."""

@@ -345,9 +345,13 @@ class Oracle(Engine):
         store, _ = self._open()
         store.documents[(kind, name)] = value
 
-    async def add_document(self, kind: str, name: str, value: bytes) -> bytes:
+    async def add_document(
+        self, kind: str, name: str, value: bytes, replaces: bytes | None = None
+    ) -> bytes:
         store, _ = self._open()
-        return store.documents.setdefault((kind, name), value)
+        if store.documents.get((kind, name), replaces) == replaces:
+            store.documents[kind, name] = value
+        return store.documents[kind, name]
 
     async def get_document(self, kind: str, name: str) -> bytes | None:
         store, _ = self._open()

@@ -147,6 +147,8 @@ class BeginWriteBody(Struct, frozen=True, forbid_unknown_fields=True):
 
     id: str
     run: str
+    number: int | None = None
+    """Of writes that follow each other under one id."""
 
 
 class FinishWriteBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -155,6 +157,7 @@ class FinishWriteBody(Struct, frozen=True, forbid_unknown_fields=True):
     id: str
     run: str
     rows: int
+    number: int | None = None
 
 
 class RunBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

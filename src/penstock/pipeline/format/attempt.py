@@ -21,16 +21,14 @@ from penstock.errors import PipelineError
 from penstock.model.message import NewMessage, PublishReply
 from penstock.pipeline.format.chunks import CHUNK_BYTES, CHUNK_ROWS, Kind, Lane, Stored, stored_of
 from penstock.pipeline.format.read_back import entries_at
-from penstock.pipeline.format.registration import Registration, is_finished
+from penstock.pipeline.format.registration import BATCH_MS, Registration, is_finished
 from penstock.pipeline.format.rows import Group
 from penstock.pipeline.remote import Server
 
-__all__ = ["BATCH_MS", "Attempt", "Counts"]
+__all__ = ["Attempt", "Counts"]
 
 T = TypeVar("T")
 
-#: For how long the server remembers a chunk: a query may be restarted after a long weekend.
-BATCH_MS: Final = 7 * 24 * 3600 * 1000
 #: Payload bytes that wait in all lanes before the fullest are sent, full or not.
 WAITING_BYTES: Final = 8 * CHUNK_BYTES
 #: A full queue or a server that is restarted is waited for; then the task fails, and Spark
@@ -113,7 +111,9 @@ class Attempt:
             return False
         if topic not in self._finished:
             write = self._loop.start(
-                lambda q: q.begin_write(topic, registration.write_id, registration.run)
+                lambda q: q.begin_write(
+                    topic, registration.write_id, registration.run, number=registration.number
+                )
             ).result()
             self._finished[topic] = is_finished(registration, topic, write)
         return self._finished[topic]

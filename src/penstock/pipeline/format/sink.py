@@ -3,7 +3,8 @@
 What makes it once is in ``chunks``: attempts at the same partition of the same write append to
 the same log of chunks. A write is known by its id. A batch write has one of its own, or the one
 in the option ``writeId``, under which a job that is run again publishes nothing twice
-(``registration``); a micro-batch is known by its query and its number, which a checkpoint keeps.
+(``registration``); a micro-batch is known by its query and its number, which a checkpoint keeps,
+and is registered in the same way.
 
 A row can be read as soon as it is published: a write that fails half way leaves what it has
 published, and the next attempt goes on from there.
@@ -46,6 +47,7 @@ _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 #: A batch id holds a topic, a partition and a number beside it.
 _MAX_WRITE_ID: Final = 200
+_WRITE_OPTIONS: Final = ("topic", "writeId", "samePartitions", "grows", "path")
 #: Options that belong to Spark and are handed on to the sink of a stream.
 _SPARKS: Final = ("checkpointLocation", "path", "queryName")
 
@@ -53,9 +55,12 @@ _SPARKS: Final = ("checkpointLocation", "path", "queryName")
 class Written(WriterCommitMessage):
     """What a task says to the driver."""
 
-    def __init__(self, partition: int, counts: Counts) -> None:
+    def __init__(
+        self, partition: int, counts: Counts, registration: Registration | None = None
+    ) -> None:
         self.partition = partition
         self.counts = counts
+        self.registration = registration
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -82,14 +87,7 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Finish the write, and say what was published; it can be read already."""
         _say("Write", self._write_id, messages)
-        if self._registration is not None:
-            counts = [one.counts for one in messages if isinstance(one, Written)]
-            finish_writes(
-                self._server,
-                self._registration,
-                _by_topic(one.topics for one in counts),
-                _by_topic(one.skipped for one in counts),
-            )
+        _finish(self._server, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Say that some rows are published and others are not."""
@@ -99,9 +97,12 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Publishes micro-batches."""
 
-    def __init__(self, server: Server, columns: Columns) -> None:
+    def __init__(self, server: Server, columns: Columns, *, same_partitions: bool = False) -> None:
         self._server = server
         self._columns = columns
+        self._same_partitions = same_partitions
+        #: Of this run of the query: it goes to the tasks with the writer.
+        self._run = random_prefix()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Publish the rows of a partition of a micro-batch; in a task."""
@@ -109,11 +110,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         if not query or not batch:
             raise PipelineError("Spark does not say which micro-batch of which query this is.")
-        return _write(self._server, self._columns, f"s/{query}/{batch}", iterator)
+        registration = Registration(
+            f"s/{query}", self._run, same_partitions=self._same_partitions, number=int(batch)
+        )
+        return _write(self._server, self._columns, f"s/{query}/{batch}", iterator, registration)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Say what was published; it can be read already."""
         _say("Micro-batch", batchId, messages)
+        _finish(self._server, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Say that some rows are published and others are not."""
@@ -123,22 +128,30 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """The writer of ``df.write.format("penstock")``; refuses what cannot be published (E1)."""
     given = Given(options)
-    given.refuse_others((*SERVER_OPTIONS, "topic", "writeId", "samePartitions", "path"), "Writing")
+    given.refuse_others((*SERVER_OPTIONS, *_WRITE_OPTIONS), "Writing")
     server, columns = _target(given, schema, overwrite)
     write_id = given.text("writeId")
     if write_id is None:
         # No other run has this id, so there is nothing to register.
         return BatchWriter(server, columns, random_prefix())
     check_text("writeId", write_id, least=1, most=_MAX_WRITE_ID)
-    same = given.truth("samePartitions", False)
-    return BatchWriter(server, columns, write_id, Registration(write_id, random_prefix(), same))
+    registration = Registration(
+        write_id,
+        random_prefix(),
+        same_partitions=given.truth("samePartitions", False),
+        grows=given.truth("grows", False),
+    )
+    if registration.grows and not registration.same_partitions:
+        raise BadInput("What grows has to have the same partitions too.", field="grows")
+    return BatchWriter(server, columns, write_id, registration)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     """The writer of ``df.writeStream.format("penstock")``."""
     given = Given(options)
-    given.refuse_others((*SERVER_OPTIONS, *_SPARKS, "topic"), "Writing a stream")
-    return StreamWriter(*_target(given, schema, overwrite))
+    given.refuse_others((*SERVER_OPTIONS, *_SPARKS, "topic", "samePartitions"), "Writing a stream")
+    server, columns = _target(given, schema, overwrite)
+    return StreamWriter(server, columns, same_partitions=given.truth("samePartitions", False))
 
 
 def _target(given: Given, schema: StructType, overwrite: bool) -> tuple[Server, Columns]:
@@ -161,7 +174,7 @@ def _write(
     with Attempt(server, write_id, partition, registration=registration) as attempt:
         for batch in batches:
             attempt.add(groups_of(batch, columns))
-        return Written(partition, attempt.finish())
+        return Written(partition, attempt.finish(), registration)
 
 
 def _task() -> TaskContext:
@@ -192,6 +205,18 @@ def _say_half(what: str, name: object, messages: Sequence[WriterCommitMessage | 
         "it again under the same id, and each row is published once.",
         *(what, name, done, len(messages)),
     )
+
+
+def _finish(server: Server, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Finish a registered write, whose tasks have all ended."""
+    tasks = [message for message in messages if isinstance(message, Written)]
+    if tasks and tasks[0].registration is not None:
+        finish_writes(
+            server,
+            tasks[0].registration,
+            _by_topic(task.counts.topics for task in tasks),
+            _by_topic(task.counts.skipped for task in tasks),
+        )
 
 
 def _by_topic(counted: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -116,7 +116,7 @@ def _from_lake(
         # Before anything is published: whoever kills this job can repeat it.
         context.note(
             f"replay id {run}, from what is replayed to where: the same command publishes nothing "
-            "twice within seven days. Give --replay-id to replay it once more."
+            "twice within thirty days. Give --replay-id to replay it once more."
         )
     rows = read_lake(context.spark, files, MESSAGES)
     # What this very replay has published may be in the lake by now.
@@ -163,5 +163,8 @@ def _publish(context: Context, rows: DataFrame, run: str) -> None:
         "content_type",
     )
     columns.write.format("penstock").options(
-        **server_options(context.server), writeId=f"replay-{run}", samePartitions="true"
+        **server_options(context.server),
+        writeId=f"replay-{run}",
+        samePartitions="true",
+        grows="true",  # The lake may have more by the time of a repetition.
     ).mode("append").save()

@@ -17,12 +17,14 @@ __all__ = ["ROUTES"]
 
 async def begin_write(call: Call, query: Empty, body: BeginWriteBody) -> Write:  # noqa: ARG001
     """Begin a write, unless it was begun."""
-    return await call.broker.begin_write(call.name, body.id, body.run)
+    return await call.broker.begin_write(call.name, body.id, body.run, number=body.number)
 
 
 async def finish_write(call: Call, query: Empty, body: FinishWriteBody) -> Write:  # noqa: ARG001
     """Say that a write is finished."""
-    return await call.broker.finish_write(call.name, body.id, body.run, body.rows)
+    return await call.broker.finish_write(
+        call.name, body.id, body.run, body.rows, number=body.number
+    )
 
 
 _PUBLISH: Final = Need("publish", "topic")

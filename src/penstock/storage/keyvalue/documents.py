@@ -26,14 +26,18 @@ class DocumentVerbs(Guarded):
         await self._committer.commit()
 
     @changing
-    async def add_document(self, kind: str, name: str, value: bytes) -> bytes:
+    async def add_document(
+        self, kind: str, name: str, value: bytes, replaces: bytes | None = None
+    ) -> bytes:
         self._begin()
         key = document_key(kind, name)
-        there = self._core.stage.get(key)
-        if there is None:
+        sealed = self._core.stage.get(key)
+        there = None if sealed is None else unseal(sealed, "document")
+        if there is None or there == replaces:
             self._core.stage.put(key, seal(value))
+            there = value
         await self._committer.commit()
-        return value if there is None else unseal(there, "document")
+        return there
 
     @reading
     async def get_document(self, kind: str, name: str) -> bytes | None:

@@ -17,13 +17,18 @@ async def put_document(core: Core, kind: str, name: str, value: bytes) -> None:
     await core.plainly(act, transaction=True)
 
 
-async def add_document(core: Core, kind: str, name: str, value: bytes) -> bytes:
-    """Store the document unless there is one; the one that is there then."""
+async def add_document(
+    core: Core, kind: str, name: str, value: bytes, replaces: bytes | None
+) -> bytes:
+    """Store the document unless there is one other than ``replaces``; the one there is then."""
 
     async def act(session: Session) -> bytes:
         await session.run("add_document", kind=kind, name=name, value=value)
         ((there,),) = await session.fetch("lock_document", kind=kind, name=name)
-        return bytes(there)
+        if bytes(there) != replaces:
+            return bytes(there)
+        await session.run("put_document", kind=kind, name=name, value=value)
+        return value
 
     return await core.plainly(act, transaction=True)
 

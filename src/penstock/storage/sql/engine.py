@@ -338,8 +338,10 @@ class SqlEngine(Engine):
     async def put_document(self, kind: str, name: str, value: bytes) -> None:
         await documents.put_document(self._core, kind, name, value)
 
-    async def add_document(self, kind: str, name: str, value: bytes) -> bytes:
-        return await documents.add_document(self._core, kind, name, value)
+    async def add_document(
+        self, kind: str, name: str, value: bytes, replaces: bytes | None = None
+    ) -> bytes:
+        return await documents.add_document(self._core, kind, name, value, replaces)
 
     async def get_document(self, kind: str, name: str) -> bytes | None:
         return await documents.get_document(self._core, kind, name)

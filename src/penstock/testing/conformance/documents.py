@@ -35,6 +35,25 @@ class TestDocuments(Conformance):
         assert await store.engine.add_document("writes", "w", b"third") == b"replaced"
         assert await store.engine.get_document("writes", "w") == b"replaced"
 
+    async def test_an_add_replaces_what_it_knows(self, store: Store) -> None:
+        add = store.engine.add_document
+        assert await add("writes", "w", b"1", b"unknown") == b"1"
+        assert await add("writes", "w", b"2", b"0") == b"1"
+        assert await add("writes", "w", b"2", b"1") == b"2"
+        assert await add("writes", "w", b"", b"2") == b""
+        assert await add("writes", "w", b"4", b"") == b"4"
+        assert await store.engine.get_document("writes", "w") == b"4"
+
+    async def test_of_replacements_at_the_same_time_one_wins(self, store: Store) -> None:
+        await store.engine.put_document("writes", "w", b"old")
+        values = [b"%d" % number for number in range(8)]
+        found = await asyncio.gather(
+            *(store.engine.add_document("writes", "w", value, b"old") for value in values)
+        )
+        stored = await store.engine.get_document("writes", "w")
+        assert stored in values
+        assert set(found) == {stored}
+
     async def test_of_adds_at_the_same_time_one_wins(self, store: Store) -> None:
         values = [b"%d" % number for number in range(8)]
         found = await asyncio.gather(

@@ -1,0 +1,48 @@
+"""Writes of many batches: begun by one run, finished once, and numbered where they follow (P4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock import Broker
+from penstock.errors import BadInput, Conflict
+from penstock.testing.laws import law
+
+
+@law("P4")
+async def test_only_the_last_of_numbered_writes_is_remembered(q: Broker) -> None:
+    for number in range(3):
+        begun = await q.begin_write("t", "query", f"run {number}", number=number)
+        assert (begun.number, begun.run, begun.rows) == (number, f"run {number}", None)
+        again = await q.begin_write("t", "query", "another", number=number)
+        assert again == begun
+        await q.finish_write("t", "query", begun.run, 5, number=number)
+        assert (await q.begin_write("t", "query", "another", number=number)).rows == 5
+    assert len(await q.engine.list_documents("write/default")) == 1
+
+
+@law("P4")
+async def test_a_number_that_was_passed_is_refused(q: Broker) -> None:
+    """A driver that was believed dead comes back with an old micro-batch."""
+    await q.begin_write("t", "query", "new", number=8)
+    for call in (
+        q.begin_write("t", "query", "old", number=7),
+        q.finish_write("t", "query", "old", 1, number=7),
+    ):
+        with pytest.raises(Conflict):
+            await call
+    assert (await q.begin_write("t", "query", "new", number=8)).rows is None
+
+
+@law("E1")
+@pytest.mark.parametrize("number", [-1, 1.0, "1", True, 2**63])
+async def test_a_number_that_is_none(q: Broker, number: Any) -> None:
+    for call in (
+        q.begin_write("t", "query", "run", number=number),
+        q.finish_write("t", "query", "run", 1, number=number),
+    ):
+        with pytest.raises(BadInput) as refused:
+            await call
+        assert refused.value.field == "number"
