@@ -86,5 +86,13 @@ class Cluster:
             app.name
             for number in range(self._workers)
             for app in (self._folder / f"worker-{number}").glob("app-*")
-            if any(app.iterdir())
+            if _has_files(app)
         )
+
+
+def _has_files(folder: Path) -> bool:
+    """Whether there is anything in it; a worker may remove it at any moment."""
+    try:
+        return any(folder.iterdir())
+    except FileNotFoundError:
+        return False

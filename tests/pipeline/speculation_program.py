@@ -139,6 +139,8 @@ def attempts(events: Path) -> list[dict[str, Any]]:
 if __name__ == "__main__":
     folder = Path(sys.argv[3])
     application = write(sys.argv[1], sys.argv[2], folder, json.loads(sys.argv[4]))
-    said = {path.name: int(path.read_text()) for path in folder.glob("* *")}
+    # A task that Spark has given up may still be writing one that is not whole yet.
+    words = (path for path in folder.glob("* *") if path.suffix != ".new")
+    said = {path.name: int(path.read_text()) for path in words}
     summary = {"app": application, "said": said, "attempts": attempts(folder / application)}
     json.dump(summary, sys.stdout)

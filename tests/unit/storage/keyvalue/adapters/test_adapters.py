@@ -17,6 +17,7 @@ from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter
 from penstock.storage.keyvalue.keys import PAYLOAD_PREFIX
 from penstock.testing.laws import law
+from tests.live_copy import copy_store
 
 TOP = b"\xff\xff\xff"
 
@@ -286,7 +287,7 @@ def test_a_torn_tail_of_the_log_is_cut_off(tmp_path: Path) -> None:
     store = RocksDBAdapter(tmp_path / "store")
     store.write({b"a": b"1"}, [], sync=True)
     store.write({b"b": bytes(1000)}, [], sync=True)
-    _copy(tmp_path / "store", tmp_path / "crashed")
+    copy_store(tmp_path / "store", tmp_path / "crashed")
     store.close()
     (log,) = [file for file in (tmp_path / "crashed").glob("*.log") if file.stat().st_size]
     log.write_bytes(log.read_bytes()[:-500])
@@ -301,7 +302,7 @@ def test_damage_inside_the_log_refuses_to_open(tmp_path: Path) -> None:
     store = RocksDBAdapter(tmp_path / "store")
     for number in range(20):
         store.write({b"%d" % number: bytes(10_000)}, [], sync=True)
-    _copy(tmp_path / "store", tmp_path / "damaged")
+    copy_store(tmp_path / "store", tmp_path / "damaged")
     store.close()
     (log,) = [file for file in (tmp_path / "damaged").glob("*.log") if file.stat().st_size]
     content = bytearray(log.read_bytes())
@@ -309,11 +310,3 @@ def test_damage_inside_the_log_refuses_to_open(tmp_path: Path) -> None:
     log.write_bytes(content)
     with pytest.raises(StoreCorrupt):
         RocksDBAdapter(tmp_path / "damaged")
-
-
-def _copy(source: Path, target: Path) -> None:
-    """What a crash would leave: the files as they are, without closing the store."""
-    target.mkdir()
-    for file in source.iterdir():
-        if file.is_file() and file.name != "LOCK":
-            (target / file.name).write_bytes(file.read_bytes())
