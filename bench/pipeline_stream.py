@@ -89,7 +89,8 @@ def _start(spark: SparkSession, url: str, checkpoint: Path) -> StreamingQuery:
     frame = spark.readStream.format("penstock").options(url=url, queue="in").load()
     changed = frame.selectExpr("value", "map('of', cast(id AS string)) AS headers")
     stream = changed.writeStream.format("penstock").trigger(processingTime="0 seconds")
-    return stream.options(url=url, topic="out", checkpointLocation=str(checkpoint)).start()
+    options = {"checkpointLocation": str(checkpoint), "samePartitions": "true"}
+    return stream.options(url=url, topic="out", **options).start()
 
 
 async def _feed(url: str, seconds: float) -> int:
