@@ -18,10 +18,7 @@ from penstock.errors import (
     BadName,
     Conflict,
     PenstockError,
-    QueueNotEmpty,
     StoreClosed,
-    TooManyQueues,
-    TooManyUnindexedFilters,
     UnknownTopic,
 )
 from penstock.filters import Filter, Selection, parse
@@ -51,7 +48,7 @@ from penstock.model.identity import (
     check_store,
     derive_identity,
 )
-from penstock.model.limits import Limits, is_dead_letter
+from penstock.model.limits import is_dead_letter
 from penstock.model.message import (
     Durability,
     MessageId,
@@ -65,7 +62,15 @@ from penstock.model.states import State
 from penstock.storage.contract import Capabilities, Engine, EngineOptions, Outgoing
 from penstock.storage.repetition import REPEAT_WINDOW_MS, settle_id
 from penstock.storage.topic_checks import CheckedBy, check_topics
-from penstock.testing.oracle import bulk, claiming, hearing, partitions, publishing, reading
+from penstock.testing.oracle import (
+    bulk,
+    claiming,
+    hearing,
+    partitions,
+    publishing,
+    queues,
+    reading,
+)
 from penstock.testing.oracle.state import Queue, Store
 
 __all__ = ["Oracle"]
@@ -96,12 +101,12 @@ class Oracle(Engine):
             _refuse_dead_letter(name)
             parse(policy.filter)
             queue = store.queues.get((tenant, name))
-            _check_quotas(self._options.limits, store, tenant, queue, policy)
+            queues.check_quotas(self._options.limits, store, tenant, queue, policy)
             if queue is None:
-                queue = Queue(tenant, name, policy, now, _cursor(store, tenant, start))
+                queue = Queue(tenant, name, policy, now, queues.cursor(store, tenant, start))
                 store.queues[(tenant, name)] = queue
             else:
-                _change_policy(queue, policy)
+                queues.change_policy(queue, policy)
             return reading.info(queue, dead=False)
 
     async def get_queue(self, tenant: str, name: str) -> QueueInfo:
@@ -452,47 +457,6 @@ class Oracle(Engine):
 def _refuse_dead_letter(name: str) -> None:
     if is_dead_letter(name):
         raise BadName(f"Queue {name!r} comes and goes with its queue.", field="queue")
-
-
-def _cursor(store: Store, tenant: str, start: Start) -> Offset | None:
-    """Where routing begins: the first entry of the log that ``start`` takes, if there is one."""
-    for entry in store.entries_of(tenant):
-        message = entry.message
-        if (
-            start.at == Start.EARLIEST
-            or (start.at == Start.OFFSET and message.offset >= start.value)
-            or (start.at == Start.TIME and message.published_at >= start.value)
-        ):
-            return message.offset
-    return None
-
-
-def _check_quotas(
-    limits: Limits, store: Store, tenant: str, queue: Queue | None, policy: QueuePolicy
-) -> None:
-    queues = store.queues_of(tenant)
-    if queue is None and len(queues) >= limits.queues:
-        raise TooManyQueues("One queue too many.", field="queue", limit=limits.queues)
-    others = [parse(q.policy.filter) for q in queues if q is not queue]
-    unindexed = sum(not other.indexed for other in others)
-    is_new = queue is None or parse(queue.policy.filter).indexed
-    most = limits.unindexed_filters
-    if is_new and not parse(policy.filter).indexed and unindexed >= most:
-        raise TooManyUnindexedFilters("One filter too many.", field="filter", limit=most)
-
-
-def _change_policy(queue: Queue, policy: QueuePolicy) -> None:
-    old = queue.policy
-    layout_changes = (old.bucket_size, old.ordering) != (policy.bucket_size, policy.ordering)
-    if layout_changes and any(d.live for d in queue.deliveries.values()):
-        raise QueueNotEmpty(
-            "bucket_size and ordering change only while nothing waits or has failed.",
-            field="ordering" if old.ordering != policy.ordering else "bucket_size",
-        )
-    if policy.ordering != old.ordering:
-        queue.consumers = {}
-    queue.filter_version += policy.filter != old.filter
-    queue.policy = policy
 
 
 def _aborted(outcome: Outcome) -> Outcome:

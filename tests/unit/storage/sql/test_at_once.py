@@ -20,7 +20,7 @@ from penstock.model.queue import Ordering, QueuePolicy, Start
 from penstock.storage.contract import Engine
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Moved, NotAtOnce, Stale
-from penstock.storage.sql.postgresql import adapter
+from penstock.storage.sql.postgresql.session import PostgreSQLSession
 from penstock.storage.sql.timers import Timers
 from penstock.testing.laws import law
 from tests.databases import server
@@ -86,14 +86,14 @@ async def blocked(statement: str, act: Awaitable[Any]) -> AsyncIterator[asyncio.
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was begun as a transaction."""
     found: list[str] = []
-    begin = adapter._Session._begin
+    begin = PostgreSQLSession._begin
 
     async def _begin(self: Any) -> None:
         if not self.begun and not self._loose:
             found.append("BEGIN")
         await begin(self)
 
-    monkeypatch.setattr(adapter._Session, "_begin", _begin)
+    monkeypatch.setattr(PostgreSQLSession, "_begin", _begin)
     return found
 
 
@@ -222,7 +222,7 @@ async def test_a_queue_that_joins_during_a_publish_waits_for_it(pair: Pair) -> N
 
 def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]) -> None:
     """Act once, between the next claim's look at the queue and its write."""
-    heads = adapter._Session.heads
+    heads = PostgreSQLSession.heads
     left = [act]
 
     async def look(self: Any, *args: Any) -> Any:
@@ -231,7 +231,7 @@ def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]
             await left.pop()()
         return rows
 
-    monkeypatch.setattr(adapter._Session, "heads", look)
+    monkeypatch.setattr(PostgreSQLSession, "heads", look)
 
 
 @law("C1")

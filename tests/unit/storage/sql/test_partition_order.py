@@ -17,6 +17,7 @@ from penstock.model.delivery import Delivery
 from penstock.model.message import MessageId
 from penstock.model.states import State
 from penstock.storage.sql.postgresql import adapter
+from penstock.storage.sql.postgresql.session import PostgreSQLSession
 from penstock.storage.sql.statements import load
 from penstock.storage.sql.work import Work
 from penstock.testing.conformance.harness import TENANT, Store, ids_of, msg
@@ -204,7 +205,7 @@ async def postgresql() -> AsyncIterator[Pair]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The statements that are run, by name."""
     names: list[str] = []
-    fetch, run, change = adapter._Session.fetch, adapter._Session.run, adapter._Session.change
+    fetch, run, change = PostgreSQLSession.fetch, PostgreSQLSession.run, PostgreSQLSession.change
 
     async def count_fetch(self: Any, statement: str, **parameters: object) -> Any:
         names.append(statement)
@@ -219,9 +220,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return await change(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(adapter._Session, "fetch", count_fetch)
-        patch.setattr(adapter._Session, "run", count_run)
-        patch.setattr(adapter._Session, "change", count_change)
+        patch.setattr(PostgreSQLSession, "fetch", count_fetch)
+        patch.setattr(PostgreSQLSession, "run", count_run)
+        patch.setattr(PostgreSQLSession, "change", count_change)
         yield names
 
 

@@ -8,7 +8,7 @@ must still be right when it holds a million rows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -19,24 +19,15 @@ from penstock.storage.patience import Patience
 from penstock.storage.sql.database import (
     LOOKS,
     Again,
-    Count,
     Database,
-    FreshRun,
-    Moved,
-    NewSegment,
-    NotAtOnce,
-    PartitionCount,
-    Row,
     Session,
     Stable,
-    Stale,
 )
 from penstock.storage.sql.failing import raise_as
 from penstock.storage.sql.postgresql.connecting import connection_arguments, deadline_s
 from penstock.storage.sql.postgresql.failures import FAILURES, opening, translate
-from penstock.storage.sql.postgresql.listening import NOTIFY, Listening, announcements
-from penstock.storage.sql.runs import Place
-from penstock.storage.sql.runs import Row as RunRow
+from penstock.storage.sql.postgresql.listening import Listening
+from penstock.storage.sql.postgresql.session import PostgreSQLSession
 from penstock.storage.sql.statements import PARAMETER, load
 from penstock.storage.sql.urls import Address
 
@@ -46,8 +37,6 @@ T = TypeVar("T")
 
 #: Seconds that the pool waits for a statement whose caller was cancelled.
 _RELEASE_S: Final = 5.0
-#: What needs no transaction: it is read as it is, and what was remembered of it is checked later.
-_READS: Final = frozenset({"look_at_heads", "read_segments"})
 #: What a publish inside a caller's transaction goes back to if it is refused.
 _SAVEPOINT: Final = "penstock_publish"
 #: Connections that are kept at hand, and the seconds after which they go back to the pool, used or
@@ -64,157 +53,6 @@ def _positional(text: str) -> tuple[str, tuple[str, ...]]:
     return PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text), names
 
 
-class _Session(Session):
-    """A connection, with a transaction from its first statement on; or, loose, with none."""
-
-    def __init__(
-        self,
-        connection: Any,
-        statements: dict[str, tuple[str, tuple[str, ...]]],
-        *,
-        begun: bool,
-        loose: bool = False,
-        patience: Patience | None = None,
-    ) -> None:
-        """Statements that take too long end with ``TimeoutError``, unless patience is None."""
-        self._connection = connection
-        self._patience = patience
-        self._statements = statements
-        self._loose = loose
-        self._publishes = False
-        self.begun = begun
-        #: Whether a commit, or a change that is one, is on its way or was made.
-        self.committing = False
-
-    def _in_time(self, statement: Awaitable[T]) -> Awaitable[T]:
-        return statement if self._patience is None else self._patience.bear(statement)
-
-    async def _begin(self) -> None:
-        if self.begun:
-            return
-        if self._loose:
-            raise NotAtOnce
-        assert not self.committing, "what is written at once is written last"
-        begin = "BEGIN"
-        if self._publishes:
-            # Both in one round trip.
-            begin = f"BEGIN; {self._statements['begin_publishing'][0]}"
-        await self._in_time(self._connection.execute(begin))
-        self.begun = True
-
-    async def fetch(self, statement: str, **parameters: object) -> list[Row]:
-        if not (self._loose and statement in _READS):
-            await self._begin()
-        text, names = self._statements[statement]
-        rows: list[Row] = await self._in_time(
-            self._connection.fetch(text, *[parameters[n] for n in names])
-        )
-        return rows
-
-    async def run(self, statement: str, **parameters: object) -> int:
-        await self._begin()
-        text, names = self._statements[statement]
-        status: str = await self._in_time(
-            self._connection.execute(text, *[parameters[n] for n in names])
-        )
-        return int(status.rpartition(" ")[2])
-
-    async def write(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
-        if rows:
-            await self._begin()
-            text, _ = self._statements[statement]
-            columns = map(list, zip(*rows, strict=True))
-            await self._in_time(self._connection.execute(text, *columns))
-
-    async def notify(self, queues: Sequence[int]) -> None:
-        await self._begin()
-        await self._in_time(self._connection.execute(NOTIFY, announcements(queues)))
-
-    async def publishing(self) -> None:
-        self._publishes = True
-        if self.begun:
-            text, _ = self._statements["begin_publishing"]
-            await self._in_time(self._connection.execute(text))
-
-    async def append(self, segments: Sequence[NewSegment]) -> list[int]:
-        await self._begin()
-        text, _ = self._statements["append"]
-        columns = map(list, zip(*segments, strict=True))
-        rows: list[Row] = await self._in_time(self._connection.fetch(text, *columns))
-        return sorted(row[0] for row in rows)
-
-    async def heads(
-        self, queue: int, phases: Sequence[int], floors: Sequence[int], most: int
-    ) -> list[Row]:
-        statement = "look_at_heads" if self._loose else "heads"
-        return await self.fetch(statement, queue=queue, phases=phases, floors=floors, most=most)
-
-    async def change(
-        self,
-        tenant: int,
-        segments: Sequence[NewSegment],
-        gone: Sequence[Place],
-        runs: Sequence[RunRow],
-        counts: Sequence[Count],
-        partition_counts: Sequence[PartitionCount] = (),
-        held: Sequence[Row] = (),
-        version: int | None = None,
-        replaced: Sequence[RunRow] = (),
-    ) -> tuple[int, list[int]]:
-        at_once = version is not None and not self.begun
-        if at_once:
-            assert not self.committing, "what is written at once is written last"
-            self.committing = True
-        else:
-            await self._begin()
-        _, appended_at, entries, heads, payloads = _columns(segments, 5)
-        publishes = at_once and self._publishes
-        changing = self._connection.fetchrow(
-            self._statements["write_publishing" if publishes else "write"][0],
-            tenant,
-            publishes,
-            version if at_once else None,
-            appended_at[0] if appended_at else 0,
-            *(entries, heads, payloads),
-            *_columns([(*row[:4], row[5], *row[9:]) for row in held] if at_once else (), 7),
-            *_columns(gone, 4),
-            *_columns([*replaced, *runs], 11),
-            len(replaced),
-            *_columns(counts, 3),
-            *_columns(partition_counts, 3),
-        )
-        found, written, numbers = await self._in_time(changing)
-        if not written:
-            raise Moved if found == version else Stale
-        # A caller's transaction may be older than the tenant, and sees no version of it.
-        return found or 0, numbers
-
-    async def publish(
-        self,
-        tenant: int,
-        version: int,
-        segments: Sequence[NewSegment],
-        runs: Sequence[FreshRun],
-    ) -> list[int]:
-        assert not self.begun, "a publish that is one statement is all of its transaction"
-        self.committing = True
-        *places, partitions, members, lives = _columns(runs, 8)
-        publishing = self._connection.fetchval(
-            self._statements["publish"][0],
-            tenant,
-            version,
-            segments[0][1],
-            *_columns([segment[2:] for segment in segments], 3),
-            *places,
-            partitions if any(run.partition_key is not None for run in runs) else None,
-            *(members, lives),
-        )
-        numbers: list[int] | None = await self._in_time(publishing)
-        if numbers is None:
-            raise Stale
-        return numbers
-
-
 class _Opened(AbstractAsyncContextManager[Session]):
     """A session on a connection of the pool, committed at the end, or rolled back.
 
@@ -227,7 +65,7 @@ class _Opened(AbstractAsyncContextManager[Session]):
 
     async def __aenter__(self) -> Session:
         self._connection = await self._database.take()
-        self._session = _Session(
+        self._session = PostgreSQLSession(
             self._connection,
             self._database.statements,
             begun=False,
@@ -251,11 +89,6 @@ class _Opened(AbstractAsyncContextManager[Session]):
                 _raise(failed, committing=self._session.committing)
         finally:
             await self._database.give_back(self._connection, unharmed=unharmed)
-
-
-def _columns(rows: Sequence[Sequence[object]], width: int) -> Sequence[list[Any] | None]:
-    """The rows, one list a column; none at all is cheaper than empty lists."""
-    return [list(column) for column in zip(*rows, strict=True)] if rows else (None,) * width
 
 
 class PostgreSQL(Database):
@@ -328,7 +161,9 @@ class PostgreSQL(Database):
     async def reading(self) -> AsyncIterator[Session]:
         async with self._connection() as connection:
             try:
-                yield _Session(connection, self.statements, begun=True, patience=self.patience)
+                yield PostgreSQLSession(
+                    connection, self.statements, begun=True, patience=self.patience
+                )
             except Exception as error:  # noqa: BLE001  (raised again)
                 _raise(error)
 
@@ -344,7 +179,7 @@ class PostgreSQL(Database):
         try:
             await connection.execute(f"SAVEPOINT {_SAVEPOINT}")
             try:
-                yield _Session(connection, self.statements, begun=True)
+                yield PostgreSQLSession(connection, self.statements, begun=True)
             except BaseException:
                 if not connection.is_closed():
                     await connection.execute(

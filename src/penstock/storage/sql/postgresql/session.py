@@ -1,0 +1,185 @@
+"""A session of PostgreSQL: statements on one connection, in a transaction or without one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final, TypeVar
+
+from penstock.storage.patience import Patience
+from penstock.storage.sql.database import (
+    Count,
+    FreshRun,
+    Moved,
+    NewSegment,
+    NotAtOnce,
+    PartitionCount,
+    Row,
+    Session,
+    Stale,
+)
+from penstock.storage.sql.postgresql.listening import NOTIFY, announcements
+from penstock.storage.sql.runs import Place
+from penstock.storage.sql.runs import Row as RunRow
+
+__all__ = ["PostgreSQLSession"]
+
+T = TypeVar("T")
+
+#: What needs no transaction: it is read as it is, and what was remembered of it is checked later.
+_READS: Final = frozenset({"look_at_heads", "read_segments"})
+
+
+class PostgreSQLSession(Session):
+    """A connection, with a transaction from its first statement on; or, loose, with none."""
+
+    def __init__(
+        self,
+        connection: Any,
+        statements: dict[str, tuple[str, tuple[str, ...]]],
+        *,
+        begun: bool,
+        loose: bool = False,
+        patience: Patience | None = None,
+    ) -> None:
+        """Statements that take too long end with ``TimeoutError``, unless patience is None."""
+        self._connection = connection
+        self._patience = patience
+        self._statements = statements
+        self._loose = loose
+        self._publishes = False
+        self.begun = begun
+        #: Whether a commit, or a change that is one, is on its way or was made.
+        self.committing = False
+
+    def _in_time(self, statement: Awaitable[T]) -> Awaitable[T]:
+        return statement if self._patience is None else self._patience.bear(statement)
+
+    async def _begin(self) -> None:
+        if self.begun:
+            return
+        if self._loose:
+            raise NotAtOnce
+        assert not self.committing, "what is written at once is written last"
+        begin = "BEGIN"
+        if self._publishes:
+            # Both in one round trip.
+            begin = f"BEGIN; {self._statements['begin_publishing'][0]}"
+        await self._in_time(self._connection.execute(begin))
+        self.begun = True
+
+    async def fetch(self, statement: str, **parameters: object) -> list[Row]:
+        if not (self._loose and statement in _READS):
+            await self._begin()
+        text, names = self._statements[statement]
+        rows: list[Row] = await self._in_time(
+            self._connection.fetch(text, *[parameters[n] for n in names])
+        )
+        return rows
+
+    async def run(self, statement: str, **parameters: object) -> int:
+        await self._begin()
+        text, names = self._statements[statement]
+        status: str = await self._in_time(
+            self._connection.execute(text, *[parameters[n] for n in names])
+        )
+        return int(status.rpartition(" ")[2])
+
+    async def write(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        if rows:
+            await self._begin()
+            text, _ = self._statements[statement]
+            columns = map(list, zip(*rows, strict=True))
+            await self._in_time(self._connection.execute(text, *columns))
+
+    async def notify(self, queues: Sequence[int]) -> None:
+        await self._begin()
+        await self._in_time(self._connection.execute(NOTIFY, announcements(queues)))
+
+    async def publishing(self) -> None:
+        self._publishes = True
+        if self.begun:
+            text, _ = self._statements["begin_publishing"]
+            await self._in_time(self._connection.execute(text))
+
+    async def append(self, segments: Sequence[NewSegment]) -> list[int]:
+        await self._begin()
+        text, _ = self._statements["append"]
+        columns = map(list, zip(*segments, strict=True))
+        rows: list[Row] = await self._in_time(self._connection.fetch(text, *columns))
+        return sorted(row[0] for row in rows)
+
+    async def heads(
+        self, queue: int, phases: Sequence[int], floors: Sequence[int], most: int
+    ) -> list[Row]:
+        statement = "look_at_heads" if self._loose else "heads"
+        return await self.fetch(statement, queue=queue, phases=phases, floors=floors, most=most)
+
+    async def change(
+        self,
+        tenant: int,
+        segments: Sequence[NewSegment],
+        gone: Sequence[Place],
+        runs: Sequence[RunRow],
+        counts: Sequence[Count],
+        partition_counts: Sequence[PartitionCount] = (),
+        held: Sequence[Row] = (),
+        version: int | None = None,
+        replaced: Sequence[RunRow] = (),
+    ) -> tuple[int, list[int]]:
+        at_once = version is not None and not self.begun
+        if at_once:
+            assert not self.committing, "what is written at once is written last"
+            self.committing = True
+        else:
+            await self._begin()
+        _, appended_at, entries, heads, payloads = _columns(segments, 5)
+        publishes = at_once and self._publishes
+        changing = self._connection.fetchrow(
+            self._statements["write_publishing" if publishes else "write"][0],
+            tenant,
+            publishes,
+            version if at_once else None,
+            appended_at[0] if appended_at else 0,
+            *(entries, heads, payloads),
+            *_columns([(*row[:4], row[5], *row[9:]) for row in held] if at_once else (), 7),
+            *_columns(gone, 4),
+            *_columns([*replaced, *runs], 11),
+            len(replaced),
+            *_columns(counts, 3),
+            *_columns(partition_counts, 3),
+        )
+        found, written, numbers = await self._in_time(changing)
+        if not written:
+            raise Moved if found == version else Stale
+        # A caller's transaction may be older than the tenant, and sees no version of it.
+        return found or 0, numbers
+
+    async def publish(
+        self,
+        tenant: int,
+        version: int,
+        segments: Sequence[NewSegment],
+        runs: Sequence[FreshRun],
+    ) -> list[int]:
+        assert not self.begun, "a publish that is one statement is all of its transaction"
+        self.committing = True
+        *places, partitions, members, lives = _columns(runs, 8)
+        publishing = self._connection.fetchval(
+            self._statements["publish"][0],
+            tenant,
+            version,
+            segments[0][1],
+            *_columns([segment[2:] for segment in segments], 3),
+            *places,
+            partitions if any(run.partition_key is not None for run in runs) else None,
+            *(members, lives),
+        )
+        numbers: list[int] | None = await self._in_time(publishing)
+        if numbers is None:
+            raise Stale
+        return numbers
+
+
+def _columns(rows: Sequence[Sequence[object]], width: int) -> Sequence[list[Any] | None]:
+    """The rows, one list a column; none at all is cheaper than empty lists."""
+    return [list(column) for column in zip(*rows, strict=True)] if rows else (None,) * width

@@ -1,0 +1,55 @@
+"""Creating and changing queues: where routing begins, quotas, what may change."""
+
+from __future__ import annotations
+
+from penstock.errors import QueueNotEmpty, TooManyQueues, TooManyUnindexedFilters
+from penstock.filters import parse
+from penstock.model.limits import Limits
+from penstock.model.message import Offset
+from penstock.model.queue import QueuePolicy, Start
+from penstock.testing.oracle.state import Queue, Store
+
+__all__ = ["change_policy", "check_quotas", "cursor"]
+
+
+def cursor(store: Store, tenant: str, start: Start) -> Offset | None:
+    """Where routing begins: the first entry of the log that ``start`` takes, if there is one."""
+    for entry in store.entries_of(tenant):
+        message = entry.message
+        if (
+            start.at == Start.EARLIEST
+            or (start.at == Start.OFFSET and message.offset >= start.value)
+            or (start.at == Start.TIME and message.published_at >= start.value)
+        ):
+            return message.offset
+    return None
+
+
+def check_quotas(
+    limits: Limits, store: Store, tenant: str, queue: Queue | None, policy: QueuePolicy
+) -> None:
+    """Refuse a queue, or a filter, that is one too many for the tenant."""
+    queues = store.queues_of(tenant)
+    if queue is None and len(queues) >= limits.queues:
+        raise TooManyQueues("One queue too many.", field="queue", limit=limits.queues)
+    others = [parse(q.policy.filter) for q in queues if q is not queue]
+    unindexed = sum(not other.indexed for other in others)
+    is_new = queue is None or parse(queue.policy.filter).indexed
+    most = limits.unindexed_filters
+    if is_new and not parse(policy.filter).indexed and unindexed >= most:
+        raise TooManyUnindexedFilters("One filter too many.", field="filter", limit=most)
+
+
+def change_policy(queue: Queue, policy: QueuePolicy) -> None:
+    """Give the queue another policy; ``QueueNotEmpty`` if it cannot have that one now."""
+    old = queue.policy
+    layout_changes = (old.bucket_size, old.ordering) != (policy.bucket_size, policy.ordering)
+    if layout_changes and any(d.live for d in queue.deliveries.values()):
+        raise QueueNotEmpty(
+            "bucket_size and ordering change only while nothing waits or has failed.",
+            field="ordering" if old.ordering != policy.ordering else "bucket_size",
+        )
+    if policy.ordering != old.ordering:
+        queue.consumers = {}
+    queue.filter_version += policy.filter != old.filter
+    queue.policy = policy
