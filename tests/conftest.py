@@ -45,6 +45,8 @@ def _no_process_is_left() -> Iterator[None]:
 #: What a test module names if its tests start processes: servers, databases, Java, programs.
 _STARTS_PROCESSES = re.compile(r"subprocess|tests\.(databases|service|pipeline)|spark_session")
 _PROCESS_FOLDERS = ("crash", "pipeline", "service", "sql")
+#: Seconds after which a test of the pipeline hangs; a busy machine takes two minutes for some.
+_SPARK_TIMEOUT_S = 600
 
 
 @cache
@@ -59,6 +61,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _starts_processes(item.path):
             item.add_marker("processes")
+        if "pipeline" in item.path.relative_to(TESTS).parts:
+            # One that is cut off in Java takes the session of all that follow with it.
+            item.add_marker(pytest.mark.timeout(_SPARK_TIMEOUT_S))
     _order(config, items)
 
 

@@ -26,7 +26,7 @@ from tests.pipeline.cluster import Cluster
 from tests.pipeline.hosted import Hosted
 from tests.pipeline.speculation_program import PADDING, PARTITIONS, ROWS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 SETTINGS = {
     "spark.ui.enabled": "false",

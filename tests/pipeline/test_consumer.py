@@ -361,7 +361,6 @@ def published(server: Hosted, topic: str) -> Counter[bytes | None]:
     return Counter(entry.payload for entry in page.entries if entry.message.topic == topic)
 
 
-@pytest.mark.timeout(300)
 def test_from_a_queue_to_a_topic_once_each_though_the_query_fails_on_the_way(
     spark: SparkSession, server: Hosted, tmp_path: Path
 ) -> None:

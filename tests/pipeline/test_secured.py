@@ -11,8 +11,6 @@ from pyspark.sql import SparkSession
 from tests.service.certificates import self_signed
 from tests.service.serving import Serve, Served
 
-pytestmark = pytest.mark.timeout(300)
-
 ROWS = 3_000
 
 

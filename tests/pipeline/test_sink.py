@@ -164,7 +164,6 @@ def forget_commits(checkpoint: Path) -> None:
 
 @law("P4")
 @pytest.mark.slow  # Four queries, one after the other.
-@pytest.mark.timeout(300)
 def test_a_micro_batch_is_once_on_any_number_of_partitions(
     spark: SparkSession, server: Hosted, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from tests.pipeline.hosted import Hosted
 from tests.pipeline.sink_program import PADDING, ROWS, backwards, copy, source
 
 #: Two Sparks, one after the other, on a machine with better things to do.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 PATIENCE_S = 240
 
 ROUND = [f"{number}{PADDING}".encode() for number in range(ROWS // 3)]

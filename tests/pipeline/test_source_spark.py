@@ -20,7 +20,6 @@ from tests.service.serving import unused_port
 
 Table = Callable[..., DataFrame]
 #: Spark starts processes of its own, on a machine with other things to do.
-pytestmark = pytest.mark.timeout(300)
 
 
 def test_values_come_through(spark: SparkSession, server: Hosted) -> None:

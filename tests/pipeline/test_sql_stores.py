@@ -23,8 +23,6 @@ from penstock.testing.laws import law
 from tests.databases import store_url
 from tests.pipeline.hosted import Hosted
 
-pytestmark = pytest.mark.timeout(300)
-
 #: For a machine with better things to do.
 PATIENCE_S = 120
 #: Seven in ten rows of each of two partitions are of one lane, which has more than one chunk.
