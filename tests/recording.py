@@ -362,7 +362,8 @@ class Consumer:
                         history.record(Refused(call=publishing))
                 return False
             self._end_settle(calls, reply)
-            if messages and reply.published:
+            # These receipts published before, something else: what is given is the answer to that.
+            if messages and reply.published and not reply.repeated:
                 ids = tuple(item.id for item in reply.published)
                 history.record(Published(call=publishing, messages=ids))
             elif messages:

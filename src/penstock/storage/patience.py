@@ -1,7 +1,7 @@
 """Patience: how long a request, a reply or a statement may take, at almost no cost if it is quick.
 
-One timer looks once a second for what is late, instead of one timer each: that is two
-microseconds saved on a request, of some forty, and seven on a statement of a database.
+One timer looks once a second for what is late, instead of one timer each: that saves two
+microseconds of some forty on a request.
 """
 
 from __future__ import annotations
