@@ -410,15 +410,17 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def delay(self, data: st.DataObject) -> None:
-        message_id = self.pick(data, self.entries.keys() - self.in_flight)
+        message_id = self.pick(data, self.entries.keys() - self.in_flight - self.delayed)
         self.stage.put(self.place(message_id), seal(bytes(8)))
         self.delayed.add(message_id)
+        self.queue.delayed_count += 1
 
     @rule(data=st.data())
     def due(self, data: st.DataObject) -> None:
         message_id = self.pick(data, self.delayed)
         self.stage.delete(self.place(message_id))
         self.delayed.remove(message_id)
+        self.queue.delayed_count -= 1
 
     def expected(self) -> int | None:
         if len(self.in_flight) >= self.concurrency:
@@ -458,6 +460,7 @@ class PartitionMachine(RuleBasedStateMachine):
         claims = self.queue.claims
         self.queue, self.partitions = _queue(self.stage, self.concurrency)
         self.queue.claims = claims
+        self.queue.delayed_count = len(self.delayed)
         self.partitions.load()
 
     @invariant()
