@@ -240,6 +240,13 @@ class Core:
         """How far the log is settled (L2). The end of the log that follows from it never falls."""
         return await self._asked(self.database.stable)
 
+    async def check_schema(self, session: Session) -> None:
+        """Refuse to write where the schema is newer than this Penstock.
+
+        For what belongs to no tenant: all else compares the version of a catalog.
+        """
+        self.catalog.check_schema(len(await session.fetch("migrations")))
+
     async def _check_version(self, session: Session, known: Tenant, raised: int) -> None:
         rows = await session.fetch("find_tenant", name=known.name)
         if not rows or rows[0][1] != known.version + raised:

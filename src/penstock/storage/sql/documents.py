@@ -12,6 +12,7 @@ async def put_document(core: Core, kind: str, name: str, value: bytes) -> None:
     """Store the document, or replace it."""
 
     async def act(session: Session) -> int:
+        await core.check_schema(session)
         return await session.run("put_document", kind=kind, name=name, value=value)
 
     await core.plainly(act, transaction=True)
@@ -23,6 +24,7 @@ async def add_document(
     """Store the document unless there is one other than ``replaces``; the one there is then."""
 
     async def act(session: Session) -> bytes:
+        await core.check_schema(session)
         await session.run("add_document", kind=kind, name=name, value=value)
         ((there,),) = await session.fetch("lock_document", kind=kind, name=name)
         if bytes(there) != replaces:
@@ -56,6 +58,7 @@ async def delete_document(core: Core, kind: str, name: str) -> bool:
     """Remove the document; whether there was one."""
 
     async def act(session: Session) -> int:
+        await core.check_schema(session)
         return await session.run("delete_document", kind=kind, name=name)
 
     return bool(await core.plainly(act, transaction=True))
