@@ -190,7 +190,8 @@ class Core:
             self._count("conflict")
             raise
         except Lost as error:
-            if error.committing:
+            if error.committing or isinstance(error, Overdue):
+                # Raises: the outcome is unknown, or the caller has waited long enough.
                 await self._recover(error, 1)
             raise NotAtOnce from error
         except (Again, Stale, NoServerNumber, PenstockError) as error:
