@@ -11,8 +11,8 @@ import pytest
 from penstock.model.message import NewMessage, Offset
 from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import Engine
-from penstock.storage.sql.dialects import load_module
 from penstock.testing.laws import law
+from tests.unit.storage.sql.gates import session_class
 from tests.unit.storage.sql.pairs import TENANT, Pair
 
 MESSAGE = NewMessage(b"x", id="x")
@@ -26,10 +26,7 @@ class Between:
 
     def __init__(self, dialect: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self._after: dict[str, Callable[[], Awaitable[object]]] = {}
-        name, module = ("PostgreSQLSession", "session")
-        if dialect == "mysql":
-            name, module = ("_Session", "adapter")
-        session = getattr(load_module(dialect, module), name)
+        session = session_class(dialect)
         for method in ("fetch", "write"):
             monkeypatch.setattr(session, method, self._wrapped(getattr(session, method)))
 

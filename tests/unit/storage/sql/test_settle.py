@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from penstock.model.delivery import Ack, Extend
-from penstock.storage.sql.dialects import load_module
 from penstock.storage.sql.engine import SqlEngine
 from penstock.testing.laws import law
-from tests.databases import server
-from tests.unit.storage.sql.pairs import NAME, TENANT, Pair, claim, publish, settled
-
-#: How many transactions wait for a row that another one has locked.
-WAITING = {
-    "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
-    "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
-}
+from tests.unit.storage.sql.gates import Gate
+from tests.unit.storage.sql.pairs import TENANT, Pair, claim, publish, settled
 
 
 @law("S1")
@@ -38,30 +30,12 @@ async def test_an_ack_while_another_server_settles(
     # What a server does not remember it settles in a transaction.
     assert isinstance(pair.a, SqlEngine)
     pair.a._core.seats.clear()
-    name, module = {
-        "postgresql": ("PostgreSQLSession", "session"),
-        "mysql": ("_Session", "adapter"),
-    }[dialect]
-    session: Any = getattr(load_module(dialect, module), name)
-    change = session.change
-    written, waited = asyncio.Event(), asyncio.Event()
-
-    async def change_slowly(self: object, *args: object, **named: object) -> Any:
-        found = await change(self, *args, **named)
-        if not written.is_set():
-            written.set()
-            await waited.wait()
-        return found
-
-    monkeypatch.setattr(session, "change", change_slowly)
     receipt = three[0].receipt
     first = Extend(receipt, 95_000) if verb == "extend" else Ack(receipt)
+    gate = Gate(dialect, monkeypatch)
     settling = asyncio.ensure_future(pair.a.settle(TENANT, "old", [first]))
-    await written.wait()
+    await gate.written.wait()
     acking = asyncio.ensure_future(settled(pair.b, "old", Ack(receipt)))
-    while server(dialect).sql(WAITING[dialect], NAME) == [["0"]]:
-        assert not acking.done()
-        await asyncio.sleep(0)
-    waited.set()
+    await gate.open_for(acking)
     assert (await settling).outcomes[0].ok
     assert await acking == ["ok"]
