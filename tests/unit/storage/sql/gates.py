@@ -1,8 +1,9 @@
-"""Two transactions that meet: one is held before it commits until the other waits for it."""
+"""Transactions of two servers that meet: what one does between two statements of the other."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from penstock.storage.sql.dialects import load_module
 from tests.databases import server
 from tests.unit.storage.sql.pairs import NAME
 
-__all__ = ["Gate", "session_class", "someone_waits"]
+__all__ = ["Between", "Gate", "someone_waits"]
 
 #: How many transactions wait for a row or a table that another one has locked.
 _WAITING = {
@@ -31,7 +32,7 @@ async def someone_waits(dialect: str) -> bool:
     return server(dialect).sql(_WAITING[dialect], NAME) != [["0"]]
 
 
-def session_class(dialect: str) -> Any:
+def _session_class(dialect: str) -> Any:
     """The sessions of a dialect."""
     if dialect == "postgresql":
         return load_module(dialect, "session").PostgreSQLSession
@@ -46,7 +47,7 @@ class Gate:
         self._opened = asyncio.Event()
         #: Set when the transaction has written.
         self.written = asyncio.Event()
-        session = session_class(dialect)
+        session = _session_class(dialect)
         change = session.change
 
         async def change_and_wait(one: object, *args: object, **named: object) -> Any:
@@ -63,3 +64,27 @@ class Gate:
         while not other.done() and not await someone_waits(self._dialect):
             pass
         self._opened.set()
+
+
+class Between:
+    """Runs something once, after the first statement of a name that any session runs."""
+
+    def __init__(self, dialect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._after: dict[str, Callable[[], Awaitable[object]]] = {}
+        session = _session_class(dialect)
+        for method in ("fetch", "run", "write"):
+            monkeypatch.setattr(session, method, self._wrapped(getattr(session, method)))
+
+    def after(self, statement: str, act: Callable[[], Awaitable[object]]) -> None:
+        """Run ``act`` after the next statement of this name."""
+        self._after[statement] = act
+
+    def _wrapped(self, plain: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(session: object, statement: str, *args: object, **named: object) -> Any:
+            answer = await plain(session, statement, *args, **named)
+            act = self._after.pop(statement, None)
+            if act is not None:
+                await act()
+            return answer
+
+        return call

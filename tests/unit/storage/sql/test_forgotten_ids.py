@@ -12,36 +12,13 @@ from penstock.model.message import NewMessage, Offset
 from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import Engine
 from penstock.testing.laws import law
-from tests.unit.storage.sql.gates import session_class
+from tests.unit.storage.sql.gates import Between
 from tests.unit.storage.sql.pairs import TENANT, Pair
 
 MESSAGE = NewMessage(b"x", id="x")
 BATCH = [NewMessage(b"x")]
 #: Seconds that a publish is given that may have to wait for the one under test.
 WAIT_S = 0.5
-
-
-class Between:
-    """Runs something once, after the first statement of a name that any session runs."""
-
-    def __init__(self, dialect: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._after: dict[str, Callable[[], Awaitable[object]]] = {}
-        session = session_class(dialect)
-        for method in ("fetch", "write"):
-            monkeypatch.setattr(session, method, self._wrapped(getattr(session, method)))
-
-    def after(self, statement: str, act: Callable[[], Awaitable[object]]) -> None:
-        self._after[statement] = act
-
-    def _wrapped(self, plain: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def call(session: object, statement: str, *args: object, **named: object) -> Any:
-            answer = await plain(session, statement, *args, **named)
-            act = self._after.pop(statement, None)
-            if act is not None:
-                await act()
-            return answer
-
-        return call
 
 
 def _publishing(engine: Engine, batch_id: str | None) -> Callable[[], Awaitable[Any]]:
