@@ -7,7 +7,8 @@ other.
 
 A migration raises every version too, and whoever reads a catalog compares the number of the
 schema: a server that is older than the schema can write no more, as it would not keep rules that
-it does not know.
+it does not know. What is written without a catalog compares the number by itself
+(``Core.check_schema``).
 """
 
 from __future__ import annotations
@@ -183,12 +184,16 @@ class Catalog:
 
     async def _read(self, session: Session, name: str) -> Tenant:
         tenant, schema = await read_tenant(session, name)
-        if schema > self._schema:
+        self.check_schema(schema)
+        return tenant
+
+    def check_schema(self, number: int) -> None:
+        """Refuse a schema that is newer than this Penstock."""
+        if number > self._schema:
             raise StoreTooNew(
-                f"The database has schema {schema}; this Penstock knows schemas up to "
+                f"The database has schema {number}; this Penstock knows schemas up to "
                 f"{self._schema}."
             )
-        return tenant
 
     def seen(self, name: str) -> Tenant | None:
         """The tenant as it was seen last, even if that may not hold any more; None: never."""

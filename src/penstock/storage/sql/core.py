@@ -190,7 +190,8 @@ class Core:
             self._count("conflict")
             raise
         except Lost as error:
-            if error.committing:
+            if error.committing or isinstance(error, Overdue):
+                # Raises: the outcome is unknown, or the caller has waited long enough.
                 await self._recover(error, 1)
             raise NotAtOnce from error
         except (Again, Stale, NoServerNumber, PenstockError) as error:
@@ -239,6 +240,13 @@ class Core:
     async def stable(self) -> Stable:
         """How far the log is settled (L2). The end of the log that follows from it never falls."""
         return await self._asked(self.database.stable)
+
+    async def check_schema(self, session: Session) -> None:
+        """Refuse to write where the schema is newer than this Penstock.
+
+        For what belongs to no tenant: all else compares the version of a catalog.
+        """
+        self.catalog.check_schema(len(await session.fetch("migrations")))
 
     async def _check_version(self, session: Session, known: Tenant, raised: int) -> None:
         rows = await session.fetch("find_tenant", name=known.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import Row, Session
+from penstock.storage.sql.database import Again, Row, Session
 
 __all__ = ["add_document", "delete_document", "get_document", "list_documents", "put_document"]
 
@@ -12,6 +12,7 @@ async def put_document(core: Core, kind: str, name: str, value: bytes) -> None:
     """Store the document, or replace it."""
 
     async def act(session: Session) -> int:
+        await core.check_schema(session)
         return await session.run("put_document", kind=kind, name=name, value=value)
 
     await core.plainly(act, transaction=True)
@@ -23,10 +24,15 @@ async def add_document(
     """Store the document unless there is one other than ``replaces``; the one there is then."""
 
     async def act(session: Session) -> bytes:
+        await core.check_schema(session)
         await session.run("add_document", kind=kind, name=name, value=value)
-        ((there,),) = await session.fetch("lock_document", kind=kind, name=name)
-        if bytes(there) != replaces:
-            return bytes(there)
+        rows = await session.fetch("lock_document", kind=kind, name=name)
+        if not rows:
+            # There was one, and another server deleted it before it was locked.
+            raise Again("a document was deleted meanwhile")
+        there = bytes(rows[0][0])
+        if there != replaces:
+            return there
         await session.run("put_document", kind=kind, name=name, value=value)
         return value
 
@@ -56,6 +62,7 @@ async def delete_document(core: Core, kind: str, name: str) -> bool:
     """Remove the document; whether there was one."""
 
     async def act(session: Session) -> int:
+        await core.check_schema(session)
         return await session.run("delete_document", kind=kind, name=name)
 
     return bool(await core.plainly(act, transaction=True))

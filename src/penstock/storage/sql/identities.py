@@ -99,6 +99,7 @@ async def _read(core: Core, session: Session) -> tuple[bytes, bytes]:
 
 
 async def _change(core: Core, session: Session, place: str) -> bytes:
+    await core.check_schema(session)
     epoch = core.options.random(ID_BYTES)
     await session.run("change_epoch", epoch=epoch, place=place)
     return epoch

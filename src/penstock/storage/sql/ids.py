@@ -18,7 +18,7 @@ from penstock.model.message import MessageId, Offset, Outgoing, Published
 from penstock.storage.repetition import REPEAT_WINDOW_MS
 from penstock.storage.sql.catalog import Tenant
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import Session
+from penstock.storage.sql.database import Again, Session
 from penstock.storage.sql.entries import Entry, Planned, Twin, published
 from penstock.storage.sql.work import Work
 
@@ -145,13 +145,19 @@ class Ids:
         for topic, text in sorted(wanted):
             by_topic.setdefault(topic, []).append(text.encode())
         found: list[tuple[str, str, int, int, int, bytes]] = []
+        missing = {(row[2], row[3]) for row in new}
         for topic, ids in by_topic.items():
             rows = await session.fetch("read_ids", tenant=tenant, kind=kind, topic=topic, ids=ids)
             for raw, at, message, entry, reply, token in rows:
+                missing.discard((topic, raw))
                 if token == self._token:
                     self._new.add((kind, topic, raw.decode()))
                 else:
                     found.append((topic, raw.decode(), at, message, entry, reply))
+        if missing:
+            # The row existed when it was to be written, and a sweep deleted it before it was
+            # locked. Another publish may write the same id now.
+            raise Again("an id was forgotten meanwhile")
         return found
 
     # -- batches -----------------------------------------------------------------------

@@ -110,6 +110,7 @@ async def remove(core: Core, segments: Sequence[Old], settled: int) -> Removed:
     archive = core.options.archive
 
     async def act(session: Session) -> Removed:
+        await core.check_schema(session)
         locked = await session.fetch("lock_segments", numbers=[one.number for one in segments])
         rows, contents, damage = _read(locked)
         if not rows:

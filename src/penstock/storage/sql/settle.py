@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias, assert_never
+from typing import Final, NamedTuple, TypeAlias, assert_never
 
 from msgspec.structs import replace
 
@@ -46,6 +46,8 @@ __all__ = ["Settle", "settle", "settle_and_publish"]
 
 #: By rank and lease, receipts and the messages that they stand for.
 _Wanted: TypeAlias = dict[tuple[int, int], list[tuple[Receipt, int]]]
+#: How often a settle looks for a delivery that is not where its receipt says.
+_LOOKS: Final = 3
 
 
 class Settle(NamedTuple):
@@ -203,14 +205,25 @@ class _Table:
             self._current.update((receipt, (run, index)) for receipt, index in _of(run, messages))
 
     async def _find_elsewhere(self, wanted: _Wanted) -> None:
-        """Those that are not in their seats: extended apart from others, acked before, or stale."""
-        missing = {
-            (rank, lease): [item for item in items if item[0] not in self._current]
-            for (rank, lease), items in wanted.items()
-        }
-        segments = {segment_of(m)[0] for items in missing.values() for _, m in items}
-        if not segments:
-            return
+        """Those that are not in their seats: extended apart from others, acked before, or stale.
+
+        Another settle may move a delivery to a new row while this one waits for the lock of its
+        old row. The look that waited does not see the new row; the next one does.
+        """
+        for look in range(_LOOKS):
+            missing = {
+                place: [item for item in items if not self._is_found(item[0])]
+                for place, items in wanted.items()
+            }
+            segments = {segment_of(m)[0] for items in missing.values() for _, m in items}
+            if not segments or (not await self._look_in(segments, missing) and look):
+                return
+
+    def _is_found(self, receipt: Receipt) -> bool:
+        return receipt in self._current or receipt in self._acked
+
+    async def _look_in(self, segments: Iterable[int], missing: _Wanted) -> bool:
+        """Look for receipts in these segments; whether there were runs that were not held yet."""
         phases = (
             (Phase.DEAD_IN_FLIGHT, Phase.DEAD_DONE) if self._dead else (Phase.IN_FLIGHT, Phase.DONE)
         )
@@ -221,12 +234,13 @@ class _Table:
             phases=[int(phase) for phase in phases],
         )
         # Those that are held already are not read twice: they are no part of what is missing.
-        runs = [run for row in rows if (run := self._work.hold_once(row)) is not None]
+        runs = self._work.hold_new(rows)
         done = [run for run in runs if run.phase in (Phase.DONE, Phase.DEAD_DONE)]
-        self._find([run for run in runs if run not in done], missing)
+        self._find([run for run in runs if run.phase not in (Phase.DONE, Phase.DEAD_DONE)], missing)
         for run in done:
             messages = missing.get((run.rank, run.life.lease), ())
             self._acked.update(receipt for receipt, _ in _of(run, messages))
+        return bool(runs)
 
     def allow_no_repeated_acks(self) -> None:
         """A claim that an earlier call has ended publishes nothing any more."""

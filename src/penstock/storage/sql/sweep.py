@@ -177,6 +177,7 @@ async def sweep(core: Core, limit: int) -> SweepReply:
 
 async def _tidy(core: Core, memory: Memory, limit: int, freed: Collection[int]) -> _Tidied:
     """Remove what nobody waits for: ids, what deleted queues left, old log; add numbers up."""
+    await core.plainly(core.check_schema)
     ids, more_ids = await forget_ids(core, limit)
     more_leftovers = await memory.leftovers.sweep(core)
     await memory.tallying.sweep(core)

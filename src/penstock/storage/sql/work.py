@@ -102,10 +102,10 @@ class Work:
         """Runs that were read under lock."""
         return [self.hold(row) for row in rows]
 
-    def hold_once(self, row: Row) -> Run | None:
-        """A run that was read under lock, unless this transaction holds it already."""
+    def hold_new(self, rows: Iterable[Row]) -> list[Run]:
+        """Runs that were read under lock, but for those that this transaction holds already."""
         held = {known.key for known in self._held.values()}
-        return None if tuple(row[:4]) in held else self.hold(row)
+        return [self.hold(row) for row in rows if tuple(row[:4]) not in held]
 
     def let_go(self, runs: Iterable[Run]) -> None:
         """These runs are not needed after all, or will be read again."""

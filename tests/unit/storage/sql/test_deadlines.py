@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 import pytest
 
 from penstock.errors import CommitFailed, StoreBusy
+from penstock.model.delivery import Ack
 from penstock.model.message import NewMessage
 from penstock.model.queue import QueuePolicy
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.engines import open_engine
+from penstock.storage.sql.database import Overdue, Session
 from penstock.storage.sql.engine import SqlEngine
 from penstock.storage.sql.mysql import link
 from penstock.storage.sql.postgresql import connecting
@@ -138,3 +141,37 @@ async def test_the_server_ends_a_statement_that_takes_too_long(dialect: str) -> 
         with pytest.raises(StoreBusy, match="in time"):
             await core.plainly(act)
         assert (await engine.stats(TENANT, "q")).available == 1
+
+
+@law("C5")
+@pytest.mark.parametrize("verb", ["publish", "claim", "settle"])
+async def test_what_is_done_at_once_and_missed_its_deadline_is_not_tried_again(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL has ended the statement: the caller has waited for as long as one may take."""
+    async with opened_behind("postgresql") as (engine, _), asyncio.timeout(PATIENCE_S):
+        (held,) = await claim(engine, "q")
+        await publish(engine, "t", b"1")
+        assert isinstance(engine, SqlEngine)
+        database = engine._core.database
+
+        def overdue() -> NoReturn:
+            raise Overdue("canceling statement due to statement timeout", committing=False)
+
+        transaction, transactions = database.transaction, 0
+
+        def counted() -> AbstractAsyncContextManager[Session]:
+            nonlocal transactions
+            transactions += 1
+            return transaction()
+
+        monkeypatch.setattr(database, "at_once", overdue)
+        monkeypatch.setattr(database, "transaction", counted)
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "publish": lambda: publish(engine, "t", b"2"),
+            "claim": lambda: claim(engine, "q"),
+            "settle": lambda: engine.settle(TENANT, "q", [Ack(held.receipt)]),
+        }
+        with pytest.raises(StoreBusy, match="in time"):
+            await calls[verb]()
+        assert transactions == 0

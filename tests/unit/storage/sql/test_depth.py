@@ -14,8 +14,9 @@ from penstock.model.delivery import Ack
 from penstock.model.message import NewMessage, Offset, Outgoing
 from penstock.model.queue import QueuePolicy, Start
 from penstock.storage.engines import open_engine
-from tests.databases import server, store_url
+from tests.databases import store_url
 from tests.unit.storage.sql.callers import DIALECTS, caller
+from tests.unit.storage.sql.gates import someone_waits
 from tests.unit.storage.sql.pairs import LATEST, NAME, TENANT, Pair, claim
 
 
@@ -37,24 +38,18 @@ async def test_no_more_are_taken_than_there_is_room_for(dialect: str) -> None:
         await engine.close()
 
 
-#: How many transactions wait for a row or table that another one has locked.
-WAITING = {
-    "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
-    "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
-}
 LOCK = "SELECT * FROM penstock_limit WHERE kind = 0 FOR UPDATE"
 
 
 @asynccontextmanager
 async def blocked(dialect: str, act: Awaitable[object]) -> AsyncIterator[asyncio.Future[object]]:
     """The act, which waits for a depth that another session holds until the end of the block."""
-    other, observer = await caller(dialect, NAME), server(dialect)
+    other = await caller(dialect, NAME)
     await other.begin()
     await other.run(LOCK)
     task = asyncio.ensure_future(act)
-    while observer.sql(WAITING[dialect], NAME) == [["0"]]:
+    while not await someone_waits(dialect):
         assert not task.done()
-        await asyncio.sleep(0)
     try:
         yield task
     finally:

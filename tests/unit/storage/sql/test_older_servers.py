@@ -10,14 +10,17 @@ import pytest
 
 from penstock.errors import PenstockError, StoreTooNew, StoreTooOld
 from penstock.model.delivery import Ack, Nack, ReplaySource
+from penstock.model.limits import Limits
 from penstock.model.message import NewMessage, Outgoing
 from penstock.model.queue import QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
-from penstock.storage.contract import Engine
+from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.storage.sql import core, migrations
 from penstock.storage.sql.dialects import load_module
 from penstock.storage.sql.migrations import known, migrate, read
+from penstock.storage.sql.schema import Migration
+from penstock.testing.clock import FakeClock
 from tests.databases import Server, server
 
 NAME = "older"
@@ -99,15 +102,51 @@ async def test_a_server_that_runs_while_a_newer_one_migrates(
     engine = await open_engine(url)
     try:
         held = await use(engine)
-        every = known(database.SCHEME)
-        newer = read(f"{len(every) + 1:04}_more.sql", "CREATE TABLE penstock_more (a int);")
-        monkeypatch.setattr(migrations, "known", lambda _: (*every, newer))
-        await migrate(url)
+        newer = await _migrate_further(database, monkeypatch)
         await check_refused(database, engine, held, StoreTooNew)
-        with pytest.raises(StoreTooNew, match=rf"has schema {newer.number}.*up to {len(every)}\."):
+        words = rf"has schema {newer.number}.*up to {newer.number - 1}\."
+        with pytest.raises(StoreTooNew, match=words):
             await engine.publish("a tenant that is new", "jobs", [NewMessage(b"x")])
     finally:
         await engine.close()
+
+
+async def test_a_server_that_sweeps_after_a_newer_one_has_migrated(
+    database: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What may leave the log is a rule of the schema too, and nothing has to be due in a queue."""
+    url = database.url(NAME)
+    await migrate(url)
+    clock = FakeClock()
+    limits = Limits(log_retention_ms=1)
+    options = EngineOptions(clock=clock, auto_create=False, limits=limits)
+    engine = await open_engine(url, options)
+    try:
+        await engine.publish(TENANT, "jobs", [NewMessage(b"x", id="x")])
+        clock.advance(7 * 24 * 3_600_000)
+        await _migrate_further(database, monkeypatch)
+        before = rows(database)
+        with pytest.raises(StoreTooNew):
+            await engine.sweep(1_000)
+        for write in (
+            lambda: engine.put_document("kind", "name", b"x"),
+            lambda: engine.add_document("kind", "name", b"x", None),
+            lambda: engine.delete_document("kind", "name"),
+        ):
+            with pytest.raises(StoreTooNew):
+                await write()
+        assert rows(database) == before
+    finally:
+        await engine.close()
+
+
+async def _migrate_further(database: Server, monkeypatch: pytest.MonkeyPatch) -> Migration:
+    """Bring the schema to a version that no server here knows."""
+    every = known(database.SCHEME)
+    newer = read(f"{len(every) + 1:04}_more.sql", "CREATE TABLE penstock_more (a int);")
+    monkeypatch.setattr(migrations, "known", lambda _: (*every, newer))
+    await migrate(database.url(NAME))
+    return newer
 
 
 async def test_a_server_of_the_version_before_numbers_were_compared(

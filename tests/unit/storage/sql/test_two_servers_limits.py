@@ -15,6 +15,7 @@ from penstock.model.limits import MAX_WAIT_MS
 from penstock.model.message import NewMessage, Outgoing
 from penstock.model.queue import TopicPolicy
 from penstock.testing.laws import law
+from tests.unit.storage.sql.gates import Gate
 from tests.unit.storage.sql.pairs import ROUNDS, TENANT, Pair
 
 RATE = 5
@@ -108,6 +109,21 @@ async def test_two_servers_fill_a_queue_to_its_depth_and_no_further(pair: Pair) 
         assert len(await b.claim("q", limit=9)) == 9
         await a.delete_queue("q")
         await a.create_queue("q", filter="topic = 'q'", max_depth=10)
+
+
+async def test_a_publish_counts_what_another_server_is_about_to_commit(
+    pair: Pair, dialect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = brokers(pair)
+    await a.create_queue("q", filter="topic = 'q'", max_depth=10)
+    # Whoever publishes first makes the row that the others lock.
+    await fill(a, "q", 1)
+    gate = Gate(dialect, monkeypatch)
+    first = asyncio.ensure_future(try_to_publish(a, 9))
+    await gate.written.wait()
+    second = asyncio.ensure_future(try_to_publish(b, 1))
+    await gate.open_for(second)
+    assert (await first, await second) == (9, 0)
 
 
 async def test_settling_with_a_publish_counts_what_another_server_brings(pair: Pair) -> None:
