@@ -29,7 +29,7 @@ from penstock.testing.laws import law
 from tests.pipeline.hosted import Hosted
 from tests.pipeline.jobs import run
 from tests.pipeline.lakes import archived, lake_of, log
-from tests.pipeline.reading import stream
+from tests.pipeline.reading import reader, stream
 
 #: Only the log: histories and compaction are tested elsewhere, and take time.
 PLAIN: Any = {"history": False, "compaction": False}
@@ -255,6 +255,38 @@ def test_a_checkpoint_beyond_the_end_of_the_log_fails(opens: Opens, tmp_path: Pa
         with pytest.raises(OtherStore, match="log ends at 2"):
             reading.latestOffset(position, ReadAllAvailable())
     reading.stop()
+
+
+@law("A1")
+def test_a_store_that_is_replaced_before_its_range_is_read(opens: Opens, tmp_path: Path) -> None:
+    """Tasks read after the range was planned, and the server may have another store by then."""
+    server = opens(tmp_path / "store")
+    server.publish("orders", b"1", b"2")
+    streaming, reading = stream(server), reader(server)
+    start = streaming.initialOffset()
+    end = streaming.latestOffset(start, ReadAllAvailable())
+    (streamed,), (planned,) = streaming.partitions(start, end), reading.partitions()
+    assert len(list(reading.read(planned))) == 1
+    server.ask(lambda q: q.engine.new_epoch())
+    for rows in (streaming.read(streamed), reading.read(planned)):
+        with pytest.raises(OtherStore, match="The range of offsets 0 to 2"):
+            list(rows)
+    streaming.stop()
+
+
+def test_a_batch_that_began_anew_does_so_though_the_log_has_grown(
+    opens: Opens, tmp_path: Path
+) -> None:
+    """Its start is above its end: the position was above the log's end when it was planned."""
+    server = opens(tmp_path / "store")
+    server.publish("orders", b"1", b"2")
+    lenient = stream(server, failOnDataLoss=False)
+    ahead = {**lenient.initialOffset(), "offset": 4}
+    end = lenient.latestOffset(ahead, ReadAllAvailable())
+    assert end["offset"] == 2
+    server.publish("orders", b"3", b"4", b"5")
+    assert [(part.start, part.end) for part in lenient.partitions(ahead, end)] == [(0, 2)]  # type: ignore[attr-defined]
+    lenient.stop()
 
 
 def test_a_checkpoint_of_an_older_penstock_goes_on(opens: Opens, tmp_path: Path) -> None:

@@ -98,13 +98,17 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = self._resumed(start, store)
             # The end may be of a store that the server no longer has: nothing of it can be read.
             stop = self._resumed(end, store)
+        if start[_OFFSET] > end[_OFFSET]:
+            # The position was above the log's end when the batch was planned, so the batch began
+            # at the start of the log. The log may have grown past the position since.
+            begin = locate(remote, EARLIEST)
         if begin >= stop:
             return []
         begin = check_kept(remote, begin, fail=options.fail_on_data_loss)
         entries = options.per_partition
         if entries is None:
             entries = usual_entries(remote, begin, stop, payload=options.payload)
-        return cut(remote, begin, stop, entries)
+        return cut(remote, begin, stop, entries, store)
 
     def commit(self, end: dict[str, Any]) -> None:
         """The sink has everything up to there; the log does not have to know."""
