@@ -18,6 +18,7 @@ from penstock.errors import BadInput, LakeCorrupt, OffsetsGone, OtherStore
 from penstock.pipeline.context import Context, JobOptions
 from penstock.pipeline.jobs.archive import archive
 from penstock.pipeline.jobs.replay import replay
+from penstock.pipeline.jobs.report import report
 from penstock.pipeline.jobs.retention import retention
 from penstock.pipeline.jobs.verify import _check_identity, verify
 from penstock.pipeline.lake.archive import Archiver
@@ -117,7 +118,7 @@ def test_a_reset_store_is_not_archived_into_the_old_lake(
     before = note(first, lake)
     reset = opens(tmp_path / "reset")
     reset.publish("orders", *[b"new %d" % n for n in range(10)])
-    for job in (archive, retention):
+    for job in (archive, retention, report):
         with pytest.raises(OtherStore) as refused:
             run(reset, None, job, lake=lake)
         assert (refused.value.law, refused.value.field) == ("A1", "store")
@@ -307,6 +308,7 @@ def test_a_lake_that_is_not_there(opens: Opens, tmp_path: Path) -> None:
         (verify, {}),
         (retention, {}),
         (replay, {"source": "lake"}),
+        (report, {}),
     ]
     for job, options in jobs:
         with pytest.raises(BadInput, match="no lake") as refused:
