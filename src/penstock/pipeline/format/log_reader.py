@@ -87,7 +87,7 @@ def read_range(
             def still_there(start: int) -> None:
                 # Retention that ran while the stream was made may have taken some of it.
                 if options.fail_on_data_loss:
-                    check_kept(remote, start, fail=True)
+                    check_kept(remote, start, fail=True, known=part.trimmed)
                 check_range(remote, part)
 
             for batch in from_offset(
