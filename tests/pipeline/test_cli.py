@@ -79,3 +79,6 @@ def test_a_replay_needs_no_spark_and_says_what_it_did(server: Hosted) -> None:
     assert (summary["job"], summary["replayed"], summary["replay_id"]) == ("replay", 1, "r")
     (run,) = server.ask(lambda q: q.runs("replay"))
     assert (run.id, run.state, run.summary["replayed"]) == (summary["run"], "succeeded", 1)
+    # Without an id it says which one it takes before anything is moved, for a repetition.
+    done = pipeline("replay", "billing", "--url", server.url, "--json")
+    assert f"--replay-id {json.loads(done.stdout)['replay_id']}" in done.stderr

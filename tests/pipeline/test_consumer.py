@@ -262,6 +262,21 @@ def test_a_large_slice_is_read_by_its_task(
     assert [len(row["value"]) for row in found] == [5, 5, 30, 5]
 
 
+@law("A1")
+def test_a_slice_is_not_read_from_another_store(
+    server: Hosted, opened: list[QueueStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may have another store by the time that a task reads its slice."""
+    monkeypatch.setattr(consumer, "_INLINE_BYTES", 0)
+    fill(server)
+    stream = stream_of(server, opened)
+    first = stream.initialOffset()
+    (part,) = stream.partitions(first, stream.latestOffset(first, ALL))
+    server.ask(lambda q: q.engine.new_epoch())
+    with pytest.raises(OtherStore, match="The batch that is read"):
+        list(stream.read(part))
+
+
 def test_what_retention_has_removed_is_said(server: Hosted, opened: list[QueueStream]) -> None:
     fill(server, 3)
     stream = stream_of(server, opened)

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from penstock import NewMessage
 from penstock.errors import BadFilter, BadInput, UnknownQueue
 from penstock.model.delivery import Reject
+from penstock.model.queue import TopicPolicy
 from penstock.pipeline.jobs.archive import archive
 from penstock.pipeline.jobs.replay import replay
 from penstock.pipeline.report.fingerprints import fingerprint
@@ -98,6 +99,27 @@ def test_a_replay_without_an_id_goes_on_though_the_lake_has_changed(
     assert run(server, spark, replay, lake=lake, run="run-3", **options)["replayed"] == 11
     found = sorted(d.payload for d in server.claim("orders", 100))
     assert found == sorted([b"%d" % n for n in range(10)] * 2 + [b"new"] * 2)
+
+
+@law("P4")
+def test_a_replay_without_an_id_that_ended_half_way_goes_on(
+    server: Hosted, spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    server.publish("orders", *[b"%d" % n for n in range(40)])
+    run(server, spark, archive, lake=lake, history=False)
+    # The job dies by a message of its last partition, when others are published.
+    parts = spark.range(40).selectExpr("id", "pmod(hash(id), 8) AS part").collect()
+    bad = max(parts, key=lambda row: (row["part"], row["id"]))["id"]
+    policy = TopicPolicy(schema_type="json-schema", schema=f'{{"not": {{"const": {bad}}}}}')
+    server.ask(lambda q: q.put_topic("again", policy))
+    options = {"source": "lake", "topic": "again"}
+    with pytest.raises(Exception, match="schema"):
+        run(server, spark, replay, lake=lake, **options)
+    assert 0 < server.payloads("again").total() < 40
+    server.ask(lambda q: q.put_topic("again", TopicPolicy()))
+    run(server, spark, replay, lake=lake, run="run-2", **options)
+    assert server.payloads("again") == {b"%d" % n: 1 for n in range(40)}
 
 
 @law("E1")

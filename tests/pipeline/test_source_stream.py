@@ -13,8 +13,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.errors import BadInput, OffsetsGone
+from penstock.model.delivery import Reject
 from penstock.pipeline.format.log_stream import LogStream
-from tests.pipeline.hosted import Hosted
+from penstock.testing.laws import law
+from tests.pipeline.hosted import HOUR_MS, Hosted
 from tests.pipeline.reading import source, stream
 from tests.pipeline.test_source_log import lose
 
@@ -84,6 +86,8 @@ def test_a_micro_batch_may_wait_until_there_is_enough(server: Hosted) -> None:
     server.publish("t", *[b"x"] * 10)
     planned = stream(server)
     assert planned.latestOffset({"offset": 0}, ReadMinRows(11))["offset"] == 0
+    start = planned.initialOffset()
+    assert planned.latestOffset(start, ReadMinRows(11)) == start
     assert planned.latestOffset({"offset": 0}, ReadMinRows(5))["offset"] == 10
     planned.stop()
 
@@ -129,6 +133,51 @@ def test_lost_offsets_fail_before_a_job_starts(server: Hosted) -> None:
     ):
         with pytest.raises(OffsetsGone, match="retention has removed"):
             ask()
+    planned.stop()
+
+
+def pinned_and_lost(server: Hosted) -> list[int]:
+    """Let retention remove entries behind an older one that has failed; their offsets."""
+    (delivery,) = server.claim("pinned")
+    server.ask(lambda q: q.settle("pinned", [Reject(delivery.receipt, "broken")]))
+    server.advance(2 * HOUR_MS)
+    lost = [int(one.offset) for one in server.publish("lost", b"1", b"2", b"3")]
+    server.ask(lambda q: q.delete_queue("lost"))
+    server.forget()
+    assert server.ask(lambda q: q.log_start()) == 0
+    return lost
+
+
+@law("L2")
+def test_offsets_that_are_lost_behind_an_older_entry_fail(server: Hosted) -> None:
+    """The log still begins below the checkpoint: one failed delivery keeps its entry for weeks."""
+    server.publish("pinned", b"x")
+    planned = stream(server)
+    first = planned.initialOffset()
+    at = planned.latestOffset(first, ReadAllAvailable())
+    (part,) = planned.partitions(first, at)
+    lost = pinned_and_lost(server)
+    for ask in (
+        lambda: planned.latestOffset(at, ReadAllAvailable()),
+        lambda: planned.partitions(at, {**at, "offset": lost[-1] + 1}),
+        lambda: list(planned.read(part)),
+    ):
+        with pytest.raises(OffsetsGone, match=f"removed entries up to {lost[-1]}"):
+            ask()
+    planned.stop()
+    # Asked to go on, it does not go back to where the log begins.
+    lenient = stream(server, failOnDataLoss=False)
+    end = lenient.latestOffset(at, ReadAllAvailable())
+    assert offsets(lenient, at["offset"], end["offset"]) == [lost[-1] + 1]
+    lenient.stop()
+
+
+def test_what_was_lost_before_a_query_began_does_not_fail_it(server: Hosted) -> None:
+    server.publish("pinned", b"x")
+    lost = pinned_and_lost(server)
+    planned = stream(server)
+    found = micro_batches(planned, ReadMaxRows(1))
+    assert [batch for batch in found if batch] == [[0], [lost[-1] + 1]]
     planned.stop()
 
 

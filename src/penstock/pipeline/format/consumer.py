@@ -81,9 +81,13 @@ class ConsumerOptions(Struct, frozen=True, kw_only=True):
 class Slice(InputPartition):
     """The claims of one partition, with their rows where those are small and at hand."""
 
-    def __init__(self, claims: list[Claim], rows: bytes | None) -> None:
+    def __init__(
+        self, claims: list[Claim], rows: bytes | None, store: StoreIdentity | None
+    ) -> None:
         self.claims = claims
         self.rows = rows
+        self.store = store
+        """Of the batch, see :class:`Batch`."""
 
 
 def queue_stream(options: Mapping[str, str]) -> QueueStream:
@@ -204,7 +208,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return list(self._slices(batch, self._claimed[1]))
         # Those that have not lapsed are ours.
         self._hold([claim.receipt for claim in batch.claims], self._options.lease_ms)
-        return [Slice(part, None) for part in batch.parts()]
+        return [Slice(part, None, batch.store) for part in batch.parts()]
 
     def _slices(self, batch: Batch, deliveries: list[Delivery]) -> Iterator[Slice]:
         begin = 0
@@ -212,7 +216,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             own = deliveries[begin : begin + len(part)]
             begin += len(part)
             small = sum(delivery.message.size for delivery in own) <= _INLINE_BYTES
-            yield Slice(part, _packed(part, own) if small else None)
+            yield Slice(part, _packed(part, own) if small else None, batch.store)
 
     def commit(self, end: SparkOffset) -> None:
         """The sink has the batch: ack it."""
@@ -298,6 +302,11 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         with self._options.server.open() as remote:
             for claims, entries in read_back(remote, self._options.queue, partition.claims):
+                if partition.store is not None:
+                    # After reading: a server that was restarted on another store has other
+                    # messages at the same offsets.
+                    store = remote.ask(lambda q: q.identity())
+                    check_store(store, partition.store, "The batch that is read")
                 self._check(claims, len(entries))
                 kept = [claim for claim in claims if claim.offset in entries]
                 if kept:

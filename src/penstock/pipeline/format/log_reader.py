@@ -14,6 +14,7 @@ from penstock.pipeline.format.ranges import (
     PLANNING,
     Range,
     check_kept,
+    check_range,
     cut,
     locate,
     usual_entries,
@@ -58,6 +59,7 @@ class LogReader(DataSourceReader):
 
 def plan_ranges(remote: Remote, options: SourceOptions, pushed: Pushed = NOTHING) -> list[Range]:
     """The ranges of what the options and the filters ask for."""
+    store = remote.ask(lambda q: q.identity())
     end = min(locate(remote, options.end), pushed.high)
     start = max(locate(remote, options.start), pushed.low)
     if start >= end:
@@ -66,7 +68,7 @@ def plan_ranges(remote: Remote, options: SourceOptions, pushed: Pushed = NOTHING
     entries = options.per_partition
     if entries is None:
         entries = usual_entries(remote, start, end, payload=options.payload)
-    return cut(remote, start, end, entries)
+    return cut(remote, start, end, entries, store)
 
 
 def read_range(
@@ -85,7 +87,8 @@ def read_range(
             def still_there(start: int) -> None:
                 # Retention that ran while the stream was made may have taken some of it.
                 if options.fail_on_data_loss:
-                    check_kept(remote, start, fail=True)
+                    check_kept(remote, start, fail=True, known=part.trimmed)
+                check_range(remote, part)
 
             for batch in from_offset(
                 remote, "/v1/log", query, part.start, part.end, after=still_there

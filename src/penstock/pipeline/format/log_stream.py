@@ -38,6 +38,8 @@ _log: Final = logging.getLogger(__name__)
 _OFFSET: Final = "offset"
 _STORE: Final = "store"
 _EPOCH: Final = "epoch"
+#: What retention had removed by then: what it removes later, from the offset on, is lost.
+_TRIMMED: Final = "trimmed"
 #: How many micro-batches ahead the log is cut for the end of the next one: no more than the server
 #: cuts pieces at the most, which would be larger then.
 _PIECES: Final = 10_000
@@ -59,7 +61,8 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a query begins that has no checkpoint."""
         remote = self._open()
-        return noted(remote.ask(lambda q: q.identity()), locate(remote, self._options.start))
+        store, trimmed = remote.ask(lambda q: q.identity()), _trimmed(remote)
+        return noted(store, locate(remote, self._options.start), trimmed)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """What ``maxOffsetsPerTrigger`` says."""
@@ -75,19 +78,26 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         remote = self._open()
         store = remote.ask(lambda q: q.identity())
         begin = self._resumed(start, store)
+        # Before the end is looked up: what is removed in between is noticed the next time.
+        trimmed = _trimmed(remote)
         end = locate(remote, LATEST)
         if self._target is not None:
             end = min(end, self._target)
-        if end <= begin:
-            return noted(store, begin)
-        begin = check_kept(remote, begin, fail=self._options.fail_on_data_loss)
-        # A target below what is left is passed, not fallen behind.
-        return noted(store, max(begin, limited(remote, begin, end, limit)))
+        fail, known = self._options.fail_on_data_loss, start.get(_TRIMMED)
+        if end > begin:
+            begin = check_kept(remote, begin, fail=fail, known=known)
+            # A target below what is left is passed, not fallen behind.
+            end = max(begin, limited(remote, begin, end, limit))
+        if end <= begin == start[_OFFSET]:
+            # The very same position: another one would be an empty micro-batch.
+            return noted(store, begin, known)
+        return noted(store, max(begin, end), trimmed)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the log ends, for those who watch the query."""
         remote = self._open()
-        return noted(remote.ask(lambda q: q.identity()), locate(remote, LATEST))
+        store, trimmed = remote.ask(lambda q: q.identity()), _trimmed(remote)
+        return noted(store, locate(remote, LATEST), trimmed)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The ranges of one micro-batch."""
@@ -98,13 +108,18 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = self._resumed(start, store)
             # The end may be of a store that the server no longer has: nothing of it can be read.
             stop = self._resumed(end, store)
+        if start[_OFFSET] > end[_OFFSET]:
+            # The position was above the log's end when the batch was planned, so the batch began
+            # at the start of the log. The log may have grown past the position since.
+            begin = locate(remote, EARLIEST)
         if begin >= stop:
             return []
-        begin = check_kept(remote, begin, fail=options.fail_on_data_loss)
+        fail, known = options.fail_on_data_loss, start.get(_TRIMMED)
+        begin = check_kept(remote, begin, fail=fail, known=known)
         entries = options.per_partition
         if entries is None:
             entries = usual_entries(remote, begin, stop, payload=options.payload)
-        return cut(remote, begin, stop, entries)
+        return cut(remote, begin, stop, entries, store)
 
     def commit(self, end: dict[str, Any]) -> None:
         """The sink has everything up to there; the log does not have to know."""
@@ -132,9 +147,14 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(partition, self._options, self._schema, self._options.where)
 
 
-def noted(store: StoreIdentity, offset: int) -> dict[str, Any]:
-    """A position as Spark's checkpoint keeps it: the offset, and whose it is."""
-    return {_OFFSET: offset, _STORE: store.store, _EPOCH: store.epoch}
+def noted(store: StoreIdentity, offset: int, trimmed: int | None = None) -> dict[str, Any]:
+    """A position as Spark's checkpoint keeps it: the offset, whose it is, and what was removed."""
+    position: dict[str, Any] = {_OFFSET: offset, _STORE: store.store, _EPOCH: store.epoch}
+    return position if trimmed is None else {**position, _TRIMMED: trimmed}
+
+
+def _trimmed(remote: Remote) -> int:
+    return int(remote.ask(lambda q: q.log_trimmed()))
 
 
 def resumed(remote: Remote, position: dict[str, Any], store: StoreIdentity, *, fail: bool) -> int:

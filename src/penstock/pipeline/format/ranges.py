@@ -15,11 +15,12 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.client import ClientOptions
 from penstock.errors import OffsetsGone
+from penstock.model.identity import StoreIdentity, check_store
 from penstock.model.message import Offset
 from penstock.pipeline.format.options import EARLIEST, LATEST, Position
 from penstock.pipeline.remote import Remote
 
-__all__ = ["PLANNING", "Range", "check_kept", "cut", "locate", "usual_entries"]
+__all__ = ["PLANNING", "Range", "check_kept", "check_range", "cut", "locate", "usual_entries"]
 
 _log: Final = logging.getLogger(__name__)
 
@@ -37,11 +38,20 @@ _LEAST_ENTRIES: Final = 1_000
 
 
 class Range(InputPartition):
-    """The entries from an offset to below another."""
+    """The entries from an offset to below another, of the store it was planned on."""
 
-    def __init__(self, start: int, end: int) -> None:
+    def __init__(
+        self,
+        start: int,
+        end: int,
+        store: StoreIdentity | None = None,
+        trimmed: int | None = None,
+    ) -> None:
         self.start = start
         self.end = end
+        self.store = store
+        self.trimmed = trimmed
+        """``log_trimmed`` when it was planned."""
 
 
 def locate(remote: Remote, position: Position) -> int:
@@ -56,12 +66,18 @@ def locate(remote: Remote, position: Position) -> int:
             return remote.ask(lambda q: q.log_end())
 
 
-def check_kept(remote: Remote, start: int, *, fail: bool) -> int:
-    """Where reading from ``start`` on can begin; ``OffsetsGone`` if that is not there."""
+def check_kept(remote: Remote, start: int, *, fail: bool, known: int | None = None) -> int:
+    """Where reading from ``start`` on can begin; ``OffsetsGone`` if something of that is gone.
+
+    ``known`` is ``log_trimmed`` at the time at which the reader noted ``start``. Retention removes
+    entries behind older ones that are still referred to, a failed delivery's say, so the log may
+    begin below ``start`` and lack entries above it. Without ``known`` these count as missing
+    before.
+    """
     # Offsets may be left out: that the log begins above does not say that anything was removed.
     trimmed: int = remote.ask(lambda q: q.log_trimmed())
     first: int = remote.ask(lambda q: q.log_start())
-    if start >= min(trimmed, first):
+    if start >= trimmed or (start >= first and (known is None or trimmed <= known)):
         return start
     gone = OffsetsGone(
         f"The log is asked for from offset {start} on, and retention has removed entries up to "
@@ -71,15 +87,30 @@ def check_kept(remote: Remote, start: int, *, fail: bool) -> int:
     if fail:
         raise gone
     _log.warning("%s Reading goes on from there.", gone.detail)
-    return first
+    return max(start, first)
 
 
-def cut(remote: Remote, start: int, end: int, entries: int) -> list[Range]:
-    """The ranges that one task each reads; none if there is nothing between."""
+def check_range(remote: Remote, part: Range) -> None:
+    """Raise ``OtherStore`` if the server has another store than the range was planned on (A1).
+
+    Call it after the entries were read: a server that is restarted on another store between
+    planning and reading has other entries at the same offsets.
+    """
+    if part.store is not None:
+        what = f"The range of offsets {part.start} to {part.end}"
+        check_store(remote.ask(lambda q: q.identity()), part.store, what)
+
+
+def cut(remote: Remote, start: int, end: int, entries: int, store: StoreIdentity) -> list[Range]:
+    """The ranges that one task each reads; none if there is nothing between.
+
+    ``store`` is the identity that the server had before ``start`` and ``end`` were looked up.
+    """
     if start >= end:
         return []
+    trimmed = int(remote.ask(lambda q: q.log_trimmed()))
     bounds = remote.ask(lambda q: q.log_splits(Offset(start), Offset(end), entries))
-    return [Range(low, high) for low, high in pairwise(bounds)]
+    return [Range(low, high, store, trimmed) for low, high in pairwise(bounds)]
 
 
 def usual_entries(remote: Remote, start: int, end: int, *, payload: bool) -> int:

@@ -68,6 +68,9 @@ def replay(
     context.remote.ask(lambda q: q.queue(queue))
     ids = _fingerprinted(context, queue, fingerprints) if fingerprints else None
     count = skipped = 0
+    if replay_id is None and not dry_run:
+        # Before anything moves: a job that is killed can be repeated.
+        context.note(f"replay id {run}: with --replay-id {run} nothing is moved twice.")
     pieces = (
         [None] if ids is None else [ids[i : i + _AT_ONCE] for i in range(0, len(ids), _AT_ONCE)]
     )

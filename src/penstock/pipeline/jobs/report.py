@@ -1,7 +1,7 @@
 """``report``: what happened, as a page with charts and as the tables behind it.
 
 It is about what the store still knows and, where there is a lake, about all that the lake has
-too.
+too. A lake of another store is refused: the lake counts below where it ends, the store above.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
 
 from penstock.errors import BadInput
+from penstock.model.identity import check_position, check_store
 from penstock.pipeline.context import Context, Summary
 from penstock.pipeline.lake.files import open_files
 from penstock.pipeline.lake.layout import HISTORY, MESSAGES
+from penstock.pipeline.lake.ownership import check_last, require_lake, store_of
 from penstock.pipeline.lake.reading import read_lake
 from penstock.pipeline.report.page import Figures, make_page
 from penstock.pipeline.report.tables import Span, make_tables, span_of
@@ -37,9 +39,21 @@ def report(context: Context, *, output: str | None = None) -> Summary:
         raise BadInput("Say where the report goes: give --output or --lake.", field="output")
     folder = output or f"{context.lake.rstrip('/')}/{_FOLDER}"
     while True:
+        if context.options.lake is not None:
+            _check_lake(context)
         summary = _report(context, folder)
         if context.job != "report" or not context.options.continuous or context.wait():
             return summary
+
+
+def _check_lake(context: Context) -> None:
+    """Refuse a lake that is not there, or that another store was archived into (E1, A1)."""
+    lake = require_lake(context, open_files(context.lake, lambda: context.spark))
+    what = f"The lake {context.lake}"
+    if lake.store is not None:
+        check_store(store_of(context), lake.store, what)
+    check_position(lake.through, int(context.remote.ask(lambda q: q.log_end())), what)
+    check_last(context, lake)
 
 
 def _report(context: Context, folder: str) -> Summary:

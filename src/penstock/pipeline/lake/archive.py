@@ -18,18 +18,25 @@ from penstock.errors import Conflict, LakeCorrupt, OffsetsGone
 from penstock.model.identity import StoreIdentity, check_position, check_store
 from penstock.pipeline.context import Context
 from penstock.pipeline.lake.checks import Digest, corrupt, digest_of, lost
-from penstock.pipeline.lake.commits import Change, EntryMark, File
+from penstock.pipeline.lake.commits import Change, EntryMark, File, Lake
 from penstock.pipeline.lake.files import open_files
 from penstock.pipeline.lake.layout import (
     MANIFEST,
     MESSAGES,
     STAGING,
     TABLES,
+    data_commit,
     is_data,
     staging_folder,
 )
 from penstock.pipeline.lake.manifest import Manifest
-from penstock.pipeline.lake.ownership import check_owner, mark_at, store_of
+from penstock.pipeline.lake.ownership import (
+    check_last,
+    check_left_out,
+    check_owner,
+    mark_at,
+    store_of,
+)
 from penstock.pipeline.lake.staging import Staged, stage
 from penstock.pipeline.tables import read_table
 
@@ -92,15 +99,21 @@ class Archiver:
     def begin(self) -> None:
         """Take the lake over, clear away what a run that was killed has left, and look at it.
 
-        Raises ``OtherStore``, and changes nothing, if the lake holds another store's log.
+        Raises ``OtherStore``, and changes nothing, if the lake holds another store's log, and
+        ``LakeCorrupt`` if its manifest has lost commits.
         """
         store = store_of(self.context)
-        self.begun = self.manifest.begin(
-            self.context.run,
-            self.context.clock.now(),
-            store,
-            lambda lake: check_owner(self.context, self.files, lake, store, adopt=self._adopts),
-        )
+        # Listed before the manifest is read: a run that is still at work commits in between.
+        known = [path for table in TABLES for path in self.files.walk(table)]
+
+        def check(lake: Lake) -> None:
+            _check_commits(lake, known)
+            check_owner(self.context, self.files, lake, store, adopt=self._adopts)
+            check_left_out(self.context, lake)
+            # Before leftovers are removed: if the last commit is lost, its files look like some.
+            self._check_kept(lake)
+
+        self.begun = self.manifest.begin(self.context.run, self.context.clock.now(), store, check)
         # Listed first: what a run that begins after the next line puts there is not among it.
         there = {path: size for table in TABLES for path, size in self.files.walk(table).items()}
         self.manifest.hold()
@@ -186,8 +199,15 @@ class Archiver:
         # In this order: what is published between the two is above the end.
         end = int(ask(lambda q: q.log_end()))
         check_position(lake.through, end, f"The lake {self.context.lake}")
+        # In every pass: a store may be rolled back while a run goes on.
+        check_last(self.context, lake)
         first = int(ask(lambda q: q.log_start()))
-        trimmed = int(ask(lambda q: q.log_trimmed()))
+        self._check_kept(lake)
+        return max(first, lake.through), end
+
+    def _check_kept(self, lake: Lake) -> None:
+        """Raise ``OffsetsGone`` if the log no longer has what the lake has not got yet."""
+        trimmed = int(self.context.remote.ask(lambda q: q.log_trimmed()))
         if lake.began is not None and trimmed > lake.through and not self._skip_missing:
             raise OffsetsGone(
                 f"The lake ends at {lake.through}, and retention has removed entries of the log up "
@@ -195,7 +215,6 @@ class Archiver:
                 "until they are, and give --skip-missing to go on without.",
                 field="lake",
             )
-        return max(first, lake.through), end
 
     def _check_store(self) -> StoreIdentity:
         """The store whose log is archived, which the server still has.
@@ -263,7 +282,26 @@ class Archiver:
         through = self.manifest.lake.through
         if self._tells and through > 0:
             store = self._check_store()
+            check_last(self.context, self.manifest.lake)
             self.context.remote.ask(lambda q: q.archived(through - 1, store))
+
+
+def _check_commits(lake: Lake, paths: Sequence[str]) -> None:
+    """Refuse a lake with files of commits that its manifest does not have and did have.
+
+    A run that was killed leaves files of the next commit only, so files of a later one were
+    committed. They may be the only copies: they are no leftovers.
+    """
+    lost = [path for path in paths if (data_commit(path) or 0) > lake.number + 1]
+    if not lake.number:
+        # Without a manifest nothing was ever begun here.
+        lost = [path for path in paths if is_data(path)]
+    if lost:
+        raise corrupt(
+            lost,
+            f"The manifest ends with commit {lake.number}, and there are files of later ones. "
+            f"Restore {MANIFEST} first; nothing was removed. The files",
+        )
 
 
 def compare(wanted: Digest, found: Digest, what: str) -> None:

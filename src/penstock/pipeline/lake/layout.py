@@ -28,6 +28,7 @@ __all__ = [
     "checkpoint_number",
     "commit_name",
     "commit_number",
+    "data_commit",
     "data_name",
     "is_data",
     "staging_folder",
@@ -43,7 +44,7 @@ STAGING: Final = "_penstock/staging"
 _DIGITS: Final = 20
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.json")
-_DATA: Final = re.compile(r"\d+-\d+-\d+-\d+\.parquet")
+_DATA: Final = re.compile(r"\d+-\d+-(\d+)-\d+\.parquet")
 
 
 def commit_name(number: int) -> str:
@@ -81,9 +82,14 @@ def is_data(path: str) -> bool:
 
     Whatever else somebody has put there, a Delta table's log say, is not ours to remove.
     """
+    return data_commit(path) is not None
+
+
+def data_commit(path: str) -> int | None:
+    """The number of the commit that a data file was made for; None: it is something else."""
     folder, _, name = path.rpartition("/")
     hidden = any(part.startswith(("_", ".")) for part in folder.split("/"))
-    return not hidden and _DATA.fullmatch(name) is not None
+    return None if hidden else _number(_DATA, name)
 
 
 def staging_folder(begun: int) -> str:

@@ -30,7 +30,14 @@ from penstock.pipeline.tables import read_table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["check_owner", "mark_at", "require_lake", "store_of"]
+__all__ = [
+    "check_last",
+    "check_left_out",
+    "check_owner",
+    "mark_at",
+    "require_lake",
+    "store_of",
+]
 
 
 def store_of(context: Context) -> StoreIdentity:
@@ -58,8 +65,7 @@ def check_owner(
     if lake.store is not None and not (adopt and lake.store.store == store.store):
         check_store(store, lake.store, what)
     check_position(lake.through, context.remote.ask(lambda q: q.log_end()), what)
-    if lake.last is not None:
-        _check_last(context, lake.last, what)
+    check_last(context, lake)
     if lake.store != store and lake.through:
         _check_entries(context, files, lake, what)
 
@@ -82,19 +88,44 @@ def _mark(message: Message) -> EntryMark:
     )
 
 
-def _check_last(context: Context, last: EntryMark, what: str) -> None:
+def check_last(context: Context, lake: Lake) -> None:
     """The last entry of the lake is the log's entry at that offset, unless retention took it."""
+    last = lake.last
+    if last is None:
+        return
     found = mark_at(context, last.offset)
     # Asked second: what retention removes in between is not missed.
     trimmed = int(context.remote.ask(lambda q: q.log_trimmed()))
     if found == last or (found is None and last.offset < trimmed):
         return
     raise OtherStore(
-        f"{what} ends with message {last.id} at offset {last.offset}, and the log has "
+        f"The lake {context.lake} ends with message {last.id} at offset {last.offset}, and the log "
+        "has "
         + ("no entry" if found is None else f"message {found.id}, or another version of it,")
         + " there: the store was restored from a backup and went on from there.",
         field="store",
     )
+
+
+def check_left_out(context: Context, lake: Lake) -> None:
+    """The log has no entry where the lake left offsets out: there was none any more.
+
+    A store that was restored from an older backup may have some again, and would lose them if it
+    were told that everything below the end of the lake is archived.
+    """
+    first = int(context.remote.ask(lambda q: q.log_start()))
+    for start, end in ((0, lake.began or 0), *lake.gaps()):
+        if first >= end:
+            continue
+        position = max(first, start)
+        page = context.remote.ask(lambda q, position=position: q.read_log(position, limit=1))  # type: ignore[misc]
+        if page.entries and page.entries[0].message.offset < end:
+            raise OtherStore(
+                f"The lake {context.lake} has nothing between the offsets {start} and {end}, and "
+                f"the log has an entry at {page.entries[0].message.offset}: the store was restored "
+                "from a backup. Archive it into a new lake.",
+                field="store",
+            )
 
 
 def _check_entries(context: Context, files: Files, lake: Lake, what: str) -> None:
