@@ -30,7 +30,8 @@ _SHORTEST_PAUSE_S: Final = 0.001
 class Turns:
     """Who does the next slice of long work in one store."""
 
-    def __init__(self) -> None:
+    def __init__(self, slice_s: float = SLICE_S) -> None:
+        self.slice_s = slice_s
         #: By tenant, the calls that wait. The tenant whose turn is next comes first.
         self._lines: dict[str, deque[asyncio.Future[None]]] = {}
         #: The loop that grants the next turn; None while nobody waits for one.
@@ -93,7 +94,7 @@ class Slice:
         self._tenant = tenant
         #: The loop's, so that a loop with a time of its own decides where slices end.
         self._time = asyncio.get_running_loop().time
-        self._ends = self._time() + SLICE_S
+        self._ends = self._time() + turns.slice_s
 
     async def run(self, steps: Iterable[object]) -> None:
         """Take the steps, as many in a slice as its time allows."""
@@ -109,4 +110,4 @@ class Slice:
     async def next(self) -> None:
         """Wait for the next turn."""
         await self._turns.take(self._tenant)
-        self._ends = self._time() + SLICE_S
+        self._ends = self._time() + self._turns.slice_s

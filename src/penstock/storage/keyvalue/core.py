@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.errors import QueueNotEmpty, StoreCorrupt, StoreTooNew
 from penstock.filters import parse
+from penstock.filters.batch_routes import INLINE_EVALUATIONS
 from penstock.model.queue import Ordering, QueuePolicy
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters import Adapter
@@ -67,11 +68,14 @@ class Core:
         slice_size: int = SLICE,
         step_size: int = STEP,
         slice_s: float = SLICE_S,
+        inline_evaluations: int = INLINE_EVALUATIONS,
     ) -> None:
         self.adapter = adapter
         self.options = options
         self.slice_size = slice_size
         self.step_size = step_size
+        self.slice_s = slice_s
+        self.inline_evaluations = inline_evaluations
         self.changes = LongChanges(slice_s)
         self.stage = Stage(adapter)
         self.teller = Teller()

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Self
 
 from msgspec.structs import replace
 
 from penstock.errors import BadName
 from penstock.filters import Filter, Selection, parse
+from penstock.filters.batch_routes import INLINE_EVALUATIONS
 from penstock.model.delivery import (
     Delivery,
     Outcome,
@@ -71,6 +73,7 @@ class KeyValueEngine(
 
     def __init__(self, core: Core, committer: Committer) -> None:
         super().__init__(committer, core.options.clock, core.teller, core.changes)
+        self._turns.slice_s = core.slice_s
         self.turns = self._turns
         self._core = core
         self._log_retention = LogRetention(core)
@@ -94,17 +97,19 @@ class KeyValueEngine(
         slice_size: int = SLICE,
         step_size: int = STEP,
         slice_s: float = SLICE_S,
-    ) -> KeyValueEngine:
+        inline_evaluations: int = INLINE_EVALUATIONS,
+    ) -> Self:
         """Open the store behind ``adapter``; it is closed again if that fails.
 
         Without a ``writer``, batches are written on a thread, or inline where the adapter asks
         for it. Bulk verbs look at ``slice_size`` deliveries before other verbs have their turn.
         A long change looks at the clock every ``step_size`` messages, and lets the loop do other
-        work every ``slice_s`` seconds.
+        work every ``slice_s`` seconds. A publish that takes more than ``inline_evaluations`` of
+        filters evaluates them in slices first.
         """
         if options.clock.wall and not isinstance(options.clock, SteadyClock):
             options = replace(options, clock=SteadyClock(options.clock))
-        core = Core(adapter, options, slice_size, step_size, slice_s)
+        core = Core(adapter, options, slice_size, step_size, slice_s, inline_evaluations)
         try:
             core.load()
             committer = Committer(
@@ -228,7 +233,8 @@ class KeyValueEngine(
         owner = self._core.tenant(tenant)
         plan = Plan(self._core, owner, now)
         steps = plan.publish(topic, batch_id, batch_ms, checked)
-        if is_quick(owner, topic, len(messages)):
+        most = self._core.inline_evaluations
+        if is_quick(owner, topic, len(messages), most):
             plan.take((Outgoing(topic, messages),))
             if not self._begin_change(steps, plan):
                 await self._finish_change(steps, plan)
@@ -287,7 +293,8 @@ class KeyValueEngine(
             return SettleReply(outcomes, (), await self._committer.commit())
         self._core.space.check(now)
         call = SettleAndPublish(self._core, owner, settlements, now, checked)
-        if all(is_quick(owner, item.topic, len(item.messages)) for item in publish):
+        most = self._core.inline_evaluations
+        if all(is_quick(owner, item.topic, len(item.messages), most) for item in publish):
             await self._settle_and_publish(call, owner.queue(queue), publish, None)
         else:
             publish = [Outgoing(item.topic, tuple(item.messages)) for item in publish]

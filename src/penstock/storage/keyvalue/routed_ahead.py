@@ -29,12 +29,12 @@ __all__ = ["RoutedAhead", "is_quick", "routed_ahead"]
 Replaced: TypeAlias = Callable[[str, str], Message | None]
 
 
-def is_quick(tenant: Tenant, topic: str, messages: int) -> bool:
-    """Whether the filters may be evaluated in one go for so many messages of the topic."""
-    if len(tenant.queues) * messages <= INLINE_EVALUATIONS:
+def is_quick(tenant: Tenant, topic: str, messages: int, most: int = INLINE_EVALUATIONS) -> bool:
+    """Whether so many messages of the topic take no more than ``most`` evaluations of filters."""
+    if len(tenant.queues) * messages <= most:
         return True  # Whatever the filters are.
     filters = tenant.index.evaluations(topic) + tenant.behind.evaluations(topic)
-    return filters * messages <= INLINE_EVALUATIONS
+    return filters * messages <= most
 
 
 @asynccontextmanager

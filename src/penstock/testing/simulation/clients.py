@@ -8,16 +8,22 @@ short has an unknown outcome, and the history says so.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from penstock.broker import Broker
-from penstock.errors import BadInput, Conflict, PenstockError, QueueFull, StoreCorrupt
+from penstock.errors import (
+    BadInput,
+    Conflict,
+    PenstockError,
+    QueueFull,
+    StoreCorrupt,
+    UnknownQueue,
+)
 from penstock.filters import parse
-from penstock.model.clock import Clock
 from penstock.model.delivery import (
     Ack,
     Delivery,
@@ -27,6 +33,7 @@ from penstock.model.delivery import (
     Reject,
     Release,
     Settlement,
+    SettleReply,
     Verdict,
 )
 from penstock.model.message import HeaderValue, NewMessage, Outgoing
@@ -35,7 +42,6 @@ from penstock.testing.history import (
     Claim,
     Claimed,
     Granted,
-    HistoryEvent,
     Publish,
     Published,
     Refused,
@@ -45,84 +51,14 @@ from penstock.testing.history import (
     digest,
 )
 from penstock.testing.simulation.program import POLICIES, TENANTS, WORK, Draft, Step
+from penstock.testing.simulation.repeated_settles import SentSettle
+from penstock.testing.simulation.world import World
 
-__all__ = ["Client", "History", "World"]
+__all__ = ["Client", "granted"]
 
 #: What a refused publish raises: nothing was stored.
 _REFUSALS: Final = (QueueFull, BadInput, Conflict)
 _LEASE_MS: Final = 4_000
-
-
-class History:
-    """What the clients of one run were about to do and were told, in order."""
-
-    def __init__(self) -> None:
-        self.events: list[HistoryEvent] = []
-        self.run = 1
-        self._order = 0
-        self._calls = 0
-
-    def call(self) -> int:
-        """A number for the next call."""
-        self._calls += 1
-        return self._calls
-
-    def record(self, event: HistoryEvent) -> None:
-        """Append one event; it gets its place."""
-        self._order += 1
-        self.events.append(replace(event, run=self.run, order=self._order))
-
-    def next_run(self) -> None:
-        """The store was lost: calls without an answer will never get one."""
-        self.run += 1
-        self._order = 0
-
-
-class World:
-    """What the clients of a run share. The runner sets ``broker_of`` and keeps it up to date."""
-
-    def __init__(self, broker_of: Callable[[int], Broker], clock: Clock) -> None:
-        #: Client number to the broker that it is connected to.
-        self.broker_of = broker_of
-        self.clock = clock
-        self.history = History()
-        #: Defects that clients met.
-        self.violations: list[str] = []
-        self.verbs: Counter[str] = Counter()
-        #: Tenant, queue and receipt of every delivery that was handed out, in order.
-        self.held: list[tuple[str, str, Receipt]] = []
-        self.begun = 0
-        #: Called with ``begun`` whenever a step begins; the runner injects faults here.
-        self.on_step: Callable[[int], None] = lambda _: None
-        #: Cleared while the store is down.
-        self.up = asyncio.Event()
-        self.up.set()
-        self._calls: set[asyncio.Task[None]] = set()
-
-    async def call(
-        self, verb: Coroutine[Any, Any, None], name: str, gone_after: int | None
-    ) -> None:
-        """Run a verb to its end, until its caller goes away, or until the store is lost."""
-        task = asyncio.get_running_loop().create_task(verb, name=name)
-        self._calls.add(task)
-        try:
-            if gone_after is not None:
-                for _ in range(gone_after):
-                    if task.done():
-                        break
-                    await asyncio.sleep(0)
-                task.cancel()
-            await asyncio.wait((task,))
-        finally:
-            self._calls.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.violations.append(f"{name} raised {error!r}")
-
-    def lose(self) -> None:
-        """The store is lost: nobody will answer what is under way."""
-        self.up.clear()
-        for task in sorted(self._calls, key=lambda task: task.get_name()):
-            task.cancel()
 
 
 class Client:
@@ -262,7 +198,7 @@ class Client:
         limit: int,
         lease_ms: int | None,
         wait_ms: int,
-    ) -> None:
+    ) -> list[Delivery]:
         history = self._world.history
         judged = self._is_judged(tenant, queue)
         call = history.call()
@@ -283,6 +219,7 @@ class Client:
                 history.record(granted(call, consumer, delivery))
         if judged:
             history.record(Claimed(call=call))
+        return deliveries
 
     async def settle(
         self,
@@ -300,20 +237,44 @@ class Client:
             picked = list({place: (place, verb, ms) for place, verb, ms in picked}.values())
         tenant, queue, _ = picked[0][0]
         settlements = [settlement(verb, receipt, ms) for (_, _, receipt), verb, ms in picked]
-        outgoing: list[Outgoing] = []
-        published: int | None = None
+        sent = SentSettle(tenant, queue, [place for place, _, _ in picked], settlements)
         if topic is not None and batch is not None:
             messages = self._messages(topic, batch)
-            outgoing = [Outgoing(topic, messages)]
+            sent.outgoing = [Outgoing(topic, messages)]
             if self._is_judged(tenant, topic):
-                published = self._begin_publish(messages)
-        calls = self._begin_settle(tenant, queue, [place for place, _, _ in picked], settlements)
-        history = self._world.history
+                sent.publish_call = self._begin_publish(messages)
+            self._world.register(sent)
+        await self._settle(sent)
+
+    async def settle_again(self, back: int) -> None:
+        """Send a settle with publish again, as a caller does whose reply was lost."""
+        sent = list(self._world.sent.values())
+        if sent:
+            await self._settle(sent[-1 - back % len(sent)])
+
+    async def settle_late(self, verbs: Sequence[str], **claim: Any) -> None:
+        """Let claims lapse, claim again, and settle with the old receipts, then with the new."""
+        before = await self.claim(lease_ms=20, wait_ms=0, **claim)
+        await asyncio.sleep(1)
+        after = await self.claim(lease_ms=5_000, wait_ms=0, **claim)
+        tenant, queue = claim["tenant"], claim["queue"]
+        for verb, deliveries in zip(verbs, (before, after), strict=True):
+            places = [(tenant, queue, delivery.receipt) for delivery in deliveries]
+            if places:
+                settlements = [settlement(verb, receipt, None) for _, _, receipt in places]
+                await self._settle(SentSettle(tenant, queue, places, settlements))
+
+    async def _settle(self, sent: SentSettle) -> None:
+        calls = self._begin_settle(sent.tenant, sent.queue, sent.places, sent.settlements)
+        history, now = self._world.history, self._world.clock.now
+        sent.sent_at.append(now())
         try:
-            reply = await self._broker(tenant).settle(queue, settlements, publish=outgoing)
+            reply = await self._broker(sent.tenant).settle(
+                sent.queue, sent.settlements, publish=sent.outgoing
+            )
         except _REFUSALS:
-            if published is not None:
-                history.record(Refused(call=published))
+            if len(sent.sent_at) == 1:
+                self._refuse(sent)
             raise
         for call, outcome in zip(calls, reply.outcomes, strict=True):
             if call is not None:
@@ -324,21 +285,42 @@ class Client:
                         verdict=str(Verdict.ABORTED if reply.repeated else outcome.verdict),
                         state=None if outcome.state is None else str(outcome.state),
                         until=outcome.until,
-                        at=self._world.clock.now(),
+                        at=now(),
                     )
                 )
-        if published is not None and reply.published and not reply.repeated:
+        if not sent.outgoing:
+            return
+        if not self._world.can_repeat(sent):
+            if reply.published and not reply.repeated:
+                self._done(sent, reply)
+            elif len(sent.sent_at) == 1:
+                self._refuse(sent)
+            return
+        was_known = sent.reply is not None
+        self._world.violations += sent.answered(reply, now())
+        if sent.reply is not None and not was_known:
+            self._done(sent, sent.reply)
+        elif sent.was_not_done(now()):
+            self._refuse(sent)
+
+    def _done(self, sent: SentSettle, reply: SettleReply) -> None:
+        if sent.publish_call is not None:
             ids = tuple(item.id for item in reply.published)
-            history.record(Published(call=published, messages=ids))
-        elif published is not None:
-            history.record(Refused(call=published))
+            self._world.history.record(Published(call=sent.publish_call, messages=ids))
+
+    def _refuse(self, sent: SentSettle) -> None:
+        """Nothing of it was done. It is not sent again: the history says that it was refused."""
+        if self._world.can_repeat(sent) and sent.key is not None:
+            del self._world.sent[sent.key]
+        if sent.publish_call is not None:
+            self._world.history.record(Refused(call=sent.publish_call))
 
     def _begin_settle(
         self,
         tenant: str,
         queue: str,
         places: list[tuple[str, str, Receipt]],
-        settlements: list[Settlement],
+        settlements: Sequence[Settlement],
     ) -> list[int | None]:
         """Record settlements of claims on the judged queue; the others have no number."""
         calls: list[int | None] = []
@@ -395,6 +377,12 @@ class Client:
 
     async def delete_queue(self, tenant: str, queue: str) -> None:
         await self._broker(tenant).delete_queue(queue)
+
+    async def recreate_queue(self, tenant: str, queue: str) -> None:
+        """Delete the queue and create it again, behind the whole log."""
+        with suppress(UnknownQueue):
+            await self._broker(tenant).delete_queue(queue)
+        await self.put_queue(tenant, queue, Start.EARLIEST, 0, None)
 
     async def pause(self, tenant: str, queue: str, paused: bool) -> None:
         broker = self._broker(tenant)

@@ -27,8 +27,9 @@ from penstock.model.states import LIVE, State
 from penstock.testing.checker import check
 from penstock.testing.comparing import Plain, difference
 from penstock.testing.history import Claim, Claimed, Found, Logged, Scanned, Settle, Settled, digest
-from penstock.testing.simulation.clients import History, granted
+from penstock.testing.simulation.clients import granted
 from penstock.testing.simulation.program import WORK, WORK_POLICY
+from penstock.testing.simulation.world import History
 from penstock.verify import verify
 
 __all__ = ["drain", "judge_history", "judge_same", "judge_store", "picture"]

@@ -3,7 +3,8 @@
 Everything runs on one ``SimulatedLoop``. The committer's thread is replaced by ``SimulatedDisk``:
 a batch reaches the disk at one moment that the seed picks, and the engine hears of it at a later
 one, so a crash falls before, between or after the two. Bulk verbs have slices of a few deliveries,
-so that other verbs come between them, and so have long changes, which keep other verbs out.
+so that other verbs come between them, and so have long changes, which keep other verbs out. The
+filters of half of the publishes are evaluated in slices, as those of large ones are.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 from penstock.broker import Broker, BrokerOptions
 from penstock.errors import PenstockError, StoreError
+from penstock.filters.batch_routes import INLINE_EVALUATIONS
 from penstock.keepers import CatchUp, Keeper, Keepers, Pass, Sweep
 from penstock.model.limits import DLQ_SUFFIX, Limits
 from penstock.model.queue import TopicPolicy
@@ -26,11 +28,12 @@ from penstock.storage.keyvalue.core import SLICE
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.keys import SPEC_PREFIX, QueueKeys
 from penstock.storage.keyvalue.long_changes import STEP
+from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import KEYED_BY_NUMBER, decode_spec
 from penstock.storage.keyvalue.writer import Write, Written
 from penstock.testing.faults import FaultyAdapter
 from penstock.testing.model import Oracle
-from penstock.testing.simulation.clients import Client, World
+from penstock.testing.simulation.clients import Client
 from penstock.testing.simulation.judges import (
     drain,
     judge_history,
@@ -50,6 +53,7 @@ from penstock.testing.simulation.program import (
     Program,
 )
 from penstock.testing.simulation.report import Outcome, Simulation
+from penstock.testing.simulation.world import World
 
 __all__ = ["SIMULATION", "SimulatedDisk", "orphans", "run"]
 
@@ -88,6 +92,24 @@ class SimulatedDisk:
 
     async def close(self) -> None:
         return
+
+
+class _WatchedEngine(KeyValueEngine):
+    """Notes verbs that begin, or go on, in the middle of a long change."""
+
+    violations: list[str]
+
+    def _begin(self) -> int:
+        self._check_alone()
+        return super()._begin()
+
+    async def _next_slice(self, tenant: str = "", queue: Queue | None = None) -> None:
+        await super()._next_slice(tenant, queue)
+        self._check_alone()
+
+    def _check_alone(self) -> None:
+        if self._changes.under_way:
+            self.violations.append("S3: a verb ran in the middle of a long change")
 
 
 class _Seldom:
@@ -145,6 +167,9 @@ class _Session:
         self._slice_size = SLICE if mirrored else self._random.choice((1, 2, 3))
         #: No step fits into a slice: every change of more than this is a long one.
         self._step_size = self._random.choice((1, 2, STEP))
+        # The mirror compares what takes effect before it first waits.
+        ahead = not mirrored and self._random.random() < 0.5
+        self._inline_evaluations = 0 if ahead else INLINE_EVALUATIONS
         self._comparison = Comparison(Oracle(self._options)) if mirrored else None
         self._adapter = FaultyAdapter(seed=program.seed, inline=False)
         self._store: _Store | None = None
@@ -219,14 +244,16 @@ class _Session:
 
     async def _open(self, *, keepers: bool = True) -> None:
         disk = self._new_disk(self._loop)
-        engine = await KeyValueEngine.open(
+        engine = await _WatchedEngine.open(
             self._adapter,
             self._options,
             writer=disk,
             slice_size=self._slice_size,
             step_size=self._step_size,
             slice_s=0.0,
+            inline_evaluations=self._inline_evaluations,
         )
+        engine.violations = self.world.violations
         self._engine = engine
         shown: Any = engine
         if self._comparison is not None:

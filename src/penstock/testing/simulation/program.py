@@ -56,7 +56,10 @@ POLICIES: Final = {
         filter="color IS NOT NULL", ordering=Ordering.PARTITION, max_attempts=2, bucket_size=0
     ),
     "late": QueuePolicy(filter="amount >= 5", bucket_size=1, failed_retention_s=60),
-    "red": QueuePolicy(filter="color = 'red'", max_attempts=1, max_depth=6, bucket_size=0),
+    # Bound to one topic: on a database, publishes that may meet a limit wait for each other.
+    "red": QueuePolicy(
+        filter="topic = 'orders' AND color = 'red'", max_attempts=1, max_depth=6, bucket_size=0
+    ),
     "wide": QueuePolicy(
         filter="topic = 'orders'", ordering=Ordering.PARTITION, partition_concurrency=2
     ),
@@ -122,17 +125,45 @@ def random_program(seed: int, steps: int, fault_kinds: tuple[str, ...]) -> Progr
     favourites = random.sample(sorted(_VERBS), 4)
     names = [name for name, (weight, _) in _VERBS.items() for _ in range(weight)]
     names += favourites * 6
-    for _ in range(steps - len(clients)):
-        name = random.choice(names)
-        cancel_after = random.randint(1, 30) if random.random() < 0.05 else None
-        step = Step(name, _VERBS[name][1](random), cancel_after)
-        random.choice(clients).append(step)
+    left = steps - len(clients)
+    # Clients that do the same thing to one queue at the same time meet most often at the start.
+    together = random.random() < 0.5
+    while left > 0:
+        if together and left >= len(clients):
+            left -= _do_together(random, clients, left)
+        else:
+            name = random.choice(names)
+            cancel_after = random.randint(1, 30) if random.random() < 0.05 else None
+            step = Step(name, _VERBS[name][1](random), cancel_after)
+            random.choice(clients).append(step)
+            left -= 1
+        together = random.random() < 0.03
     count = random.choice((0, 1, 1, 2, 3)) if fault_kinds else 0
     faults = sorted(
         (Fault(random.choice(fault_kinds), random.randint(1, steps)) for _ in range(count)),
         key=lambda fault: fault.at_step,
     )
     return Program(seed, tuple(map(tuple, clients)), tuple(faults))
+
+
+def _do_together(random: _Dice, clients: list[list[Step]], most: int) -> int:
+    """Have every client do the same to one queue or topic; returns how many steps that takes."""
+    name = random.choice(_TOGETHER)
+    first = _VERBS[name][1](random)
+    verbs = [name, "route"] if name == "recreate_queue" else [name]
+    taken = 0
+    for verb in verbs[: most // len(clients)]:
+        for steps in clients:
+            own = _VERBS[verb][1](random)
+            shared = {key: first[key] for key in _SHARED if key in first}
+            if verb in ("publish", "publish_one"):
+                # The same keys and ids, one of them at least.
+                shared["batch"] = [{"id": "i", **first["batch"][0]}, *first["batch"][1:]]
+            elif verb in ("claim", "settle_late"):
+                own["limit"] = random.choice((1, 1, 2))  # Something is left for the others.
+            steps.append(Step(verb, {**own, **{k: v for k, v in shared.items() if k in own}}))
+            taken += 1
+    return taken
 
 
 class _Dice(Random):
@@ -221,6 +252,14 @@ def _settle(random: _Dice) -> dict[str, Any]:
     }
 
 
+def _settle_late(random: _Dice) -> dict[str, Any]:
+    claim = _claim(random)
+    return {
+        "verbs": [random.choice(_SETTLEMENTS), random.choice(_SETTLEMENTS)],
+        **{name: claim[name] for name in ("tenant", "queue", "consumer", "limit")},
+    }
+
+
 def _put_queue(random: _Dice) -> dict[str, Any]:
     return {
         "tenant": _tenant(random),
@@ -297,10 +336,13 @@ _VERBS: Final = {
     "publish_one": (5, _publish),
     "claim": (20, _claim),
     "settle": (18, _settle),
+    "settle_again": (3, lambda random: {"back": random.choice((0, 0, 0, 1, 2, 3))}),
+    "settle_late": (3, _settle_late),
     "sleep": (8, lambda random: {"ms": random.choice(_SLEEPS_MS)}),
     "put_queue": (7, _put_queue),
     "lower_attempts": (6, _lower_attempts),
     "delete_queue": (4, _queue),
+    "recreate_queue": (3, _queue),
     "pause": (2, lambda random: {**_queue(random), "paused": random.random() < 0.4}),
     "route": (3, lambda random: {**_queue(random), "limit": random.choice(_LIMITS)}),
     "assign": (
@@ -329,3 +371,13 @@ _VERBS: Final = {
     "stats": (2, _look),
     "read": (2, _look),
 }
+
+#: What clients do together, see ``_do_together``.
+_TOGETHER: Final = (
+    *("claim", "claim", "claim", "publish", "publish", "publish", "publish_one"),
+    *("recreate_queue", "recreate_queue", "recreate_queue"),
+    *("settle_late", "settle_again", "route", "replay", "purge", "put_queue", "delete_queue"),
+    *("join", "sweep"),
+)
+#: The arguments that are then the same for all.
+_SHARED: Final[tuple[str, ...]] = ("tenant", "queue", "topic")

@@ -29,7 +29,7 @@ from penstock.storage.sql.dialects import load_module
 from penstock.storage.sql.engine import SqlEngine
 from penstock.storage.sql.migrations import migrate
 from penstock.storage.sql.urls import Address, parse
-from penstock.testing.simulation.clients import Client, World
+from penstock.testing.simulation.clients import Client
 from penstock.testing.simulation.judges import (
     drain,
     judge_history,
@@ -50,6 +50,7 @@ from penstock.testing.simulation.report import Outcome, Simulation
 from penstock.testing.simulation.sql_gated import Faults, GatedDatabase
 from penstock.testing.simulation.sql_loop import Gate, SqlClock, SqlLoop, Ticket
 from penstock.testing.simulation.sql_observer import Observer
+from penstock.testing.simulation.world import World
 
 __all__ = ["FAULT_KINDS", "SqlSimulation"]
 

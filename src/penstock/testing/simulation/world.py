@@ -1,0 +1,105 @@
+"""What the clients of a simulation share: the store that is up, and what all of them were told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from msgspec.structs import replace
+
+from penstock.broker import Broker
+from penstock.model.clock import Clock
+from penstock.model.delivery import Receipt
+from penstock.testing.history import HistoryEvent
+from penstock.testing.simulation.repeated_settles import SentSettle
+
+__all__ = ["History", "World"]
+
+
+class History:
+    """What the clients of one run were about to do and were told, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[HistoryEvent] = []
+        self.run = 1
+        self._order = 0
+        self._calls = 0
+
+    def call(self) -> int:
+        """A number for the next call."""
+        self._calls += 1
+        return self._calls
+
+    def record(self, event: HistoryEvent) -> None:
+        """Append one event; it gets its place."""
+        self._order += 1
+        self.events.append(replace(event, run=self.run, order=self._order))
+
+    def next_run(self) -> None:
+        """The store was lost: calls without an answer will never get one."""
+        self.run += 1
+        self._order = 0
+
+
+class World:
+    """What the clients of a run share. The runner sets ``broker_of`` and keeps it up to date."""
+
+    def __init__(self, broker_of: Callable[[int], Broker], clock: Clock) -> None:
+        #: Client number to the broker that it is connected to.
+        self.broker_of = broker_of
+        self.clock = clock
+        self.history = History()
+        #: Defects that clients met.
+        self.violations: list[str] = []
+        self.verbs: Counter[str] = Counter()
+        #: Tenant, queue and receipt of every delivery that was handed out, in order.
+        self.held: list[tuple[str, str, Receipt]] = []
+        #: Settles with publish that can be sent again, by what identifies them.
+        self.sent: dict[tuple[str, str, str], SentSettle] = {}
+        self.begun = 0
+        #: Called with ``begun`` whenever a step begins; the runner injects faults here.
+        self.on_step: Callable[[int], None] = lambda _: None
+        #: Cleared while the store is down.
+        self.up = asyncio.Event()
+        self.up.set()
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def call(
+        self, verb: Coroutine[Any, Any, None], name: str, gone_after: int | None
+    ) -> None:
+        """Run a verb to its end, until its caller goes away, or until the store is lost."""
+        task = asyncio.get_running_loop().create_task(verb, name=name)
+        self._calls.add(task)
+        try:
+            if gone_after is not None:
+                for _ in range(gone_after):
+                    if task.done():
+                        break
+                    await asyncio.sleep(0)
+                task.cancel()
+            await asyncio.wait((task,))
+        finally:
+            self._calls.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.violations.append(f"{name} raised {error!r}")
+
+    def lose(self) -> None:
+        """The store is lost: nobody will answer what is under way."""
+        self.up.clear()
+        for task in sorted(self._calls, key=lambda task: task.get_name()):
+            task.cancel()
+
+    def register(self, sent: SentSettle) -> None:
+        """Have a settle with publish sent again some time."""
+        if sent.key is None:
+            return
+        known = self.sent.setdefault(sent.key, sent)
+        if known is not sent and known.reply is None:
+            known.is_ambiguous = True
+
+    def can_repeat(self, sent: SentSettle) -> bool:
+        """Whether every answer to that settle is about what was sent."""
+        known = None if sent.key is None else self.sent.get(sent.key)
+        return known is sent and not sent.is_ambiguous

@@ -1,0 +1,136 @@
+"""Defects that the engine once had, put back: the simulation has to find each of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.filters.batch_routes import BatchRoutes
+from penstock.storage.keyvalue import claim, moves, settle, sweep
+from penstock.storage.keyvalue.dedup import Dedup
+from penstock.storage.keyvalue.long_changes import LongChanges
+from penstock.storage.keyvalue.queue import Queue
+from penstock.testing.simulation.engines import simulation_of
+
+pytestmark = [
+    pytest.mark.slow,  # Each takes up to 100 seeds.
+    pytest.mark.timeout(600),
+]
+#: Most are found by the first thirty seeds.
+SEEDS = 300
+_Patch = pytest.MonkeyPatch
+
+
+def _keep_deleted_queues(patch: _Patch) -> None:
+    """Replay and purge go on with the queue that they began with."""
+    patch.setattr(Queue, "check_exists", lambda self: None)
+
+
+def _accept_stale_receipts(patch: _Patch) -> None:
+    """A receipt stands for its delivery, whichever claim it was."""
+
+    class Claims(dict[str, Any]):
+        def get(self, receipt: str, default: Any = None) -> Any:
+            named = receipt.split("-")[:2]
+            found = (entry for held, entry in self.items() if held.split("-")[:2] == named)
+            return super().get(receipt) or next(found, default)
+
+    first = Queue.__init__
+
+    def build(self: Queue, *args: Any, **kwargs: Any) -> None:
+        first(self, *args, **kwargs)
+        self.claims = Claims()  # type: ignore[assignment]
+
+    patch.setattr(Queue, "__init__", build)
+
+
+def _forget_attempts(patch: _Patch) -> None:
+    """A lease that lapses takes its attempt back."""
+    lapse = moves.lapse
+
+    def lapsing(queue: Any, entry: Any, now: int) -> Any:
+        entry.attempts -= 1
+        return lapse(queue, entry, now)
+
+    patch.setattr(moves, "lapse", lapsing)
+
+
+def _forget_ids(patch: _Patch) -> None:
+    """Ids are remembered until the store is closed."""
+    known: dict[tuple[int, str, str, str], Any] = {}
+
+    def find(self: Dedup, tenant: str, topic: str, id: str) -> Any:
+        return known.get((builtin_id(self), tenant, topic, id))
+
+    def remember(self: Dedup, tenant: str, topic: str, id: str, first: Any, window_ms: int) -> None:
+        known[builtin_id(self), tenant, topic, id] = first
+
+    patch.setattr(Dedup, "find", find)
+    patch.setattr(Dedup, "remember", remember)
+
+
+def _let_verbs_into_long_changes(patch: _Patch) -> None:
+    """Verbs do not wait until the end of a long change."""
+
+    async def over(self: LongChanges) -> None:
+        await asyncio.sleep(0)
+
+    patch.setattr(LongChanges, "over", over)
+
+
+def _forget_settles(patch: _Patch) -> None:
+    """A settle with publish that is sent again is a new one."""
+    patch.setattr(Dedup, "find_settle", lambda *args: None)
+
+
+def _route_by_old_filters(patch: _Patch) -> None:
+    """A large publish goes to the queues that there were when it began."""
+    patch.setattr(BatchRoutes, "finish", lambda self: None)
+
+
+def _keep_the_old_limit(patch: _Patch) -> None:
+    """``max_attempts`` that was lowered applies after the next attempt."""
+    for module in (claim, settle, moves):
+        patch.setattr(module, "is_exhausted", _exhausted_at_nine)
+
+
+def _exhausted_at_nine(queue: Any, entry: Any) -> bool:
+    return not queue.is_dead_letter and entry.attempts >= max(9, queue.policy.max_attempts)
+
+
+def _sweep_deleted_queues(patch: _Patch) -> None:
+    """A sweep goes on with a queue that was deleted, and created again, meanwhile."""
+    patch.setattr(sweep, "SLICE_MOVES", 1)
+    patch.setattr(
+        Queue, "deleted", property(lambda self: False, lambda self, value: None), raising=False
+    )
+
+
+builtin_id = id
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        _keep_deleted_queues,
+        _accept_stale_receipts,
+        _forget_attempts,
+        _forget_ids,
+        _let_verbs_into_long_changes,
+        _forget_settles,
+        _route_by_old_filters,
+        _keep_the_old_limit,
+        _sweep_deleted_queues,
+    ],
+    ids=lambda defect: defect.__name__.strip("_"),
+)
+def test_a_defect_is_found(
+    defect: Callable[[_Patch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defect(monkeypatch)
+    simulation = simulation_of("keyvalue")
+    outcomes = (simulation.run(simulation.program(seed, 60)) for seed in range(SEEDS))
+    assert any(outcome.violations for outcome in outcomes)
