@@ -49,7 +49,7 @@ from penstock.storage.keyvalue.publish import Plan
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.reading import ReadingVerbs
 from penstock.storage.keyvalue.replay import Purge, Replay
-from penstock.storage.keyvalue.route import route, start_cursor
+from penstock.storage.keyvalue.route import StartCursor, route
 from penstock.storage.keyvalue.routed_ahead import RoutedAhead, is_quick, routed_ahead
 from penstock.storage.keyvalue.settle import settle
 from penstock.storage.keyvalue.settle_and_publish import SettleAndPublish
@@ -156,13 +156,17 @@ class KeyValueEngine(
                 f"{name!r} is a dead-letter queue; it comes with its queue.", field="queue"
             )
         owner = self._core.tenant(tenant)
+        begin = StartCursor(self._core.log, owner, start)
+        while name not in owner.queues and not begin.is_found():
+            await self._next_slice(tenant)
+            now = self.clock.now()
         queue = owner.queues.get(name)
         if queue is None:
             limits = self._core.options.limits
             check_queue_quota(limits, len(owner.queues), name)
             check_filter_quota(limits, owner.unindexed, parse(policy.filter))
             queue = self._core.new_queue(tenant, name, now, policy)
-            queue.cursor = start_cursor(self._core.log, owner, start)
+            queue.cursor = begin.cursor
             self._core.register(queue)
         else:
             self._core.change_policy(queue, policy)

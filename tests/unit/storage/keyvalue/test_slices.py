@@ -357,6 +357,27 @@ async def test_stats_end_with_a_queue_that_is_behind(engine: KeyValueEngine) -> 
         await counting
 
 
+async def test_the_time_that_a_queue_starts_at_is_looked_for_in_slices(
+    engine: KeyValueEngine, clock: FakeClock, adapter: Counting
+) -> None:
+    """Another call may create the queue first, and the log may grow."""
+    count, policy = 2_500, QueuePolicy(filter="TRUE")
+    for _ in range(count // 10):
+        await engine.publish(T, Q, [NewMessage(b"")] * 10)
+    clock.advance(1)
+    late = Start(Start.TIME, clock.now())
+    most = await most_a_turn(engine.put_queue(T, "none", policy, late), engine, adapter)
+    assert most <= 12 * SLICE
+    assert (await engine.get_queue(T, "none")).cursor is None
+    creating = asyncio.ensure_future(engine.put_queue(T, "late", policy, late))
+    again = asyncio.ensure_future(engine.put_queue(T, "late", policy, Start()))
+    grown = asyncio.ensure_future(engine.put_queue(T, "grown", policy, late))
+    await asyncio.sleep(0)
+    await engine.publish(T, Q, [NewMessage(b"")])
+    assert {(await creating).cursor, (await again).cursor} == {None}
+    assert (await grown).cursor == count
+
+
 @pytest.mark.parametrize("verb", ["message", "history"])
 async def test_many_queues_are_asked_about_a_message_in_slices(
     engine: KeyValueEngine, adapter: Counting, verb: str
