@@ -213,6 +213,28 @@ async def test_a_queue_that_is_replaced_during_a_sweep_revives_nothing(
     await engine.close()
 
 
+@pytest.mark.parametrize("state", [State.DONE, State.FAILED])
+async def test_a_longer_retention_counts_for_the_rest_of_a_sweep(
+    engine: KeyValueEngine, clock: FakeClock, state: State
+) -> None:
+    """Once the change is acknowledged, nothing is removed that it keeps."""
+    count = 10 * SLICE_MOVES
+    await engine.publish(T, Q, [NewMessage(b"")] * count)
+    held = await engine.claim(T, Q, "c", count, HOUR)
+    end = Ack if state is State.DONE else Reject
+    await engine.settle(T, Q, [end(item.receipt) for item in held])
+    clock.advance(2 * HOUR)
+    sweeping = asyncio.ensure_future(engine.sweep())
+    await asyncio.sleep(0)  # The first slice is done, the second not begun.
+    forever = QueuePolicy(done_retention_s=0, failed_retention_s=0)
+    await engine.put_queue(T, Q, forever, Start())
+    stats = await engine.stats(T, Q)
+    removed = (await sweeping).removed
+    assert 0 < removed < count
+    assert await engine.stats(T, Q) == stats
+    assert (stats.done, stats.failed)[state is State.FAILED] == count - removed
+
+
 async def test_two_sweeps_at_a_time_do_the_work_once(
     engine: KeyValueEngine, clock: FakeClock
 ) -> None:
