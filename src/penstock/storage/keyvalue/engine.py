@@ -330,12 +330,15 @@ class KeyValueEngine(
         now = self._begin()
         owner = self._core.tenant(tenant)
         scanned = assigned = 0
+        self._core.space.check_bulk(now)
         while True:
             # Each slice is whole: what it assigned and the cursor are in one commit.
             size = min(limit - scanned, self._core.slice_size)
             reply = route(owner, owner.queue(queue), self._core.log, size, now)
             scanned, assigned = scanned + reply.scanned, assigned + reply.assigned
             if reply.cursor is None or scanned >= limit or not reply.scanned:
+                break
+            if self._core.space.is_used_up(self.clock.now()):
                 break
             await self._next_slice(tenant)
         await self._committer.commit()
@@ -357,6 +360,7 @@ class KeyValueEngine(
         owner = self._core.tenant(tenant)
         if store is not None:
             check_store(self._core.identity.of(tenant), store, "The assignment")
+        self._core.space.check_bulk(now)
         work = Assign(self._core, owner, owner.queue(queue), now)
         steps = work.carry_out(Assignment(filter, start, end, offsets))
         if not self._begin_change(steps):
@@ -391,7 +395,11 @@ class KeyValueEngine(
             replay_id=replay_id,
             slice_size=self._core.slice_size,
         )
-        while work.run_slice(now):
+        while True:
+            if not dry_run:
+                self._core.space.check_bulk(self.clock.now())
+            if not work.run_slice(now):
+                break
             await self._next_committed_slice(tenant, work.queue)
         await self._committer.commit()
         return work.reply
