@@ -112,6 +112,9 @@ class RocksDBAdapter:
         self._lock = lock_folder(path)
         self._mark_file = MarkFile(path)
         try:
+            if not (path / "CURRENT").exists() and any(path.glob("*.sst")):
+                # RocksDB would make a new store here, and remove the tables.
+                raise _emptied(path)
             self._last_mark = None if salvaging else self._inspect()
             self._open(salvaging)
         except BaseException:
