@@ -126,6 +126,21 @@ async def test_a_removed_mark_is_refused(killed: tuple[Image, Path]) -> None:
     assert isinstance(await refused(path), CommitsMissing)
 
 
+async def test_tables_without_the_files_that_name_them_are_refused(
+    images: dict[str, Image], tmp_path: Path
+) -> None:
+    """RocksDB would begin a new store and remove the tables; ``repair`` leaves them alone, too."""
+    path = Path(shutil.copytree(images["closed"].path, tmp_path / "store"))
+    for name in contents(path):
+        if name in ("CURRENT", MARK_FILE) or name.endswith(".log"):
+            (path / name).unlink()
+    await refused(path)
+    with pytest.raises(StoreCorrupt):
+        await accept_loss(path, EngineOptions(clock=FakeClock()))
+    await refused(path)
+    assert any(name.endswith(".sst") for name in contents(path))
+
+
 @law("X1")
 async def test_a_store_of_an_older_version_gets_a_chain(
     images: dict[str, Image], tmp_path: Path

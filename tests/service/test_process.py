@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from shutil import copytree
 
 import pytest
@@ -61,6 +62,17 @@ def test_a_store_that_is_in_use_is_refused(serve: Serve) -> None:
     assert "is open already" in log.read_text()
     assert first.call("GET", "/readyz").status == 200
     assert first.stop() == 0
+
+
+def test_files_of_the_store_are_its_owners_alone_while_it_is_served(serve: Serve) -> None:
+    """Those that RocksDB creates later have the mode that the umask of the process gives them."""
+    server = serve()
+    modes = {file.name: file.stat().st_mode & 0o777 for file in (serve.folder / "store").iterdir()}
+    assert {"CURRENT", "PENSTOCK"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    assert "Umask:\t0077\n" in status
+    assert server.stop() == 0
 
 
 @law("E1")

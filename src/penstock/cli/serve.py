@@ -6,6 +6,7 @@ Every setting of the server is a flag; ``penstock.settings`` is the list of them
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -89,8 +90,13 @@ def serve(**flags: object) -> None:
     def announce(serving: Serving) -> None:
         begun.add(asyncio.ensure_future(_announce(found, serving)))
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(run_server(found, announce))
+    # RocksDB creates its files under the umask; the store is readable by its owner alone.
+    before = os.umask(0o077)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(run_server(found, announce))
+    finally:
+        os.umask(before)
 
 
 async def _announce(found: Settings, serving: Serving) -> None:

@@ -64,8 +64,8 @@ class StoreFull(StoreError):
 
     title = "Store full"
     advice = (
-        "Nothing was stored. Claims and acks go on; free space on the store's disk and publishing "
-        "resumes by itself."
+        "Nothing more was stored. Claims and acks go on; free space on the store's disk and "
+        "publishing resumes by itself."
     )
     status = 507
     retryable = True

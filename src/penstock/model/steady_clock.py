@@ -57,6 +57,8 @@ class SteadyClock:
         self._offset = clock.now() - self._elapsed_ns() // _NS
         #: When the wall clock was first seen to have jumped, in elapsed milliseconds.
         self._jumped_at: int | None = None
+        #: How far it had jumped then.
+        self._jump = 0
         #: Jumps that were noticed.
         self.jumps = 0
 
@@ -78,17 +80,19 @@ class SteadyClock:
         return self._clock.call_at(self._clock.now() + at_ms - self.now(), callback)
 
     def _during_jump(self, wall: int, steady: int, elapsed: int) -> int:
-        if self._jumped_at is None:
-            self._jumped_at = elapsed
+        jump = wall - steady
+        if self._jumped_at is None or abs(jump - self._jump) > TOLERANCE_MS:
+            # Another jump on top of one has to last by itself.
+            self._jumped_at, self._jump = elapsed, jump
             self.jumps += 1
             _log.error(
                 "The clock jumped by %+.0f s. It is not followed unless that lasts for %d s.",
-                (wall - steady) / 1000,
+                jump / 1000,
                 HOLD_MS // 1000,
             )
         if elapsed - self._jumped_at < HOLD_MS:
             return steady
-        _log.warning("The clock is followed now, %+.0f s from before.", (wall - steady) / 1000)
+        _log.warning("The clock is followed now, %+.0f s from before.", jump / 1000)
         self._jumped_at = None
         self._offset = wall - elapsed
         return wall

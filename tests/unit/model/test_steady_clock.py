@@ -64,6 +64,26 @@ def test_a_jump_that_lasts_is_followed(jump: int) -> None:
     assert machine.clock.jumps == 1
 
 
+def test_a_second_jump_has_to_last_by_itself() -> None:
+    machine = Machine()
+    assert machine.set_wall(HOUR_MS) == 0
+    assert machine.pass_time(HOLD_MS - 1) == HOLD_MS - 1
+    assert machine.set_wall(24 * HOUR_MS) == HOLD_MS - 1
+    assert machine.pass_time(HOLD_MS - 1) == 2 * HOLD_MS - 2
+    assert machine.set_wall(-24 * HOUR_MS) == 2 * HOLD_MS - 2
+    assert machine.pass_time(HOLD_MS) == 3 * HOLD_MS - 2 + HOUR_MS
+    assert machine.clock.jumps == 3
+
+
+def test_small_steps_after_a_jump_do_not_begin_it_anew() -> None:
+    machine = Machine()
+    machine.set_wall(HOUR_MS)
+    assert machine.pass_time(HOLD_MS - 1) == HOLD_MS - 1
+    machine.set_wall(TOLERANCE_MS)
+    assert machine.pass_time(1) == HOLD_MS + HOUR_MS + TOLERANCE_MS
+    assert machine.clock.jumps == 1
+
+
 async def test_an_alarm_rings_by_the_steady_time() -> None:
     machine = Machine()
     machine.set_wall(HOUR_MS)

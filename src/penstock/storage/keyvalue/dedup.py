@@ -68,6 +68,8 @@ class Dedup:
         #: Part of the next slot's key: no smaller than the last offset, so that it is new in a
         #: store that was opened again.
         self._serial = 0
+        #: No slot is below it. A scan from the first would pass what is left of those removed.
+        self._floor = DEDUP_SLOT_PREFIX
 
     def find(self, tenant: str, topic: str, idempotency_id: str) -> FirstPublish | None:
         value = self._stage.get(dedup_key(tenant, topic, idempotency_id))
@@ -158,19 +160,23 @@ class Dedup:
         The cost is in deliveries that a sweep moves in that time. Anything may happen between two
         ids: a slot that is over is not written to any more.
         """
-        start, end = DEDUP_SLOT_PREFIX, dedup_slot_key(now // _SLOT_MS, 0)
-        while found := next(self._stage.scan(start, end), None):
+        end = dedup_slot_key(now // _SLOT_MS, 0)
+        while found := next(self._stage.scan(self._floor, end), None):
             slot_key, value = found
+            self._floor = slot_key
             reader = Reader(unseal(value, "idempotency slot"), "idempotency slot")
             for _ in range(reader.u16()):
                 yield _ID, self._forget(reader.var_bytes(), now, window_of)
             self._stage.delete(slot_key)
-            start = slot_key + b"\x00"
+            if self._floor == slot_key:  # Unless a lower one was written meanwhile.
+                self._floor = slot_key + b"\x00"
+        self._floor = max(self._floor, end)
 
     def _new_slot_key(self, stage: Stage, slot: int) -> bytes:
         """A key that is not in use: a record that grew with every commit would have no bound."""
         while stage.get(key := dedup_slot_key(slot, self._serial)) is not None:
             self._serial += 1
+        self._floor = min(self._floor, key)
         return key
 
     def _forget(self, key: bytes, now: int, window_of: Callable[[str, str], int]) -> int:

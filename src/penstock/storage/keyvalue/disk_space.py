@@ -2,7 +2,11 @@
 
 A commit that the disk refuses ends service until the store is reopened, so publishing stops
 earlier, while there is still room for the commits of claims, acks and keepers, which make room in
-turn. The disk is asked once a second at most, by the publish that comes first (2 µs).
+turn. Routing, assigning and replaying add deliveries by the million, and stop at half of the mark:
+until then a queue that is behind may go on, because it keeps the log from being removed.
+
+The disk is asked once a second at most, by the call that comes first (2 µs); near the mark every
+call asks, because callers can write hundreds of megabytes in a second.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from penstock.storage.keyvalue.adapters import Adapter
 __all__ = ["DiskSpace"]
 
 _CHECK_EVERY_MS: Final = 1000
+#: So many times the low-water mark is near it.
+_NEAR: Final = 4
 #: Of a small disk the low-water mark is this part at most, so that it can be used at all.
 _PARTS: Final = 20
 _log = logging.getLogger("penstock.storage")
@@ -24,20 +30,19 @@ _log = logging.getLogger("penstock.storage")
 class DiskSpace:
     """Whether there is room for publishes."""
 
-    __slots__ = ("_adapter", "_checked_at", "_is_low", "_wanted_bytes")
+    __slots__ = ("_adapter", "_checked_at", "_is_low", "_is_near", "_is_used_up", "_wanted_bytes")
 
     def __init__(self, adapter: Adapter, wanted_bytes: int) -> None:
         self._adapter = adapter
         self._wanted_bytes = wanted_bytes
         self._checked_at: int | None = None
+        self._is_near = False
         self._is_low = False
+        self._is_used_up = False
 
     def check(self, now: int) -> None:
-        """Raise ``StoreFull`` while less is free than there has to be."""
-        checked_at = self._checked_at
-        if checked_at is None or not 0 <= now - checked_at < _CHECK_EVERY_MS:
-            self._checked_at = now
-            self._look()
+        """Raise ``StoreFull`` while less is free than there has to be for a publish."""
+        self._look_again(now)
         if self._is_low:
             raise StoreFull(
                 "The disk of the store has less free space than min_free_disk_bytes asks for.",
@@ -45,12 +50,36 @@ class DiskSpace:
                 limit=self._wanted_bytes,
             )
 
+    def check_bulk(self, now: int) -> None:
+        """Raise ``StoreFull`` while too little is free to add deliveries of what is published."""
+        if self.is_used_up(now):
+            raise StoreFull(
+                "The disk of the store has less than half of the free space that "
+                "min_free_disk_bytes asks for.",
+                field="min_free_disk_bytes",
+                limit=self._wanted_bytes,
+            )
+
+    def is_used_up(self, now: int) -> bool:
+        """Whether half of what is kept free is gone."""
+        self._look_again(now)
+        return self._is_used_up
+
+    def _look_again(self, now: int) -> None:
+        checked_at = self._checked_at
+        if self._is_near or checked_at is None or not 0 <= now - checked_at < _CHECK_EVERY_MS:
+            self._checked_at = now
+            self._look()
+
     def _look(self) -> None:
         space = self._adapter.space() if self._wanted_bytes else None
         if space is None:
             return
         free, total = space
-        is_low = free < min(self._wanted_bytes, total // _PARTS)
+        mark = min(self._wanted_bytes, total // _PARTS)
+        is_low = free < mark
+        self._is_near = free < _NEAR * mark
+        self._is_used_up = free < mark // 2
         if is_low != self._is_low:
             self._is_low = is_low
             if is_low:

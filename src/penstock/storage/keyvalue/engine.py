@@ -51,7 +51,7 @@ from penstock.storage.keyvalue.publish import Plan
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.reading import ReadingVerbs
 from penstock.storage.keyvalue.replay import Purge, Replay
-from penstock.storage.keyvalue.route import route, start_cursor
+from penstock.storage.keyvalue.route import StartCursor, route
 from penstock.storage.keyvalue.routed_ahead import RoutedAhead, is_quick, routed_ahead
 from penstock.storage.keyvalue.settle import settle
 from penstock.storage.keyvalue.settle_and_publish import SettleAndPublish
@@ -161,13 +161,17 @@ class KeyValueEngine(
                 f"{name!r} is a dead-letter queue; it comes with its queue.", field="queue"
             )
         owner = self._core.tenant(tenant)
+        begin = StartCursor(self._core.log, owner, start)
+        while name not in owner.queues and not begin.is_found():
+            await self._next_slice(tenant)
+            now = self.clock.now()
         queue = owner.queues.get(name)
         if queue is None:
             limits = self._core.options.limits
             check_queue_quota(limits, len(owner.queues), name)
             check_filter_quota(limits, owner.unindexed, parse(policy.filter))
             queue = self._core.new_queue(tenant, name, now, policy)
-            queue.cursor = start_cursor(self._core.log, owner, start)
+            queue.cursor = begin.cursor
             self._core.register(queue)
         else:
             self._core.change_policy(queue, policy)
@@ -333,12 +337,15 @@ class KeyValueEngine(
         now = self._begin()
         owner = self._core.tenant(tenant)
         scanned = assigned = 0
+        self._core.space.check_bulk(now)
         while True:
             # Each slice is whole: what it assigned and the cursor are in one commit.
             size = min(limit - scanned, self._core.slice_size)
             reply = route(owner, owner.queue(queue), self._core.log, size, now)
             scanned, assigned = scanned + reply.scanned, assigned + reply.assigned
             if reply.cursor is None or scanned >= limit or not reply.scanned:
+                break
+            if self._core.space.is_used_up(self.clock.now()):
                 break
             await self._next_slice(tenant)
         await self._committer.commit()
@@ -360,6 +367,7 @@ class KeyValueEngine(
         owner = self._core.tenant(tenant)
         if store is not None:
             check_store(self._core.identity.of(tenant), store, "The assignment")
+        self._core.space.check_bulk(now)
         work = Assign(self._core, owner, owner.queue(queue), now)
         steps = work.carry_out(Assignment(filter, start, end, offsets))
         if not self._begin_change(steps):
@@ -394,7 +402,11 @@ class KeyValueEngine(
             replay_id=replay_id,
             slice_size=self._core.slice_size,
         )
-        while work.run_slice(now):
+        while True:
+            if not dry_run:
+                self._core.space.check_bulk(self.clock.now())
+            if not work.run_slice(now):
+                break
             await self._next_committed_slice(tenant, work.queue)
         await self._committer.commit()
         return work.reply

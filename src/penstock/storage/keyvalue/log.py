@@ -264,27 +264,6 @@ class Log:
             for _, value, first in self._records(tenant, index, start):
                 yield first, value
 
-    def count_from(self, name: str, start: int) -> int:
-        """How many entries, staged ones included, are at or above ``start``."""
-        tenant = self.tenants.get(name)
-        if tenant is None:
-            return 0
-        total = sum(1 for _ in tenant.uncommitted(start))
-        for index in range(max(0, self._segment_index(start)), len(self.segments)):
-            prefix = tenant.keys.prefix(self.segments[index].number)
-            base = self.segments[index].start
-            for key, value in self._stage.scan(prefix, prefix_end(prefix)):
-                first = base + unpack_var_u64(key, len(prefix))[0]
-                if first >= tenant.committed_end:
-                    break
-                count = int.from_bytes(value[:2], "little")
-                if first < start:
-                    # One commit's entry may lie on both sides; only its end has to be decoded.
-                    held = (decode_metadata(*pair).offset for pair in read_log_value(value))
-                    count = sum(offset >= start for offset in held)
-                total += count
-        return total
-
     def find(self, name: str, message_id: int) -> Logged | None:
         """The newest entry of a message of this tenant, committed or not."""
         found = self.at(name, self.newest(message_id))

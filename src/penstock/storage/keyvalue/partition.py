@@ -8,7 +8,7 @@ So a claim costs what it takes and what has changed, however many partitions the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -144,6 +144,10 @@ class Owner:
             if len(self._changed) >= _MANY_CHANGED:
                 self.look(next_of, 2)
             self._changed[partition] = None
+
+    def note_all(self, by_name: Mapping[str, Partition]) -> None:
+        """What any of the partitions may hand out next may have changed."""
+        self._changed = dict.fromkeys(map(by_name.__getitem__, self.names))
 
     def look(self, next_of: Callable[[Partition], int | None], most: int) -> bool:
         """Put up to ``most`` noted partitions in their place; returns whether some are left.

@@ -160,9 +160,12 @@ class Partitions:
             self._note(partition)
 
     def policy_changed(self) -> None:
-        """Another number may be in flight in a partition at a time."""
-        for partition in self.by_name.values():
-            self._note(partition)
+        """Another number may be in flight in a partition at a time.
+
+        Every partition is looked at again, by the next claims of its owner and not here.
+        """
+        for owner in self._owners.values():
+            owner.note_all(self.by_name)
 
     def _note(self, partition: Partition) -> None:
         if partition.holder is not None:

@@ -6,7 +6,7 @@ back by a crash. What a page shows comes from ``browse``, the numbers from ``sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -36,14 +36,21 @@ from penstock.storage.keyvalue.columns import read_columns, read_payloads
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.guarded import Guarded, reading
 from penstock.storage.keyvalue.histories import Published, histories_in, history_in
+from penstock.storage.keyvalue.log_counts import EntryCount
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import Logged
 from penstock.storage.keyvalue.stats import partition_stats, queue_stats
+from penstock.storage.keyvalue.tenant import Tenant
 
 __all__ = ["ReadingVerbs", "next_due"]
 
 #: Partitions that stats look at in one go; each may be a seek.
 _PARTITIONS: Final = 100
+#: Queues that are asked about one message in one go: ten reads each.
+_QUEUES: Final = 64
+#: Log entries, and the bytes of their payloads, that are read in one go: some three milliseconds.
+_ENTRIES: Final = 500
+_PAYLOAD_BYTES: Final = 4 * 1024 * 1024
 
 
 class ReadingVerbs(Guarded):
@@ -112,16 +119,27 @@ class ReadingVerbs(Guarded):
     ) -> LogPage:
         self._begin()
         entries: list[LogEntry] = []
-        next_offset = start
-        for message, _ in self._core.log.read(tenant, start, staged=False):
-            if len(entries) == limit:
+        while True:
+            size = min(limit - len(entries), _ENTRIES)
+            start, more = self._read_some(tenant, start, size, entries, payloads=payloads)
+            if not more or len(entries) == limit:
                 break
+            await self._next_slice(tenant)
+        return LogPage(tuple(entries), start)
+
+    def _read_some(
+        self, tenant: str, start: Offset, limit: int, out: list[LogEntry], *, payloads: bool
+    ) -> tuple[Offset, bool]:
+        """Add entries to ``out``; returns where to go on, and whether there may be more."""
+        next_offset, size = start, 0
+        for read, (message, _) in enumerate(self._core.log.read(tenant, start, staged=False)):
+            if read == limit or size > _PAYLOAD_BYTES:
+                return next_offset, True
             payload = read_payload(self._core.stage.get, message) if payloads else None
-            entries.append(LogEntry(message, payload))
+            out.append(LogEntry(message, payload))
             next_offset = Offset(message.offset + 1)
-        else:
-            next_offset = max(start, Offset(self._core.log.tenant(tenant).committed_end))
-        return LogPage(tuple(entries), next_offset)
+            size += len(payload or b"")
+        return max(start, Offset(self._core.log.tenant(tenant).committed_end)), False
 
     @reading
     async def read_log_columns(self, tenant: str, start: Offset, limit: int) -> LogColumns:
@@ -162,9 +180,9 @@ class ReadingVerbs(Guarded):
         owner = self._core.tenant(tenant)
         message, _ = self._find(tenant, message_id)
         payload = read_payload(self._core.stage.get, message)
-        found = [
-            snapshot for queue in owner.queues.values() for snapshot in snapshots_of(queue, message)
-        ]
+        found: list[Snapshot] = []
+        async for queue in self._each_queue(owner):
+            found += snapshots_of(queue, message)
         deliveries = tuple(sorted(found, key=lambda snapshot: snapshot.queue))
         await self._committer.settled()
         return MessageDeliveries(message, payload, deliveries)
@@ -184,11 +202,9 @@ class ReadingVerbs(Guarded):
         self._begin()
         owner = self._core.tenant(tenant)
         message, _ = self._find(tenant, message_id)
-        events = [
-            event
-            for name in sorted(owner.queues)
-            for event in history_in(owner.queues[name], message)
-        ]
+        events: list[Event] = []
+        async for queue in self._each_queue(owner):
+            events += history_in(queue, message)
         events.sort(key=lambda event: event.at)
         await self._committer.settled()
         return tuple(events)
@@ -201,34 +217,59 @@ class ReadingVerbs(Guarded):
         owner = self._core.tenant(tenant)
         if queue is not None:
             owner.queue(queue)
-        columns = read_columns(self._core.log, tenant, start, limit)
+        found: list[HistoryEntry] = []
+        end = start
+        while limit > 0:
+            size = min(limit, _ENTRIES)
+            end, count, part = await self._histories(owner, end, size, queue)
+            found += part
+            limit -= count
+            if count < size:
+                break
+            await self._next_slice(tenant)
+        await self._committer.settled()
+        return HistoryPage(tuple(found), end)
+
+    async def _histories(
+        self, tenant: Tenant, start: Offset, limit: int, queue: str | None
+    ) -> tuple[Offset, int, list[HistoryEntry]]:
+        """Histories of up to ``limit`` log entries, in turns of some queues.
+
+        Returns where the log goes on, how many entries it read, and what is on record of them.
+        """
+        columns = read_columns(self._core.log, tenant.name, start, limit)
         messages = Published(columns)
         events: dict[int, list[Event]] = {message_id: [] for message_id in messages.ids}
         home = None if queue is None else queue.removesuffix(DLQ_SUFFIX)
-        for name in sorted(owner.queues):
-            place = owner.queues.get(name)
+        done = 0
+        for name in sorted(tenant.queues):
+            place = tenant.queues.get(name)
             if place is None or home not in (None, name):
                 continue
+            done += _ENTRIES // _QUEUES
             for message_id, life in histories_in(place, messages):
                 events[message_id] += life
-            await self._next_slice(tenant)
+                done += 1
+            if done >= _ENTRIES:
+                done = 0
+                await self._next_slice(tenant.name)
         for life in events.values():
             life.sort(key=lambda event: event.at)
-        await self._committer.settled()
-        found = (
+        found = [
             HistoryEntry(MessageId(message_id), event)
             for message_id, life in events.items()
             for event in life
             if queue in (None, event.queue)
-        )
-        return HistoryPage(tuple(found), columns.next_offset)
+        ]
+        return columns.next_offset, len(columns.id), found
 
     @reading
     async def stats(self, tenant: str, queue: str) -> QueueStats:
-        now = self._begin()
+        self._begin()
         owner = self._core.tenant(tenant)
         state = owner.queue(queue)
-        reply = queue_stats(state, owner, self._core.log, now)
+        unrouted = 0 if state.cursor is None else await self._unrouted(state)
+        reply = queue_stats(state, owner, unrouted, self.clock.now())
         partitions: list[PartitionStats] = []
         last: str | None = None
         while found := partition_stats(state, last, _PARTITIONS):
@@ -239,6 +280,22 @@ class ReadingVerbs(Guarded):
             await self._next_slice(tenant, state)
         await self._committer.settled()
         return replace(reply, partitions=tuple(partitions))
+
+    async def _unrouted(self, queue: Queue) -> int:
+        """How many log entries the queue has before it; that holds until the next await."""
+        count = EntryCount(self._core.log, queue.tenant, queue.cursor or 0)
+        while (cursor := queue.cursor) is not None and count.run(cursor):
+            await self._next_slice(queue.tenant, queue)
+        return 0 if cursor is None else count.total
+
+    async def _each_queue(self, tenant: Tenant) -> AsyncIterator[Queue]:
+        """The tenant's queues by name, some in a turn; those deleted meanwhile are left out."""
+        for position, name in enumerate(sorted(tenant.queues), 1):
+            queue = tenant.queues.get(name)
+            if queue is not None:
+                yield queue
+            if not position % _QUEUES:
+                await self._next_slice(tenant.name)
 
     def _find(self, tenant: str, message_id: MessageId) -> Logged:
         found = self._core.log.find(tenant, message_id)

@@ -21,17 +21,20 @@ __all__ = ["Removal", "removals"]
 #: What it costs to pass a slot by, and to read a bucket, in deliveries that are removed.
 _PASS: Final = 0.1
 _READ: Final = 4.0
+#: Nothing is as old as that.
+_NEVER: Final = -1
 
 
 class Removal:
     """Removes one kind of a queue's deliveries, a few at a time."""
 
-    __slots__ = ("_cursor", "_kind", "_until", "queue")
+    __slots__ = ("_cursor", "_kind", "_now", "_until", "queue")
 
-    def __init__(self, queue: Queue, kind: int, until: int) -> None:
+    def __init__(self, queue: Queue, kind: int, now: int) -> None:
         self.queue = queue
         self._kind = kind
-        self._until = until
+        self._now = now
+        self._until = _NEVER
         self._cursor = queue.keys.retention + bytes((kind,))
 
     def run(self, most: int) -> tuple[float, int, bool]:
@@ -40,6 +43,8 @@ class Removal:
         Returns what that cost, in deliveries; how many are removed; whether there is more to do.
         """
         cost, removed, more = 0.0, 0, False
+        # Each time: the policy may have changed since the last.
+        self._until = _until(self.queue, self._kind, self._now)
         for slot in self._slots():
             if self.queue.slot_times.get(slot.key, 0) > self._until:
                 cost += _PASS
@@ -127,13 +132,17 @@ class _Item(Struct, frozen=True):
 def removals(queue: Queue, now: int) -> list[Removal]:
     """What retention has to look at in a queue or its dead letters."""
     out = []
-    keep_ms = queue.policy.done_retention_s * 1000
-    if keep_ms:
-        if queue.done_count:
-            out.append(Removal(queue, DONE_SLOT, now - keep_ms))
-        if queue.expired_count:
-            out.append(Removal(queue, EXPIRED_SLOT, now - keep_ms))
-    failed_ms = queue.policy.failed_retention_s * 1000
-    if failed_ms and queue.dead is not None and queue.dead.available_count:
-        out.append(Removal(queue, FAILED_SLOT, now - failed_ms))
+    if queue.done_count:
+        out.append(Removal(queue, DONE_SLOT, now))
+    if queue.expired_count:
+        out.append(Removal(queue, EXPIRED_SLOT, now))
+    if queue.dead is not None and queue.dead.available_count:
+        out.append(Removal(queue, FAILED_SLOT, now))
     return out
+
+
+def _until(queue: Queue, kind: int, now: int) -> int:
+    """What settled or failed then, or before, is to be removed."""
+    policy = queue.policy
+    keep_s = policy.failed_retention_s if kind == FAILED_SLOT else policy.done_retention_s
+    return now - keep_s * 1000 if keep_s else _NEVER

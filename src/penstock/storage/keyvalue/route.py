@@ -7,6 +7,8 @@ the index that publish routes by, in the same commit: no gap, no duplicate, orde
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.errors import Conflict
 from penstock.model.delivery import RouteReply
 from penstock.model.message import Message, Offset
@@ -21,22 +23,55 @@ from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import Logged
 from penstock.storage.keyvalue.tenant import Tenant
 
-__all__ = ["join_open_key", "route", "start_cursor", "taken"]
+__all__ = ["StartCursor", "join_open_key", "route", "taken"]
 
 
-def start_cursor(log: Log, tenant: Tenant, start: Start) -> int | None:
-    """Where a new queue begins; None if that is the end of the log."""
-    end = tenant.log.end
-    match start.at:
-        case Start.EARLIEST:
-            cursor = log.segments[0].start if log.segments else end
-        case Start.OFFSET:
-            cursor = start.value
-        case Start.TIME:
-            cursor = _first_at(log, tenant, start.value)
-        case _:
-            return None
-    return cursor if cursor < end else None
+#: Log entries that are decoded in one turn, in search of a time: some two milliseconds.
+_LOOKED_AT: Final = 500
+
+
+class StartCursor:
+    """Where a new queue begins. A time is looked for in the log, some entries in a turn."""
+
+    __slots__ = ("_log", "_offset", "_start", "_tenant")
+
+    def __init__(self, log: Log, tenant: Tenant, start: Start) -> None:
+        self._log = log
+        self._tenant = tenant
+        self._start = start
+        self._offset = 0
+        if start.at == Start.TIME:
+            for segment in log.segments:
+                if segment.started_at < start.value:
+                    self._offset = segment.start
+
+    def is_found(self) -> bool:
+        """Look on; returns whether the cursor is known, which holds until the next await."""
+        match self._start.at:
+            case Start.EARLIEST:
+                segments = self._log.segments
+                self._offset = segments[0].start if segments else self._tenant.log.end
+            case Start.OFFSET:
+                self._offset = self._start.value
+            case Start.TIME:
+                return self._is_time_found(self._start.value)
+            case _:
+                self._offset = self._tenant.log.end
+        return True
+
+    @property
+    def cursor(self) -> int | None:
+        """The first offset to route; None if that is the end of the log."""
+        return self._offset if self._offset < self._tenant.log.end else None
+
+    def _is_time_found(self, time: int) -> bool:
+        entries = self._log.read(self._tenant.name, self._offset, staged=True)
+        for looked, (message, _) in enumerate(entries):
+            if message.published_at >= time or looked == _LOOKED_AT:
+                self._offset = message.offset
+                return message.published_at >= time
+        self._offset = self._tenant.log.end
+        return True
 
 
 def route(tenant: Tenant, queue: Queue, log: Log, limit: int, now: int) -> RouteReply:
@@ -90,15 +125,3 @@ def join_open_key(queue: Queue, message: Message) -> None:
     if record.message_id == message.id:
         names = tuple(sorted({*record.queues, queue.name}))
         queue.stage.put(key, OpenKey(record.message_id, record.priority, names).encode())
-
-
-def _first_at(log: Log, tenant: Tenant, time: int) -> int:
-    """The first offset published at or after ``time``."""
-    begin = 0
-    for segment in log.segments:
-        if segment.started_at < time:
-            begin = segment.start
-    for message, _ in log.read(tenant.name, begin, staged=True):
-        if message.published_at >= time:
-            return message.offset
-    return tenant.log.end

@@ -9,7 +9,6 @@ from itertools import islice
 from penstock.model.delivery import PartitionStats, QueueStats
 from penstock.model.message import Offset
 from penstock.storage.keyvalue.keys import EXPONENT_SHIFT, LANE_SPAN, LANES, message_id_of
-from penstock.storage.keyvalue.log import Log
 from penstock.storage.keyvalue.partitions import Partition, Partitions
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.tenant import Tenant
@@ -17,8 +16,11 @@ from penstock.storage.keyvalue.tenant import Tenant
 __all__ = ["partition_stats", "queue_stats"]
 
 
-def queue_stats(queue: Queue, tenant: Tenant, log: Log, now: int) -> QueueStats:
-    """Counts are kept with every move; the rest looks at heads only. Partitions come apart."""
+def queue_stats(queue: Queue, tenant: Tenant, unrouted: int, now: int) -> QueueStats:
+    """Counts are kept with every move; the rest looks at heads only.
+
+    The caller counts what is not routed yet, and adds the partitions.
+    """
     oldest = min(_available_since(queue), default=None)
     dead = queue.dead
     return QueueStats(
@@ -37,7 +39,7 @@ def queue_stats(queue: Queue, tenant: Tenant, log: Log, now: int) -> QueueStats:
         nacks=queue.nacks,
         failures=queue.failures,
         watermark=Offset(_watermark(queue, tenant)),
-        lag=queue.depth + _unrouted(queue, log),
+        lag=queue.depth + unrouted,
     )
 
 
@@ -74,12 +76,6 @@ def _unsettled_ids(queue: Queue) -> Iterator[int]:
             ):
                 yield message_id_of(int.from_bytes(key[-8:], "big"))
                 break
-
-
-def _unrouted(queue: Queue, log: Log) -> int:
-    if queue.cursor is None:
-        return 0
-    return log.count_from(queue.tenant, queue.cursor)
 
 
 def partition_stats(queue: Queue, after: str | None, most: int) -> list[PartitionStats]:

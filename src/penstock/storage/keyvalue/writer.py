@@ -69,7 +69,12 @@ class ThreadWriter:
         while (work := self._work.get()) is not None:
             write, written = work
             self._taken_up.release()
-            error = write()
+            try:
+                error = write()
+            except BaseException as panic:  # noqa: BLE001
+                # A panic of RocksDB's binding is no Exception. The thread must not end with it:
+                # the callers of this commit, and of all after it, would wait for ever.
+                error = RuntimeError(f"the write ended with {panic!r}")
             try:
                 self._loop.call_soon_threadsafe(written, error)
             except RuntimeError:

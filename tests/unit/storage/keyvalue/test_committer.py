@@ -31,7 +31,7 @@ class Disk(MemoryAdapter):
         self.begun = threading.Semaphore(0)
         self.batches: list[dict[bytes, bytes | None]] = []
         self.synced: list[bool] = []
-        self.refusal: Exception | None = None
+        self.refusal: BaseException | None = None
 
     def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
         self.begun.release()
@@ -167,6 +167,19 @@ async def test_a_refused_commit_fails_its_waiters_and_everyone_after(rig: Rig, d
         await rig.committer.commit()
     assert disk.batches == []
     assert rig.completed == []
+
+
+class Panic(BaseException):
+    """What the binding raises when its Rust panics: no Exception."""
+
+
+async def test_a_panic_below_the_store_fails_its_waiters(rig: Rig, disk: Disk) -> None:
+    disk.refusal = Panic("index out of bounds")
+    disk.gate.release()
+    for _ in range(2):
+        with pytest.raises(CommitFailed, match="index out of bounds"):
+            await asyncio.wait_for(rig.put(b"a"), HANG_S)
+    await rig.committer.close()
 
 
 async def test_every_waiter_gets_an_error_of_its_own(rig: Rig, disk: Disk) -> None:

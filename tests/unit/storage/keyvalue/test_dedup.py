@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -261,3 +261,61 @@ def test_no_slot_grows_with_the_commits_of_its_minute(stage: Stage, adapter: Mem
     again = Dedup(stage)
     again.remember_settle("t", "q", "50", b"answer", 0, 7)
     assert len(stage.take().writes) == 2
+
+
+class Scanned(MemoryAdapter):
+    """Remembers where scans began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.starts: list[bytes] = []
+
+    def scan(
+        self, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        self.starts.append(start)
+        return super().scan(start, end, reverse=reverse)
+
+
+def test_a_sweep_does_not_pass_the_slots_that_were_removed() -> None:
+    """In the store a deleted record is passed like any other, until a compaction."""
+    adapter = Scanned()
+    stage = Stage(adapter)
+    dedup = Dedup(stage)
+
+    def commit() -> None:
+        batch = stage.take()
+        adapter.write(batch.writes, batch.removed, batch.sync)
+        stage.committed()
+
+    for number in range(5):
+        _remember(dedup, f"id{number}", number, number * MINUTE, HOUR)
+        commit()
+    assert _sweep(dedup, HOUR + 5 * MINUTE, 100, _window(HOUR)) == 5
+    commit()
+    adapter.starts.clear()
+    assert _sweep(dedup, HOUR + 5 * MINUTE, 100, _window(HOUR)) == 0
+    assert all(start > dedup_slot_key(64, 0) for start in adapter.starts)
+    # A slot below those that were removed is found again.
+    _remember(dedup, "late", 9, 0, HOUR)
+    commit()
+    assert _sweep(dedup, HOUR + 6 * MINUTE, 100, _window(HOUR)) == 1
+    commit()
+    assert (_ids(adapter), _slots(adapter)) == ([], [])
+
+
+def test_a_slot_that_is_written_below_a_sweep_is_not_lost(
+    stage: Stage, adapter: MemoryAdapter, commit: Callable[[], int]
+) -> None:
+    dedup = Dedup(stage)
+    for number in range(3):
+        _remember(dedup, f"id{number}", number, 10 * MINUTE, HOUR)
+    _remember(dedup, "next", 3, 11 * MINUTE, HOUR)
+    commit()
+    sweep = dedup.forget_old(2 * HOUR, _window(HOUR))
+    next(sweep)
+    _remember(dedup, "late", 9, 0, HOUR)
+    commit()
+    assert sum(count for _, count in sweep) == 4
+    commit()
+    assert (_ids(adapter), _slots(adapter)) == ([], [])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 from hypothesis import settings
@@ -10,11 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from penstock.errors import StoreCorrupt
 from penstock.model.message import Message, MessageId, Offset
 from penstock.storage.keyvalue import log as log_module
+from penstock.storage.keyvalue import log_counts
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.batch import Batch
 from penstock.storage.keyvalue.encoding import seal, terminated
 from penstock.storage.keyvalue.keys import SEQ_BLOCK_KEY, segment_meta_key
 from penstock.storage.keyvalue.log import SEGMENT_AGE_MS, SEGMENT_ENTRIES, Log
+from penstock.storage.keyvalue.log_counts import EntryCount
 from penstock.storage.keyvalue.metadata import encode_metadata
 from penstock.storage.keyvalue.stage import Stage
 from penstock.testing.laws import law
@@ -37,6 +40,13 @@ def _append(log: Log, tenant: str, count: int, now: int = 0) -> list[int]:
 
 def _offsets(log: Log, tenant: str, start: int = 0, *, staged: bool = True) -> list[int]:
     return [message.offset for message, _ in log.read(tenant, start, staged=staged)]
+
+
+def _count(log: Log, tenant: str, start: int) -> int:
+    count = EntryCount(log, tenant, start)
+    while count.run(start):
+        pass
+    return count.total
 
 
 @pytest.fixture
@@ -271,7 +281,7 @@ class LogMachine(RuleBasedStateMachine):
     def count_from(self, data: st.DataObject, tenant: str) -> None:
         start = data.draw(self.starts())
         expected = sum(offset >= start for offset in self.all[tenant])
-        assert self.log.count_from(tenant, start) == expected
+        assert _count(self.log, tenant, start) == expected
 
     @rule(data=st.data(), tenant=st.sampled_from("ab"))
     def at(self, data: st.DataObject, tenant: str) -> None:
@@ -328,12 +338,43 @@ def test_entries_far_apart_are_looked_for_and_near_ones_passed_by(
             assert found == wanted
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_entries_are_counted_while_the_log_grows_and_the_cursor_moves(
+    log: Log, commit_log: Callable[[], None], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    random = Random(seed)
+    monkeypatch.setattr(log_counts, "_RECORDS", random.choice([1, 3, 10]))
+    now = 0
+
+    def grow(commits: int) -> None:
+        nonlocal now
+        for _ in range(commits):
+            for _ in range(random.randint(1, 3)):
+                _append(log, random.choice("aab"), random.randint(1, 4), now)
+                log.reserve(random.randint(0, 2), now)  # Offsets that nothing was stored at.
+            now += random.choice([0, 0, SEGMENT_AGE_MS])
+            if random.random() < 0.8:
+                commit_log()
+
+    grow(40)
+    cursor = random.randint(0, 60)
+    count = EntryCount(log, "a", cursor)
+    turns = 1
+    while count.run(cursor):
+        turns += 1
+        if turns < 60:
+            grow(random.randint(0, 2))
+            cursor += random.choice([0, 0, 2, 9])
+    assert turns > 1
+    assert count.total == len(_offsets(log, "a", cursor))
+
+
 def test_an_unknown_tenant_has_an_empty_log(log: Log) -> None:
     assert _offsets(log, "nobody") == []
     assert list(log.pick("nobody", [0, 1])) == []
-    assert log.count_from("nobody", 0) == 0
     assert log.at("nobody", 0) is None
     assert "nobody" not in log.tenants
+    assert _count(log, "nobody", 0) == 0
 
 
 def test_a_commit_of_more_messages_than_an_array_counts_is_several_entries(

@@ -252,3 +252,22 @@ async def test_windows_of_many_partitions_are_dropped_and_read_again(
         assert partitions._windowed <= 20
     assert all(ids == sorted(ids) for ids in seen.values())
     assert sum(map(len, seen.values())) == 120
+
+
+async def test_a_change_of_concurrency_looks_at_no_partition_by_itself(
+    engine: KeyValueEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next claim does, in slices, and hands out what the new policy allows."""
+    count = 10 * SLICE
+    await publish(engine, count, messages=2)
+    await engine.claim(T, Q, "anna", count, None)
+    policy = QueuePolicy(ordering=Ordering.PARTITION, partition_concurrency=2)
+    with counting(monkeypatch) as looked:
+        await engine.put_queue(T, Q, policy, Start())
+        assert looked.count == 0
+        most = await most_a_turn(engine.claim(T, Q, "anna", 1, None), looked)
+        assert count <= looked.count
+        assert most <= SLICE + 2
+    taken = await engine.claim(T, Q, "anna", count, None)
+    assert len(taken) == count - 1
+    assert [item.message.id for item in taken] == sorted(item.message.id for item in taken)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import UnknownQueue
 from penstock.model.delivery import Ack, Nack, Reject, ReplaySource
 from penstock.model.limits import Limits
-from penstock.model.message import NewMessage
+from penstock.model.message import NewMessage, Offset
 from penstock.model.queue import Ordering, QueuePolicy, Start
 from penstock.model.states import State
 from penstock.storage.contract import EngineOptions
@@ -212,6 +213,28 @@ async def test_a_queue_that_is_replaced_during_a_sweep_revives_nothing(
     await engine.close()
 
 
+@pytest.mark.parametrize("state", [State.DONE, State.FAILED])
+async def test_a_longer_retention_counts_for_the_rest_of_a_sweep(
+    engine: KeyValueEngine, clock: FakeClock, state: State
+) -> None:
+    """Once the change is acknowledged, nothing is removed that it keeps."""
+    count = 10 * SLICE_MOVES
+    await engine.publish(T, Q, [NewMessage(b"")] * count)
+    held = await engine.claim(T, Q, "c", count, HOUR)
+    end = Ack if state is State.DONE else Reject
+    await engine.settle(T, Q, [end(item.receipt) for item in held])
+    clock.advance(2 * HOUR)
+    sweeping = asyncio.ensure_future(engine.sweep())
+    await asyncio.sleep(0)  # The first slice is done, the second not begun.
+    forever = QueuePolicy(done_retention_s=0, failed_retention_s=0)
+    await engine.put_queue(T, Q, forever, Start())
+    stats = await engine.stats(T, Q)
+    removed = (await sweeping).removed
+    assert 0 < removed < count
+    assert await engine.stats(T, Q) == stats
+    assert (stats.done, stats.failed)[state is State.FAILED] == count - removed
+
+
 async def test_two_sweeps_at_a_time_do_the_work_once(
     engine: KeyValueEngine, clock: FakeClock
 ) -> None:
@@ -328,6 +351,104 @@ async def test_stats_of_many_partitions_are_read_in_slices(
     assert await most_a_turn(engine.stats(T, "o"), engine, adapter) <= 4 * SLICE_MOVES * 2
     stats = await engine.stats(T, "o")
     assert [item.partition for item in stats.partitions] == names
+
+
+async def test_stats_of_a_queue_that_is_behind_are_counted_in_slices(
+    engine: KeyValueEngine, adapter: Counting
+) -> None:
+    commits = 1_000
+    for _ in range(commits):
+        await engine.publish(T, Q, [NewMessage(b""), NewMessage(b"")])
+    await engine.put_queue(T, "late", QueuePolicy(filter="TRUE"), Start(Start.EARLIEST))
+    assert await most_a_turn(engine.stats(T, "late"), engine, adapter) <= commits // 2
+    counting = asyncio.ensure_future(engine.stats(T, "late"))
+    await asyncio.sleep(0)  # The first slice is counted; others come between.
+    await asyncio.gather(engine.publish(T, Q, [NewMessage(b"")]), engine.route(T, "late", 7))
+    stats = await counting
+    assert (stats.lag, stats.lag - stats.available) == (2 * commits + 1, 2 * commits - 6)
+
+
+async def test_stats_end_with_a_queue_that_is_behind(engine: KeyValueEngine) -> None:
+    for _ in range(600):
+        await engine.publish(T, Q, [NewMessage(b"")])
+    await engine.put_queue(T, "late", QueuePolicy(filter="TRUE"), Start(Start.EARLIEST))
+    counting = asyncio.ensure_future(engine.stats(T, "late"))
+    await asyncio.sleep(0)
+    await engine.delete_queue(T, "late")
+    with pytest.raises(UnknownQueue):
+        await counting
+
+
+async def test_the_time_that_a_queue_starts_at_is_looked_for_in_slices(
+    engine: KeyValueEngine, clock: FakeClock, adapter: Counting
+) -> None:
+    """Another call may create the queue first, and the log may grow."""
+    count, policy = 2_500, QueuePolicy(filter="TRUE")
+    for _ in range(count // 10):
+        await engine.publish(T, Q, [NewMessage(b"")] * 10)
+    clock.advance(1)
+    late = Start(Start.TIME, clock.now())
+    most = await most_a_turn(engine.put_queue(T, "none", policy, late), engine, adapter)
+    assert most <= 12 * SLICE
+    assert (await engine.get_queue(T, "none")).cursor is None
+    creating = asyncio.ensure_future(engine.put_queue(T, "late", policy, late))
+    again = asyncio.ensure_future(engine.put_queue(T, "late", policy, Start()))
+    grown = asyncio.ensure_future(engine.put_queue(T, "grown", policy, late))
+    await asyncio.sleep(0)
+    await engine.publish(T, Q, [NewMessage(b"")])
+    assert {(await creating).cursor, (await again).cursor} == {None}
+    assert (await grown).cursor == count
+
+
+@pytest.mark.parametrize("verb", ["message", "history"])
+async def test_many_queues_are_asked_about_a_message_in_slices(
+    engine: KeyValueEngine, adapter: Counting, verb: str
+) -> None:
+    """A queue that is deleted in between is left out, and those after it are not."""
+    names = [f"q{number:03}" for number in range(300)]
+    for name in names:
+        await engine.put_queue(T, name, QueuePolicy(filter="topic = 'many'"), Start())
+    (stored,) = (await engine.publish(T, "many", [NewMessage(b"x")])).messages
+    ask = getattr(engine, verb)
+    assert await most_a_turn(ask(T, stored.id), engine, adapter) <= 20 * SLICE
+    asking = asyncio.ensure_future(ask(T, stored.id))
+    await asyncio.sleep(0)
+    await engine.delete_queue(T, names[-2])
+    reply = await asking
+    found = reply.deliveries if verb == "message" else reply
+    assert [item.queue for item in found] == [Q, *names[:-2], names[-1]]
+
+
+async def test_the_log_is_read_in_slices(engine: KeyValueEngine, adapter: Counting) -> None:
+    count = 2_500
+    for _ in range(count // 10):
+        await engine.publish(T, Q, [NewMessage(b"payload")] * 10)
+    read = engine.read_log(T, Offset(0), count - 1, payloads=True)
+    assert await most_a_turn(read, engine, adapter) <= 12 * SLICE
+    page = await engine.read_log(T, Offset(0), count - 1, payloads=True)
+    assert [entry.message.offset for entry in page.entries] == [*range(count - 1)]
+    assert page.next_offset == count - 1
+    rest = await engine.read_log(T, page.next_offset, count)
+    assert ([entry.message.offset for entry in rest.entries], rest.next_offset) == (
+        [count - 1],
+        count,
+    )
+
+
+async def test_histories_are_read_in_slices(engine: KeyValueEngine, adapter: Counting) -> None:
+    count = 2_500
+    for _ in range(count // 500):
+        await engine.publish(T, Q, [NewMessage(b"")] * 500)
+        held = await engine.claim(T, Q, "c", 500, HOUR)
+        await engine.settle(T, Q, [Nack(item.receipt, delay_ms=HOUR) for item in held])
+    most = await most_a_turn(engine.read_history(T, Offset(0), count), engine, adapter)
+    assert most <= 30 * SLICE
+    page = await engine.read_history(T, Offset(0), count)
+    assert page.next_offset == count
+    ids = [entry.message_id for entry in page.entries]
+    assert ids == sorted([*range(count)] * 3)
+    short = await engine.read_history(T, Offset(3), 601)
+    assert (short.next_offset, len(short.entries)) == (604, 3 * 601)
 
 
 async def test_deleting_a_queue_costs_the_same_however_much_it_holds(

@@ -58,7 +58,7 @@ from penstock.storage.keyvalue.adapters.rocksdb_status import (
     reading_error,
     writing_error,
 )
-from penstock.storage.keyvalue.adapters.rocksdb_wal import logs_after_gap, set_aside
+from penstock.storage.keyvalue.adapters.rocksdb_wal import endless_log, logs_after_gap, set_aside
 from penstock.storage.keyvalue.adapters.store_folder import (
     lock_folder,
     prepare_folder,
@@ -112,6 +112,11 @@ class RocksDBAdapter:
         self._lock = lock_folder(path)
         self._mark_file = MarkFile(path)
         try:
+            if not (path / "CURRENT").exists() and any(path.glob("*.sst")):
+                # RocksDB would make a new store here, and remove the tables.
+                raise _emptied(path)
+            if log := endless_log(path):
+                raise StoreCorrupt(f"The file {log} of the store is damaged.")
             self._last_mark = None if salvaging else self._inspect()
             self._open(salvaging)
         except BaseException:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["logs_after_gap", "set_aside"]
+__all__ = ["endless_log", "logs_after_gap", "set_aside"]
 
 _BLOCK: Final = 32 * 1024
 _HEADER: Final = struct.Struct("<IHB")
@@ -22,6 +22,20 @@ _BATCH: Final = struct.Struct("<QI")
 _FULL: Final = 1
 _FIRST: Final = 2
 _LAST: Final = 4
+#: Types of records that RocksDB writes where it uses a log again, which we do not let it do.
+_RECYCLED: Final = range(5, 9)
+
+
+def endless_log(folder: Path) -> Path | None:
+    """A log, or a manifest, that has a record of a recycled log in it.
+
+    That is damage: one flipped bit in the type of a record. RocksDB 9.8.4 never comes to the end
+    of such a file.
+    """
+    for path in sorted((*folder.glob("MANIFEST-*"), *folder.glob("*.log"))):
+        if any(kind in _RECYCLED for _, _, kind in _records(path.read_bytes())):
+            return path
+    return None
 
 
 def logs_after_gap(folder: Path) -> list[Path]:
@@ -48,8 +62,18 @@ def set_aside(paths: list[Path], folder_name: str) -> Path:
 def _batches(path: Path) -> Iterator[tuple[int, int]]:
     """The first sequence number and the count of every batch, up to the first torn record."""
     content = path.read_bytes()
-    place = 0
     begun: tuple[int, int] | None = None
+    for start, length, kind in _records(content):
+        if kind in (_FULL, _FIRST) and length >= _BATCH.size:
+            begun = _BATCH.unpack_from(content, start)
+        if kind in (_FULL, _LAST) and begun is not None:
+            yield begun
+            begun = None
+
+
+def _records(content: bytes) -> Iterator[tuple[int, int, int]]:
+    """Where the content of every record begins, its length and type, up to the first torn one."""
+    place = 0
     while place + _HEADER.size <= len(content):
         left = _BLOCK - place % _BLOCK
         if left < _HEADER.size:
@@ -59,8 +83,4 @@ def _batches(path: Path) -> Iterator[tuple[int, int]]:
         start, place = place + _HEADER.size, place + _HEADER.size + length
         if place > len(content) or (kind == 0 and length == 0):
             return
-        if kind in (_FULL, _FIRST) and length >= _BATCH.size:
-            begun = _BATCH.unpack_from(content, start)
-        if kind in (_FULL, _LAST) and begun is not None:
-            yield begun
-            begun = None
+        yield start, length, kind

@@ -2,7 +2,8 @@
 
 The folder has mode 0700, which is what keeps other users out. RocksDB creates its files under
 the umask of the process, and a library must not change that, so a file may be 0644 until the
-store is next opened or closed; both set every file of the store to 0600.
+store is next opened or closed; both set every file of the store to 0600. ``penstock serve``, a
+process of our own, sets its umask.
 
 A folder that Penstock did not make is only tightened if it holds a store or is empty, and never
 if it is shared by design (a sticky bit, as on /tmp). What cannot be tightened is logged.
