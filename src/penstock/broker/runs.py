@@ -1,9 +1,9 @@
-"""Runs of pipeline jobs, the broker's part: sound records, the newest of each tenant (E1, T1).
+"""The broker's part of pipeline runs: validated records, the newest of each tenant (E1, T1).
 
-A run is a document of the engine: its kind names the tenant and its name is the run's id, so that
-a run is found with one look, and no listing sees another tenant's. All runs of the tenant are read
-to list some of them, or to make room for a new one; an update of a run that is there reads and
-writes that one only.
+A run is a document of the engine. Its kind contains the tenant and its name is the run's id, so
+finding a run takes one read, and a listing never includes another tenant's. Listing runs, or making
+room for a new one, reads all runs of the tenant; updating an existing run reads and writes only
+that one.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from penstock.storage.contract import Engine
 
 __all__ = ["Runs", "check_listing", "check_run"]
 
-#: A tenant's name has no slash, so no two tenants share a kind, and no kind of others is one.
+#: A tenant's name has no slash, so no two tenants share a kind, nor does another kind of document.
 _KIND: Final = "run/"
 _INT64: Final = range(-(2**63), 2**63)
 _NUMBER_BYTES: Final = 8
 
 
 class _KeptRun(Run, frozen=True, kw_only=True):
-    """A run as it is kept."""
+    """A run as it is stored."""
 
     seen_at: int | None = None
-    """When the broker heard of it last, by its own clock; None: an older Penstock kept it."""
+    """When the broker last heard from it, by its own clock; None: stored by an older Penstock."""
 
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -53,13 +53,13 @@ class Runs(Scope):
 
     def __init__(self, engine: Engine, options: BrokerOptions, tenant: str) -> None:
         super().__init__(engine, options, tenant)
-        #: New runs follow one another: each makes room for itself.
+        #: Serializes new runs: each may remove old ones.
         self._new_runs = asyncio.Lock()
 
     async def put_run(self, run: Run) -> None:
-        """Keep a run, or what became of it since; the last 1,000 are kept.
+        """Store a run, or an update of it; the last 1,000 are kept.
 
-        Of more, those leave that were updated the longest ago: one that is still at work stays.
+        Of more, the least recently updated are removed, so a run in progress stays.
         """
         checked = check_run(run)
         if await self._engine.get_document(self._run_kind, checked.id) is not None:
@@ -97,7 +97,7 @@ class Runs(Scope):
         return [self._shown(_decode(name, value)) for name, value in documents]
 
     def _shown(self, kept: _KeptRun) -> Run:
-        """The run; one whose job has not been heard of for too long is lost."""
+        """The run; marked as lost if its job has not reported for too long."""
         fields = asdict(kept)
         seen_at = fields.pop("seen_at")
         heard_at = kept.updated_at if seen_at is None else seen_at
@@ -107,7 +107,7 @@ class Runs(Scope):
 
 
 def check_run(run: Run) -> Run:
-    """Return the run, with an error that is not too long, if every field is in its bounds."""
+    """Return the run, with its error truncated, if every field is valid."""
     if not isinstance(run, Run):
         raise BadInput("A run is a Run.", field="run")
     check_name(run.id, "id")
@@ -135,7 +135,7 @@ def check_run(run: Run) -> Run:
 
 
 def check_listing(job: object, limit: object) -> None:
-    """Refuse what no listing of runs can be asked for."""
+    """Refuse arguments that no listing of runs accepts."""
     if job is not None:
         check_name(job, "job")
     check_count("limit", limit, MAX_RUNS)
@@ -182,7 +182,7 @@ def _value_bytes(field: str, name: str, value: object) -> int:
         kind = type(value).__name__
         raise BadInput(f"{name!r} of {field} is {kind}; it is text or a number.", field=field)
     elif not math.isfinite(value):
-        # JSON has no word for it.
+        # JSON cannot represent it.
         raise BadInput(f"{name!r} of {field} is {value}; it is a number.", field=field)
     return _NUMBER_BYTES
 
