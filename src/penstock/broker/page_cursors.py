@@ -25,7 +25,7 @@ _CURSOR: Final = re.compile(rf"([0-9a-f]{{1,15}})(?:-([0-9a-f]{{{2 * _MARK_BYTES
 def check_cursor(cursor: object) -> None:
     """Refuse a cursor that no page can have returned."""
     if type(cursor) is not str or _CURSOR.fullmatch(cursor) is None:
-        raise BadInput("cursor must be the one that the previous page returned.", field="cursor")
+        raise BadInput("cursor must be one that a previous page returned.", field="cursor")
 
 
 def seal_cursor(number: str, store: StoreIdentity) -> str:
