@@ -82,7 +82,7 @@ def _number(data: bytes, at: int, most_bytes: int = _LONG_BYTES) -> tuple[int, i
 
 def _walk_boolean(data: bytes, at: int, _: int) -> int:
     if data[at] > 1:
-        raise Malformed(f"a boolean is the byte {data[at]}; it is 0 or 1")
+        raise Malformed(f"a boolean is the byte {data[at]}; it must be 0 or 1")
     return at + 1
 
 

@@ -172,7 +172,7 @@ def check_claim(limit: object, lease_ms: object) -> None:
     """Refuse a claim whose numbers are out of bounds."""
     if type(limit) is not int or not 1 <= limit <= MAX_CLAIM:
         raise BadInput(
-            f"limit is {shown(limit)}; it is a whole number from 1 to {MAX_CLAIM}.",
+            f"limit is {shown(limit)}; it must be a whole number from 1 to {MAX_CLAIM}.",
             field="limit",
             limit=MAX_CLAIM,
         )
@@ -184,7 +184,7 @@ def check_lease(lease_ms: object) -> None:
     """Refuse a lease that is not a positive number of milliseconds; policies clamp it."""
     if type(lease_ms) is not int or not 1 <= lease_ms <= MAX_LEASE_MS:
         raise BadInput(
-            f"lease_ms is {shown(lease_ms)}; it is a whole number from 1 to {MAX_LEASE_MS}.",
+            f"lease_ms is {shown(lease_ms)}; it must be a whole number from 1 to {MAX_LEASE_MS}.",
             field="lease_ms",
             limit=MAX_LEASE_MS,
         )

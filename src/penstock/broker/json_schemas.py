@@ -106,7 +106,7 @@ def _draft(schema: _Schema) -> type[jsonschema_rs.Validator]:
     named = schema.get("$schema", _NEWEST) if isinstance(schema, dict) else _NEWEST
     draft = _DRAFTS.get(named.removesuffix("#")) if isinstance(named, str) else None
     if draft is None:
-        raise BadSchema(f"$schema is {shown(named)}; it is one of {', '.join(_DRAFTS)}.")
+        raise BadSchema(f"$schema is {shown(named)}; it must be one of {', '.join(_DRAFTS)}.")
     return draft
 
 

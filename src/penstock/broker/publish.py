@@ -219,7 +219,7 @@ class Publishing(Scope):
         first: int = 0,
     ) -> Sequence[NewMessage]:
         if durability not in ("fsync", "os"):
-            raise BadInput(f"durability is {durability!r}; it is fsync or os.", field="durability")
+            raise BadInput(f"durability is {durability!r}, not fsync or os.", field="durability")
         has_relative_times = check_batch(messages, self._limits.payload_bytes)
         checked = _absolute(messages, self._clock.now()) if has_relative_times else messages
         if demand.checker is not None:
@@ -262,16 +262,16 @@ def check_batch_id(batch_id: str | None, batch_ms: int | None) -> None:
         check_count("batch_ms", batch_ms, MAX_BATCH_MS)
         if batch_id is None:
             raise BadInput(
-                "batch_ms is how long a batch_id is remembered; there is none.", field="batch_ms"
+                "batch_ms is how long to remember a batch_id; there is none.", field="batch_ms"
             )
 
 
 def check_batch_size(messages: Sequence[NewMessage]) -> None:
     """Refuse a batch that is not a list or tuple, or that is empty or too long."""
     if not isinstance(messages, list | tuple):
-        raise BadInput("A batch is a list or tuple of NewMessage.", field="messages")
+        raise BadInput("A batch must be a list or tuple of NewMessage.", field="messages")
     if not messages:
-        raise BadInput("A batch has at least one message.", field="messages", limit=1)
+        raise BadInput("A batch must have at least one message.", field="messages", limit=1)
     if len(messages) > MAX_BATCH:
         raise TooLarge(
             f"A batch has {len(messages)} messages; the limit is {MAX_BATCH}.",
@@ -322,10 +322,10 @@ def check_batch(messages: Sequence[NewMessage], payload_limit: int) -> bool:
     relative = False
     for message in messages:
         if type(message) is not NewMessage:
-            raise BadInput("A batch is a list or tuple of NewMessage.", field="messages")
+            raise BadInput("A batch must be a list or tuple of NewMessage.", field="messages")
         payload = message.payload
         if type(payload) is not bytes:
-            raise BadInput(f"A payload is bytes, not {type(payload).__name__}.", field="payload")
+            raise BadInput(f"The payload is {type(payload).__name__}, not bytes.", field="payload")
         if len(payload) > payload_limit:
             raise TooLarge(
                 f"A payload of {len(payload)} bytes is over the limit of {payload_limit}.",
@@ -337,7 +337,7 @@ def check_batch(messages: Sequence[NewMessage], payload_limit: int) -> bool:
         priority = message.priority
         if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
             raise BadInput(
-                f"priority is {shown(priority)}; it is a whole number from 0 to {MAX_PRIORITY}.",
+                f"priority is {shown(priority)}; must be a whole number from 0 to {MAX_PRIORITY}.",
                 field="priority",
                 limit=MAX_PRIORITY,
             )
@@ -358,7 +358,7 @@ def check_batch(messages: Sequence[NewMessage], payload_limit: int) -> bool:
 
 def _check_headers(headers: Mapping[str, HeaderValue]) -> None:
     if not isinstance(headers, Mapping):
-        raise BadInput("headers is a mapping of names to values.", field="headers")
+        raise BadInput("headers must be a mapping of names to values.", field="headers")
     if len(headers) > MAX_HEADERS:
         raise TooLarge(
             f"{len(headers)} headers are over the limit of {MAX_HEADERS}.",
@@ -394,7 +394,7 @@ def _header_bytes(name: str, value: HeaderValue) -> int:
             raise BadInput(f"Header {name!r} does not fit 64 bits.", field="headers")
     elif kind is not float and kind is not bool:
         raise BadInput(
-            f"Header {name!r} is {kind.__name__}; it is text, int, float or bool.",
+            f"Header {name!r} is {kind.__name__}; it must be text, int, float or bool.",
             field="headers",
         )
     return _NUMBER_BYTES
@@ -432,7 +432,7 @@ def _check_time(field: str, value: object, least: int) -> None:
     if type(value) is not int or not least <= value <= MAX_TIME_MS:
         over = type(value) is int and value > MAX_TIME_MS
         raise BadInput(
-            f"{field} is {shown(value)}; it is a whole number of milliseconds from {least} to "
+            f"{field} is {shown(value)}; it must be a whole number of milliseconds from {least} to "
             f"{MAX_TIME_MS}.",
             field=field,
             limit=MAX_TIME_MS if over else least,

@@ -144,12 +144,12 @@ def to_start(start: object) -> Start:
         start = Start(start)
     if not isinstance(start, Start) or start.at not in Start.KINDS:
         raise BadInput(
-            f"start is {start!r}; it is latest, earliest, an offset or a time.", field="start"
+            f"start is {start!r}; it must be latest, earliest, an offset or a time.", field="start"
         )
     most = MAX_TIME_MS if start.at == Start.TIME else MAX_OFFSET
     if type(start.value) is not int or not 0 <= start.value <= most:
         raise BadInput(
-            f"start has the value {shown(start.value)}; it is from 0 to {most}.",
+            f"start has the value {shown(start.value)}; it must be from 0 to {most}.",
             field="start",
             limit=most,
         )

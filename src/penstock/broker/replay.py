@@ -94,7 +94,7 @@ class Replaying(Scope):
         try:
             source = ReplaySource(source)
         except ValueError as error:
-            raise BadInput("source is failed, done or log.", field="source") from error
+            raise BadInput("source must be failed, done or log.", field="source") from error
         return await self._engine.replay(
             self.tenant,
             queue,

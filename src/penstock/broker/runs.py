@@ -109,12 +109,12 @@ class Runs(Scope):
 def check_run(run: Run) -> Run:
     """Return the run, with its error truncated, if every field is valid."""
     if not isinstance(run, Run):
-        raise BadInput("A run is a Run.", field="run")
+        raise BadInput("A run must be a Run.", field="run")
     check_name(run.id, "id")
     check_name(run.job, "job")
     if run.state not in RUN_STATES:
         states = ", ".join(RUN_STATES)
-        raise BadInput(f"state is {shown(run.state)}; it is one of {states}.", field="state")
+        raise BadInput(f"state is {shown(run.state)}; it must be one of {states}.", field="state")
     _check_time("started_at", run.started_at)
     _check_time("updated_at", run.updated_at)
     if (run.finished_at is None) != (run.state == "running"):
@@ -130,7 +130,7 @@ def check_run(run: Run) -> Run:
     if run.error is None:
         return run
     if type(run.error) is not str:
-        raise BadInput(f"error is {type(run.error).__name__}; it is text.", field="error")
+        raise BadInput(f"error is {type(run.error).__name__}; it must be text.", field="error")
     return replace(run, error=cut_error(run.error))
 
 
@@ -144,7 +144,7 @@ def check_listing(job: object, limit: object) -> None:
 def _check_time(field: str, value: object) -> None:
     if type(value) is not int or not 0 <= value <= MAX_TIME_MS:
         raise BadInput(
-            f"{field} is {shown(value)}; it is a time in epoch milliseconds, from 0 to "
+            f"{field} is {shown(value)}; it must be a time in epoch milliseconds, from 0 to "
             f"{MAX_TIME_MS}.",
             field=field,
             limit=MAX_TIME_MS,
@@ -153,7 +153,7 @@ def _check_time(field: str, value: object) -> None:
 
 def _check_values(field: str, values: object) -> None:
     if type(values) is not dict:
-        raise BadInput(f"{field} is {type(values).__name__}; it is a dict.", field=field)
+        raise BadInput(f"{field} is {type(values).__name__}; it must be a dict.", field=field)
     if len(values) > MAX_RUN_VALUES:
         raise TooLarge(
             f"{field} has {len(values)} entries; the limit is {MAX_RUN_VALUES}.",
@@ -180,10 +180,10 @@ def _value_bytes(field: str, name: str, value: object) -> int:
             raise BadInput(f"{name!r} of {field} does not fit 64 bits.", field=field)
     elif type(value) is not float:
         kind = type(value).__name__
-        raise BadInput(f"{name!r} of {field} is {kind}; it is text or a number.", field=field)
+        raise BadInput(f"{name!r} of {field} is {kind}; it must be text or a number.", field=field)
     elif not math.isfinite(value):
         # JSON cannot represent it.
-        raise BadInput(f"{name!r} of {field} is {value}; it is a number.", field=field)
+        raise BadInput(f"{name!r} of {field} is {value}; it must be a number.", field=field)
     return _NUMBER_BYTES
 
 

@@ -98,7 +98,7 @@ def check_ids(ids: Sequence[int] | None) -> None:
     if ids is None:
         return
     if not isinstance(ids, list | tuple) or not {int}.issuperset(map(type, ids)):
-        raise BadInput("ids is a list of message ids.", field="ids")
+        raise BadInput("ids must be a list of message ids.", field="ids")
     if len(ids) > MAX_ASSIGN:
         raise TooLarge(
             f"{len(ids)} ids are too many for one call; at most {MAX_ASSIGN}.",
@@ -132,7 +132,7 @@ def count_of(items: object) -> int:
 def check_text(field: str, value: object, *, least: int = 0, most: int = MAX_KEY_BYTES) -> None:
     """Refuse a value that is not a text of at most ``most`` bytes."""
     if type(value) is not str:
-        raise BadInput(f"{field} is {type(value).__name__}; it is text.", field=field)
+        raise BadInput(f"{field} is {type(value).__name__}; it must be text.", field=field)
     size = utf8_bytes(field, value)
     if size > most:
         raise TooLarge(f"{field} has {size} bytes; the limit is {most}.", field=field, limit=most)
@@ -144,7 +144,7 @@ def check_offset(field: str, value: object) -> Offset:
     """Return the offset, or refuse it."""
     if type(value) is not int or not 0 <= value <= MAX_OFFSET:
         raise BadInput(
-            f"{field} is {shown(value)}; it is an offset, from 0 to {MAX_OFFSET}.",
+            f"{field} is {shown(value)}; it must be an offset, from 0 to {MAX_OFFSET}.",
             field=field,
             limit=MAX_OFFSET,
         )
@@ -159,7 +159,7 @@ def check_assignment(filter: str, start: int, end: int, offsets: Sequence[int]) 
     if start > end:
         raise BadInput(f"end is {end}; it must not be below start, {start}.", field="end")
     if not isinstance(offsets, list | tuple):
-        raise BadInput("offsets is a list of offsets.", field="offsets")
+        raise BadInput("offsets must be a list of offsets.", field="offsets")
     if len(offsets) > MAX_ASSIGN:
         raise TooLarge(
             f"{len(offsets)} offsets are too many for one assignment; at most {MAX_ASSIGN}.",
@@ -180,7 +180,7 @@ def to_state(state: State | str) -> State:
         return State(state)
     except ValueError as error:
         states = ", ".join(item.value for item in State)
-        raise BadInput(f"state is {state!r}; it is one of {states}.", field="state") from error
+        raise BadInput(f"state is {state!r}; it must be one of {states}.", field="state") from error
 
 
 def to_message_id(message_id: object) -> MessageId:
@@ -194,7 +194,7 @@ def check_count(field: str, value: object, most: int) -> None:
     """Refuse a count that is not between 1 and ``most``."""
     if type(value) is not int or not 1 <= value <= most:
         raise BadInput(
-            f"{field} is {shown(value)}; it is a whole number from 1 to {most}.",
+            f"{field} is {shown(value)}; it must be a whole number from 1 to {most}.",
             field=field,
             limit=most,
         )

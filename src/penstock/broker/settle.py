@@ -132,7 +132,7 @@ def check_publishes(publish: Sequence[Outgoing]) -> None:
     if not isinstance(publish, list | tuple) or any(
         not isinstance(item, Outgoing) for item in publish
     ):
-        raise BadInput("publish is a list or tuple of Outgoing.", field="publish")
+        raise BadInput("publish must be a list or tuple of Outgoing.", field="publish")
     if len(publish) > MAX_PUBLISHES:
         raise TooLarge(
             f"A settle publishes to {len(publish)} topics; the limit is {MAX_PUBLISHES}.",
@@ -144,9 +144,9 @@ def check_publishes(publish: Sequence[Outgoing]) -> None:
 def check_settlements(settlements: Sequence[Settlement], result_limit: int) -> None:
     """Refuse the call if any settlement in it is malformed."""
     if not isinstance(settlements, list | tuple):
-        raise BadInput("settlements is a list or tuple.", field="settlements")
+        raise BadInput("settlements must be a list or tuple.", field="settlements")
     if not settlements:
-        raise BadInput("There is at least one settlement.", field="settlements", limit=1)
+        raise BadInput("There must be at least one settlement.", field="settlements", limit=1)
     if len(settlements) > MAX_BATCH:
         raise TooLarge(
             f"{len(settlements)} settlements; the limit is {MAX_BATCH}.",
@@ -156,10 +156,10 @@ def check_settlements(settlements: Sequence[Settlement], result_limit: int) -> N
     for item in settlements:
         if not isinstance(item, _KINDS):
             raise BadInput(
-                "A settlement is an Ack, Nack, Reject, Release or Extend.", field="settlements"
+                "A settlement must be an Ack, Nack, Reject, Release or Extend.", field="settlements"
             )
         if type(item.receipt) is not str:
-            raise BadInput("A receipt is the text that claim gave.", field="receipt")
+            raise BadInput("A receipt must be the text that claim returned.", field="receipt")
         if isinstance(item, Ack):
             if item.result is not None:
                 _check_result(item.result, result_limit)
@@ -175,7 +175,7 @@ def check_settlements(settlements: Sequence[Settlement], result_limit: int) -> N
 
 def _check_result(result: object, limit: int) -> None:
     if type(result) is not bytes:
-        raise BadInput(f"A result is bytes, not {type(result).__name__}.", field="result")
+        raise BadInput(f"The result is {type(result).__name__}, not bytes.", field="result")
     if len(result) > limit:
         raise TooLarge(
             f"A result of {len(result)} bytes is over the limit of {limit}.",
@@ -186,13 +186,13 @@ def _check_result(result: object, limit: int) -> None:
 
 def _check_error(error: object) -> None:
     if error is not None and type(error) is not str:
-        raise BadInput(f"An error is text, not {type(error).__name__}.", field="error")
+        raise BadInput(f"An error must be text, not {type(error).__name__}.", field="error")
 
 
 def _check_delay(delay_ms: object) -> None:
     if type(delay_ms) is not int or not 0 <= delay_ms <= MAX_NACK_DELAY_MS:
         raise BadInput(
-            f"delay_ms is {shown(delay_ms)}; it is a whole number from 0 to {MAX_NACK_DELAY_MS}.",
+            f"delay_ms is {shown(delay_ms)}; must be a whole number from 0 to {MAX_NACK_DELAY_MS}.",
             field="delay_ms",
             limit=MAX_NACK_DELAY_MS,
         )

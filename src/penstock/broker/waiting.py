@@ -31,7 +31,7 @@ def check_wait(wait_ms: object) -> None:
     """Refuse a wait that is not a number of milliseconds within the bound."""
     if type(wait_ms) is not int or not 0 <= wait_ms <= MAX_WAIT_MS:
         raise BadInput(
-            f"wait_ms is {shown(wait_ms)}; it is a whole number from 0 to {MAX_WAIT_MS}.",
+            f"wait_ms is {shown(wait_ms)}; it must be a whole number from 0 to {MAX_WAIT_MS}.",
             field="wait_ms",
             limit=MAX_WAIT_MS,
         )

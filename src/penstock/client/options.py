@@ -94,7 +94,7 @@ def check_options(options: ClientOptions) -> ClientOptions:
         value = getattr(options, field)
         if type(value) is not int or not least <= value <= most:
             raise BadInput(
-                f"{field} is {shown(value)}; it is a whole number from {least} to {most}.",
+                f"{field} is {shown(value)}; it must be a whole number from {least} to {most}.",
                 field=field,
                 limit=most,
             )

@@ -170,7 +170,7 @@ def as_sendable(messages: Sequence[NewMessage]) -> list[NewMessage]:
 def _check(topic: str, durability: Durability) -> None:
     check_name(topic, "topic")
     if not isinstance(durability, str):
-        raise BadInput(f"durability is {shown(durability)}; it is fsync or os.", field="durability")
+        raise BadInput(f"durability is {shown(durability)}, not fsync or os.", field="durability")
 
 
 def _encode(

@@ -112,7 +112,7 @@ def _stop_later(loop: asyncio.AbstractEventLoop, prefetch: Prefetch) -> None:
 def _check_whole(field: str, value: object, most: int) -> None:
     if type(value) is not int or not 1 <= value <= most:
         raise BadInput(
-            f"{field} is {shown(value)}; it is a whole number from 1 to {most}.",
+            f"{field} is {shown(value)}; it must be a whole number from 1 to {most}.",
             field=field,
             limit=most,
         )

@@ -166,7 +166,7 @@ def check_limits(limits: Limits) -> Limits:
         value = getattr(limits, field)
         if type(value) is not int or not 0 <= value <= most:
             raise BadInput(
-                f"{field} is {shown(value)}; it is a whole number from 0 to {most}.",
+                f"{field} is {shown(value)}; it must be a whole number from 0 to {most}.",
                 field=field,
                 limit=most,
             )

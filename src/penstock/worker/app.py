@@ -73,7 +73,7 @@ class App:
             check_name(consumer, "consumer")
         if type(grace_s) not in (int, float) or not 0 <= grace_s <= MAX_GRACE_S:
             raise BadInput(
-                f"grace_s is {shown(grace_s)}; it is a number from 0 to {MAX_GRACE_S}.",
+                f"grace_s is {shown(grace_s)}; it must be a number from 0 to {MAX_GRACE_S}.",
                 field="grace_s",
                 limit=MAX_GRACE_S,
             )

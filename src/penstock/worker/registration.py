@@ -91,7 +91,7 @@ async def create(verbs: Verbs, queue: str, filter: str, registration: Registrati
 def _check_whole(field: str, value: object, least: int, most: int) -> None:
     if type(value) is not int or not least <= value <= most:
         raise BadInput(
-            f"{field} is {shown(value)}; it is a whole number from {least} to {most}.",
+            f"{field} is {shown(value)}; it must be a whole number from {least} to {most}.",
             field=field,
             limit=least if isinstance(value, int) and value < least else most,
         )

@@ -50,7 +50,7 @@ class Retry(Exception):
             type(after_ms) is not int or not 0 <= after_ms <= MAX_NACK_DELAY_MS
         ):
             raise BadInput(
-                f"after_ms is {shown(after_ms)}; it is from 0 to {MAX_NACK_DELAY_MS}.",
+                f"after_ms is {shown(after_ms)}; it must be from 0 to {MAX_NACK_DELAY_MS}.",
                 field="after_ms",
                 limit=MAX_NACK_DELAY_MS,
             )

@@ -118,7 +118,7 @@ def _column(column: pa.ChunkedArray, name: str, size: int) -> pa.ChunkedArray:
         kind = kind.value_type
     if not _is_plain(kind):
         # Views and runs may refer to the same bytes any number of times.
-        raise BadInput(f"The column {name} is {column.type}; it is {wanted}.", field=name)
+        raise BadInput(f"The column {name} is {column.type}; it must be {wanted}.", field=name)
     try:
         return column.cast(wanted)
     except (pa.ArrowException, ValueError) as error:
