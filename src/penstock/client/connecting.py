@@ -78,7 +78,7 @@ def connect(
 def _credential(credential: str | None, address: Address) -> str | None:
     if credential is not None and address.credential is not None:
         raise BadInput(
-            "There is one credential in the URL and another as an argument.", field="credential"
+            "There are credentials in the URL and in the call; give one.", field="credential"
         )
     chosen = address.credential if credential is None else credential
     return None if chosen is None else check_credential(chosen)

@@ -119,7 +119,7 @@ class LoopThread:
         except RuntimeError:
             return
         raise BadInput(
-            "A blocking call would block the event loop of this thread: use penstock.open or "
+            "A blocking call inside an event loop would block that loop: use penstock.open or "
             "penstock.connect there, or call from another thread.",
             field="loop",
         )
