@@ -86,7 +86,7 @@ class Publishing(Scope):
         durability: Durability = "fsync",
         connection: object | None = None,
     ) -> Published:
-        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON.
+        """Publish one message: bytes unchanged, text as UTF-8, anything else as JSON.
 
         With a ``connection`` to the store's own database, the message is part of the
         transaction open there: it is published if and when that transaction commits.

@@ -78,7 +78,7 @@ class Runs(Scope):
         return None if value is None else self._shown(_decode(id, value))
 
     async def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
-        """Runs of one job or of all, those that started last first."""
+        """Runs of one job or of all, the newest first."""
         check_listing(job, limit)
         found = [item for item in await self._all_runs() if job is None or item.job == job]
         found.sort(key=lambda item: (item.started_at, item.id), reverse=True)

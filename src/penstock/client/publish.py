@@ -71,7 +71,7 @@ class Publishing(Scope):
         expires_at: int | None = None,
         durability: Durability = "fsync",
     ) -> Published:
-        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON."""
+        """Publish one message: bytes unchanged, text as UTF-8, anything else as JSON."""
         raw, natural_type = to_payload(payload)
         _check(topic, durability)
         message = NewMessage(

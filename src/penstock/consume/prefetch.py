@@ -126,7 +126,7 @@ class Prefetch:
             self._takers -= 1
 
     def _empty_buffer(self) -> None:
-        """Move the buffered claims to those that are released."""
+        """Move the buffered claims to the list of claims to release."""
         while not self._buffer.empty():
             hold = self._buffer.get_nowait()
             if hold is not None:
