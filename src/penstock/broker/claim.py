@@ -6,7 +6,7 @@ continues as soon as there is a token (C5). The broker applies it only for engin
 not, which are the single-process ones.
 
 A caller may be cancelled in the middle of a waiting claim and would never learn of its
-leases. So a waiting claim is shielded, and its deliveries are released, uncounted. A claim
+leases. So that claim is shielded, and its deliveries are then released, uncounted. A claim
 that does not wait is not shielded: it takes one commit, and the shield costs more than the
 rest of it.
 """
