@@ -70,7 +70,7 @@ __all__ = [
     "sync",
 ]
 
-#: Names that bring HTTP, threads or the parser of filters with them, and where they are: a program
+#: Names whose modules import HTTP, threads or the parser of filters, and their modules: a program
 #: does not pay for what it does not use, and `penstock --help` for none of it.
 _ELSEWHERE = {
     "App": "penstock.worker",
@@ -88,7 +88,7 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what is elsewhere when it is first asked for."""
+    """Import names of other modules on first use."""
     if name == "sync":
         return import_module("penstock.sync")
     if name not in _ELSEWHERE:

@@ -1,4 +1,4 @@
-"""``penstock.open(url)``: a store by URL, as a broker with its keepers."""
+"""``penstock.open(url)``: opens the store at a URL as a broker with its keepers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Opening", "open"]
 
 
 class Opening:
-    """A store about to be opened: ``await`` it, or use it in ``async with``."""
+    """A store that is not open yet: ``await`` it, or use it in ``async with``."""
 
     def __init__(self, url: str, tenant: str, options: BrokerOptions, *, keepers: bool) -> None:
         self._url = url
@@ -59,9 +59,9 @@ def open(  # noqa: A001  (the name is the verb: penstock.open, like the built-in
     options: BrokerOptions | None = None,
     keepers: bool = True,
 ) -> Opening:
-    """Open the store that ``url`` names: ``async with penstock.open(url) as q``.
+    """Open the store at ``url``: ``async with penstock.open(url) as q``.
 
     Keepers sweep it and catch its queues up in the background until it is closed. Without
-    them the caller calls ``sweep`` and ``route``: a test that moves its own clock, say.
+    them the caller has to call ``sweep`` and ``route``, as a test with its own clock does.
     """
     return Opening(url, tenant, options or BrokerOptions(), keepers=keepers)

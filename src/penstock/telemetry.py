@@ -1,9 +1,9 @@
-"""What a process tells about itself while it runs: log lines, request ids, trace context.
+"""Logging and tracing of a process: log lines, request ids, trace context.
 
-A log line is one line, whatever is logged: control characters are escaped, so that nobody can
-forge a second one, and what looks like a credential is masked. Trace context is W3C's, as
-https://www.w3.org/TR/trace-context/ has it: a ``traceparent`` that breaks a rule is as if
-none had come. Counting is ``penstock.server.metrics``' business.
+A record is always one log line: control characters are escaped, so that input cannot forge a
+second line, and text that looks like a credential is masked. Trace context follows W3C's
+https://www.w3.org/TR/trace-context/: a ``traceparent`` that breaks a rule is ignored. Metrics
+are in ``penstock.server.metrics``.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ __all__ = [
     "parse_tracestate",
 ]
 
-#: Gives that many random bytes.
+#: Returns that many random bytes.
 RandomBytes: TypeAlias = Callable[[int], bytes]
 
 
 def id_bytes(count: int) -> bytes:
     """Random bytes for ids, which have to be unique and need no secrecy."""
-    # The one place where randomness enters by default; keys have a source of their own.
+    # The default source of randomness for ids; keys have a source of their own.
     return random.randbytes(count)  # noqa: S311, TID251
 
 
-# -- what a log line belongs to ------------------------------------------------------------
+# -- the context of a log line -------------------------------------------------------------
 
 current_request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 current_tenant: ContextVar[str | None] = ContextVar("tenant", default=None)
@@ -56,7 +56,7 @@ current_trace: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 
 def new_request_id(source: RandomBytes = id_bytes) -> str:
-    """An id for a request that brought none."""
+    """An id for a request that has none."""
     return source(8).hex()
 
 
@@ -67,10 +67,10 @@ _TRACEPARENT: Final = re.compile(
     r"(?P<rest>-.*)?"
 )
 _MAX_TRACEPARENT: Final = 512
-#: Sampled and random; the other bits mean nothing yet and are not passed on.
+#: Sampled and random; the other bits have no meaning yet and are not passed on.
 _KNOWN_FLAGS: Final = 0x03
 _MAX_STATE_MEMBERS: Final = 32
-#: What every vendor has to propagate; a longer one is dropped as a whole.
+#: The length that every vendor has to propagate; a longer state is dropped as a whole.
 _MAX_STATE: Final = 512
 _STATE_MEMBER: Final = re.compile(
     r"(?P<key>[a-z0-9][a-z0-9_*/@-]{0,255})=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
@@ -78,32 +78,32 @@ _STATE_MEMBER: Final = re.compile(
 
 
 class Trace(Struct, frozen=True):
-    """Where in a trace something happens."""
+    """A position in a trace."""
 
     trace_id: str
     span_id: str
     flags: int = 0
     state: str = ""
-    """The vendors' own, as ``tracestate`` carries it."""
+    """Vendor data, as in ``tracestate``."""
 
     def child(self, span_id: str) -> Trace:
-        """The same trace, one span further down."""
+        """The same trace with a child span."""
         return replace(self, span_id=span_id)
 
     def format(self) -> str:
-        """As the header ``traceparent`` carries it."""
+        """The value of the header ``traceparent``."""
         return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
 
 
 def parse_traceparent(text: str, state: str = "") -> Trace | None:
-    """The trace that the two headers carry, or None if ``traceparent`` breaks a rule."""
+    """The trace in the two headers, or None if ``traceparent`` breaks a rule."""
     if len(text) > _MAX_TRACEPARENT:
         return None
     found = _TRACEPARENT.fullmatch(text)
     if found is None:
         return None
     version, rest = found["version"], found["rest"]
-    # Later versions may say more; version 00 says just this, and ff is reserved.
+    # Later versions may have more fields; version 00 has exactly these, and ff is reserved.
     if version == "ff" or (version == "00" and rest is not None):
         return None
     if not int(found["trace"], 16) or not int(found["span"], 16):
@@ -113,13 +113,13 @@ def parse_traceparent(text: str, state: str = "") -> Trace | None:
 
 
 def parse_tracestate(text: str) -> str:
-    """The members of ``tracestate`` without blanks between them; nothing if one is malformed."""
+    """The members of ``tracestate`` without blanks between them; empty if one is malformed."""
     if not text or len(text) > _MAX_STATE:
         return ""
     members = [member for item in text.split(",") if (member := item.strip(" \t"))]
     matches = [_STATE_MEMBER.fullmatch(member) for member in members]
     keys = {match["key"] for match in matches if match is not None}
-    # A member that does not match, or a key that comes twice, leaves fewer keys than members.
+    # A malformed member or a duplicate key leaves fewer keys than members.
     if len(keys) != len(members) or len(members) > _MAX_STATE_MEMBERS:
         return ""
     return ",".join(members)
@@ -131,9 +131,9 @@ def new_span_id(source: RandomBytes = id_bytes) -> str:
 
 
 def new_trace(source: RandomBytes = id_bytes, *, sampled: bool = True) -> Trace:
-    """The beginning of a trace."""
+    """A new trace."""
     trace_id = source(16).hex().replace("0" * 32, "0" * 31 + "1")
-    # Random: the id may be sampled by, because all of it is.
+    # Random: all of the id is, so it may be used for sampling.
     return Trace(trace_id, new_span_id(source), 0x02 | sampled)
 
 
@@ -142,12 +142,12 @@ def new_trace(source: RandomBytes = id_bytes, *, sampled: bool = True) -> Trace:
 LogFormat: TypeAlias = Literal["json", "text"]
 Fields: TypeAlias = dict[str, object]
 
-#: A field or message is cut at this many characters, a traceback at ten times as many.
+#: A field or message is truncated to this many characters, a traceback to ten times as many.
 _MAX_TEXT: Final = 8_000
-#: Larger numbers, infinity and what is no number at all are text in JSON.
+#: Larger numbers, infinity and NaN are text in JSON.
 _MAX_NUMBER: Final = 2**63
 _MASK: Final = "***"
-#: What a record has of its own; everything else came in with ``extra``.
+#: The standard attributes of a record; all others come from ``extra``.
 _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 _SECRET_NAMES: Final = frozenset(
     {
@@ -161,7 +161,7 @@ _SECRET_NAMES: Final = frozenset(
         "token",
     }
 )
-#: API keys keep their id, which tells whose it is; the rest of what a credential looks like goes.
+#: API keys keep their id, which identifies the owner; all other credentials are masked.
 _SECRETS: Final = (
     (re.compile(r"\b(psk_[A-Za-z0-9]+_)[A-Za-z0-9_-]+"), rf"\1{_MASK}"),
     (re.compile(r"\beyJ[A-Za-z0-9_=-]*\.[A-Za-z0-9_=-]*(\.[A-Za-z0-9_=-]*)?"), _MASK),
@@ -173,9 +173,9 @@ _SECRETS: Final = (
 def configure_logging(
     format: LogFormat = "text", level: str = "info", stream: TextIO | None = None
 ) -> None:
-    """Write the whole process's log to ``stream`` (stderr), one line a record.
+    """Write the log of the whole process to ``stream`` (stderr), one line per record.
 
-    Whatever handlers there were are replaced; calling it again changes the settings.
+    Existing handlers are replaced; calling it again changes the settings.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(_Json() if format == "json" else _Text())
@@ -188,7 +188,7 @@ def configure_logging(
 
 
 class _Json(logging.Formatter):
-    """One JSON object a line, in ASCII: no character can end the line early."""
+    """One JSON object per line, in ASCII: no character can end the line early."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: Fields = {
@@ -200,18 +200,18 @@ class _Json(logging.Formatter):
         trace = _traceback(self, record)
         if trace:
             line["exception"] = trace
-        # The line's own come first: a field of the same name does not replace one.
+        # Standard fields win: an extra field of the same name does not replace one.
         return json.dumps(line | {k: v for k, v in _fields(record).items() if k not in line})
 
 
 class _Text(logging.Formatter):
-    """For a person: time, level, logger, message, then the fields."""
+    """For people: time, level, logger, message, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f"  {name}={value}" for name, value in _fields(record).items())
         message = f"{record.levelname:<7} {record.name}: {_clean(record.getMessage())}{fields}"
         lines = [f"{_time(record)} {_escaped(message)}"]
-        # Indented, so that none of these can be mistaken for a line of its own.
+        # Indented, so that no line can be mistaken for a record of its own.
         lines += [f"    {_escaped(line)}" for line in _traceback(self, record).split("\n") if line]
         return "\n".join(lines)
 
@@ -222,7 +222,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _fields(record: logging.LogRecord) -> Fields:
-    """What the line belongs to, and what came in with ``extra``."""
+    """The context of the line, and the fields of ``extra``."""
     trace = current_trace.get()
     context: Fields = {
         "request_id": current_request_id.get(),
@@ -239,14 +239,14 @@ def _fields(record: logging.LogRecord) -> Fields:
 
 
 def _plain(value: object) -> object:
-    """Numbers that JSON has as they are, anything else as clean text."""
+    """Numbers that JSON can represent are unchanged, anything else becomes clean text."""
     if isinstance(value, int | float) and -_MAX_NUMBER < value < _MAX_NUMBER:
         return value
     return _clean(value if isinstance(value, str) else shown(value))
 
 
 def _clean(text: str, most: int = _MAX_TEXT) -> str:
-    # Cut first: masking looks at every character.
+    # Truncate first: masking scans every character.
     text = text if len(text) <= most else text[: most - 1] + "…"
     for pattern, mask in _SECRETS:
         text = pattern.sub(mask, text)

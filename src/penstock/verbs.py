@@ -1,9 +1,8 @@
-"""The verbs a program has, whatever answers them.
+"""The verbs of the public API, as a protocol.
 
-``penstock.open(url)`` gives them over a store in this process, ``penstock.connect(url)`` over
-HTTP; both mean the same by them, down to the errors. What works with either (the worker, the
-command line, ``penstock verify``) asks for these and nothing else, and ``penstock.sync`` is
-generated from them.
+``penstock.open(url)`` implements them over a store in this process, ``penstock.connect(url)``
+over HTTP; they behave the same, down to the errors. The worker, the command line and ``penstock
+verify`` need only this protocol, so they run on either. ``penstock.sync`` is generated from it.
 """
 
 from __future__ import annotations
@@ -52,16 +51,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ANONYMOUS", "BULK_LIMIT", "ROUTE_BATCH", "Verbs"]
 
-#: The consumer of a claim that names none.
+#: The default name of a claim's consumer.
 ANONYMOUS = "anonymous"
-#: Log entries that one call of ``route`` looks at.
+#: Log entries that one call of ``route`` reads.
 ROUTE_BATCH = 10_000
-#: Deliveries that a replay or purge takes without being told a limit.
+#: The default limit of a replay or purge.
 BULK_LIMIT = 1_000_000
 
 
 class Verbs(Protocol):
-    """What can be asked of a queue service, for one tenant."""
+    """The verbs of a queue service, for one tenant."""
 
     # -- queues and topics -------------------------------------------------------------
 
@@ -70,16 +69,16 @@ class Verbs(Protocol):
     ) -> QueueInfo:
         """Create a queue, or give the one of that name exactly this policy.
 
-        ``start`` other than ``latest`` takes history too; the router catches the queue up.
+        ``start`` other than ``latest`` also takes older messages; the router catches the queue up.
         """
         ...
 
     async def update_queue(self, name: str, **changes: object) -> QueueInfo:
-        """Change some fields of a queue's policy; the others stay."""
+        """Change some fields of a queue's policy and keep the others."""
         ...
 
     async def queue(self, name: str) -> QueueInfo:
-        """The queue as it is."""
+        """The queue's policy and state."""
         ...
 
     async def queues(self) -> tuple[QueueInfo, ...]:
@@ -95,7 +94,7 @@ class Verbs(Protocol):
         ...
 
     async def resume(self, queue: str) -> None:
-        """Hand out again."""
+        """Hand out deliveries again."""
         ...
 
     async def put_topic(self, name: str, policy: TopicPolicy | None = None) -> None:
@@ -111,10 +110,10 @@ class Verbs(Protocol):
         ...
 
     async def delete_topic(self, name: str) -> None:
-        """Forget a topic's policy; its messages stay."""
+        """Remove a topic's policy; its messages stay."""
         ...
 
-    # -- the flow ----------------------------------------------------------------------
+    # -- publishing, claiming, settling ------------------------------------------------
 
     async def publish(
         self,
@@ -133,7 +132,7 @@ class Verbs(Protocol):
         expires_at: int | None = None,
         durability: Durability = "fsync",
     ) -> Published:
-        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON."""
+        """Publish one message: bytes unchanged, text as UTF-8, anything else as JSON."""
         ...
 
     async def publish_batch(
@@ -145,7 +144,7 @@ class Verbs(Protocol):
         batch_id: str | None = None,
         batch_ms: int | None = None,
     ) -> PublishReply:
-        """Publish a batch: all of it or nothing (P2); the same ``batch_id`` again, once (P4).
+        """Publish a batch: all of it or nothing (P2), once per ``batch_id`` (P4).
 
         The id is remembered for the topic's dedup window, or for ``batch_ms``.
         """
@@ -171,7 +170,7 @@ class Verbs(Protocol):
         max_in_flight: int = 32,
         lease_ms: int | None = None,
     ) -> AsyncIterator[Lease]:
-        """Claim for ever: ``async for delivery in q.consume(…): async with delivery: …``."""
+        """Claim forever: ``async for delivery in q.consume(…): async with delivery: …``."""
         ...
 
     async def settle(
@@ -185,25 +184,25 @@ class Verbs(Protocol):
         ...
 
     async def ack(self, delivery: Delivery, result: bytes | None = None) -> Outcome:
-        """Done. Raises ``StaleReceipt`` if the claim is no longer current."""
+        """Mark as done. Raises ``StaleReceipt`` if the claim is no longer current."""
         ...
 
     async def nack(
         self, delivery: Delivery, error: str | None = None, *, delay_ms: int | None = None
     ) -> Outcome:
-        """Not done: again later, or failed when no attempts are left."""
+        """Retry later, or fail when no attempts are left."""
         ...
 
     async def reject(self, delivery: Delivery, error: str | None = None) -> Outcome:
-        """Never again: failed at once."""
+        """Fail immediately, without a retry."""
         ...
 
     async def release(self, delivery: Delivery) -> Outcome:
-        """Hand back untouched; the grant does not count."""
+        """Return the delivery unprocessed; the grant does not count as an attempt."""
         ...
 
     async def extend(self, delivery: Delivery, lease_ms: int) -> Outcome:
-        """Hold it for ``lease_ms`` more, from now."""
+        """Set the end of the lease to ``lease_ms`` from now."""
         ...
 
     async def join(self, queue: str, consumer: str) -> Ownership:
@@ -211,7 +210,7 @@ class Verbs(Protocol):
         ...
 
     async def leave(self, queue: str, consumer: str) -> None:
-        """Release the consumer's partitions at once."""
+        """Release the consumer's partitions immediately."""
         ...
 
     # -- bulk verbs --------------------------------------------------------------------
@@ -230,12 +229,12 @@ class Verbs(Protocol):
         offsets: Sequence[int],
         store: StoreIdentity | None = None,
     ) -> RouteReply:
-        """Catch a queue up by ``[start, end)``, of which it may take these entries.
+        """Catch a queue up by ``[start, end)``; it may take only the entries in ``offsets``.
 
-        For a router outside the broker: name what the queue's ``filter`` takes, and every entry
-        with a key. What was routed meanwhile is passed over, so a call may be repeated. ``store``
-        is what ``identity`` returned before the log was read: offsets of another store are
-        refused with ``OtherStore``.
+        For an external router: pass the entries that the queue's ``filter`` takes, and every entry
+        with a key. Entries routed meanwhile are skipped, so a call may be repeated. ``store`` is
+        what ``identity`` returned before the log was read: offsets of another store are refused
+        with ``OtherStore``.
         """
         ...
 
@@ -251,9 +250,9 @@ class Verbs(Protocol):
         dry_run: bool = False,
         replay_id: str | None = None,
     ) -> ReplayReply:
-        """Make deliveries available again, with attempts 0, at their old place.
+        """Make deliveries available again, with attempts 0, at their old position.
 
-        ``where`` and ``ids`` select; with both, what both do.
+        ``where`` and ``ids`` select deliveries; with both, those that match both.
         """
         ...
 
@@ -282,11 +281,11 @@ class Verbs(Protocol):
         ...
 
     async def sweep(self, limit: int = 10_000) -> SweepReply:
-        """Let time take effect in every queue, and retention remove what may go."""
+        """Apply the passage of time to every queue, and remove what retention allows."""
         ...
 
     async def archived(self, through: int, store: StoreIdentity) -> None:
-        """Tell retention that everything up to ``through`` has a verified copy (A1).
+        """Report to retention that everything up to ``through`` has a verified copy (A1).
 
         ``store`` is what ``identity`` returned when the copy was made.
         """
@@ -297,25 +296,25 @@ class Verbs(Protocol):
     async def begin_write(
         self, topic: str, id: str, run: str, *, number: int | None = None
     ) -> Write:
-        """Begin a write to a topic, unless a run has begun it already; the write as it is.
+        """Begin a write to a topic, unless a run has begun it already; returns the stored write.
 
         For a job that publishes in many batches: another run of the same write learns that it
         was begun, and whether it is finished, before it publishes anything. Writes with a
-        ``number`` follow each other under one id: only the last is remembered, and one that comes
-        before it is refused (``Conflict``).
+        ``number`` follow each other under one id: only the last is remembered, and an earlier
+        one is refused (``Conflict``).
         """
         ...
 
     async def finish_write(
         self, topic: str, id: str, run: str, rows: int, *, number: int | None = None
     ) -> Write:
-        """The write has published ``rows`` messages, and is finished; it is kept for 30 days."""
+        """Finish a write that has published ``rows`` messages; it is kept for 30 days."""
         ...
 
     # -- runs of pipeline jobs ---------------------------------------------------------
 
     async def put_run(self, run: Run) -> None:
-        """Keep a run, or what became of it since; the last 1,000 are kept."""
+        """Store a run, or an update of it; the last 1,000 are kept."""
         ...
 
     async def run(self, id: str) -> Run | None:
@@ -323,7 +322,7 @@ class Verbs(Protocol):
         ...
 
     async def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
-        """Runs of one job or of all, those that started last first."""
+        """Runs of one job or of all, the newest first."""
         ...
 
     # -- reading -----------------------------------------------------------------------
@@ -335,10 +334,10 @@ class Verbs(Protocol):
         ...
 
     async def queue_log(self, queue: str, start: int, *, limit: int = MAX_PAGE) -> LogPage:
-        """Entries from an offset on whose messages the queue has, or has had, deliveries of.
+        """Entries from an offset on whose messages have, or had, deliveries in the queue.
 
-        With payloads, for a consumer that reads again what it was handed; ``limit`` counts the
-        entries of the log that are looked at.
+        With payloads, for a consumer that rereads what it was handed; ``limit`` counts the log
+        entries that are scanned.
         """
         ...
 
@@ -347,13 +346,13 @@ class Verbs(Protocol):
     ) -> LogPage:
         """Entries from an offset on that were published to a topic under a batch id.
 
-        With payloads, for a publisher that reads again what it has published, as long as the id
-        is remembered.
+        With payloads, for a publisher that rereads what it has published, as long as the id is
+        remembered.
         """
         ...
 
     async def identity(self) -> StoreIdentity:
-        """Which store this is. An offset of another one means something else here."""
+        """The identity of the store. Offsets are valid only within one store."""
         ...
 
     async def log_end(self) -> Offset:
@@ -361,33 +360,33 @@ class Verbs(Protocol):
         ...
 
     async def log_trimmed(self) -> Offset:
-        """The offset after the last entry that retention has removed; 0: none.
+        """The offset after the last entry that retention has removed; 0 if none.
 
-        Who has read up to there has missed nothing.
+        A reader that has read up to there has missed nothing.
         """
         ...
 
     async def log_start(self) -> Offset:
-        """The first offset that is still there; without any, the end of the log."""
+        """The first offset that is still there; the end of the log if it is empty."""
         ...
 
     async def log_splits(self, start: int, end: int, entries: int) -> tuple[Offset, ...]:
-        """Offsets that cut a part of the log into pieces of about ``entries`` entries each.
+        """Offsets that split a part of the log into pieces of about ``entries`` entries each.
 
-        The first is ``start``, the last ``end`` or the end of the log, whichever is lower.
+        The first is ``start``, the last the lower of ``end`` and the end of the log.
         """
         ...
 
     async def preview(self, filter: str, *, start: int = 0) -> Preview:
-        """What a queue with this filter would take from the log: count and sample."""
+        """What a queue with this filter would take from the log: a count and a sample."""
         ...
 
     async def message(self, message_id: int) -> MessageDeliveries:
-        """A message, its payload, and where it stands in every queue."""
+        """A message, its payload, and its state in every queue."""
         ...
 
     async def result(self, queue: str, message_id: int, *, wait_ms: int = 0) -> Result | None:
-        """What the ack of a delivery left behind, waiting up to ``wait_ms`` for it."""
+        """The result of a delivery's ack, waiting up to ``wait_ms`` for it."""
         ...
 
     async def history(self, message_id: int) -> tuple[Event, ...]:
@@ -401,13 +400,13 @@ class Verbs(Protocol):
         ...
 
     async def stats(self, queue: str) -> QueueStats:
-        """A queue in numbers."""
+        """The statistics of a queue."""
         ...
 
     async def explain(self, queue: str, message_id: int) -> Why:
-        """Why a message is, or is not, handed out by a queue."""
+        """Why a queue does or does not hand out a message."""
         ...
 
     async def close(self) -> None:
-        """Finish what is under way, then let go."""
+        """Finish the calls in progress, then disconnect."""
         ...

@@ -1,4 +1,4 @@
-"""The version, in one place: the package, the server and the documents say the same."""
+"""The version of the package, the server and the documents."""
 
 from __future__ import annotations
 

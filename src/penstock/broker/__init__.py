@@ -1,7 +1,7 @@
-"""The broker: decisions that need no engine. Validation, limits, waiting, explanations.
+"""The broker: validation, limits, waiting and explanations, above any engine.
 
-Everything a program calls goes through it, embedded or behind a server. It knows the
-storage contract and never an engine.
+Every call of a program goes through it, embedded or behind a server. It uses the storage
+contract and never imports an engine.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Avro payloads: one datum in Avro's binary encoding, and not a byte more.
+"""Avro payloads: exactly one datum in Avro's binary encoding.
 
-fastavro reads the schema: names, namespaces, defaults. The payload is walked by functions of
-our own (``avro_walks``), for what fastavro's reader does with hostile bytes: a datum that
-nests deep ends the process, a block of 2^60 nulls fills the memory, and a negative index
-into a union or enum, an int of 64 bits and a boolean of 7 are taken as good.
+fastavro parses the schema: names, namespaces, defaults. Penstock walks the payload itself
+(``avro_walks``), because fastavro's reader does not survive hostile bytes: a deeply nested
+datum ends the process, a block of 2^60 nulls fills the memory, and a negative index into a
+union or enum, an int of 64 bits and a boolean of 7 are accepted.
 
 Logical types are annotations and not checked. There is no container file and no registry
-header: the schema is the topic's.
+header: the topic has the schema.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _parsed(schema: str) -> object:
         return parse_schema(msgspec.json.decode(text), named_schemas={})
     except msgspec.DecodeError as error:
         raise BadSchema(f"The Avro schema is not JSON: {error}.") from error
-    # What fastavro raises for a schema that is JSON but not Avro is of many kinds.
+    # fastavro raises many kinds of errors for a schema that is JSON but not Avro.
     except (
         SchemaParseException,
         UnknownType,
@@ -93,13 +93,13 @@ class _Named:
         self.walk: Walk | None = None
 
     def later(self, data: bytes, at: int, depth: int) -> int:
-        # A record that is part of itself takes bytes: without any, no datum of it would end.
+        # A record that contains itself takes bytes: without any, no datum of it would end.
         assert self.walk is not None
         return self.walk(data, at, depth)
 
 
 class _Compiler:
-    """Makes the walk of each type of one schema; None is a type that takes no bytes."""
+    """Compiles each type of one schema to a walk; None is a type that takes no bytes."""
 
     def __init__(self) -> None:
         self._names: dict[str, _Named] = {}

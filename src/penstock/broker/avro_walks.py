@@ -1,8 +1,8 @@
-"""Walks through Avro's binary encoding: each type is a function that finds where a datum ends.
+"""Walks through Avro's binary encoding: one function per type that finds where a datum ends.
 
-A walk builds no values and refuses what no writer writes. What takes no bytes has no walk
-(None): it is left out when the schema is compiled, so that every step advances, and a walk
-costs no more than the payload is long. Depth is bounded, and so are claims of length.
+A walk builds no values and refuses encodings that no writer produces. A type without bytes
+has no walk (None) and is dropped when the schema is compiled, so every step advances and the
+cost of a walk is linear in the payload. Depth and claimed lengths are bounded.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ __all__ = [
     "union",
 ]
 
-#: Items without bytes, such as nulls, that one array may claim: its readers have to make them.
+#: Items without bytes, such as nulls, that one array may claim: its readers must create them.
 MAX_EMPTY_ITEMS: Final = 10_000
 _INT_BYTES: Final = 5
 _LONG_BYTES: Final = 10
 
-#: Walks one datum that begins at a position, at a depth; returns where it ends.
+#: Walks one datum that starts at a position, at a depth; returns where it ends.
 Walk: TypeAlias = Callable[[bytes, int, int], int]
 ENDS_EARLY: Final = "the payload ends before the datum does"
 
 
 class Malformed(Exception):
-    """The payload is not a datum of the schema; the path grows on the way up."""
+    """The payload is not a datum of the schema; each level appends its step to the path."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -47,7 +47,7 @@ class Malformed(Exception):
 
 
 def malformed(error: Malformed | IndexError | UnicodeDecodeError) -> Malformed:
-    """What a walk raised, in words: reading past the end is an IndexError."""
+    """The error of a walk as ``Malformed``: reading past the end is an IndexError."""
 
     if isinstance(error, Malformed):
         return error
@@ -82,7 +82,7 @@ def _number(data: bytes, at: int, most_bytes: int = _LONG_BYTES) -> tuple[int, i
 
 def _walk_boolean(data: bytes, at: int, _: int) -> int:
     if data[at] > 1:
-        raise Malformed(f"a boolean is the byte {data[at]}; it is 0 or 1")
+        raise Malformed(f"a boolean is the byte {data[at]}; it must be 0 or 1")
     return at + 1
 
 
@@ -114,7 +114,7 @@ def fixed(size: int) -> Walk:
     """A number of bytes."""
 
     def walk(_: bytes, at: int, __: int) -> int:
-        # Past the end is found by whoever reads next, or at last.
+        # The next read, or the final length check, detects an end beyond the payload.
         return at + size
 
     return walk
@@ -133,7 +133,7 @@ PRIMITIVES: Final[dict[str, Walk | None]] = {
 
 
 def enum(symbols: int) -> Walk:
-    """The index of one of so many symbols."""
+    """The index of one of ``symbols`` symbols."""
 
     def walk(data: bytes, at: int, _: int) -> int:
         index, at = _number(data, at, _INT_BYTES)
@@ -145,7 +145,7 @@ def enum(symbols: int) -> Walk:
 
 
 def union(branches: Sequence[Walk | None]) -> Walk:
-    """The index of a branch, and a datum of it."""
+    """The index of a branch, then a datum of that branch."""
 
     def walk(data: bytes, at: int, depth: int) -> int:
         index, at = _number(data, at, _INT_BYTES)
@@ -225,7 +225,7 @@ def mapping(value: Walk | None) -> Walk:
 
 
 def _block(data: bytes, at: int) -> tuple[int, int, int | None]:
-    """How many items the next block has, where they begin and, where it says so, end."""
+    """The next block: its item count, its start and, if the block states it, its end."""
     count, at = _number(data, at)
     if count >= 0:
         return count, at, None
@@ -234,7 +234,7 @@ def _block(data: bytes, at: int) -> tuple[int, int, int | None]:
 
 
 def _check_count(count: int, data: bytes, at: int) -> None:
-    # Each item takes a byte at least, so a claim beyond the end is refused before the work.
+    # Each item takes at least one byte, so a count beyond the end is refused before the work.
     if count > len(data) - at:
         raise Malformed(f"{count} items are claimed; {max(0, len(data) - at)} bytes are left")
 

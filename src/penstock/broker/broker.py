@@ -1,13 +1,13 @@
-"""The broker: every verb a program has, over whatever engine is below.
+"""The broker: every verb of the public API, over any engine.
 
-It refuses bad input before anything is touched (E1), applies the limits that need no state,
-lets callers wait, and answers in the words of docs/semantics.md. One broker serves one
-tenant; ``for_tenant`` gives another's, over the same engine (T1). The verbs are in the rooms
-beside this one, by what they are about.
+It refuses bad input before anything is touched (E1), applies the limits that need no state
+and implements waiting. One broker serves one tenant; ``for_tenant`` returns the broker of
+another tenant over the same engine (T1). The other modules of this package implement the
+verbs by subject.
 
-What has to happen although nobody calls (sweeping, catching up) is done by keepers, in the
-layer above. ``penstock.open`` runs them beside the broker; one that is made without them is
-swept and routed by whoever made it.
+Keepers, in the layer above, do the background work (sweeping, catching up).
+``penstock.open`` runs them beside the broker. A program that constructs a ``Broker`` itself
+has to sweep and route.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ __all__ = ["Background", "Broker"]
 
 
 class Background(Protocol):
-    """What runs beside a broker, for all its tenants, until the store is closed."""
+    """The background duties of a store, for all its tenants, until the store is closed."""
 
     def behind(self) -> None:
-        """A queue was put that has to be caught up."""
+        """Report that a queue was put that has to be caught up."""
         ...
 
     def reports(self) -> tuple[KeeperReport, ...]:
-        """What became of every duty so far."""
+        """The state of every duty."""
         ...
 
     async def stop(self) -> None:
-        """Finish what is under way, and begin nothing more. Stopping twice is fine."""
+        """Finish the work in progress and start nothing more. Stopping twice is fine."""
         ...
 
 
@@ -71,16 +71,16 @@ class Broker(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, OwnEn
 
     @property
     def engine(self) -> Engine:
-        """The engine below, for those who need the contract itself."""
+        """The engine below, for callers that need the storage contract itself."""
         return self._engine
 
     @property
     def keepers(self) -> tuple[KeeperReport, ...]:
-        """What the background duties of the store did so far; none if none run here."""
+        """Reports of the store's background duties; empty if none run in this process."""
         return () if self._background is None else self._background.reports()
 
     def for_tenant(self, tenant: str) -> Broker:
-        """The same store as another tenant sees it; closing either closes both."""
+        """The same store for another tenant; closing either broker closes both."""
         view = self._views.get(check_name(tenant, "tenant"))
         if view is None:
             view = Broker(self._engine, self._options, tenant, background=self._background)
@@ -130,7 +130,7 @@ class Broker(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, OwnEn
         await self.close()
 
     async def close(self) -> None:
-        """End all waits, commit what is under way and release the store."""
+        """End all waits, commit the calls in progress and release the store."""
         for view in tuple(self._views.values()):
             await view.end_consuming()
         await self._waiting.close()
@@ -138,7 +138,7 @@ class Broker(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, OwnEn
             await self._background.stop()
         drained = 0
         while drained < len(self._views):
-            # A tenant that makes its first call during a drain adds its view at the end.
+            # A tenant that makes its first call during a drain adds its broker at the end.
             view = tuple(self._views.values())[drained]
             await view._gathering.drain()  # noqa: SLF001  (another broker of this store)
             drained += 1

@@ -1,7 +1,7 @@
-"""Reading in bulk, for those who serve it: columns, payloads and histories by the page.
+"""Bulk reads for servers: pages of columns, payloads and histories.
 
-These are no verbs of a program, which has ``read_log`` and ``queue_history``; a server makes
-Arrow streams of them.
+These are not verbs of the public API, which has ``read_log`` and ``queue_history``; a server
+makes Arrow streams from them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from penstock.model.reports import HistoryPage
 
 __all__ = ["READ_BATCH", "Bulk"]
 
-#: Log entries that one read takes at the most.
+#: Log entries that one read returns at most.
 READ_BATCH: Final = 10_000
 
 
 class Bulk(Scope):
-    """The log and what became of it, by the page."""
+    """Pages of the log and of its delivery histories."""
 
     async def read_log_columns(self, start: int, *, limit: int = READ_BATCH) -> LogColumns:
         """Committed log entries from an offset on, as columns."""
@@ -32,7 +32,7 @@ class Bulk(Scope):
     async def read_payloads(
         self, offsets: Sequence[int], sizes: Sequence[int], checksums: Sequence[int]
     ) -> Sequence[bytes | memoryview] | None:
-        """The payloads of entries read as columns, one after the other; None: some are gone."""
+        """The payloads of entries read as columns, in order; None if some are gone."""
         return await self._engine.read_payloads(self.tenant, offsets, sizes, checksums)
 
     async def read_history(

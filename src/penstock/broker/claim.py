@@ -1,14 +1,14 @@
-"""Claim, the broker's part: bounds, the throughput limit, and waiting for deliveries.
+"""The broker's part of claim: bounds, the throughput limit, and waiting for deliveries.
 
-The limit is a token bucket that is charged only for what was handed out: polling an empty
-queue costs nothing. It gives fewer deliveries, never an error; a claim that waits goes on
-as soon as there is a token (C5). It is kept here only for engines that do not keep it
-themselves, which are those of one process.
+The limit is a token bucket that is charged only for deliveries handed out: polling an empty
+queue costs nothing. It reduces the number of deliveries and never raises; a waiting claim
+continues as soon as there is a token (C5). The broker applies it only for engines that do
+not, which are the single-process ones.
 
-Whoever waits may go away in the middle of a claim, and nobody would know of the leases it
-was just given. So the claim of one who waits is seen through, and what it gave goes back at
-once, uncounted. A claim that does not wait is not shielded like that: it is over in the
-time of a commit, and the shield costs more than the rest of it.
+A caller may be cancelled in the middle of a waiting claim and would never learn of its
+leases. So that claim is shielded, and its deliveries are then released, uncounted. A claim
+that does not wait is not shielded: it takes one commit, and the shield costs more than the
+rest of it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ from penstock.verbs import ANONYMOUS
 
 __all__ = ["Claiming", "Throttle", "check_claim", "check_lease", "check_wait"]
 
-#: How long a queue's limit is remembered before the engine is asked again; another process
-#: may have changed it.
+#: How long a queue's limit is cached. Another process may change it.
 _REMEMBER_MS: Final = 1_000
 
 
 class Claiming(Scope):
-    """The verbs that take deliveries, and that consumers of ordered queues live by."""
+    """The verbs that take deliveries, and the heartbeats of ordered queues."""
 
     _waiting: Waiting
 
@@ -68,7 +67,7 @@ class Claiming(Scope):
         throttle = await self._throttle(queue)
         allowed = limit if throttle.is_unlimited else throttle.take(limit, self._clock.now())
         if not allowed:
-            # Nothing to hand out, but a queue that is gone, or a store, is still said to be.
+            # Still raise if the queue or the store is gone.
             await self._engine.get_queue(self.tenant, queue)
             return []
         given = 0
@@ -85,7 +84,7 @@ class Claiming(Scope):
         return await self._engine.join(self.tenant, queue, check_name(consumer, "consumer"))
 
     async def leave(self, queue: str, consumer: str) -> None:
-        """Release the consumer's partitions at once."""
+        """Release the consumer's partitions immediately."""
         check_queue_name(queue)
         await self._engine.leave(self.tenant, queue, check_name(consumer, "consumer"))
 
@@ -101,15 +100,15 @@ class Claiming(Scope):
                 self._clock.now() + wait_ms,
             )
             if len(deliveries) == limit and not line.quiet:
-                # There may be many more: two look next, whoever looks already, so that a
-                # hundred are awake after some commits and not after a hundred.
+                # There may be many more: wake two waiters even if one is already polling, so that a
+                # hundred waiters are awake after a few commits and not after a hundred.
                 line.wake(2)
             return deliveries
 
     async def _look(
         self, line: QueueLine, queue: str, limit: int, consumer: str, lease_ms: int | None
     ) -> list[Delivery]:
-        """Claim once for somebody who waits; whoever finds nothing knows when to look again."""
+        """Claim once for a waiter; without a token, set the line's alarm for the next one."""
         throttle = await self._throttle(queue)
         line.order(throttle.ordered)
         line.hold(throttle)
@@ -143,15 +142,15 @@ class Claiming(Scope):
             shares.leave(self.tenant, limit)
 
     async def _hand_back(self, claiming: asyncio.Future[list[Delivery]], queue: str) -> None:
-        """Release what was claimed for somebody who has gone."""
+        """Release the deliveries of a cancelled claim."""
         try:
             deliveries = await claiming
             if deliveries:
                 releases = [Release(delivery.receipt) for delivery in deliveries]
                 await self._engine.settle(self.tenant, queue, releases)
         except PenstockError:
-            # The queue or the store is gone, or the store cannot commit. There is nobody to
-            # tell, and nothing is lost: the leases lapse.
+            # The queue or the store is gone, or the store cannot commit. Nothing is lost: the
+            # leases lapse.
             return
 
     async def _throttle(self, queue: str) -> Throttle:
@@ -162,7 +161,7 @@ class Claiming(Scope):
             limit = info.policy.throughput_limit
             if self._engine.capabilities.limits_throughput:
                 limit = None
-            # Another claim may have been quicker.
+            # Another claim may have added it meanwhile.
             throttle = self._throttles.setdefault(queue, Throttle(limit, now))
             throttle.remember(limit, now)
             throttle.ordered = info.policy.ordering is Ordering.PARTITION
@@ -173,7 +172,7 @@ def check_claim(limit: object, lease_ms: object) -> None:
     """Refuse a claim whose numbers are out of bounds."""
     if type(limit) is not int or not 1 <= limit <= MAX_CLAIM:
         raise BadInput(
-            f"limit is {shown(limit)}; it is a whole number from 1 to {MAX_CLAIM}.",
+            f"limit is {shown(limit)}; it must be a whole number from 1 to {MAX_CLAIM}.",
             field="limit",
             limit=MAX_CLAIM,
         )
@@ -185,7 +184,7 @@ def check_lease(lease_ms: object) -> None:
     """Refuse a lease that is not a positive number of milliseconds; policies clamp it."""
     if type(lease_ms) is not int or not 1 <= lease_ms <= MAX_LEASE_MS:
         raise BadInput(
-            f"lease_ms is {shown(lease_ms)}; it is a whole number from 1 to {MAX_LEASE_MS}.",
+            f"lease_ms is {shown(lease_ms)}; it must be a whole number from 1 to {MAX_LEASE_MS}.",
             field="lease_ms",
             limit=MAX_LEASE_MS,
         )
@@ -194,7 +193,7 @@ def check_lease(lease_ms: object) -> None:
 class Throttle:
     """The throughput limit of one queue.
 
-    Whether the queue is ordered is remembered with its rate: both come from the policy.
+    It also caches whether the queue is ordered, which comes from the same policy.
     """
 
     __slots__ = ("_bucket", "ordered", "remembered_at")
@@ -205,15 +204,15 @@ class Throttle:
         self._bucket = None if rate is None else Bucket.full(rate, now)
 
     def doubt(self) -> None:
-        """The rate may have changed: read it again before the next claim."""
+        """Reload the rate before the next claim: it may have changed."""
         self.remembered_at = -_REMEMBER_MS
 
     def is_fresh(self, now: int) -> bool:
-        """Whether the rate may still be trusted."""
+        """Whether the cached rate may still be used."""
         return 0 <= now - self.remembered_at < _REMEMBER_MS
 
     def remember(self, rate: int | None, now: int) -> None:
-        """Take a rate that was just read; what is left of the bucket stays."""
+        """Set a rate that was just read; an unchanged rate keeps its tokens."""
         if rate is None:
             self._bucket = None
         elif self._bucket is None or self._bucket.rate != rate:
@@ -222,11 +221,11 @@ class Throttle:
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether the queue has no limit: whoever claims need not look at the clock."""
+        """Whether the queue has no limit, so that a claim need not read the clock."""
         return self._bucket is None
 
     def take(self, limit: int, now: int) -> int:
-        """Take tokens for up to ``limit`` deliveries; returns for how many."""
+        """Take tokens for up to ``limit`` deliveries; returns how many were taken."""
         if self._bucket is None:
             return limit
         bucket = self._bucket.refilled(now)
@@ -235,12 +234,12 @@ class Throttle:
         return taken
 
     def give_back(self, count: int) -> None:
-        """``count`` of what was taken was not handed out: only deliveries are charged."""
+        """Return ``count`` tokens that were taken and not used: only deliveries are charged."""
         if self._bucket is not None:
             self._bucket = self._bucket.charged(-count)
 
     def next_at(self, now: int) -> int | None:
-        """When there will be a token, or None if there is one, or need not be."""
+        """When the next token arrives; None if there is one now, or no limit."""
         if self._bucket is None:
             return None
         bucket = self._bucket.refilled(now)

@@ -1,7 +1,7 @@
 """Explain: why is this message not delivered?
 
-One answer a queue, made from what the engine stores and what the filter says: which clause
-is not TRUE, delayed until when, held by whom, blocked behind which message.
+One answer per queue, from what the engine stores and from the filter: which clause is not
+TRUE, delayed until when, held by which consumer, blocked behind which message.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def explain_delivery(
     *,
     values: bool = True,
 ) -> Why:
-    """The answer for one queue; ``ahead`` is what stands before it in its partition.
+    """The answer for one queue; ``ahead`` are the deliveries before it in its partition.
 
-    Without ``values``, what the message holds is left out: only its readers may see that.
+    Without ``values``, the message's values are left out: only its readers may see them.
     """
     message = found.message
     snapshot = _in_queue(info, found.deliveries)
@@ -79,7 +79,7 @@ def _answer(
 
 
 def _in_queue(info: QueueInfo, deliveries: tuple[Snapshot, ...]) -> Snapshot | None:
-    """The delivery in this queue; what failed in Q is what is available in ``Q.dlq``."""
+    """The delivery in this queue; what failed in Q is available in ``Q.dlq``."""
     home = info.name.removesuffix(DLQ_SUFFIX)
     for item in deliveries:
         if item.queue == info.name:
@@ -102,11 +102,10 @@ def _why_absent(info: QueueInfo, found: MessageDeliveries, *, values: bool) -> l
         blames = str(explanation) if values else explanation.without_values
         return [f"the filter is not TRUE: {blames}"]
     if info.cursor is not None and info.cursor <= message.offset:
-        return [f"the queue is routed up to offset {info.cursor}; the message is still to come"]
+        return [f"the queue is routed up to offset {info.cursor} and has not reached the message"]
     reason = (
         "the filter is TRUE now, but the queue does not have it: it was published before the "
-        "queue or its filter, was purged, or retention removed it; replay from the log brings "
-        "it in"
+        "queue or its filter, was purged, or was removed by retention; replay it from the log"
     )
     return [reason]
 
@@ -124,7 +123,7 @@ def _why_soon(snapshot: Snapshot) -> str:
 
 
 def _blocks(info: QueueInfo, snapshot: Snapshot, ahead: Sequence[Snapshot], now: int) -> list[str]:
-    """Why a claim with room for it would not be given it now; empty if it would."""
+    """Why a claim would not hand it out now; empty if it would."""
     match snapshot.state:
         case State.DONE:
             return [f"it was acked at {snapshot.at}"]
@@ -141,7 +140,7 @@ def _blocks(info: QueueInfo, snapshot: Snapshot, ahead: Sequence[Snapshot], now:
             return [f"held by {snapshot.consumer!r} for {left} ms more"]
         case State.IN_FLIGHT if _is_exhausted(info, snapshot):
             lease = f"the lease of {snapshot.consumer!r} ran out"
-            return [f"{lease} and no attempts are left: it fails with the next claim or sweep"]
+            return [f"{lease} and no attempts are left: the next claim or sweep fails it"]
         case _:
             return _blocks_of_waiting(info, snapshot, ahead, now)
 

@@ -1,12 +1,12 @@
-"""Gathering: single publishes that are under way at the same time become one batch.
+"""Batches single publishes that are in progress at the same time.
 
-A call costs an engine several times what a message costs it, whatever the engine is. So
-messages of one topic that were published one by one in the same turn of the event loop
-are handed down together. Nobody waits for it: the turn ends at once, and a lone publish is
-a batch of one.
+A call costs an engine several times as much as a message, on every engine. So messages of
+one topic that are published one by one in the same turn of the event loop are passed on as
+one batch. This adds no delay: the batch is sent at the end of the turn, and a lone publish
+is a batch of one.
 
-A caller sees none of this. Its message is stored or refused by itself: where the batch is
-refused, each message is tried alone.
+Callers do not notice. Each message is stored or refused on its own: if the batch is
+refused, each message is published alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Gathering:
     def __init__(self, engine: Engine, tenant: str) -> None:
         self._engine = engine
         self._tenant = tenant
-        #: By topic, durability, and the identity of the policy that they were checked by.
+        #: By topic, durability, and the id() of the policy that they were checked against.
         self._waiting: dict[tuple[str, Durability, int], tuple[TopicPolicy | None, list[_Single]]]
         self._waiting = {}
         self._sending: set[asyncio.Task[None]] = set()
@@ -43,7 +43,7 @@ class Gathering:
         durability: Durability,
         policy: TopicPolicy | None = None,
     ) -> asyncio.Future[Published]:
-        """What to await for the reply; ``policy`` is what the message was checked by."""
+        """A future of the reply; ``policy`` is what the message was checked against."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Published] = loop.create_future()
         key = (topic, durability, id(policy))
@@ -56,7 +56,7 @@ class Gathering:
         return future
 
     async def drain(self) -> None:
-        """Send what is waiting, and wait for what was sent."""
+        """Send the messages that are waiting, and wait for all replies."""
         self._send_all(asyncio.get_running_loop())
         if self._sending:
             await asyncio.wait(self._sending)
@@ -78,7 +78,7 @@ class Gathering:
         durability: Durability,
         policy: TopicPolicy | None,
     ) -> None:
-        # Whoever was cancelled before anything happened has published nothing.
+        # A caller that was cancelled by now publishes nothing.
         singles = [single for single in singles if not single[1].done()]
         if not singles:
             return

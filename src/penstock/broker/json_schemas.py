@@ -1,20 +1,20 @@
 """JSON payloads: JSON Schema of drafts 7, 2019-09 and 2020-12, without a network.
 
-jsonschema-rs decides. What is around it keeps hostile schemas and payloads cheap:
+jsonschema-rs validates. The code around it keeps hostile schemas and payloads cheap:
 
 - nothing is ever fetched: a ``$ref`` that leads out of the schema does not compile;
-- patterns run in an engine whose time is linear in the text, and those it does not have
+- patterns run in a regex engine with linear time, and those that it does not support
   (look-around, back references) do not compile. The format ``regex`` is not checked,
-  because that would compile what a publisher sends;
+  because that would compile patterns from publishers;
 - payloads and schemas nest to a bounded depth, and a schema whose references unfold into
   more than ``MAX_WEIGHT`` subschemas does not compile (``json_weight``);
-- only ``is_valid`` sees a payload together with the whole schema: it remembers what it has
-  seen of a recursive schema. ``validate`` does not, and it collects an error a branch of each
-  anyOf: a minute for a payload of 110 bytes. So errors are told by a second schema, in
-  which alternatives and recursion are tested and not described.
+- only ``is_valid`` applies the whole schema to a payload: it memoizes recursive schemas.
+  ``validate`` does not, and collects one error per branch of each anyOf: a minute for a
+  payload of 110 bytes. So errors are described with a second schema, in which alternatives
+  and recursion are only tested.
 
-Formats are checked in draft 7 and are annotations later, as the drafts have it. Of a key
-that occurs twice in an object the last one counts.
+Formats are checked in draft 7 and are annotations in later drafts, as these specify. If a key
+occurs twice in an object, the last one counts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.model.limits import shown
 
 __all__ = ["JsonChecker"]
 
-#: Compiled patterns of one schema together; ``^\\p{L}{1,200}$`` takes half, most some KiB.
+#: Compiled patterns of one schema; ``^\\p{L}{1,200}$`` takes half, most take a few KiB.
 MAX_PATTERNS_BYTES: Final = 16 * 1024 * 1024
 
 _Schema: TypeAlias = dict[str, Any] | bool
@@ -50,7 +50,7 @@ _BAD_PATTERN: Final = (
 )
 _NO_PLACE: Final = "it does not match"
 _MAX_TOLD: Final = 240
-#: In place of values, which can be long and are none of a log's business.
+#: Replaces values, which can be long and do not belong in logs.
 _MASK: Final = "the value"
 _decode: Final = msgspec.json.Decoder().decode
 
@@ -78,7 +78,7 @@ class JsonChecker:
         return None if self._validator.is_valid(value) else self._told(value)
 
     def _told(self, value: object) -> str:
-        """What is wrong with a value that does not match."""
+        """Describe why a value does not match."""
         if self._describer is None:
             self._describer = _describer(self._draft, self._schema, self._weight)
         try:
@@ -96,7 +96,7 @@ def _parsed(schema: str) -> _Schema:
         parsed = _decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadSchema(f"The JSON Schema is not JSON: {error}.") from error
-    # To the library, a text would be a schema that nobody has looked at yet.
+    # The library would take a text as a schema that is not parsed yet.
     if not isinstance(parsed, dict | bool):
         raise BadSchema("A JSON Schema is an object, or true or false.")
     return parsed
@@ -106,7 +106,7 @@ def _draft(schema: _Schema) -> type[jsonschema_rs.Validator]:
     named = schema.get("$schema", _NEWEST) if isinstance(schema, dict) else _NEWEST
     draft = _DRAFTS.get(named.removesuffix("#")) if isinstance(named, str) else None
     if draft is None:
-        raise BadSchema(f"$schema is {shown(named)}; it is one of {', '.join(_DRAFTS)}.")
+        raise BadSchema(f"$schema is {shown(named)}; it must be one of {', '.join(_DRAFTS)}.")
     return draft
 
 
@@ -138,7 +138,7 @@ def _describer(
     try:
         return _compiled(draft, described(schema, weight), weight)
     except BadSchema:
-        # Something refers into an alternative, which has moved: it goes without a place.
+        # A reference points into an alternative, which has moved: report no position.
         return _compiled(draft, True, weight)
 
 
@@ -147,7 +147,7 @@ def _any_text(_: str) -> bool:
 
 
 def _what(error: jsonschema_rs.ValidationError) -> str:
-    """The library's words, except where the describing schema has a ``not not``."""
+    """The library's message, except for a ``not not`` of the describing schema."""
     match error.kind:
         case Kind.PropertyNames(error=inner):
             return f"a property's name: {_what(inner)}"

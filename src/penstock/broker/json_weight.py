@@ -1,14 +1,14 @@
-"""How much work a JSON Schema can make, found out before it is used.
+"""The amount of work that a JSON Schema can cause, measured before it is used.
 
 Checking one value with a schema unfolds its references. Thirty definitions that each name
 the next one twice unfold into a thousand million subschemas, in a schema of 2 KiB; and a
-chain of a thousand references recurses a thousand frames deep for each level of the
-payload. ``weigh`` walks the schema along its references once and refuses both. A reference back
-into what is being unfolded is a loop: the validator cuts it, or remembers, so it weighs
-nothing, and ``described`` needs to know it.
+chain of a thousand references recurses a thousand frames deep per level of the payload.
+``weigh`` follows the references once and refuses both. A reference back into a schema that
+is being unfolded is a loop. The validator cuts or memoizes it, so it weighs nothing;
+``described`` needs to know it.
 
-References are resolved as far as the weight needs it: what leads nowhere is refused by the
-validator, which is the judge of schemas.
+References are resolved as far as the weight needs it. The validator refuses references
+that lead nowhere.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from penstock.errors import BadSchema
 
 __all__ = ["MAX_PATH", "MAX_WEIGHT", "Weight", "described", "weigh"]
 
-#: Subschemas that a value and what is around it are held against, at 15 ns each.
+#: Subschemas that a value and its surroundings are checked against, at 15 ns each.
 MAX_WEIGHT: Final = 20_000
-#: Subschemas inside each other, references followed. Times the depth of a payload, each
-#: takes some 100 bytes of the stack: 64 times this many fit into a thread's 2 MiB.
+#: Nested subschemas, with references followed. Each takes some 100 bytes of the stack per
+#: level of the payload: 64 times this many fit into a thread's 2 MiB.
 MAX_PATH: Final = 100
 
 _ONE: Final = (
@@ -51,7 +51,7 @@ _ALTERNATIVES: Final = ("anyOf", "oneOf")
 
 
 class Weight(Struct, frozen=True):
-    """What weighing found."""
+    """The result of weighing a schema."""
 
     loops: frozenset[int]
     """The subschemas, by identity, whose references close a loop."""
@@ -62,22 +62,22 @@ class Weight(Struct, frozen=True):
 
 
 def weigh(schema: object) -> Weight:
-    """Refuse a schema that could take too long or too deep; say where it loops."""
+    """Refuse a schema that could take too long or recurse too deep; returns where it loops."""
     scales = _Scales(schema)
     weight, _ = scales.weigh(schema, 1)
     if scales.loops:
-        # The validator remembers a loop from its second round on: the first one goes through
-        # whatever is unfolded several times that often again.
+        # The validator memoizes a loop from its second round on. The first round repeats
+        # everything that is unfolded several times.
         _check_weight(weight * weight // scales.distinct)
     return Weight(frozenset(scales.loops), scales.unevaluated, scales.patterns)
 
 
 def described(schema: Any, weight: Weight) -> Any:
-    """A schema for telling where a value that does not match goes wrong.
+    """A schema that describes where a value that does not match goes wrong.
 
-    Alternatives and loops become ``not not``: the validator then tests them and does not
-    gather what is wrong inside. Annotations do not get out of a ``not``, so where they count
-    (``unevaluatedProperties``) there is nothing to tell.
+    Alternatives and loops become ``not not``: the validator then tests them and collects no
+    errors inside. Annotations do not leave a ``not``, so where they matter
+    (``unevaluatedProperties``) nothing is described.
     """
     if not isinstance(schema, dict):
         return schema
@@ -110,7 +110,7 @@ class _Scales:
         self._bases: dict[int, str] = {}
         self._places: dict[str, Any] = {}
         self._dynamic: dict[str, list[Any]] = {}
-        #: Of what is unfolded already: how many subschemas it is, and how many inside each other.
+        #: Per unfolded subschema: its number of subschemas, and their depth.
         self._sizes: dict[int, tuple[int, int]] = {}
         self._unfolding: set[int] = set()
         self._index(schema, "")
@@ -118,11 +118,11 @@ class _Scales:
 
     @property
     def distinct(self) -> int:
-        """How many subschemas are unfolded at all."""
+        """How many distinct subschemas were unfolded."""
         return len(self._sizes)
 
     def weigh(self, schema: Any, path: int) -> tuple[int, int]:
-        """The weight and the height of a schema that ``path`` others are around."""
+        """The weight and the height of a schema at depth ``path``."""
         if not isinstance(schema, dict):
             return 1, 1
         key = id(schema)
@@ -146,7 +146,7 @@ class _Scales:
             else:
                 targets.append(target)
         together = [self.weigh(sub, path + 1) for sub in (*_together(schema), *targets)]
-        # A value has one name, so of these only one counts.
+        # A value has one name, so only the heaviest of these counts.
         apart = [self.weigh(sub, path + 1) for sub in _apart(schema)]
         self._unfolding.discard(key)
         weight = sum(size[0] for size in together) + max((size[0] for size in apart), default=0)
@@ -154,7 +154,7 @@ class _Scales:
         return weight + 1, height + 1
 
     def _index(self, schema: Any, base: str) -> None:
-        """Remember what references can name: identifiers and anchors."""
+        """Index the identifiers and anchors that references can name."""
         if not isinstance(schema, dict):
             return
         identifier = schema.get("$id")
@@ -184,7 +184,7 @@ class _Scales:
             if target is not None:
                 yield target
             if keyword != "$ref":
-                # Which of them is meant depends on the way there: all of them count.
+                # The target depends on the dynamic path, so all candidates count.
                 yield from self._dynamic.get(place.partition("#")[2], ())
 
     def _resolved(self, place: str) -> Any:
@@ -218,7 +218,7 @@ def _check_path(path: int) -> None:
 
 
 def _joined(base: str, reference: str) -> str:
-    # urljoin knows the hierarchical schemes only: urn:a and #b make urn:a#b all the same.
+    # urljoin handles only hierarchical schemes; urn:a and #b still have to make urn:a#b.
     if reference.startswith("#"):
         return base.partition("#")[0] + reference
     try:
@@ -239,7 +239,7 @@ def _together(schema: dict[str, Any]) -> Iterator[Any]:
 
 
 def _apart(schema: dict[str, Any]) -> Iterator[Any]:
-    """The subschemas each of which is for a part of its own."""
+    """The subschemas that each apply to a different part of the value."""
     yield from _in_maps(schema, ("properties",))
 
 

@@ -1,20 +1,20 @@
-"""Lines: those who wait for the same thing, and how none of them is forgotten (C5).
+"""Lines: the waiters for one queue, in order of arrival, and why no wake-up is lost (C5).
 
-Everyone who waits for the same queue stands in one line, first come first served, with one
-alarm between them; while nothing happens, nothing runs. No wake-up is lost:
+A line has one waiter per waiting call, first come first served, and one alarm that they share.
+While nothing happens, nothing runs. No wake-up is lost:
 
-- A line counts what it is told. Whoever looks remembers the count from before the look and
-  rests only if it is still the same: being told in the middle of a look means looking
-  again, unless another one has begun to look since.
-- Being told wakes the first in line; on an ordered queue everybody, as the first may own no
-  partition that has something. Whoever was woken and found nothing keeps its place, and
-  if it is looking just then it has a moment to look again before the next is woken.
-- A line is *quiet* when somebody has looked in vain since it was last told, and has set the
-  alarm. Whoever leaves a line that is not, with deliveries, with an error or because it was
-  cancelled, wakes the next, unless somebody looks already. So one that is told of a
-  hundred deliveries and takes one of them does not leave the others asleep.
+- A line counts its notifications (``told``). A waiter notes the count before it polls and rests
+  only if the count is unchanged: a notification during a poll means polling again, unless
+  another waiter has started to poll since.
+- A notification wakes the first waiter, on an ordered queue all of them, because the first may
+  own no partition with deliveries. A waiter that finds nothing keeps its position. If it is
+  polling when the notification arrives, it may poll again before the next waiter is woken.
+- A line is *quiet* when a waiter has polled and found nothing since the last notification, and
+  has set the alarm. A waiter that leaves a line that is not quiet (with deliveries, with an
+  error or cancelled) wakes the next one, unless another is polling already. So a waiter that
+  takes one of a hundred deliveries does not leave the others asleep.
 
-Who tells the lines is the business of ``waiting``.
+``waiting`` sends the notifications.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from penstock.storage.contract import Engine
 
 __all__ = ["Line", "Pace", "Place", "QueueLine", "ResultLine"]
 
-#: An engine may say that something is overdue and still not hand it out. Looking at such a
-#: queue again ten times a second is soon enough for C5 and costs nothing that shows.
+#: An engine may report something as overdue and still not hand it out. Polling such a queue
+#: ten times per second is soon enough for C5, at a negligible cost.
 _OVERDUE_MS: Final = 100
-#: Turns of the event loop that a look in vain takes at the most, if the engine does not wait
-#: for a disk; a commit in memory alone takes half of them.
-#: Without them whoever looks in vain whenever something is published would be passed by all
-#: the others: each that leaves wakes it, and the next publish finds it looking.
+#: Turns of the event loop that a poll takes at most if the engine does not wait for a disk; a
+#: commit in memory takes half of them. Without this delay a waiter could starve that happens to
+#: poll whenever something is published: each waiter that leaves wakes it, and the next publish
+#: finds it polling and wakes another.
 _LOOK_TURNS: Final = 12
-#: Results that are read again, a millisecond, because something in their queue was settled:
-#: a few per cent of a core, however many wait for however busy a queue.
+#: Results read per millisecond because something in their queue was settled: a few per cent
+#: of a core, for any number of waiters and any load.
 _RESULTS_A_MS: Final = 4
 
 
 class Pace(Protocol):
-    """What holds a queue back: its throughput limit."""
+    """What slows a queue down: its throughput limit."""
 
     def next_at(self, now: int) -> int | None:
-        """When the next delivery may be handed out, or None: now."""
+        """When the next delivery may be handed out; None means now."""
         ...
 
 
 class _Resting:
-    """Somebody who has looked in vain and waits to be woken."""
+    """A waiter that has polled, found nothing and waits to be woken."""
 
     __slots__ = ("ticket", "woken")
 
@@ -72,21 +72,21 @@ _BY_TICKET: Final = attrgetter("ticket")
 
 
 class Line:
-    """Those who wait for the same thing, by the order in which they came."""
+    """The waiters for one thing, in order of arrival."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        #: How often this line was told that looking may be worth it.
+        #: How often this line was notified.
         self.told = 0
-        #: How many stand here, resting or looking.
+        #: How many waiters there are, resting or polling.
         self.places = 0
-        #: How many look, and how many of them began to after the line was last told.
+        #: How many waiters poll, and how many of these started after the last notification.
         self.looking = 0
         self._looking_anew = 0
         self.tickets = count()
-        #: Wake everybody and not the first only.
+        #: Whether to wake all waiters and not only the first.
         self.everybody = False
-        #: The longest that one rests without looking; None: as long as it likes.
+        #: The longest time that a waiter rests between polls; None: no limit.
         self.rest_ms: int | None = None
         self._resting: list[_Resting] = []
         self._alarm: Alarm | None = None
@@ -94,33 +94,33 @@ class Line:
 
     @property
     def quiet(self) -> bool:
-        """Whether those who rest can do without whoever is leaving."""
+        """Whether the resting waiters stay covered when one leaves."""
         return True
 
     @property
     def seen_to(self) -> bool:
-        """Whether somebody has looked since the line was last told, or is looking."""
+        """Whether a waiter has polled since the last notification, or is polling."""
         return self.quiet or self._looking_anew > 0
 
     def begin(self) -> int:
-        """Begin to look; returns what to compare ``told`` with afterwards."""
+        """Begin a poll; returns the value to compare ``told`` with afterwards."""
         self.looking += 1
         self._looking_anew += 1
         return self.told
 
     def end(self, told: int) -> None:
-        """The look that began at ``told`` is over."""
+        """End the poll that began at ``told``."""
         self.looking -= 1
         if told == self.told:
             self._looking_anew -= 1
 
     def tell(self) -> None:
-        """Looking may be worth it now."""
+        """Notify the line: a poll may find something."""
         self._count()
         self.wake()
 
     def tell_everybody(self) -> None:
-        """What they all wait for has changed, or is gone."""
+        """Notify all waiters: the queue has changed, or is gone."""
         self._count()
         self.wake(len(self._resting))
 
@@ -129,22 +129,22 @@ class Line:
         self._looking_anew = 0
 
     def wake(self, most: int = 1) -> None:
-        """Wake those that came first, ``most`` of them; in some lines all."""
+        """Wake the first ``most`` waiters; in some lines all."""
         resting = self._resting
         if self.everybody:
             most = len(resting)
         while most and resting:
             first = resting.pop(0)
-            # One that is done was cancelled or has given up, and is about to leave.
+            # A waiter that is done was cancelled or timed out, and is about to leave.
             if not first.woken.done():
                 first.woken.set_result(True)
                 most -= 1
 
     async def see_to_time(self, looked_at: int) -> None:
-        """Make sure that the line is told when time alone makes looking worth it."""
+        """Set an alarm for when a poll may find something through the passage of time alone."""
 
     async def rest(self, ticket: int, until: int) -> bool:
-        """Stand in line until woken (True) or until the time is over (False)."""
+        """Rest until woken (True) or until the time is over (False)."""
         resting = _Resting(ticket, asyncio.get_running_loop().create_future())
         insort(self._resting, resting, key=_BY_TICKET)
         alarm = self.clock.call_at(until, resting.give_up)
@@ -157,7 +157,7 @@ class Line:
                 del self._resting[index]
 
     def set_alarm(self, at: int) -> None:
-        """Be told at ``at``, if not earlier."""
+        """Notify the line at ``at``, unless an earlier alarm is set."""
         if self._alarm is not None:
             if self._alarm_at <= at:
                 return
@@ -166,7 +166,7 @@ class Line:
         self._alarm = self.clock.call_at(at, self._ring)
 
     def close(self) -> None:
-        """Nobody stands here any more."""
+        """Cancel the alarm: the last waiter has left."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -177,29 +177,29 @@ class Line:
 
 
 class QueueLine(Line):
-    """Those who wait for deliveries of one queue."""
+    """The waiters for deliveries of one queue."""
 
     def __init__(self, clock: Clock, engine: Engine, tenant: str, queue: str) -> None:
         super().__init__(clock)
         self._engine = engine
         self._tenant = tenant
         self._queue = queue
-        #: What ``told`` was when somebody had looked in vain and set the alarm.
+        #: The value of ``told`` when a waiter had found nothing and set the alarm.
         self._quiet_at = -1
         self._pace: Pace | None = None
         self._waking_soon = False
 
     @property
     def quiet(self) -> bool:
-        """Whether somebody has looked in vain since the line was last told."""
+        """Whether a waiter has polled and found nothing since the last notification."""
         return self._quiet_at == self.told
 
     def tell(self) -> None:
-        """Looking may be worth it now, or as soon as the queue's pace allows."""
+        """Notify the line, but not before the queue's pace allows a delivery."""
         at = None if self._pace is None else self._pace.next_at(self.clock.now())
         self._count()
         if at is not None:
-            # Nothing is handed out before then: a busy queue wakes nobody in vain.
+            # Nothing is handed out before then, so waking a waiter would be useless.
             self.set_alarm(at)
         elif self.looking and not self.everybody:
             if not self._waking_soon:
@@ -209,7 +209,7 @@ class QueueLine(Line):
             self.wake()
 
     def _wake_soon(self, turns: int) -> None:
-        """Wake the next in so many turns, unless whoever looks now has begun anew by then."""
+        """Wake the next waiter after ``turns`` turns, unless one has started to poll by then."""
         if turns:
             asyncio.get_running_loop().call_soon(self._wake_soon, turns - 1)
             return
@@ -218,38 +218,38 @@ class QueueLine(Line):
             self.wake()
 
     def order(self, ordered: bool) -> None:
-        """Say whether the queue is ordered by partition."""
+        """Set whether the queue is ordered by partition."""
         if ordered == self.everybody:
             return
         self.everybody = ordered
-        # A claim is a heartbeat too, and who waits is alive: its partitions stay its own.
+        # A claim is also a heartbeat: polling keeps the partitions of a waiting consumer.
         self.rest_ms = CONSUMER_LEASE_MS // 3 if ordered else None
         if self._resting:
             self.tell_everybody()
 
     def hold(self, pace: Pace) -> None:
-        """Say what the queue is held back by."""
+        """Set the queue's pace."""
         self._pace = pace
 
     def rest_until(self, at: int) -> None:
-        """The queue hands nothing out before ``at``: no look before is worth it."""
+        """Do not poll before ``at``: the queue hands nothing out until then."""
         self.set_alarm(at)
         self._quiet_at = self.told
 
     async def see_to_time(self, looked_at: int) -> None:
-        """Set the alarm for ``next_due``, unless somebody did."""
+        """Set the alarm for ``next_due``, unless another waiter has."""
         told = self.told
         if self._quiet_at == told:
             return
         due = await self._engine.next_due(self._tenant, self._queue)
-        # If the line was told meanwhile this is history: it is not quiet, and is seen to anew.
+        # If the line was notified meanwhile, this value is stale and the line is not quiet.
         self._quiet_at = told
         if due is not None:
             self.set_alarm(due if due > looked_at else self.clock.now() + _OVERDUE_MS)
 
 
 class ResultLine(Line):
-    """Those who wait for results in one queue, whatever their messages are."""
+    """The waiters for results in one queue, of any message."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
@@ -257,12 +257,12 @@ class ResultLine(Line):
         self._told_at = 0
 
     def tell(self) -> None:
-        """There may be results."""
+        """Notify all waiters: there may be results."""
         self._told_at = self.clock.now()
         super().tell()
 
     def settled(self) -> None:
-        """Something in the queue was settled: all look again, but not all the time."""
+        """Notify the waiters that something in the queue was settled, at a limited rate."""
         at = self._told_at + self.places // _RESULTS_A_MS
         if at > self.clock.now():
             self.set_alarm(at)
@@ -275,7 +275,7 @@ T = TypeVar("T")
 
 
 class Place(Generic[L]):
-    """One who waits: a place in a line, kept from the first look to the last."""
+    """One waiter: its position in a line, kept from the first poll to the last."""
 
     def __init__(self, line: L, check: Callable[[], None], forget: Callable[[], object]) -> None:
         self.line = line
@@ -301,7 +301,7 @@ class Place(Generic[L]):
             self.line.wake()
 
     async def first(self, look: Callable[[], Awaitable[T]], deadline: int) -> T:
-        """Look until there is something, or until the deadline; what was seen last."""
+        """Poll until there is something, or until the deadline; returns the last poll's value."""
         line, clock = self.line, self.line.clock
         while True:
             self._check()

@@ -1,8 +1,8 @@
-"""Entries of the log that a caller may read without a grant on all of it (T1).
+"""Log entries that a caller may read without a grant on the whole log (T1).
 
-A job that is repeated has to read what it did before: a consumer the messages that its queue has
-handed out, a publisher the batch that it has published. Both read the log here by the page, and
-get only what is theirs.
+A job that is repeated has to read its earlier work: a consumer reads the messages that its queue
+handed out, a publisher the batch that it published. Both page through the log here and get only
+their own entries.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from penstock.model.message import Message
 
 __all__ = ["OwnEntries"]
 
-#: Payload bytes of a page; one entry that is larger goes alone.
+#: Payload bytes per page; a larger entry is a page of its own.
 _PAGE_BYTES: Final = 16 * 1024 * 1024
 
 
 class OwnEntries(Scope):
-    """The log as far as it is a queue's or a batch's, with payloads."""
+    """The log entries of one queue or one batch, with payloads."""
 
     async def queue_log(self, queue: str, start: int, *, limit: int = MAX_PAGE) -> LogPage:
-        """Entries from an offset on whose messages the queue has, or has had, deliveries of.
+        """Entries from an offset on whose messages have, or had, deliveries in the queue.
 
-        As long as these are on record. ``limit`` counts the entries of the log that are looked at.
+        Only while these are on record. ``limit`` counts the log entries that are scanned.
         """
         check_queue_name(queue)
         home = queue.removesuffix(DLQ_SUFFIX)
@@ -43,7 +43,7 @@ class OwnEntries(Scope):
                 message.offset
                 for message in messages
                 if message.id in ids
-                # Its history stands where it was first published.
+                # Its history is stored under its first offset.
                 or (message.is_replacement and await self._is_in(home, message))
             }
 
@@ -54,7 +54,7 @@ class OwnEntries(Scope):
     ) -> LogPage:
         """Entries from an offset on that were published to a topic under a batch id.
 
-        As long as the id is remembered. ``limit`` counts the entries of the log that are looked at.
+        Only while the id is remembered. ``limit`` counts the log entries that are scanned.
         """
         check_name(topic, "topic")
         check_batch_id(batch_id, None)
@@ -70,7 +70,7 @@ class OwnEntries(Scope):
         try:
             found = await self._engine.message(self.tenant, message.id)
         except UnknownMessage:
-            return False  # Retention was quicker.
+            return False  # Retention has removed it meanwhile.
         return any(one.queue.removesuffix(DLQ_SUFFIX) == queue for one in found.deliveries)
 
     async def _own_page(

@@ -1,9 +1,9 @@
-"""Cursors of pages, as callers keep them: a position in a queue, and which store it is of (A1).
+"""Page cursors as callers keep them: a position in a queue, and the store it belongs to (A1).
 
 An engine's cursor is a number. In another store, or in a restored one, the same number is another
-place, so browsing on from it would silently leave deliveries out. Callers are given
-``<number>-<mark>``, where the mark is a hash of the store's identity. A cursor without a mark comes
-from an older Penstock and is taken as it is.
+position, so continuing from it would silently skip deliveries. Callers get ``<number>-<mark>``,
+where the mark is a hash of the store's identity. A cursor without a mark comes from an older
+Penstock and is accepted unchecked.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _CURSOR: Final = re.compile(rf"([0-9a-f]{{1,15}})(?:-([0-9a-f]{{{2 * _MARK_BYTES
 
 
 def check_cursor(cursor: object) -> None:
-    """Refuse what no page can have given."""
+    """Refuse a cursor that no page can have returned."""
     if type(cursor) is not str or _CURSOR.fullmatch(cursor) is None:
-        raise BadInput("cursor is what the page before gave.", field="cursor")
+        raise BadInput("cursor must be one that a previous page returned.", field="cursor")
 
 
 def seal_cursor(number: str, store: StoreIdentity) -> str:
-    """The cursor for the caller, of what the engine gave."""
+    """The caller's cursor for an engine's cursor."""
     return f"{number}-{_mark(store)}"
 
 
 def open_cursor(cursor: str, store: StoreIdentity) -> str:
-    """The engine's part of a cursor that was checked; ``OtherStore`` if it is of another store."""
+    """The engine's part of a checked cursor; ``OtherStore`` if it belongs to another store."""
     number, _, mark = cursor.partition("-")
     if mark and mark != _mark(store):
         raise OtherStore(
             "The cursor belongs to another store, or to this one before it was restored or copied. "
-            "Begin with the first page again.",
+            "Start again with the first page.",
             field="cursor",
         )
     return number

@@ -1,4 +1,4 @@
-"""Publish, the broker's part: refuse what is malformed before anything is stored (E1)."""
+"""The broker's part of publish: refuse malformed messages before anything is stored (E1)."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ from penstock.storage.contract import Engine
 
 __all__ = ["Publishing", "check_batch", "check_batch_id", "is_long", "to_payload"]
 
-#: How often a publish is checked anew because its topic's policy has changed meanwhile.
+#: How often a publish is checked again because its topic's policy changed meanwhile.
 _TRIES: Final = 20
 _INT64: Final = range(-(2**63), 2**63)
 _NUMBER_BYTES: Final = 8
-#: Messages, and bytes of payloads, that are checked before others have their turn: with all
-#: headers or a schema, some milliseconds.
+#: Messages, and payload bytes, that are checked before other calls get their turn. With all
+#: headers or a schema, a slice takes a few milliseconds.
 _SLICE_MESSAGES: Final = 250
 _SLICE_BYTES: Final = 512 * 1024
 
@@ -86,15 +86,15 @@ class Publishing(Scope):
         durability: Durability = "fsync",
         connection: object | None = None,
     ) -> Published:
-        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON.
+        """Publish one message: bytes unchanged, text as UTF-8, anything else as JSON.
 
-        With a ``connection`` to the store's own database it is a part of the transaction that
-        is open there: committed with it, or never published.
+        With a ``connection`` to the store's own database, the message is part of the
+        transaction open there: it is published if and when that transaction commits.
         """
         raw, natural_type = to_payload(payload)
         message = NewMessage(
             raw,
-            # A copy: the message waits for the end of the turn, and the caller may go on.
+            # A copy: the message waits for the end of the loop turn, and the caller may change it.
             headers.copy() if type(headers) is dict else headers,
             id,
             key,
@@ -132,10 +132,10 @@ class Publishing(Scope):
         batch_ms: int | None = None,
         connection: object | None = None,
     ) -> PublishReply:
-        """Publish a batch: all of it or nothing (P2); the same ``batch_id`` again, once (P4).
+        """Publish a batch: all of it or nothing (P2), once per ``batch_id`` (P4).
 
         The id is remembered for the topic's dedup window, or for ``batch_ms``.
-        With a ``connection`` as a part of the transaction that is open there, as in ``publish``.
+        With a ``connection`` the batch is part of the transaction open there, as in ``publish``.
         """
         check_name(topic, "topic")
         check_batch_id(batch_id, batch_ms)
@@ -148,7 +148,7 @@ class Publishing(Scope):
                 try:
                     checked, policy = await self._checked(topic, messages, durability)
                     by = {topic: policy}
-                    # Nothing may wait between this and the engine: the caller's list could change.
+                    # No await between this and the engine: the caller could change its list.
                     if connection is not None:
                         return await self._engine.publish_within(
                             connection, self.tenant, topic, checked, batch_id, batch_ms, checked=by
@@ -163,10 +163,10 @@ class Publishing(Scope):
             shares.leave(self.tenant, cost)
 
     async def _check_again(self, error: PenstockError, tries: int, *topics: str) -> None:
-        """Read anew what the topics demand; raises the error unless that is something else now.
+        """Reload the topics' policies; raises the error unless one of them has changed.
 
-        What is remembered may be out of date in either direction: a schema that is not known
-        yet (the engine says so), or one that another process has removed.
+        The cache may be stale in either direction: it lacks a new schema (the engine says so), or
+        has one that another process removed.
         """
         before = [self._schemas.remembered(topic) for topic in topics]
         changed = isinstance(error, TopicChanged)
@@ -180,14 +180,14 @@ class Publishing(Scope):
     async def _checked(
         self, topic: str, messages: Sequence[NewMessage], durability: Durability = "fsync"
     ) -> tuple[Sequence[NewMessage], TopicPolicy | None]:
-        """The batch as it may be stored, and the policy that it was checked by.
+        """The batch with absolute times, and the policy that it was checked against.
 
-        A large one is checked in slices, on a copy.
+        A large batch is copied and checked in slices.
         """
         demand = self._remembered(topic) or await self._demand(topic)
         while _is_large(messages, demand):
             checked = await self._check_slices(topic, messages, demand, durability)
-            # The topic's schema may have changed meanwhile, and is in force at once.
+            # The topic's schema may have changed meanwhile, and takes effect immediately.
             now = self._remembered(topic) or await self._demand(topic)
             if now.checker is demand.checker:
                 return checked, now.policy
@@ -219,7 +219,7 @@ class Publishing(Scope):
         first: int = 0,
     ) -> Sequence[NewMessage]:
         if durability not in ("fsync", "os"):
-            raise BadInput(f"durability is {durability!r}; it is fsync or os.", field="durability")
+            raise BadInput(f"durability is {durability!r}, not fsync or os.", field="durability")
         has_relative_times = check_batch(messages, self._limits.payload_bytes)
         checked = _absolute(messages, self._clock.now()) if has_relative_times else messages
         if demand.checker is not None:
@@ -227,7 +227,7 @@ class Publishing(Scope):
         return checked
 
     def _remembered(self, topic: str) -> Demand | None:
-        """What the topic demands, without waiting; None if it has to be read."""
+        """What the topic demands, from the cache; None if it has to be read."""
         return None if self._options.require_topics else self._schemas.remembered(topic)
 
     async def _demand(self, topic: str) -> Demand:
@@ -238,9 +238,9 @@ class Publishing(Scope):
 
 
 def to_payload(value: object) -> tuple[bytes, str | None]:
-    """The bytes to store for ``value``, and the content type they deserve.
+    """The bytes to store for ``value``, and their default content type.
 
-    Bytes are stored as they are, text as UTF-8, anything else as JSON.
+    Bytes are stored unchanged, text as UTF-8, anything else as JSON.
     """
     if isinstance(value, bytes):
         return value, None
@@ -255,23 +255,23 @@ def to_payload(value: object) -> tuple[bytes, str | None]:
 
 
 def check_batch_id(batch_id: str | None, batch_ms: int | None) -> None:
-    """Refuse a batch id that cannot be remembered, or not for that long."""
+    """Refuse a malformed batch id, or a retention time that is out of bounds."""
     if batch_id is not None:
         check_text("batch_id", batch_id, least=1)
     if batch_ms is not None:
         check_count("batch_ms", batch_ms, MAX_BATCH_MS)
         if batch_id is None:
             raise BadInput(
-                "batch_ms is how long a batch_id is remembered; there is none.", field="batch_ms"
+                "batch_ms is how long to remember a batch_id; there is none.", field="batch_ms"
             )
 
 
 def check_batch_size(messages: Sequence[NewMessage]) -> None:
-    """Refuse what is no batch, or one that is empty or too long."""
+    """Refuse a batch that is not a list or tuple, or that is empty or too long."""
     if not isinstance(messages, list | tuple):
-        raise BadInput("A batch is a list or tuple of NewMessage.", field="messages")
+        raise BadInput("A batch must be a list or tuple of NewMessage.", field="messages")
     if not messages:
-        raise BadInput("A batch has at least one message.", field="messages", limit=1)
+        raise BadInput("A batch must have at least one message.", field="messages", limit=1)
     if len(messages) > MAX_BATCH:
         raise TooLarge(
             f"A batch has {len(messages)} messages; the limit is {MAX_BATCH}.",
@@ -281,7 +281,7 @@ def check_batch_size(messages: Sequence[NewMessage]) -> None:
 
 
 def is_long(messages: Sequence[NewMessage]) -> bool:
-    """Whether checking the batch in one go may hold up others: many messages, or many bytes."""
+    """Whether checking the batch in one go may delay others: many messages, or many bytes."""
     if not isinstance(messages, list | tuple) or not 1 < len(messages) <= MAX_BATCH:
         return False
     return len(messages) > _SLICE_MESSAGES or sum(map(_size, messages)) > _SLICE_BYTES
@@ -290,12 +290,12 @@ def is_long(messages: Sequence[NewMessage]) -> bool:
 def _is_large(messages: Sequence[NewMessage], demand: Demand) -> bool:
     if not isinstance(messages, list | tuple):
         return False
-    # Without a schema the payloads are not looked at, and adding their sizes up takes time.
+    # Without a schema the payloads are not read, and adding their sizes up takes time.
     return (demand.checker is not None or len(messages) > _SLICE_MESSAGES) and is_long(messages)
 
 
 def _slice(messages: Sequence[NewMessage], begin: int) -> list[NewMessage]:
-    """Messages from an index on that are checked in one go, whose headers nobody else has."""
+    """The next slice of messages, with copies of their headers."""
     part: list[NewMessage] = []
     room = _SLICE_BYTES
     for message in messages[begin : begin + _SLICE_MESSAGES]:
@@ -311,21 +311,21 @@ def _slice(messages: Sequence[NewMessage], begin: int) -> list[NewMessage]:
 
 
 def _size(message: NewMessage) -> int:
-    # What is no message, or has no bytes, is refused when it is checked.
+    # Anything else is refused when the message is checked.
     payload = getattr(message, "payload", b"")
     return len(payload) if type(payload) is bytes else 0
 
 
 def check_batch(messages: Sequence[NewMessage], payload_limit: int) -> bool:
-    """Refuse a batch that may not be stored; returns whether any of its times is relative."""
+    """Refuse a batch that may not be stored; returns whether it has relative times."""
     check_batch_size(messages)
     relative = False
     for message in messages:
         if type(message) is not NewMessage:
-            raise BadInput("A batch is a list or tuple of NewMessage.", field="messages")
+            raise BadInput("A batch must be a list or tuple of NewMessage.", field="messages")
         payload = message.payload
         if type(payload) is not bytes:
-            raise BadInput(f"A payload is bytes, not {type(payload).__name__}.", field="payload")
+            raise BadInput(f"The payload is {type(payload).__name__}, not bytes.", field="payload")
         if len(payload) > payload_limit:
             raise TooLarge(
                 f"A payload of {len(payload)} bytes is over the limit of {payload_limit}.",
@@ -337,11 +337,11 @@ def check_batch(messages: Sequence[NewMessage], payload_limit: int) -> bool:
         priority = message.priority
         if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
             raise BadInput(
-                f"priority is {shown(priority)}; it is a whole number from 0 to {MAX_PRIORITY}.",
+                f"priority is {shown(priority)}; must be a whole number from 0 to {MAX_PRIORITY}.",
                 field="priority",
                 limit=MAX_PRIORITY,
             )
-        # Most messages have none of these, and looking costs them a quarter of a microsecond.
+        # Most messages have none of these, and checking each costs a quarter of a microsecond.
         if (
             message.id is not None
             or message.key is not None
@@ -358,7 +358,7 @@ def check_batch(messages: Sequence[NewMessage], payload_limit: int) -> bool:
 
 def _check_headers(headers: Mapping[str, HeaderValue]) -> None:
     if not isinstance(headers, Mapping):
-        raise BadInput("headers is a mapping of names to values.", field="headers")
+        raise BadInput("headers must be a mapping of names to values.", field="headers")
     if len(headers) > MAX_HEADERS:
         raise TooLarge(
             f"{len(headers)} headers are over the limit of {MAX_HEADERS}.",
@@ -394,7 +394,7 @@ def _header_bytes(name: str, value: HeaderValue) -> int:
             raise BadInput(f"Header {name!r} does not fit 64 bits.", field="headers")
     elif kind is not float and kind is not bool:
         raise BadInput(
-            f"Header {name!r} is {kind.__name__}; it is text, int, float or bool.",
+            f"Header {name!r} is {kind.__name__}; it must be text, int, float or bool.",
             field="headers",
         )
     return _NUMBER_BYTES
@@ -432,7 +432,7 @@ def _check_time(field: str, value: object, least: int) -> None:
     if type(value) is not int or not least <= value <= MAX_TIME_MS:
         over = type(value) is int and value > MAX_TIME_MS
         raise BadInput(
-            f"{field} is {shown(value)}; it is a whole number of milliseconds from {least} to "
+            f"{field} is {shown(value)}; it must be a whole number of milliseconds from {least} to "
             f"{MAX_TIME_MS}.",
             field=field,
             limit=MAX_TIME_MS if over else least,

@@ -1,4 +1,4 @@
-"""Queue and topic policies, the broker's part: sound values or a typed refusal (E1)."""
+"""The broker's part of queue and topic policies: valid values or a typed error (E1)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _FIELDS = frozenset(QueuePolicy.__struct_fields__)
 
 
 class Queues(Scope):
-    """The verbs on queues and topics themselves."""
+    """The verbs on queues and topics."""
 
     def __init__(self, engine: Engine, options: BrokerOptions, tenant: str) -> None:
         super().__init__(engine, options, tenant)
-        #: Changes of policies follow one another: each reads what the one before wrote.
+        #: Serializes policy changes: each reads what the previous one wrote.
         self._policies = asyncio.Lock()
 
     async def create_queue(
@@ -38,7 +38,7 @@ class Queues(Scope):
     ) -> QueueInfo:
         """Create a queue, or give the one of that name exactly this policy.
 
-        ``start`` other than ``latest`` takes history too; a keeper catches the queue up.
+        ``start`` other than ``latest`` also takes older messages; a keeper catches the queue up.
         """
         check_name(name, "queue")
         wanted = new_policy({"filter": filter, **policy})
@@ -46,14 +46,14 @@ class Queues(Scope):
             return await self._put(name, wanted, to_start(start))
 
     async def update_queue(self, name: str, **changes: object) -> QueueInfo:
-        """Change some fields of a queue's policy; the others stay."""
+        """Change some fields of a queue's policy and keep the others."""
         check_name(name, "queue")
         async with self._policies:
             info = await self._engine.get_queue(self.tenant, name)
             return await self._put(name, changed_policy(info.policy, changes), Start())
 
     async def queue(self, name: str) -> QueueInfo:
-        """The queue as it is."""
+        """The queue's policy and state."""
         return await self._engine.get_queue(self.tenant, check_queue_name(name))
 
     async def queues(self) -> tuple[QueueInfo, ...]:
@@ -73,13 +73,13 @@ class Queues(Scope):
             await self._engine.pause(self.tenant, queue, True)
 
     async def resume(self, queue: str) -> None:
-        """Hand out again."""
+        """Hand out deliveries again."""
         check_queue_name(queue)
         async with self._policies:
             await self._engine.pause(self.tenant, queue, False)
 
     async def put_topic(self, name: str, policy: TopicPolicy | None = None) -> None:
-        """Register a topic, or replace its policy; a schema counts for publishes from then on."""
+        """Register a topic, or replace its policy; a schema applies to publishes from then on."""
         checked = check_topic_policy(TopicPolicy() if policy is None else policy)
         check_name(name, "topic")
         compile_schema(checked)
@@ -98,7 +98,7 @@ class Queues(Scope):
         return await self._engine.list_topics(self.tenant)
 
     async def delete_topic(self, name: str) -> None:
-        """Forget a topic's policy; its messages stay."""
+        """Remove a topic's policy; its messages stay."""
         check_name(name, "topic")
         try:
             await self._engine.delete_topic(self.tenant, name)
@@ -110,7 +110,7 @@ class Queues(Scope):
 
 
 def new_policy(fields: dict[str, object]) -> QueuePolicy:
-    """A checked policy from keyword arguments; what is not given has its default."""
+    """A checked policy from keyword arguments; missing fields have their defaults."""
     return changed_policy(QueuePolicy(), fields)
 
 
@@ -134,7 +134,7 @@ def _normal(fields: dict[str, object]) -> dict[str, object]:
     if "ordering" not in fields:
         return {}
     if not isinstance(ordering, str) or ordering not in tuple(Ordering):
-        raise BadPolicy("ordering is 'none' or 'partition'.", field="ordering")
+        raise BadPolicy("ordering must be 'none' or 'partition'.", field="ordering")
     return {"ordering": Ordering(ordering)}
 
 
@@ -144,12 +144,12 @@ def to_start(start: object) -> Start:
         start = Start(start)
     if not isinstance(start, Start) or start.at not in Start.KINDS:
         raise BadInput(
-            f"start is {start!r}; it is latest, earliest, an offset or a time.", field="start"
+            f"start is {start!r}; it must be latest, earliest, an offset or a time.", field="start"
         )
     most = MAX_TIME_MS if start.at == Start.TIME else MAX_OFFSET
     if type(start.value) is not int or not 0 <= start.value <= most:
         raise BadInput(
-            f"start has the value {shown(start.value)}; it is from 0 to {most}.",
+            f"start has the value {shown(start.value)}; it must be from 0 to {most}.",
             field="start",
             limit=most,
         )

@@ -30,11 +30,11 @@ from penstock.model.states import State
 
 __all__ = ["Reading"]
 
-#: Messages whose history one page looks at, so that a page of a queue that has few of them is a
-#: matter of milliseconds all the same.
+#: Messages per page of history, so that a page of a queue with few of them still takes
+#: milliseconds.
 HISTORY_BATCH: Final = 1_000
 _SAMPLE: Final = 10
-#: Entries of the log that a preview looks at in one turn: some three milliseconds.
+#: Log entries that a preview scans per turn: about three milliseconds.
 _SLICE: Final = 500
 
 
@@ -56,21 +56,21 @@ class Reading(Bulk):
         return await self._engine.log_end(self.tenant)
 
     async def identity(self) -> StoreIdentity:
-        """Which store this is."""
+        """The identity of the store."""
         return await self._engine.identity(self.tenant)
 
     async def log_trimmed(self) -> Offset:
-        """The offset after the last entry that retention has removed; 0: none."""
+        """The offset after the last entry that retention has removed; 0 if none."""
         return await self._engine.log_trimmed(self.tenant)
 
     async def log_start(self) -> Offset:
-        """The first offset that is still there; without any, the end of the log."""
+        """The first offset that is still there; the end of the log if it is empty."""
         return await self._engine.log_start(self.tenant)
 
     async def log_splits(self, start: int, end: int, entries: int) -> tuple[Offset, ...]:
-        """Offsets that cut a part of the log into pieces of about ``entries`` entries each.
+        """Offsets that split a part of the log into pieces of about ``entries`` entries each.
 
-        The first is ``start``, the last ``end`` or the end of the log, whichever is lower.
+        The first is ``start``, the last the lower of ``end`` and the end of the log.
         """
         first, last = check_offset("start", start), check_offset("end", end)
         if first > last:
@@ -79,12 +79,12 @@ class Reading(Bulk):
         return await self._engine.log_splits(self.tenant, first, last, entries)
 
     async def preview(self, filter: str, *, start: int = 0) -> Preview:
-        """What a queue with this filter would take from the log: count and sample."""
+        """What a queue with this filter would take from the log: a count and a sample."""
         wanted = parse(filter)
         position = check_offset("start", start)
         count = scanned = 0
         sample: dict[MessageId, LogEntry] = {}
-        #: A keyed message is one message, and its newest values decide.
+        #: A keyed message counts once, by its newest values.
         keyed: dict[MessageId, bool] = {}
         end = await self._engine.log_end(self.tenant)
         while position < end:
@@ -105,11 +105,11 @@ class Reading(Bulk):
         return Preview(count + sum(keyed.values()), scanned, tuple(sample.values()))
 
     async def message(self, message_id: int) -> MessageDeliveries:
-        """A message, its payload, and where it stands in every queue."""
+        """A message, its payload, and its state in every queue."""
         return await self._engine.message(self.tenant, to_message_id(message_id))
 
     async def result(self, queue: str, message_id: int, *, wait_ms: int = 0) -> Result | None:
-        """What the ack of a delivery left behind, waiting up to ``wait_ms`` for it."""
+        """The result of a delivery's ack, waiting up to ``wait_ms`` for it."""
         check_queue_name(queue)
         wanted = to_message_id(message_id)
         check_wait(wait_ms)
@@ -130,9 +130,9 @@ class Reading(Bulk):
     ) -> HistoryPage:
         """The transitions in one queue of the messages at and above an offset.
 
-        A page has up to ``limit`` of them, and more only if one message alone has more. It
-        may be short, even empty, and not be the last: that is the one whose ``next_offset``
-        is the end of the log.
+        A page has up to ``limit`` transitions, more only if one message alone has more. A page
+        may be short or empty without being the last: the last one has the end of the log as its
+        ``next_offset``.
         """
         check_queue_name(queue)
         position = check_offset("start", start)
@@ -147,19 +147,19 @@ class Reading(Bulk):
         return HistoryPage(tuple(found), page.next_offset)
 
     async def stats(self, queue: str) -> QueueStats:
-        """A queue in numbers."""
+        """The statistics of a queue."""
         return await self._engine.stats(self.tenant, check_queue_name(queue))
 
     async def explain(self, queue: str, message_id: int) -> Why:
-        """Why a message is, or is not, handed out by a queue."""
+        """Why a queue does or does not hand out a message."""
         return await self.explain_to(queue, message_id, lambda _: True)
 
     async def explain_to(
         self, queue: str, message_id: int, may_read: Callable[[Collection[str]], bool]
     ) -> Why:
-        """Explain to somebody who may not be allowed to read every message.
+        """Explain to a caller that may not be allowed to read every message.
 
-        ``may_read`` is asked with the queues that have the message; if it says no, the answer
+        ``may_read`` gets the queues that have the message. If it returns False, the answer
         names the conditions of the filter that are not TRUE without the message's values.
         """
         check_queue_name(queue)
@@ -170,9 +170,9 @@ class Reading(Bulk):
         return explain_delivery(info, found, ahead, self._clock.now(), values=values)
 
     async def _ahead(self, info: QueueInfo, message: Message) -> list[Snapshot]:
-        """What else is unsettled in the message's partition of an ordered queue.
+        """The other unsettled deliveries in the message's partition of an ordered queue.
 
-        In flight, everything; of the others, what stands before it: the first page of each.
+        All that are in flight, and those before it in the other states: the first page of each.
         """
         if info.policy.ordering is not Ordering.PARTITION:
             return []

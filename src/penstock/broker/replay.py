@@ -34,14 +34,14 @@ from penstock.model.states import State
 
 __all__ = ["Replaying"]
 
-#: Log entries that one call of ``route`` looks at.
+#: Log entries that one call of ``route`` reads.
 ROUTE_BATCH: Final = 10_000
-#: Deliveries that a replay or purge takes without being told a limit.
+#: The default limit of a replay or purge.
 BULK_LIMIT: Final = 1_000_000
 
 
 class Replaying(Scope):
-    """The verbs on many deliveries at once."""
+    """The verbs that work on many deliveries."""
 
     async def route(self, queue: str, limit: int = ROUTE_BATCH) -> RouteReply:
         """Catch a queue up by at most ``limit`` log entries."""
@@ -59,7 +59,7 @@ class Replaying(Scope):
         offsets: Sequence[int],
         store: StoreIdentity | None = None,
     ) -> RouteReply:
-        """Catch a queue up by ``[start, end)``, of which it may take these entries."""
+        """Catch a queue up by ``[start, end)``; it may take only the entries in ``offsets``."""
         check_queue_name(queue)
         check_assignment(filter, start, end, offsets)
         return await self._engine.assign(
@@ -84,7 +84,7 @@ class Replaying(Scope):
         dry_run: bool = False,
         replay_id: str | None = None,
     ) -> ReplayReply:
-        """Make deliveries available again, with attempts 0, at their old place."""
+        """Make deliveries available again, with attempts 0, at their old position."""
         check_queue_name(queue)
         check_count("limit", limit, BULK_LIMIT)
         if rate is not None:
@@ -94,7 +94,7 @@ class Replaying(Scope):
         try:
             source = ReplaySource(source)
         except ValueError as error:
-            raise BadInput("source is failed, done or log.", field="source") from error
+            raise BadInput("source must be failed, done or log.", field="source") from error
         return await self._engine.replay(
             self.tenant,
             queue,
@@ -135,7 +135,7 @@ class Replaying(Scope):
         found, chosen = to_state(state), to_where(where)
         if cursor is not None:
             check_cursor(cursor)
-        # Asked before the page is read: the cursor of a page is never marked with a later epoch.
+        # Read before the page: a cursor is never marked with an epoch later than its page.
         store = await self._engine.identity(self.tenant)
         if cursor is not None:
             cursor = open_cursor(cursor, store)
@@ -147,11 +147,11 @@ class Replaying(Scope):
         return replace(page, cursor=seal_cursor(page.cursor, store))
 
     async def sweep(self, limit: int = 10_000) -> SweepReply:
-        """Let time take effect in every queue, and retention remove what may go."""
+        """Apply the passage of time to every queue, and remove what retention allows."""
         check_count("limit", limit, BULK_LIMIT)
         return await self._engine.sweep(limit)
 
     async def archived(self, through: int, store: StoreIdentity) -> None:
-        """Tell retention that everything up to ``through`` has a verified copy (A1)."""
+        """Report to retention that everything up to ``through`` has a verified copy (A1)."""
         offset = check_offset("through", through)
         await self._engine.archived(self.tenant, offset, check_identity(store))

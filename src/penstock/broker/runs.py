@@ -1,9 +1,9 @@
-"""Runs of pipeline jobs, the broker's part: sound records, the newest of each tenant (E1, T1).
+"""The broker's part of pipeline runs: validated records, the newest of each tenant (E1, T1).
 
-A run is a document of the engine: its kind names the tenant and its name is the run's id, so that
-a run is found with one look, and no listing sees another tenant's. All runs of the tenant are read
-to list some of them, or to make room for a new one; an update of a run that is there reads and
-writes that one only.
+A run is a document of the engine. Its kind contains the tenant and its name is the run's id, so
+finding a run takes one read, and a listing never includes another tenant's. Listing runs, or making
+room for a new one, reads all runs of the tenant; updating an existing run reads and writes only
+that one.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from penstock.storage.contract import Engine
 
 __all__ = ["Runs", "check_listing", "check_run"]
 
-#: A tenant's name has no slash, so no two tenants share a kind, and no kind of others is one.
+#: A tenant's name has no slash, so no two tenants share a kind, nor does another kind of document.
 _KIND: Final = "run/"
 _INT64: Final = range(-(2**63), 2**63)
 _NUMBER_BYTES: Final = 8
 
 
 class _KeptRun(Run, frozen=True, kw_only=True):
-    """A run as it is kept."""
+    """A run as it is stored."""
 
     seen_at: int | None = None
-    """When the broker heard of it last, by its own clock; None: an older Penstock kept it."""
+    """When the broker last heard from it, by its own clock; None: stored by an older Penstock."""
 
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -53,13 +53,13 @@ class Runs(Scope):
 
     def __init__(self, engine: Engine, options: BrokerOptions, tenant: str) -> None:
         super().__init__(engine, options, tenant)
-        #: New runs follow one another: each makes room for itself.
+        #: Serializes new runs: each may remove old ones.
         self._new_runs = asyncio.Lock()
 
     async def put_run(self, run: Run) -> None:
-        """Keep a run, or what became of it since; the last 1,000 are kept.
+        """Store a run, or an update of it; the last 1,000 are kept.
 
-        Of more, those leave that were updated the longest ago: one that is still at work stays.
+        Of more, the least recently updated are removed, so a run in progress stays.
         """
         checked = check_run(run)
         if await self._engine.get_document(self._run_kind, checked.id) is not None:
@@ -78,7 +78,7 @@ class Runs(Scope):
         return None if value is None else self._shown(_decode(id, value))
 
     async def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
-        """Runs of one job or of all, those that started last first."""
+        """Runs of one job or of all, the newest first."""
         check_listing(job, limit)
         found = [item for item in await self._all_runs() if job is None or item.job == job]
         found.sort(key=lambda item: (item.started_at, item.id), reverse=True)
@@ -97,7 +97,7 @@ class Runs(Scope):
         return [self._shown(_decode(name, value)) for name, value in documents]
 
     def _shown(self, kept: _KeptRun) -> Run:
-        """The run; one whose job has not been heard of for too long is lost."""
+        """The run; marked as lost if its job has not reported for too long."""
         fields = asdict(kept)
         seen_at = fields.pop("seen_at")
         heard_at = kept.updated_at if seen_at is None else seen_at
@@ -107,14 +107,14 @@ class Runs(Scope):
 
 
 def check_run(run: Run) -> Run:
-    """Return the run, with an error that is not too long, if every field is in its bounds."""
+    """Return the run, with its error truncated, if every field is valid."""
     if not isinstance(run, Run):
-        raise BadInput("A run is a Run.", field="run")
+        raise BadInput("A run must be a Run.", field="run")
     check_name(run.id, "id")
     check_name(run.job, "job")
     if run.state not in RUN_STATES:
         states = ", ".join(RUN_STATES)
-        raise BadInput(f"state is {shown(run.state)}; it is one of {states}.", field="state")
+        raise BadInput(f"state is {shown(run.state)}; it must be one of {states}.", field="state")
     _check_time("started_at", run.started_at)
     _check_time("updated_at", run.updated_at)
     if (run.finished_at is None) != (run.state == "running"):
@@ -130,12 +130,12 @@ def check_run(run: Run) -> Run:
     if run.error is None:
         return run
     if type(run.error) is not str:
-        raise BadInput(f"error is {type(run.error).__name__}; it is text.", field="error")
+        raise BadInput(f"error is {type(run.error).__name__}; it must be text.", field="error")
     return replace(run, error=cut_error(run.error))
 
 
 def check_listing(job: object, limit: object) -> None:
-    """Refuse what no listing of runs can be asked for."""
+    """Refuse arguments that no listing of runs accepts."""
     if job is not None:
         check_name(job, "job")
     check_count("limit", limit, MAX_RUNS)
@@ -144,7 +144,7 @@ def check_listing(job: object, limit: object) -> None:
 def _check_time(field: str, value: object) -> None:
     if type(value) is not int or not 0 <= value <= MAX_TIME_MS:
         raise BadInput(
-            f"{field} is {shown(value)}; it is a time in epoch milliseconds, from 0 to "
+            f"{field} is {shown(value)}; it must be a time in epoch milliseconds, from 0 to "
             f"{MAX_TIME_MS}.",
             field=field,
             limit=MAX_TIME_MS,
@@ -153,7 +153,7 @@ def _check_time(field: str, value: object) -> None:
 
 def _check_values(field: str, values: object) -> None:
     if type(values) is not dict:
-        raise BadInput(f"{field} is {type(values).__name__}; it is a dict.", field=field)
+        raise BadInput(f"{field} is {type(values).__name__}; it must be a dict.", field=field)
     if len(values) > MAX_RUN_VALUES:
         raise TooLarge(
             f"{field} has {len(values)} entries; the limit is {MAX_RUN_VALUES}.",
@@ -180,10 +180,10 @@ def _value_bytes(field: str, name: str, value: object) -> int:
             raise BadInput(f"{name!r} of {field} does not fit 64 bits.", field=field)
     elif type(value) is not float:
         kind = type(value).__name__
-        raise BadInput(f"{name!r} of {field} is {kind}; it is text or a number.", field=field)
+        raise BadInput(f"{name!r} of {field} is {kind}; it must be text or a number.", field=field)
     elif not math.isfinite(value):
-        # JSON has no word for it.
-        raise BadInput(f"{name!r} of {field} is {value}; it is a number.", field=field)
+        # JSON cannot represent it.
+        raise BadInput(f"{name!r} of {field} is {value}; it must be a number.", field=field)
     return _NUMBER_BYTES
 
 

@@ -1,16 +1,16 @@
-"""Payload schemas, the broker's part: what a topic demands, remembered while it holds (E1).
+"""The broker's part of payload schemas: a cache of what each topic demands (E1).
 
-A topic's policy may name a schema, and then every payload published under it has to match,
-or nothing of the call is stored. ``compile_schema`` makes the checker of a policy, in
-``json_schemas`` or ``avro_schemas``; each imports its library, which is an extra, when the
-first schema of its kind is seen. A checker waits for nothing, and what it costs is bounded
-by the payload's size.
+A topic's policy may name a schema. Then every payload published under it has to match, or
+the whole call is refused. ``compile_schema`` makes the checker of a policy, in
+``json_schemas`` or ``avro_schemas``; each imports its library, an extra, when the first
+schema of its kind is used. A checker never blocks, and its cost is bounded by the size of
+the payload.
 
-Most topics have no schema, and a publish may not ask the store each time to learn that, so
-``Schemas`` remembers what a topic demands. Another process may change it. The engine compares the
-policy that a payload was checked by with the one that is in force at the commit, and refuses the
-publish if they differ (``TopicChanged``). A payload that breaks a remembered schema never gets
-there, so the broker reads the topic again before it refuses it.
+Most topics have no schema, and reading the policy on each publish would be too expensive, so
+``Schemas`` caches it. Another process may change it. The engine compares the policy that a
+payload was checked against with the one in force at the commit, and refuses the publish if
+they differ (``TopicChanged``). A payload that breaks a cached schema never gets there, so the
+broker reads the topic again before it refuses the payload.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from penstock.storage.contract import Engine
 
 __all__ = ["Checker", "Demand", "Schemas", "check_payloads", "compile_schema"]
 
-#: Topics remembered at once. Whoever publishes to ever new names gets no more than this.
+#: Topics that are cached; bounds the memory of a caller that keeps publishing to new names.
 _MAX_REMEMBERED: Final = 4_096
-#: Compiled schemas kept. One of the largest allowed takes about a megabyte.
+#: Compiled schemas that are cached. The largest allowed one takes about a megabyte.
 _MAX_COMPILED: Final = 128
 
 
@@ -42,7 +42,7 @@ class Checker(Protocol):
 
 
 class Demand(Struct, frozen=True):
-    """What a topic demanded when it was looked at."""
+    """What a topic demanded when its policy was read."""
 
     policy: TopicPolicy | None
     """None: the topic is not registered."""
@@ -50,7 +50,7 @@ class Demand(Struct, frozen=True):
 
 
 class Schemas:
-    """The demands of one tenant's topics."""
+    """A cache of the demands of one tenant's topics."""
 
     def __init__(self, engine: Engine, tenant: str) -> None:
         self._engine = engine
@@ -59,16 +59,16 @@ class Schemas:
         self._changes = 0
 
     def remembered(self, topic: str) -> Demand | None:
-        """What the topic demands, or None if that has to be read."""
+        """What the topic demands, or None if it has to be read."""
         return self._demands.get(topic)
 
     async def read(self, topic: str) -> Demand:
-        """What the topic demands now."""
+        """Read what the topic demands now."""
         changes = self._changes
         policy = await self._engine.get_topic(self._tenant, topic)
         demand = Demand(policy, _stored(topic, policy))
-        # A policy that was changed meanwhile may have been read before the change. One that
-        # cannot be used is read again each time: another process may have replaced it.
+        # A policy that was changed meanwhile may have been read before the change. An unusable
+        # schema is read again each time: another process may have replaced it.
         if changes == self._changes and not isinstance(demand.checker, _Unusable):
             if len(self._demands) >= _MAX_REMEMBERED and topic not in self._demands:
                 self._demands.clear()
@@ -76,13 +76,13 @@ class Schemas:
         return demand
 
     def forget(self, topic: str) -> None:
-        """The topic's policy was changed, or may have been."""
+        """Invalidate a topic whose policy was changed, or may have been."""
         self._changes += 1
         self._demands.pop(topic, None)
 
 
 def compile_schema(policy: TopicPolicy) -> Checker | None:
-    """The checker of the policy's schema, None without one; ``BadSchema`` if it has none."""
+    """The checker of the policy's schema, or None without one; ``BadSchema`` if invalid."""
     if policy.schema is None or policy.schema_type is None:
         return None
     return _compiled(policy.schema_type, policy.schema)
@@ -91,9 +91,9 @@ def compile_schema(policy: TopicPolicy) -> Checker | None:
 def check_payloads(
     checker: Checker, topic: str, messages: Sequence[NewMessage], first: int = 0
 ) -> None:
-    """Refuse the batch if one payload of it breaks the topic's schema.
+    """Refuse the batch if one of its payloads breaks the topic's schema.
 
-    ``first`` is the index of the first message, where these are a slice of a larger batch.
+    ``first`` is the index of the first message, if these are a slice of a larger batch.
     """
     for index, message in enumerate(messages, first):
         violation = checker.violation(message.payload)
@@ -110,7 +110,7 @@ def check_payloads(
 
 
 class _Unusable:
-    """In place of a stored schema that this installation cannot check: it lets nothing pass."""
+    """Stands in for a stored schema that this installation cannot check: it refuses everything."""
 
     def __init__(self, topic: str, error: BadSchema) -> None:
         self._topic = topic
@@ -126,7 +126,7 @@ def _stored(topic: str, policy: TopicPolicy | None) -> Checker | None:
     try:
         return compile_schema(policy)
     except BadSchema as error:
-        # Put by a process that could, or by an older version: said to whoever publishes.
+        # Put by an older version or with other libraries installed: raised on publish.
         return _Unusable(topic, error)
 
 

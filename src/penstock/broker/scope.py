@@ -1,4 +1,4 @@
-"""What every room of the broker stands on: an engine, the options, one tenant."""
+"""The base of the broker's classes: an engine, the options, one tenant."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ __all__ = [
 
 
 class BrokerOptions(Struct, frozen=True, kw_only=True):
-    """What an operator may choose; the engine's own choices are inside."""
+    """The operator's options, including those of the engine."""
 
     engine: EngineOptions = EngineOptions()
     require_topics: bool = False
     """Publishing to a topic that was not registered is refused."""
     routing: Routing = "broker"
-    """Who catches up queues that are far behind: the keeper, or the data pipeline."""
+    """Which component catches up queues that are far behind: the keeper, or the pipeline."""
     listener: Listener | None = None
-    """Who else hears what the engine tells; the broker's own waits come first."""
+    """Also receives the engine's notifications, after the broker's own waiters."""
 
 
 class Scope:
@@ -62,12 +62,12 @@ class Scope:
         self._limits = options.engine.limits
         self._clock = engine.clock
         self.tenant = check_name(tenant, "tenant")
-        #: What the topics demand of payloads: publishing asks, changing a policy forgets.
+        #: The topics' schemas. Publishing reads them, changing a policy invalidates them.
         self._schemas = Schemas(engine, self.tenant)
 
     @property
     def options(self) -> BrokerOptions:
-        """What the store was opened with."""
+        """The options that the store was opened with."""
         return self._options
 
 
@@ -83,22 +83,22 @@ def to_where(where: str | None) -> Filter | None:
 
 
 class _Chosen(Struct, frozen=True):
-    """Messages that are named, and of those what a filter takes."""
+    """Messages by id, narrowed by a filter."""
 
     ids: frozenset[int]
     where: Filter | None
 
     def matches(self, message: Message) -> bool:
-        """Whether it is one of them."""
+        """Whether the message is selected."""
         return message.id in self.ids and (self.where is None or self.where.matches(message))
 
 
 def check_ids(ids: Sequence[int] | None) -> None:
-    """Refuse a list of messages that is none, or too long for one call."""
+    """Refuse an ``ids`` that is not a list of ids, or is too long for one call."""
     if ids is None:
         return
     if not isinstance(ids, list | tuple) or not {int}.issuperset(map(type, ids)):
-        raise BadInput("ids is a list of message ids.", field="ids")
+        raise BadInput("ids must be a list of message ids.", field="ids")
     if len(ids) > MAX_ASSIGN:
         raise TooLarge(
             f"{len(ids)} ids are too many for one call; at most {MAX_ASSIGN}.",
@@ -108,14 +108,14 @@ def check_ids(ids: Sequence[int] | None) -> None:
 
 
 def to_selection(where: str | None, ids: Sequence[int] | None) -> Selection | None:
-    """What a filter and a list of messages select together; None selects everything."""
+    """The selection by filter and ids; None selects everything."""
     check_ids(ids)
     chosen = to_where(where)
     return chosen if ids is None else _Chosen(frozenset(ids), chosen)
 
 
 def utf8_bytes(field: str, text: str) -> int:
-    """How many bytes a text takes; one that is not valid Unicode cannot be stored."""
+    """The length of a text in UTF-8; raises if it is not valid Unicode."""
     if text.isascii():
         return len(text)
     try:
@@ -125,14 +125,14 @@ def utf8_bytes(field: str, text: str) -> int:
 
 
 def count_of(items: object) -> int:
-    """How many items a call brings, before it is known to be well formed."""
+    """The number of items of a call, before they are validated."""
     return len(items) if isinstance(items, list | tuple) else 0
 
 
 def check_text(field: str, value: object, *, least: int = 0, most: int = MAX_KEY_BYTES) -> None:
-    """Refuse what is not a text of at most ``most`` bytes."""
+    """Refuse a value that is not a text of at most ``most`` bytes."""
     if type(value) is not str:
-        raise BadInput(f"{field} is {type(value).__name__}; it is text.", field=field)
+        raise BadInput(f"{field} is {type(value).__name__}; it must be text.", field=field)
     size = utf8_bytes(field, value)
     if size > most:
         raise TooLarge(f"{field} has {size} bytes; the limit is {most}.", field=field, limit=most)
@@ -141,10 +141,10 @@ def check_text(field: str, value: object, *, least: int = 0, most: int = MAX_KEY
 
 
 def check_offset(field: str, value: object) -> Offset:
-    """The offset, if it can be one."""
+    """Return the offset, or refuse it."""
     if type(value) is not int or not 0 <= value <= MAX_OFFSET:
         raise BadInput(
-            f"{field} is {shown(value)}; it is an offset, from 0 to {MAX_OFFSET}.",
+            f"{field} is {shown(value)}; it must be an offset, from 0 to {MAX_OFFSET}.",
             field=field,
             limit=MAX_OFFSET,
         )
@@ -152,14 +152,14 @@ def check_offset(field: str, value: object) -> Offset:
 
 
 def check_assignment(filter: str, start: int, end: int, offsets: Sequence[int]) -> None:
-    """Refuse a range that is none, and offsets that do not rise inside it."""
+    """Refuse an invalid range, and offsets that are outside it or not increasing."""
     check_text("filter", filter, least=1, most=MAX_FILTER_BYTES)
     check_offset("start", start)
     check_offset("end", end)
     if start > end:
-        raise BadInput(f"end is {end}; it is not below start, {start}.", field="end")
+        raise BadInput(f"end is {end}; it must not be below start, {start}.", field="end")
     if not isinstance(offsets, list | tuple):
-        raise BadInput("offsets is a list of offsets.", field="offsets")
+        raise BadInput("offsets must be a list of offsets.", field="offsets")
     if len(offsets) > MAX_ASSIGN:
         raise TooLarge(
             f"{len(offsets)} offsets are too many for one assignment; at most {MAX_ASSIGN}.",
@@ -167,24 +167,24 @@ def check_assignment(filter: str, start: int, end: int, offsets: Sequence[int]) 
             limit=MAX_ASSIGN,
         )
     if not {int}.issuperset(map(type, offsets)):
-        raise BadInput("offsets are whole numbers.", field="offsets")
+        raise BadInput("offsets must be whole numbers.", field="offsets")
     if offsets and (offsets[0] < start or offsets[-1] >= end):
-        raise BadInput(f"offsets are from {start} up to {end}, without it.", field="offsets")
+        raise BadInput(f"offsets must be at least {start} and below {end}.", field="offsets")
     if not all(map(lt, offsets, offsets[1:])):
-        raise BadInput("offsets rise, and each is named once.", field="offsets")
+        raise BadInput("offsets must be strictly increasing.", field="offsets")
 
 
 def to_state(state: State | str) -> State:
-    """The state, if there is one of that name."""
+    """The state of that name."""
     try:
         return State(state)
     except ValueError as error:
         states = ", ".join(item.value for item in State)
-        raise BadInput(f"state is {state!r}; it is one of {states}.", field="state") from error
+        raise BadInput(f"state is {state!r}; it must be one of {states}.", field="state") from error
 
 
 def to_message_id(message_id: object) -> MessageId:
-    """The id, if it can be one."""
+    """Return the id, or refuse it."""
     if type(message_id) is not int or not 0 <= message_id <= MAX_OFFSET:
         raise BadInput(f"{shown(message_id)} is not a message id.", field="id", limit=MAX_OFFSET)
     return MessageId(message_id)
@@ -194,7 +194,7 @@ def check_count(field: str, value: object, most: int) -> None:
     """Refuse a count that is not between 1 and ``most``."""
     if type(value) is not int or not 1 <= value <= most:
         raise BadInput(
-            f"{field} is {shown(value)}; it is a whole number from 1 to {most}.",
+            f"{field} is {shown(value)}; it must be a whole number from 1 to {most}.",
             field=field,
             limit=most,
         )

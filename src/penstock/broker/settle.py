@@ -1,4 +1,4 @@
-"""Settle, the broker's part: well-formed settlements, or none at all (E1)."""
+"""The broker's part of settle: refuse the call if one settlement is malformed (E1)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from penstock.storage.contract import Outgoing
 
 __all__ = ["Settling", "check_publishes", "check_settlements"]
 
-#: Topics that one settle publishes to; each has a batch of its own.
+#: Topics that one settle publishes to, with one batch per topic.
 MAX_PUBLISHES: Final = 100
-#: As long as failed deliveries are kept by default: a longer wait is a schedule, not a retry.
+#: The default retention of failed deliveries: a longer wait is a schedule, not a retry.
 MAX_NACK_DELAY_MS: Final = 14 * 24 * 3600 * 1000
 _KINDS: Final = (Ack, Nack, Reject, Release, Extend)
 
@@ -79,7 +79,7 @@ class Settling(Publishing):
         demands = [
             self._remembered(item.topic) or await self._demand(item.topic) for item in publish
         ]
-        # Nothing may wait between this and the engine: the caller's lists could change.
+        # No await between this and the engine: the caller could change its lists.
         check_settlements(settlements, self._limits.payload_bytes)
         by: dict[str, TopicPolicy | None] = {}
         outgoing: list[Outgoing] = []
@@ -95,25 +95,25 @@ class Settling(Publishing):
         return await self._engine.settle(self.tenant, queue, settlements, outgoing, checked=by)
 
     async def ack(self, delivery: Delivery, result: bytes | None = None) -> Outcome:
-        """Done. Raises ``StaleReceipt`` if the claim is no longer current."""
+        """Mark as done. Raises ``StaleReceipt`` if the claim is no longer current."""
         return await self._settle_one(delivery, Ack(delivery.receipt, result))
 
     async def nack(
         self, delivery: Delivery, error: str | None = None, *, delay_ms: int | None = None
     ) -> Outcome:
-        """Not done: again later, or failed when no attempts are left."""
+        """Retry later, or fail when no attempts are left."""
         return await self._settle_one(delivery, Nack(delivery.receipt, error, delay_ms))
 
     async def reject(self, delivery: Delivery, error: str | None = None) -> Outcome:
-        """Never again: failed at once."""
+        """Fail immediately, without a retry."""
         return await self._settle_one(delivery, Reject(delivery.receipt, error))
 
     async def release(self, delivery: Delivery) -> Outcome:
-        """Hand back untouched; the grant does not count."""
+        """Return the delivery unprocessed; the grant does not count as an attempt."""
         return await self._settle_one(delivery, Release(delivery.receipt))
 
     async def extend(self, delivery: Delivery, lease_ms: int) -> Outcome:
-        """Hold it for ``lease_ms`` more, from now."""
+        """Set the end of the lease to ``lease_ms`` from now."""
         return await self._settle_one(delivery, Extend(delivery.receipt, lease_ms))
 
     async def _settle_one(self, delivery: Delivery, settlement: Settlement) -> Outcome:
@@ -128,11 +128,11 @@ class Settling(Publishing):
 
 
 def check_publishes(publish: Sequence[Outgoing]) -> None:
-    """Refuse what is not a short list of messages by topic."""
+    """Refuse a list that is too long or has an item that is not an ``Outgoing``."""
     if not isinstance(publish, list | tuple) or any(
         not isinstance(item, Outgoing) for item in publish
     ):
-        raise BadInput("publish is a list or tuple of Outgoing.", field="publish")
+        raise BadInput("publish must be a list or tuple of Outgoing.", field="publish")
     if len(publish) > MAX_PUBLISHES:
         raise TooLarge(
             f"A settle publishes to {len(publish)} topics; the limit is {MAX_PUBLISHES}.",
@@ -144,9 +144,9 @@ def check_publishes(publish: Sequence[Outgoing]) -> None:
 def check_settlements(settlements: Sequence[Settlement], result_limit: int) -> None:
     """Refuse the call if any settlement in it is malformed."""
     if not isinstance(settlements, list | tuple):
-        raise BadInput("settlements is a list or tuple.", field="settlements")
+        raise BadInput("settlements must be a list or tuple.", field="settlements")
     if not settlements:
-        raise BadInput("There is at least one settlement.", field="settlements", limit=1)
+        raise BadInput("There must be at least one settlement.", field="settlements", limit=1)
     if len(settlements) > MAX_BATCH:
         raise TooLarge(
             f"{len(settlements)} settlements; the limit is {MAX_BATCH}.",
@@ -156,10 +156,10 @@ def check_settlements(settlements: Sequence[Settlement], result_limit: int) -> N
     for item in settlements:
         if not isinstance(item, _KINDS):
             raise BadInput(
-                "A settlement is an Ack, Nack, Reject, Release or Extend.", field="settlements"
+                "A settlement must be an Ack, Nack, Reject, Release or Extend.", field="settlements"
             )
         if type(item.receipt) is not str:
-            raise BadInput("A receipt is the text that claim gave.", field="receipt")
+            raise BadInput("A receipt must be the text that claim returned.", field="receipt")
         if isinstance(item, Ack):
             if item.result is not None:
                 _check_result(item.result, result_limit)
@@ -175,7 +175,7 @@ def check_settlements(settlements: Sequence[Settlement], result_limit: int) -> N
 
 def _check_result(result: object, limit: int) -> None:
     if type(result) is not bytes:
-        raise BadInput(f"A result is bytes, not {type(result).__name__}.", field="result")
+        raise BadInput(f"The result is {type(result).__name__}, not bytes.", field="result")
     if len(result) > limit:
         raise TooLarge(
             f"A result of {len(result)} bytes is over the limit of {limit}.",
@@ -186,13 +186,13 @@ def _check_result(result: object, limit: int) -> None:
 
 def _check_error(error: object) -> None:
     if error is not None and type(error) is not str:
-        raise BadInput(f"An error is text, not {type(error).__name__}.", field="error")
+        raise BadInput(f"An error must be text, not {type(error).__name__}.", field="error")
 
 
 def _check_delay(delay_ms: object) -> None:
     if type(delay_ms) is not int or not 0 <= delay_ms <= MAX_NACK_DELAY_MS:
         raise BadInput(
-            f"delay_ms is {shown(delay_ms)}; it is a whole number from 0 to {MAX_NACK_DELAY_MS}.",
+            f"delay_ms is {shown(delay_ms)}; must be a whole number from 0 to {MAX_NACK_DELAY_MS}.",
             field="delay_ms",
             limit=MAX_NACK_DELAY_MS,
         )

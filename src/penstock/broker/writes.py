@@ -1,9 +1,9 @@
-"""Writes of many batches: begun by one run, and finished once (P4).
+"""Writes of many batches, which one run begins and which finish once (P4).
 
 A job that publishes in many batches registers its write before the first of them. The first run
 wins: another run of the same write learns that it was begun, and whether it is finished, before
-it publishes anything. A write is a document of the engine; its kind names the tenant and its name
-the topic and the id.
+it publishes anything. A write is a document of the engine; its kind contains the tenant, and its
+name the topic and the id.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.storage.contract import Engine
 __all__ = ["Writes", "check_rows", "check_write"]
 
 _KIND: Final = "write/"
-#: How often writes that are too old are looked for.
+#: How often old writes are removed.
 _TIDY_MS: Final = 3600 * 1000
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -39,7 +39,7 @@ class Writes(Scope):
     async def begin_write(
         self, topic: str, id: str, run: str, *, number: int | None = None
     ) -> Write:
-        """Begin a write to a topic, unless a run has begun it already; the write as it is."""
+        """Begin a write to a topic, unless a run has begun it already; returns the stored write."""
         check_write(topic, id, run, number)
         now = self._clock.now()
         if now - self._tidied_at >= _TIDY_MS:
@@ -54,18 +54,18 @@ class Writes(Scope):
                 return replace(write, asked_at=now)
             if write.number is not None and write.number > number:
                 raise Conflict(
-                    f"Write {write.number} of {shown(id)} to {topic!r} has begun; {number} comes "
-                    "before it.",
+                    f"Write {write.number} of {shown(id)} to {topic!r} has begun; {number} is an "
+                    "earlier one.",
                     field="number",
                     limit=write.number,
                 )
-            # Those before it are over.
+            # Earlier writes are over: replace the record.
             known = value
 
     async def finish_write(
         self, topic: str, id: str, run: str, rows: int, *, number: int | None = None
     ) -> Write:
-        """The write has published ``rows`` messages, and is finished; finishing twice is fine."""
+        """Finish a write that has published ``rows`` messages; finishing twice is fine."""
         check_write(topic, id, run, number)
         check_rows(rows)
         name = f"{topic}/{id}"
@@ -92,18 +92,18 @@ class Writes(Scope):
 
 
 def check_write(topic: object, id: object, run: object, number: object = None) -> None:
-    """Refuse what names no write."""
+    """Refuse arguments that cannot identify a write."""
     if number is not None and (type(number) is not int or not 0 <= number <= MAX_OFFSET):
-        raise BadInput("number is that of a write.", field="number", limit=MAX_OFFSET)
+        raise BadInput("number must be the number of a write.", field="number", limit=MAX_OFFSET)
     check_name(topic, "topic")
     check_text("id", id, least=1, most=MAX_WRITE_ID_BYTES)
     check_text("run", run, least=1, most=MAX_WRITE_ID_BYTES)
 
 
 def check_rows(rows: object) -> None:
-    """Refuse what is no number of messages."""
+    """Refuse a value that is not a number of messages."""
     if type(rows) is not int or not 0 <= rows <= MAX_OFFSET:
-        raise BadInput("rows is a number of messages.", field="rows", limit=MAX_OFFSET)
+        raise BadInput("rows must be a number of messages.", field="rows", limit=MAX_OFFSET)
 
 
 def _decode(value: bytes) -> Write:

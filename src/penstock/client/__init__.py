@@ -5,7 +5,7 @@
     verbs ─▶ gathering ─▶ calling ─▶ transport ─▶ a server
     publish, settle one by one     tried again    one exchange, kept connections
 
-It knows the wire's bodies and the broker's checks, and nothing of the server.
+It depends on the wire's bodies and the broker's checks, not on the server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where a server is: its URL taken apart, checked, and the paths below it.
+"""A server's address: its URL, parsed and checked, and the paths below it.
 
-A credential may stand in the URL, as ``http://:KEY@host``; it is taken out of it, so that it
-appears in no message of an error.
+The URL may contain a credential, as ``http://:KEY@host``. It is removed from the URL, so that
+it appears in no error message.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Address(Struct, frozen=True, kw_only=True):
     host: str
     port: int
     place: str
-    """Host and port as they stand in the URL."""
+    """Host and port as written in the URL."""
     path: str = ""
-    """What the server's paths begin with, behind a proxy for instance."""
+    """The prefix of the server's paths, for example behind a proxy."""
     credential: str | None = None
 
     @property
@@ -39,12 +39,12 @@ class Address(Struct, frozen=True, kw_only=True):
 
     @property
     def is_secure(self) -> bool:
-        """Whether TLS is spoken."""
+        """Whether the connection uses TLS."""
         return self.scheme == "https"
 
 
 def with_query(path: str, query: Iterable[tuple[str, object]]) -> str:
-    """The path with a query; what is None is left out."""
+    """The path with a query, without the parameters that are None."""
     given = [(name, _text(value)) for name, value in query if value is not None]
     if not given:
         return path
@@ -58,7 +58,7 @@ def _text(value: object) -> str:
 
 
 def parse_address(url: object) -> Address:
-    """The address that a URL means, or ``BadUrl``."""
+    """The address in a URL, or ``BadUrl``."""
     if not isinstance(url, str):
         raise _bad(f"The URL is {type(url).__name__}; {_FORMS}.")
     try:
@@ -69,7 +69,7 @@ def parse_address(url: object) -> Address:
     if parts.scheme not in _PORTS:
         raise _bad(f"The URL's scheme is {parts.scheme!r}; {_FORMS}.")
     if not host or port == 0 or any(not " " < letter < "\x7f" for letter in url):
-        raise _bad(f"The URL has no host, or one that cannot be; {_FORMS}.")
+        raise _bad(f"The URL has no host, or an invalid one; {_FORMS}.")
     if parts.query or parts.fragment or "?" in url or "#" in url:
         raise _bad(f"The URL has a query or a fragment; {_FORMS}.")
     shown = f"[{host}]" if ":" in host else host
@@ -87,17 +87,17 @@ def _credential_in(parts: SplitResult) -> str | None:
     if parts.username is None and parts.password is None:
         return None
     if parts.username or not parts.password:
-        raise _bad("A credential stands in the URL as http://:KEY@host; there are no user names.")
+        raise _bad("Write a credential in the URL as http://:KEY@host; there are no user names.")
     return unquote(parts.password)
 
 
 def check_credential(credential: object) -> str:
-    """Return what can be sent as a bearer credential."""
+    """Return the credential if it can be sent as a bearer token."""
     if not isinstance(credential, str) or not credential:
         raise BadInput("A credential is an API key or a JWT, as text.", field="credential")
     if any(not " " < letter < "\x7f" for letter in credential):
         raise BadInput(
-            "The credential has spaces, line ends or letters that no credential has.",
+            "The credential has spaces, line ends or other characters that none may have.",
             field="credential",
         )
     return credential

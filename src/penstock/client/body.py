@@ -1,8 +1,8 @@
-"""A large body, received where it stays: in one piece, and not copied on the way.
+"""A large body, received directly into one buffer without further copies.
 
-How long it gets is often not known before its end, so its memory grows, and by much at a time:
-what has come is copied then. Nothing is believed that a server only announces; memory is taken
-for so much at once, and for more when that has come.
+The length is often not known before the end, so the buffer grows, in large steps, which copies
+it. An announced length is not trusted: memory is allocated up to a bound, and more only when that
+much has arrived.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Final, TypeAlias
 
 __all__ = ["Body", "Memory", "plain_memory"]
 
-#: Makes memory of so many bytes, whatever is in them.
+#: Allocates a buffer of that many bytes with arbitrary contents.
 Memory: TypeAlias = Callable[[int], memoryview]
 
-#: What an announcement is believed for.
+#: The most memory allocated for an announced length.
 _MOST_AHEAD: Final = 16 * 1024 * 1024
-#: By how many times the size so far memory grows, and by how much at the most.
+#: The factor by which the buffer grows, and the most bytes it grows by.
 _GROWTH: Final = 3
 _MOST_GROWTH: Final = 64 * 1024 * 1024
 
 
 def plain_memory(size: int) -> memoryview:
-    """Memory as Python has it."""
+    """An ordinary Python buffer."""
     return memoryview(bytearray(size))
 
 
 class Body:
-    """The bytes so far, and memory for those that come."""
+    """The bytes received so far, and space for more."""
 
     __slots__ = ("_make", "_memory", "_size")
 
@@ -40,25 +40,25 @@ class Body:
             self.add(part)
 
     def add(self, part: bytes | memoryview) -> None:
-        """Append bytes that came elsewhere."""
+        """Append bytes that were received elsewhere."""
         if not part:
-            # There may be no memory to write to yet.
+            # There may be no buffer yet.
             return
         self._provide(len(part))
         self._memory[self._size : self._size + len(part)] = part
         self._size += len(part)
 
     def room(self, missing: int) -> memoryview:
-        """Where to put the next bytes, of which so many are known to be missing."""
+        """A buffer for up to ``missing`` more bytes."""
         self._provide(min(missing, _MOST_AHEAD))
         return self._memory[self._size : self._size + missing]
 
     def filled(self, count: int) -> None:
-        """So many bytes were put into the room."""
+        """Record that ``count`` bytes were written into the buffer."""
         self._size += count
 
     def whole(self) -> memoryview:
-        """All of them. Whoever keeps them does not keep much more."""
+        """All bytes; a buffer that is mostly unused is copied, so that it can be freed."""
         if self._size < len(self._memory) // 2:
             return memoryview(bytes(self._memory[: self._size]))
         return self._memory[: self._size]

@@ -1,15 +1,15 @@
-"""Calls: a request is tried until there is an answer, for as long as that is safe and allowed.
+"""Calls: a request is retried until there is an answer, as long as that is safe and allowed.
 
-What is repeated, with exponential backoff and full jitter, bounded in number and time:
+Retries use exponential backoff with full jitter, bounded in number and time. Retried are
 
-- whatever was never sent, or was answered with "not now" (``Busy``, a store that is closing or
-  still opening): nothing was done;
-- what was sent without an answer, if the request is repeatable: reading, publishing with
-  idempotency ids (P4), claiming (C1: it only delays), settling (S1), and what sets a state.
+- requests that were never sent, or were refused for now (``Busy``, a store that is closing
+  or still opening): nothing was done;
+- requests without an answer, if they are repeatable: reading, publishing with idempotency
+  ids (P4), claiming (C1: it only delays), settling (S1), and setting a state.
 
-The time is counted from the first failure, so that a claim that waited for half a minute is
-repeated too. When the bound is reached the last failure is raised: ``Unreachable`` where there
-was no answer.
+The time is counted from the first failure, so a claim that waited for half a minute is
+retried too. At the bound the last error is raised: ``Unreachable`` if there was no
+answer.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ __all__ = ["Answer", "Calls", "read"]
 
 T = TypeVar("T")
 
-#: What a proxy says when the server behind it is away; nobody knows how far the request came.
+#: A proxy's statuses for an unavailable server; the request may have taken effect.
 _PROXY_STATUSES: Final = frozenset({502, 503, 504})
 
 
 class Answer(Struct, frozen=True, gc=False):
-    """A reply, and whether an earlier try may have taken effect already."""
+    """A reply, and whether an earlier attempt may have taken effect."""
 
     status: int
     body: bytes | memoryview
@@ -55,15 +55,15 @@ class Answer(Struct, frozen=True, gc=False):
 
 
 class _Failure(Struct, frozen=True):
-    """Why a try was not the last."""
+    """A failed attempt."""
 
     error: PenstockError
     again: bool
-    """Trying again makes sense and does no harm."""
+    """Whether a retry is useful and safe."""
     effective: bool
-    """The request may have taken effect all the same."""
+    """Whether the request may have taken effect anyway."""
     after_ms: int = 0
-    """Not sooner, says the server."""
+    """The server's minimum wait before a retry."""
 
 
 class Calls:
@@ -79,7 +79,7 @@ class Calls:
         self._closing = False
 
     async def call(self, request: Request) -> Answer:
-        """The answer to the request, or the error that it came to."""
+        """The answer to the request. Raises the last error."""
         if self._closing:
             raise _closed()
         if request.waits:
@@ -88,9 +88,9 @@ class Calls:
             return await self._call(request)
 
     async def drain(self) -> None:
-        """Take no more calls, and let those that are under way come to their end.
+        """Accept no more calls, and wait for those in progress.
 
-        Not those that wait at the server: they could take half a minute, and have done nothing.
+        Calls that wait at the server are not awaited: they could take half a minute.
         """
         self._closing = True
         while self._under_way:
@@ -98,7 +98,7 @@ class Calls:
             await self._idle.wait()
 
     async def close(self) -> None:
-        """Give up the connections; whoever still waits is told ``StoreClosed``."""
+        """Close the connections; calls still waiting raise ``StoreClosed``."""
         self._closing = True
         self._gone.set()
         await self._transport.close()
@@ -171,7 +171,7 @@ class Calls:
 
 
 class _Patience:
-    """How much longer a call that failed is repeated."""
+    """The remaining retries of a failed call."""
 
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
@@ -180,7 +180,7 @@ class _Patience:
         self._tries = 0
 
     def wait_ms(self, after_ms: int) -> int | None:
-        """How long to wait before the next try; None: there is none."""
+        """How long to wait before the next attempt; None if there is none left."""
         self._tries += 1
         if self._tries > self._options.retries:
             return None
@@ -191,7 +191,7 @@ class _Patience:
 
 
 def read(decoder: msgspec.msgpack.Decoder[T], answer: Answer) -> T:
-    """What the answer says; ``BadReply`` if it is none of ours."""
+    """Decode the answer; ``BadReply`` if its body is not the expected one."""
     try:
         return decoder.decode(answer.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:

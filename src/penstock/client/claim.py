@@ -1,7 +1,7 @@
-"""Claim over HTTP, and the verbs that consumers of ordered queues live by.
+"""Claim over HTTP, and the heartbeats of ordered queues.
 
-A claim whose answer was lost is repeated. That is safe (C1), but what the first try was granted
-stays leased to nobody until its lease lapses; it comes back then (C5), one attempt older.
+A claim whose answer was lost is retried. That is safe (C1), but the deliveries granted to the
+first attempt stay leased until their leases lapse (C5), and that grant counts as an attempt.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Claiming(Scope):
         return read(_OWNERSHIP, await self._send("POST", f"/v1/queues/{queue}/consumers", body))
 
     async def leave(self, queue: str, consumer: str) -> None:
-        """Release the consumer's partitions at once."""
+        """Release the consumer's partitions immediately."""
         check_queue_name(queue)
         check_name(consumer, "consumer")
         await self._send("DELETE", f"/v1/queues/{queue}/consumers/{consumer}")

@@ -1,9 +1,9 @@
-"""The client: every verb a program has, over HTTP.
+"""The client: every verb of the public API, over HTTP.
 
-It means the same by each as an embedded broker, down to the errors: what the server raised is
-raised here again. What can go wrong beside is ``Unreachable``, when no answer came after all
-retries, and ``BadReply``, when what answered is not Penstock. One client serves any number of
-tasks of one event loop, for the tenant that its credential belongs to.
+Each verb behaves as on an embedded broker, down to the errors: the server's errors are raised
+here. In addition there are ``Unreachable``, if no answer came after all retries, and ``BadReply``,
+if the answer is not from Penstock. One client serves any number of tasks of one event loop, for
+the tenant of its credential.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.consume.consuming import Consuming
 
 __all__ = ["Client"]
 
-#: How long closing waits for what is under way; a server that is away does not hold it up longer.
+#: How long closing waits for calls in progress, for example to an unreachable server.
 DRAIN_MS: Final = 5_000
 
 
@@ -32,7 +32,7 @@ class Client(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, Consu
 
     @property
     def url(self) -> str:
-        """Where the server is, without a credential."""
+        """The server's URL, without a credential."""
         return self._address.url
 
     async def __aenter__(self) -> Self:
@@ -47,9 +47,9 @@ class Client(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, Consu
         await self.close()
 
     async def close(self) -> None:
-        """Send what waits, wait a moment for what is under way, then let go.
+        """Send what is buffered, wait a moment for calls in progress, then disconnect.
 
-        Whoever still waits for an answer then is told ``StoreClosed``: the outcome is unknown.
+        Calls still waiting then raise ``StoreClosed``: their outcome is unknown.
         """
         try:
             async with asyncio.timeout(DRAIN_MS / 1000):

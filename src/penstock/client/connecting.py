@@ -1,4 +1,4 @@
-"""``penstock.connect(url)``: a server by URL, as a client."""
+"""``penstock.connect(url)``: a client for the server at a URL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Connecting", "connect"]
 
 
 class Connecting:
-    """A client about to be made: ``await`` it, or use it in ``async with``."""
+    """A client that is not connected yet: ``await`` it, or use it in ``async with``."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ def connect(
     ca: str | ssl.SSLContext | None = None,
     options: ClientOptions | None = None,
 ) -> Connecting:
-    """The server at ``url``: ``async with penstock.connect(url) as q``.
+    """A client for the server at ``url``: ``async with penstock.connect(url) as q``.
 
-    ``credential`` is an API key or a JWT; it may stand in the URL instead, as
-    ``https://:KEY@host``. ``ca`` is the file of the authorities that an ``https`` server's
-    certificate may come from, if they are not the system's, or a whole ``SSLContext``.
+    ``credential`` is an API key or a JWT; the URL may contain it instead, as
+    ``https://:KEY@host``. ``ca`` is a file with the certificate authorities of an ``https``
+    server, if they are not the system's, or an ``SSLContext``.
 
-    Nothing is sent yet: that the server cannot be reached is found by the first call.
+    Nothing is sent yet: only the first call finds out whether the server can be reached.
     """
     return Connecting(url, credential, ca, options or ClientOptions())
 
@@ -78,7 +78,7 @@ def connect(
 def _credential(credential: str | None, address: Address) -> str | None:
     if credential is not None and address.credential is not None:
         raise BadInput(
-            "There is a credential in the URL and one beside it; give one.", field="credential"
+            "There are credentials in the URL and in the call; give one.", field="credential"
         )
     chosen = address.credential if credential is None else credential
     return None if chosen is None else check_credential(chosen)
@@ -94,4 +94,4 @@ def _tls(ca: str | ssl.SSLContext | None, address: Address) -> ssl.SSLContext | 
     try:
         return ssl.create_default_context(cafile=ca)
     except (OSError, ValueError, TypeError) as error:
-        raise BadInput(f"The authorities in {ca!r} cannot be read: {error}.", field="ca") from error
+        raise BadInput(f"The CA file {ca!r} cannot be read: {error}.", field="ca") from error

@@ -1,4 +1,4 @@
-"""One connection: a request at a time, and what becomes of it."""
+"""One connection: one request at a time, and its reply."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from penstock.errors import BadReply
 
 __all__ = ["Connection", "Lost"]
 
-#: What is read at once of what has no place of its own.
+#: The buffer for everything but large bodies.
 _INBOX_BYTES: Final = 64 * 1024
 
 
 class Lost(Exception):
-    """No reply came."""
+    """No reply was received."""
 
     def __init__(self, cause: str, *, sent: bool, hopeless: bool = False) -> None:
         super().__init__(cause)
         self.sent = sent
-        """The request may have been acted upon."""
+        """Whether the request may have taken effect."""
         self.hopeless = hopeless
-        """Trying again meets the same: a certificate does not change by waiting."""
+        """Whether a retry would fail too, as with a bad certificate."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A socket to the server, and the reader of what it answers."""
+    """A socket to the server, and the parser of its replies."""
 
     __slots__ = (
         "_inbox",
@@ -44,7 +44,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = loop
         self._reader = ReplyReader(memory)
         self._inbox = memoryview(bytearray(_INBOX_BYTES))
-        #: Where the next bytes of a large body go; None: into the inbox.
+        #: The buffer for the next bytes of a large body; None: the inbox.
         self._room: memoryview | None = None
         self._reply: asyncio.Future[Reply] | None = None
         self._transport: asyncio.Transport | None = None
@@ -55,13 +55,13 @@ class Connection(asyncio.BufferedProtocol):
     async def exchange(self, request: bytes, timeout_s: float) -> Reply:
         """Send the request and wait for its reply; ``Lost`` if none comes.
 
-        Whoever is cancelled takes the connection along: its reply may still be on the way.
+        A cancelled exchange closes the connection, because its reply may still arrive.
         """
         assert self._transport is not None
         assert self._reply is None
         reply: asyncio.Future[Reply] = self._loop.create_future()
         self._reply = reply
-        # Cheaper than ``asyncio.timeout``, which is for any code; this is for one future.
+        # Cheaper than ``asyncio.timeout``, which handles arbitrary code; this is one future.
         timer = self._loop.call_later(timeout_s, self._fail, Lost("no answer in time", sent=True))
         try:
             self._transport.write(request)
@@ -74,28 +74,28 @@ class Connection(asyncio.BufferedProtocol):
             self._reply = None
 
     def abort(self) -> None:
-        """Give it up at once."""
+        """Close the connection immediately."""
         self.is_open = False
         if self._transport is not None:
             self._transport.abort()
 
-    # -- what the event loop tells -----------------------------------------------------
+    # -- callbacks of the event loop ---------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is open."""
-        # A cast: uvloop's transports are transports in all but name.
+        """The connection is open."""
+        # A cast: uvloop's transports implement the interface without inheriting from it.
         self._transport = cast("asyncio.Transport", transport)
         self.is_open = True
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Where the next part of a reply shall be put."""
+        """The buffer for the next part of a reply."""
         self._room = self._reader.room()
         return self._inbox if self._room is None else self._room
 
     def buffer_updated(self, nbytes: int) -> None:
-        """A part of a reply has come."""
+        """A part of a reply has arrived."""
         if self._reply is None:
-            # Nobody asked: a server that says good-bye, or one that is out of step.
+            # Unsolicited: the server is closing, or out of sync.
             self.abort()
             return
         try:
@@ -104,20 +104,20 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 reply = self._reader.filled(nbytes)
         except NotHttp as error:
-            self._fail(BadReply(f"What answered does not speak HTTP: {error}."))
+            self._fail(BadReply(f"The server does not speak HTTP: {error}."))
             return
         if reply is not None:
             self._answer(reply)
 
     def eof_received(self) -> None:
-        """The server sends no more."""
+        """The server sends nothing more."""
         self.is_open = False
         reply = self._reader.end()
         if reply is not None:
             self._answer(reply)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It is over."""
+        """The connection is closed."""
         self.is_open = False
         cause = "the connection ended" if error is None else str(error) or type(error).__name__
         if self._reader.begun:

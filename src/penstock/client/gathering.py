@@ -1,17 +1,16 @@
-"""Gathering: single publishes and settlements that come together share a request.
+"""Batches single publishes and settlements into shared requests.
 
-A request costs a hundred times what a message in it costs. So what is called one by one waits
-for others of the same topic or queue, but only where waiting costs nothing or little. A batch
-leaves
+A request costs a hundred times as much as a message in it. So single calls wait for others of
+the same topic or queue, but only if waiting costs little or nothing. A batch is sent
 
-- at the end of the turn of the event loop, if few requests of its kind are under way: a lone
-  call waits for nobody, and what waited while others were under way leaves when one returns;
+- at the end of the turn of the event loop, if few requests of its topic or queue are in
+  progress: a lone call does not wait, and calls that waited are sent when a request returns;
 - when it is full, by number or by bytes;
-- ``linger_ms`` after its first item at the latest.
+- at most ``linger_ms`` after its first item.
 
-A caller sees none of this. Where a batch is refused its halves are tried, down to each item
-alone, so that an item is stored or refused by itself; a caller that was cancelled before its
-batch left has done nothing.
+Callers do not notice. If a batch is refused, its halves are sent, down to single items, so
+each item is stored or refused on its own. A caller that is cancelled before its batch is sent
+has done nothing.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ K = TypeVar("K", bound=Hashable)
 I = TypeVar("I")  # noqa: E741  (an item)
 A = TypeVar("A")
 
-#: Sends a batch of one kind; answers in order.
+#: Sends a batch of one topic or queue; returns the answers in order.
 Send: TypeAlias = Callable[[K, list[I]], Awaitable[Sequence[A]]]
 _Single: TypeAlias = tuple[I, "asyncio.Future[A]"]
 
-#: Refusals that may be about one item; any other is about all of them.
+#: Errors that may concern one item; any other concerns the whole batch.
 _PERSONAL = (BadInput, Conflict, QueueFull)
 
 
 class Gathering(Generic[K, I, A]):
-    """What waits to be sent together, by topic or queue."""
+    """The batches that wait to be sent, by topic or queue."""
 
     def __init__(self, send: Send[K, I, A], options: ClientOptions) -> None:
         self._send = send
@@ -48,7 +47,7 @@ class Gathering(Generic[K, I, A]):
         self._closing = False
 
     def add(self, kind: K, item: I, size: int) -> asyncio.Future[A]:
-        """What to await for the answer; ``size`` is what the item adds to a request."""
+        """A future of the answer; ``size`` is what the item adds to a request."""
         if self._closing:
             raise StoreClosed("The client is closed.")
         lane = self._lanes.get(kind)
@@ -57,7 +56,7 @@ class Gathering(Generic[K, I, A]):
         return lane.add(item, size)
 
     async def drain(self) -> None:
-        """Take nothing more, send what waits, and wait for what was sent."""
+        """Accept nothing more, send what waits, and wait for the answers."""
         self._closing = True
         for lane in list(self._lanes.values()):
             lane.leave()
@@ -65,7 +64,7 @@ class Gathering(Generic[K, I, A]):
             await asyncio.wait(self._sending)
 
     async def dispatch(self, kind: K, singles: list[_Single[I, A]]) -> None:
-        """Send a batch and answer its callers, each for itself."""
+        """Send a batch and answer each of its callers."""
         singles = [single for single in singles if not single[1].done()]
         if not singles:
             return
@@ -95,12 +94,12 @@ class Gathering(Generic[K, I, A]):
         task.add_done_callback(lane.returned)
 
     def forget(self, kind: K) -> None:
-        """The lane is empty; a program may go through any number of topics."""
+        """Remove an empty lane: a program may use any number of topics."""
         self._lanes.pop(kind, None)
 
 
 class _Lane(Generic[K, I, A]):
-    """The items of one topic or queue."""
+    """The batch of one topic or queue."""
 
     __slots__ = (
         "_bytes",
@@ -140,7 +139,7 @@ class _Lane(Generic[K, I, A]):
         return future
 
     def leave(self) -> None:
-        """Send what waits."""
+        """Send the batch."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -150,13 +149,13 @@ class _Lane(Generic[K, I, A]):
             self._gathering.start(self, singles)
 
     def returned(self, task: asyncio.Task[None]) -> None:
-        """A batch was answered: what waited for that leaves at the end of this turn.
+        """A request was answered: send the waiting batch at the end of this turn.
 
-        Not at once: the callers that were just answered come first, and often call again.
+        Not immediately: the callers that were just answered run first, and often call again.
         """
         self._under_way -= 1
         if not task.cancelled():
-            task.exception()  # Every caller was given it.
+            task.exception()  # Every caller got it.
         if self._waiting:
             if self._timer is not None:
                 self._timer.cancel()

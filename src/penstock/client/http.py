@@ -1,10 +1,10 @@
-"""HTTP/1.1, as far as the client speaks it: replies made of bytes as they come.
+"""HTTP/1.1, as far as the client needs it: a parser of replies.
 
-It reads what servers and proxies send: replies of a known length, in chunks, or up to the end of
-the connection, and interim replies before them. What breaks the protocol is ``NotHttp``; it is
-not guessed at. There is no compression, since none is asked for.
+It reads replies of a known length, in chunks, or up to the end of the connection, and interim
+replies before them. A violation of the protocol raises ``NotHttp``; the parser never guesses.
+There is no compression, since the client does not ask for it.
 
-A large body is received where it stays (``room``); everything else is handed over (``feed``).
+A large body is received directly into its buffer (``room``), everything else with ``feed``.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from penstock.client.body import Body, Memory, plain_memory
 
 __all__ = ["NotHttp", "Reply", "ReplyReader"]
 
-#: A reply's status line and headers; ours have a tenth of a kilobyte.
+#: A reply's status line and headers; Penstock's take about 100 bytes.
 _MAX_HEAD_BYTES: Final = 64 * 1024
 _MAX_DIGITS: Final = 15
 _MAX_RETRY_AFTER_S: Final = 3600
-#: Replies that have no body, whatever their headers say.
+#: Replies without a body, regardless of their headers.
 _BODILESS: Final = frozenset({204, 304})
 _SWITCHING: Final = 101
-#: What is still to come of a body, or of a chunk, from which on it is worth a place of its own.
+#: Missing bytes of a body, or of a chunk, from which on a separate buffer pays off.
 _LARGE: Final = 64 * 1024
 
 
 class NotHttp(Exception):
-    """What came is no reply."""
+    """The bytes are not an HTTP reply."""
 
 
 class Reply(Struct, frozen=True, gc=False):
-    """What came back."""
+    """One reply."""
 
     status: int
     body: bytes | memoryview
-    """In memory of its own, if it is large."""
+    """In a buffer of its own, if it is large."""
     retry_after_ms: int | None = None
 
 
 class ReplyReader:
-    """Reads one reply after the other from one connection."""
+    """Parses the replies of one connection."""
 
     __slots__ = (
         "_body",
@@ -65,25 +65,25 @@ class ReplyReader:
 
     def _begin(self) -> None:
         self.begun = False
-        """Whether a part of the reply has come."""
+        """Whether a part of the reply has arrived."""
         self.keep = True
-        """Whether the connection is good for another request after this reply."""
+        """Whether the connection can be used for another request after this reply."""
         self._status = 0
         self._retry_after_ms: int | None = None
-        #: Of the body; None: it comes in chunks, or ends with the connection.
+        #: The length of the body; None: it comes in chunks, or ends with the connection.
         self._length: int | None = None
-        #: What has come and is not understood yet: the head, or chunks.
+        #: Bytes that are not parsed yet: the head, or chunks.
         self._buffer = bytearray()
-        #: Whether the body comes in chunks, and whether the end of one is still to come.
+        #: Whether the body comes in chunks, and whether the end of one is still missing.
         self._chunked = False
         self._in_chunk = False
-        #: The body so far, in parts or in its place, and how much of it, or of a chunk, is missing.
+        #: The body so far, as parts or in its buffer, and how much of it or of a chunk is missing.
         self._parts: list[bytes | memoryview] = []
         self._body: Body | None = None
         self._missing = 0
 
     def room(self) -> memoryview | None:
-        """Where the next bytes of a large body go; None: it is not one, ``feed`` takes them."""
+        """The buffer for the next bytes of a large body; None: pass them to ``feed``."""
         if self._missing < _LARGE:
             return None
         if self._body is None:
@@ -91,14 +91,14 @@ class ReplyReader:
         return self._body.room(self._missing)
 
     def filled(self, count: int) -> Reply | None:
-        """So many bytes have come into the room; the reply, once it is whole."""
+        """Record ``count`` bytes written into the buffer; returns the reply once it is complete."""
         assert self._body is not None
         self._body.filled(count)
         self._missing -= count
         return None if self._missing or self._length is None else self._whole(keep=self.keep)
 
     def feed(self, data: bytes) -> Reply | None:
-        """Take what has come; the reply, once it is whole."""
+        """Parse the next bytes; returns the reply once it is complete."""
         self.begun = True
         if not self._status:
             self._buffer += data
@@ -113,11 +113,11 @@ class ReplyReader:
         self._missing -= len(data)
         if self._length is None or self._missing > 0:
             return None
-        # Whatever follows was not asked for, and nobody knows what it would answer.
+        # Surplus bytes were not requested, so the connection cannot be kept.
         return self._whole(keep=self.keep and not self._missing)
 
     def end(self) -> Reply | None:
-        """The connection has ended; the reply, if that was its end."""
+        """Handle the end of the connection; returns the reply if that completes it."""
         if self._status and self._length is None and not self._chunked:
             return self._whole(keep=False)
         return None
@@ -138,12 +138,12 @@ class ReplyReader:
     # -- the head ----------------------------------------------------------------------
 
     def _read_head(self) -> bool:
-        """Read up to the body; whether it has come so far."""
+        """Parse up to the body; returns whether the head is complete."""
         while True:
             end = self._buffer.find(b"\r\n\r\n")
             if end < 0:
                 if len(self._buffer) > _MAX_HEAD_BYTES:
-                    raise NotHttp("its head does not end")
+                    raise NotHttp("its header section does not end")
                 if not b"HTTP/1."[: len(self._buffer)].startswith(self._buffer[:7]):
                     raise NotHttp("it does not begin like a reply")
                 return False
@@ -156,7 +156,7 @@ class ReplyReader:
                 return True
             if status == _SWITCHING:
                 raise NotHttp("it changes the protocol")
-            # An interim reply: the one that counts is still to come.
+            # An interim reply: the final one follows.
 
     def _read_headers(self, lines: list[str], *, old: bool) -> None:
         connection = ""
@@ -193,7 +193,7 @@ class ReplyReader:
     # -- chunks ------------------------------------------------------------------------
 
     def _read_chunks(self, data: bytes) -> Reply | None:
-        """Take a part of a body that comes in chunks, and cut it up."""
+        """Parse a part of a chunked body."""
         if self._buffer:
             data = bytes(self._buffer) + data
             self._buffer.clear()
@@ -219,7 +219,7 @@ class ReplyReader:
                 break
             size = _chunk_size(data[at:end])
             if not size:
-                # After the last chunk come trailers, which say nothing to us, and an empty line.
+                # After the last chunk come trailers, which are ignored, and an empty line.
                 close = data.find(b"\r\n\r\n", end)
                 if close < 0:
                     break
@@ -240,7 +240,7 @@ def _status(line: str) -> int:
     if version not in {"HTTP/1.1", "HTTP/1.0"} or not (code.isascii() and code.isdigit()):
         raise NotHttp("it does not begin like a reply")
     if len(code) != 3 or rest[3:4] not in {"", " "} or code < "100":
-        raise NotHttp("its status is none")
+        raise NotHttp("its status is invalid")
     return int(code)
 
 
@@ -252,7 +252,7 @@ def _chunk_size(line: bytes) -> int:
 
 
 def _retry_after_ms(value: str) -> int | None:
-    """Whole seconds; a date, which is the other form, is not worth understanding."""
+    """Whole seconds; the other form, a date, is ignored."""
     if not value.isascii() or not value.isdigit() or len(value) > _MAX_DIGITS:
         return None
     return min(int(value), _MAX_RETRY_AFTER_S) * 1000

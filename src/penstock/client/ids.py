@@ -1,8 +1,8 @@
-"""Idempotency ids: a request that is repeated is stored once (P4).
+"""Idempotency ids: a retried request is stored once (P4).
 
-A publish has one for the whole batch. An id is the client's random prefix and a counter. No other
-client makes the same one, so where the server has seen it before, that was an earlier try of the
-same request, and the caller, who called once, is not told.
+A publish has one id for the whole batch: the client's random prefix and a counter. No other
+client generates the same one. If the server has seen an id before, that was an earlier attempt
+of the same request, so the caller, which called once, does not see ``repeated``.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Ids:
     def _begin(self) -> None:
         self._process = os.getpid()
         self._prefix = self._draw()
-        # Of one width, so that the keys of a store grow in order, which is cheaper.
+        # Of fixed width, so that the keys of a store are written in order, which is cheaper.
         self._form = self._prefix.replace("%", "%%") + "-%010x"
         self._count = 0
 
     def next(self) -> str:
-        """An id that was never used."""
+        """A new id."""
         if os.getpid() != self._process:
-            # A forked child that counted on would reuse the parent's ids, and lose messages.
+            # A forked child that kept counting would reuse the parent's ids, and lose messages.
             self._begin()
         number = self._count
         self._count += 1

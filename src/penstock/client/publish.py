@@ -1,8 +1,8 @@
 """Publish over HTTP: single messages share requests, a batch is a request of its own.
 
-Every request has a batch id, so that one whose answer was lost is repeated, stored once and
-answered as it was the first time (P4), as long as the topic's dedup window is open. A caller is
-not told of a repetition, unless the batch id is its own.
+Every request has a batch id, so one whose answer was lost is retried, stored once and given
+its first answer again (P4), within the topic's dedup window. The caller does not see
+``repeated``, unless the batch id is its own.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from penstock.wire.codecs import BATCH_MSGPACK, encode_msgpack
 __all__ = ["Publishing", "as_sendable"]
 
 _REPLY: Final = msgspec.msgpack.Decoder(PublishReply)
-#: Topic and durability: what a request has one of.
+#: Topic and durability, which all messages of a request share.
 _Kind: TypeAlias = tuple[str, Durability]
-#: What a message adds to a request beside its payload, about.
+#: What a message adds to a request besides its payload, approximately.
 _MESSAGE_BYTES: Final = 150
 
 
@@ -71,12 +71,12 @@ class Publishing(Scope):
         expires_at: int | None = None,
         durability: Durability = "fsync",
     ) -> Published:
-        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON."""
+        """Publish one message: bytes unchanged, text as UTF-8, anything else as JSON."""
         raw, natural_type = to_payload(payload)
         _check(topic, durability)
         message = NewMessage(
             raw,
-            # A copy: the message may wait for others, and the caller may go on.
+            # A copy: the message may wait for others, and the caller may change it.
             traced_headers(headers.copy() if type(headers) is dict else headers),
             id,
             key,
@@ -99,7 +99,7 @@ class Publishing(Scope):
         batch_id: str | None = None,
         batch_ms: int | None = None,
     ) -> PublishReply:
-        """Publish a batch: all of it or nothing (P2); the same ``batch_id`` again, once (P4).
+        """Publish a batch: all of it or nothing (P2), once per ``batch_id`` (P4).
 
         The id is remembered for the topic's dedup window, or for ``batch_ms``.
         """
@@ -136,21 +136,21 @@ class Publishing(Scope):
         try:
             answer = await self._calls.call(request)
         except BadInput:
-            # In the broker's words, if it is something that the broker would have seen.
+            # Raise the broker's own error, if its checks find one.
             check_batch(messages, MAX_PAYLOAD_BYTES)
             raise
         reply = read(_REPLY, answer)
         if reply.repeated and given_id is not None:
-            # The answer to the first batch of that id, which may have been another one.
+            # The answer to the first batch of that id, which may have been a different one.
             return reply
         if len(reply.messages) != len(messages):
             raise BadReply(f"{len(reply.messages)} answers to {len(messages)} messages.")
-        # Nobody but this client knows the id: the repetition was its own.
+        # Only this client knows the id, so the repetition was its own retry.
         return replace(reply, repeated=False) if reply.repeated else reply
 
 
 def check_shape(messages: Sequence[NewMessage]) -> None:
-    """Refuse what is no batch at all, before anything is done with its messages."""
+    """Refuse a malformed batch before anything is done with its messages."""
     if not isinstance(messages, list | tuple) or not all(
         type(message) is NewMessage for message in messages
     ):
@@ -158,7 +158,7 @@ def check_shape(messages: Sequence[NewMessage]) -> None:
 
 
 def as_sendable(messages: Sequence[NewMessage]) -> list[NewMessage]:
-    """The messages with headers that can be encoded, where they are mappings of another kind."""
+    """The messages with headers as dicts, which can be encoded, if they are other mappings."""
     return [
         message
         if type(message.headers) is dict
@@ -170,7 +170,7 @@ def as_sendable(messages: Sequence[NewMessage]) -> list[NewMessage]:
 def _check(topic: str, durability: Durability) -> None:
     check_name(topic, "topic")
     if not isinstance(durability, str):
-        raise BadInput(f"durability is {shown(durability)}; it is fsync or os.", field="durability")
+        raise BadInput(f"durability is {shown(durability)}, not fsync or os.", field="durability")
 
 
 def _encode(
@@ -179,7 +179,7 @@ def _encode(
     batch_id: str | None,
     batch_ms: int | None,
 ) -> bytes:
-    # mypy: a tuple encodes like a list, and is not worth a copy.
+    # For mypy: a tuple encodes like a list, and a copy is not worth it.
     body = PublishBody(messages, durability, batch_id, batch_ms)  # type: ignore[arg-type]
     try:
         return encode_msgpack(body)

@@ -1,4 +1,4 @@
-"""Queue and topic policies over HTTP. All of it sets a state, so all of it may be repeated."""
+"""Queue and topic policies over HTTP. All verbs set a state, so all may be retried."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _NOT_FOUND: Final = 404
 
 
 class Queues(Scope):
-    """The verbs on queues and topics themselves."""
+    """The verbs on queues and topics."""
 
     async def create_queue(
         self, name: str, filter: str = "TRUE", *, start: str | Start = "latest", **policy: object
     ) -> QueueInfo:
         """Create a queue, or give the one of that name exactly this policy.
 
-        ``start`` other than ``latest`` takes history too; the router catches the queue up.
+        ``start`` other than ``latest`` also takes older messages; the router catches the queue up.
         """
         check_name(name, "queue")
         fields = {"filter": filter, **policy}
@@ -43,13 +43,13 @@ class Queues(Scope):
         return read(_INFO, await self._send("PUT", f"/v1/queues/{name}", body, query=query))
 
     async def update_queue(self, name: str, **changes: object) -> QueueInfo:
-        """Change some fields of a queue's policy; the others stay."""
+        """Change some fields of a queue's policy and keep the others."""
         check_name(name, "queue")
         body = encoded(changes, lambda: new_policy(changes))
         return read(_INFO, await self._send("PATCH", f"/v1/queues/{name}", body))
 
     async def queue(self, name: str) -> QueueInfo:
-        """The queue as it is."""
+        """The queue's policy and state."""
         return await self._get(_INFO, f"/v1/queues/{check_queue_name(name)}")
 
     async def queues(self) -> tuple[QueueInfo, ...]:
@@ -65,7 +65,7 @@ class Queues(Scope):
         await self._send("POST", f"/v1/queues/{check_queue_name(queue)}/pause")
 
     async def resume(self, queue: str) -> None:
-        """Hand out again."""
+        """Hand out deliveries again."""
         await self._send("POST", f"/v1/queues/{check_queue_name(queue)}/resume")
 
     async def put_topic(self, name: str, policy: TopicPolicy | None = None) -> None:
@@ -88,7 +88,7 @@ class Queues(Scope):
         return tuple((topic.name, topic.policy) for topic in found.topics)
 
     async def delete_topic(self, name: str) -> None:
-        """Forget a topic's policy; its messages stay."""
+        """Remove a topic's policy; its messages stay."""
         await self._delete(f"/v1/topics/{check_name(name, 'topic')}", UnknownTopic)
 
     async def _delete(self, path: str, gone: type[NotFound]) -> None:
@@ -96,7 +96,7 @@ class Queues(Scope):
         answer = await self._calls.call(request)
         if answer.status == _NOT_FOUND:
             error = to_error(read_problem(answer.status, answer.body))
-            # Gone is what was asked for, and an earlier try may have done it.
+            # An earlier attempt may have deleted it.
             if not (answer.repeated and isinstance(error, gone)):
                 raise error
 

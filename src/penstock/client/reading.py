@@ -1,4 +1,4 @@
-"""The verbs that read, over HTTP. All of them may be repeated."""
+"""The verbs that read, over HTTP. All of them may be retried."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Reading(Scope):
         return await self._get(_LOG, "/v1/log", query)
 
     async def queue_log(self, queue: str, start: int, *, limit: int = MAX_PAGE) -> LogPage:
-        """Entries whose messages the queue has, or has had, deliveries of, with payloads."""
+        """Entries whose messages have, or had, deliveries in the queue, with payloads."""
         check_queue_name(queue)
         check_offset("start", start)
         check_count("limit", limit, MAX_PAGE)
@@ -70,7 +70,7 @@ class Reading(Scope):
         return await self._get(_LOG, f"/v1/topics/{topic}/batch", query, timeout_ms=self._bulk_ms)
 
     async def identity(self) -> StoreIdentity:
-        """Which store the server has."""
+        """The identity of the server's store."""
         return await self._get(_IDENTITY, "/v1/store")
 
     async def log_end(self) -> Offset:
@@ -78,17 +78,17 @@ class Reading(Scope):
         return (await self._get(_END, "/v1/log/end")).offset
 
     async def log_trimmed(self) -> Offset:
-        """The offset after the last entry that retention has removed; 0: none."""
+        """The offset after the last entry that retention has removed; 0 if none."""
         return (await self._get(_END, "/v1/log/trimmed")).offset
 
     async def log_start(self) -> Offset:
-        """The first offset that is still there; without any, the end of the log."""
+        """The first offset that is still there; the end of the log if it is empty."""
         return (await self._get(_END, "/v1/log/start")).offset
 
     async def log_splits(self, start: int, end: int, entries: int) -> tuple[Offset, ...]:
-        """Offsets that cut a part of the log into pieces of about ``entries`` entries each.
+        """Offsets that split a part of the log into pieces of about ``entries`` entries each.
 
-        The first is ``start``, the last ``end`` or the end of the log, whichever is lower.
+        The first is ``start``, the last the lower of ``end`` and the end of the log.
         """
         first, last = check_offset("start", start), check_offset("end", end)
         check_count("entries", entries, MAX_OFFSET)
@@ -96,29 +96,29 @@ class Reading(Scope):
         return (await self._get(_SPLITS, "/v1/log/splits", query)).offsets
 
     async def arrow(self, path: str, query: Iterable[tuple[str, object]] = ()) -> memoryview:
-        """One bounded Arrow IPC stream of a path that has them, ``/v1/log`` say.
+        """One bounded Arrow IPC stream of a path that supports it, such as ``/v1/log``.
 
-        Every batch says in its custom metadata where to go on: in ``next_offset``, or in
-        ``cursor`` (empty: no more). What is None in the query is left out.
+        The custom metadata of every batch says where to continue: ``next_offset``, or
+        ``cursor`` (empty at the end). Query parameters that are None are left out.
         """
         target = self._target(with_query(path, (*query, ("format", "arrow"))))
         request = Request("GET", target, timeout_ms=self._bulk_ms)
         return memoryview((await self._calls.call(request)).body)
 
     async def preview(self, filter: str, *, start: int = 0) -> Preview:
-        """What a queue with this filter would take from the log: count and sample."""
+        """What a queue with this filter would take from the log: a count and a sample."""
         if not is_sendable(filter):
             parse(filter)
         query = (("filter", filter), ("start", check_offset("start", start)))
         return await self._get(_PREVIEW, "/v1/preview", query, timeout_ms=self._bulk_ms)
 
     async def message(self, message_id: int) -> MessageDeliveries:
-        """A message, its payload, and where it stands in every queue."""
+        """A message, its payload, and its state in every queue."""
         path = f"/v1/messages/{to_message_id(message_id)}"
         return await self._get(_MESSAGE, path, (("payload", True),))
 
     async def result(self, queue: str, message_id: int, *, wait_ms: int = 0) -> Result | None:
-        """What the ack of a delivery left behind, waiting up to ``wait_ms`` for it."""
+        """The result of a delivery's ack, waiting up to ``wait_ms`` for it."""
         check_wait(wait_ms)
         query = (("queue", check_queue_name(queue)), ("wait_ms", wait_ms or None))
         path = f"/v1/messages/{to_message_id(message_id)}/result"
@@ -141,10 +141,10 @@ class Reading(Scope):
         return await self._get(_HISTORY, path, query)
 
     async def stats(self, queue: str) -> QueueStats:
-        """A queue in numbers."""
+        """The statistics of a queue."""
         return await self._get(_STATS, f"/v1/queues/{check_queue_name(queue)}/stats")
 
     async def explain(self, queue: str, message_id: int) -> Why:
-        """Why a message is, or is not, handed out by a queue."""
+        """Why a queue does or does not hand out a message."""
         path = f"/v1/messages/{to_message_id(message_id)}/explain"
         return await self._get(_WHY, path, (("queue", check_queue_name(queue)),))

@@ -1,7 +1,7 @@
 """The bulk verbs over HTTP: route, assign, replay, purge, peek, sweep.
 
-A purge, and a replay without a ``replay_id``, would do their work again if they were repeated.
-So they are not, where the first try may have taken effect: ``Unreachable`` is raised instead.
+A purge, and a replay without a ``replay_id``, would do their work twice if they were retried.
+So if the first attempt may have taken effect, ``Unreachable`` is raised instead.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _REPLAYED: Final = msgspec.msgpack.Decoder(ReplayReply)
 _PURGED: Final = msgspec.msgpack.Decoder(PurgeReply)
 _PAGE: Final = msgspec.msgpack.Decoder(Page)
 _SWEPT: Final = msgspec.msgpack.Decoder(SweepReply)
-#: Deliveries of a page that carries payloads; the server gives no more, and the cursor goes on.
+#: Deliveries per page with payloads; the server's limit. The cursor continues after it.
 _PAYLOAD_PAGE: Final = 100
 _MAX_RATE: Final = 10**9
 
 
 class Replaying(Scope):
-    """The verbs on many deliveries at once."""
+    """The verbs that work on many deliveries."""
 
     async def route(self, queue: str, limit: int = ROUTE_BATCH) -> RouteReply:
         """Catch a queue up by at most ``limit`` log entries."""
@@ -79,7 +79,7 @@ class Replaying(Scope):
         offsets: Sequence[int],
         store: StoreIdentity | None = None,
     ) -> RouteReply:
-        """Catch a queue up by ``[start, end)``, of which it may take these entries."""
+        """Catch a queue up by ``[start, end)``; it may take only the entries in ``offsets``."""
         check_queue_name(queue)
         check_assignment(filter, start, end, offsets)
         named = [Offset(offset) for offset in offsets]
@@ -100,7 +100,7 @@ class Replaying(Scope):
         dry_run: bool = False,
         replay_id: str | None = None,
     ) -> ReplayReply:
-        """Make deliveries available again, with attempts 0, at their old place."""
+        """Make deliveries available again, with attempts 0, at their old position."""
         check_queue_name(queue)
         check_count("limit", limit, BULK_LIMIT)
         if rate is not None:
@@ -110,7 +110,7 @@ class Replaying(Scope):
         try:
             source = ReplaySource(source)
         except ValueError as error:
-            raise BadInput("source is failed, done or log.", field="source") from error
+            raise BadInput("source must be failed, done or log.", field="source") from error
         check_ids(ids)
         named = None if ids is None else tuple(ids)
         body = ReplayBody(source, check_filter(where), limit, rate, dry_run, replay_id, named)
@@ -158,7 +158,7 @@ class Replaying(Scope):
         check_queue_name(queue)
         check_count("limit", limit, MAX_PAGE)
         if cursor is not None and not isinstance(cursor, str):
-            raise BadInput("cursor is what the page before gave.", field="cursor")
+            raise BadInput("cursor must be one that a previous page returned.", field="cursor")
         query = (
             ("state", to_state(state).value),
             ("where", check_filter(where)),
@@ -170,24 +170,24 @@ class Replaying(Scope):
         return await self._get(_PAGE, path, query, timeout_ms=self._bulk_ms)
 
     async def sweep(self, limit: int = 10_000) -> SweepReply:
-        """Let time take effect in every queue, and retention remove what may go."""
+        """Apply the passage of time to every queue, and remove what retention allows."""
         check_count("limit", limit, BULK_LIMIT)
         body = encode_msgpack(SweepBody(limit))
         return read(_SWEPT, await self._send("POST", "/v1/sweeps", body, timeout_ms=self._bulk_ms))
 
     async def archived(self, through: int, store: StoreIdentity) -> None:
-        """Tell retention that everything up to ``through`` has a verified copy (A1)."""
+        """Report to retention that everything up to ``through`` has a verified copy (A1)."""
         body = ArchivedBody(check_offset("through", through), check_identity(store))
         await self._send("POST", "/v1/log/archived", encode_msgpack(body))
 
 
 def check_filter(where: str | None) -> str | None:
-    """Refuse what cannot be sent as a filter; whether it is one, the server says."""
+    """Refuse a filter that cannot be sent; the server checks the rest."""
     if where is not None and not is_sendable(where):
         to_where(where)
     return where
 
 
 def is_sendable(filter: object) -> bool:
-    """Whether this could be a filter: text that is not too long for any."""
+    """Whether this can be sent as a filter: printable text within the length limit."""
     return isinstance(filter, str) and filter.isprintable() and len(filter) <= MAX_FILTER_BYTES

@@ -1,4 +1,4 @@
-"""Runs of pipeline jobs over HTTP. Keeping one sets a state, so all of it may be repeated."""
+"""Runs of pipeline jobs over HTTP. Storing one sets a state, so all verbs may be retried."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Runs(Scope):
     """The verbs on runs of pipeline jobs."""
 
     async def put_run(self, run: Run) -> None:
-        """Keep a run, or what became of it since; the last 1,000 are kept."""
+        """Store a run, or an update of it; the last 1,000 are kept."""
         checked = check_run(run)
         body = RunBody(**{name: getattr(checked, name) for name in RunBody.__struct_fields__})
         await self._send("PUT", f"/v1/pipeline/runs/{checked.id}", encode_msgpack(body))
@@ -37,7 +37,7 @@ class Runs(Scope):
             return None
 
     async def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
-        """Runs of one job or of all, those that started last first."""
+        """Runs of one job or of all, the newest first."""
         check_listing(job, limit)
         query = (("job", job), ("limit", limit))
         return (await self._get(_RUNS, "/v1/pipeline/runs", query)).runs

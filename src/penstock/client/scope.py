@@ -1,8 +1,8 @@
-"""What every room of the client stands on: calls to one server, and bodies made of values.
+"""The base of the client's classes: calls to one server, and the encoding of bodies.
 
-The server refuses bad input, with the broker's own words. Here it is refused only where it could
-not even be sent, or would come back in the words of a decoder; then the broker's checks are
-asked, so that a program sees the same error whichever way it came (E1).
+The server refuses bad input with the broker's own errors. The client refuses it only if it could
+not be sent, or if the server's decoder would refuse it. Then it runs the broker's checks, so
+that a program gets the same error either way (E1).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["UNENCODABLE", "Scope", "encoded"]
 
 T = TypeVar("T")
 
-#: What the encoder raises for values that MessagePack does not have.
+#: The encoder's errors for values that MessagePack cannot represent.
 UNENCODABLE: Final = (
     TypeError,
     ValueError,
@@ -34,7 +34,7 @@ UNENCODABLE: Final = (
 
 
 def encoded(body: object, check: Callable[[], object]) -> bytes:
-    """The body in MessagePack; where it has none, what ``check`` has to say about it."""
+    """The body in MessagePack; if it cannot be encoded, ``check`` may raise a better error."""
     try:
         return encode_msgpack(body)
     except UNENCODABLE as error:
@@ -43,7 +43,7 @@ def encoded(body: object, check: Callable[[], object]) -> bytes:
 
 
 class Scope:
-    """One server, as one credential sees it."""
+    """One server, with one credential."""
 
     def __init__(self, calls: Calls, address: Address, options: ClientOptions) -> None:
         self._calls = calls
@@ -83,5 +83,5 @@ class Scope:
 
     @property
     def _bulk_ms(self) -> int:
-        """What a bulk verb may take on top of the ordinary time-out."""
+        """The time that a bulk verb may take in addition to the ordinary timeout."""
         return self._options.bulk_timeout_ms

@@ -1,10 +1,10 @@
 """Settle over HTTP: single settlements of a queue share requests, and each gets its own outcome.
 
-A request whose answer was lost is repeated. An ack that took effect the first time succeeds
+A request whose answer was lost is retried. An ack that took effect the first time succeeds
 again; an extend counts from the later time. A nack, reject or release that took effect the first
-time is answered ``stale`` the second: the claim is over, which is what the program is told,
-and what it has to do is the same. The server recognises a settle with ``publish`` by the claims
-that it ends and gives its first answer again; one that ends no claim is not repeated.
+time is answered ``stale`` the second: the claim is over, and the program has to do the same in
+either case. The server recognises a settle with ``publish`` by the claims that it ends and gives
+its first answer again; one that ends no claim is not retried.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from penstock.wire.problems import read_problem, to_error
 __all__ = ["Settling"]
 
 _REPLY: Final = msgspec.msgpack.Decoder(SettleReply)
-#: What a settlement adds to a request beside its result or error, about.
+#: What a settlement adds to a request besides its result or error, approximately.
 _SETTLEMENT_BYTES: Final = 60
 _CONFLICT: Final = 409
 
@@ -74,28 +74,28 @@ class Settling(Publishing):
         return await self._settle(queue, settlements, publish)
 
     async def ack(self, delivery: Delivery, result: bytes | None = None) -> Outcome:
-        """Done. Raises ``StaleReceipt`` if the claim is no longer current."""
+        """Mark as done. Raises ``StaleReceipt`` if the claim is no longer current."""
         size = len(result) if type(result) is bytes else 0
         return await self._settle_one(delivery, Ack(delivery.receipt, result), size)
 
     async def nack(
         self, delivery: Delivery, error: str | None = None, *, delay_ms: int | None = None
     ) -> Outcome:
-        """Not done: again later, or failed when no attempts are left."""
+        """Retry later, or fail when no attempts are left."""
         size = len(error) if type(error) is str else 0
         return await self._settle_one(delivery, Nack(delivery.receipt, error, delay_ms), size)
 
     async def reject(self, delivery: Delivery, error: str | None = None) -> Outcome:
-        """Never again: failed at once."""
+        """Fail immediately, without a retry."""
         size = len(error) if type(error) is str else 0
         return await self._settle_one(delivery, Reject(delivery.receipt, error), size)
 
     async def release(self, delivery: Delivery) -> Outcome:
-        """Hand back untouched; the grant does not count."""
+        """Return the delivery unprocessed; the grant does not count as an attempt."""
         return await self._settle_one(delivery, Release(delivery.receipt), 0)
 
     async def extend(self, delivery: Delivery, lease_ms: int) -> Outcome:
-        """Hold it for ``lease_ms`` more, from now."""
+        """Set the end of the lease to ``lease_ms`` from now."""
         return await self._settle_one(delivery, Extend(delivery.receipt, lease_ms), 0)
 
     async def _settle_one(self, delivery: Delivery, settlement: Settlement, size: int) -> Outcome:
@@ -130,7 +130,7 @@ class Settling(Publishing):
         reply = _read(answer)
         if len(reply.outcomes) != len(settlements):
             raise BadReply(f"{len(reply.outcomes)} answers to {len(settlements)} settlements.")
-        # The caller called once, and is not told of tries that the client made.
+        # The caller called once; hide the client's own retries.
         return replace(reply, repeated=False) if answer.repeated and reply.repeated else reply
 
     def _complete(self, publish: Sequence[Outgoing]) -> Sequence[Outgoing]:
@@ -147,20 +147,20 @@ def _read(answer: Answer) -> SettleReply:
     problem = read_problem(answer.status, answer.body)
     error = to_error(problem)
     if isinstance(error, StaleReceipt) and isinstance(problem.outcomes, tuple):
-        # Nothing took effect, so there is nothing that could be less durable than this.
+        # Nothing took effect, so any durability is true.
         return SettleReply(problem.outcomes, (), "fsync")
     raise error
 
 
 def _check(settlements: Sequence[Settlement], publish: Sequence[Outgoing]) -> None:
-    """Refuse in the broker's words what the broker would have seen."""
+    """Raise the broker's own error, if its checks find one."""
     check_settlements(settlements, MAX_PAYLOAD_BYTES)
     for item in publish:
         check_batch(item.messages, MAX_PAYLOAD_BYTES)
 
 
 def _encode(settlements: Sequence[Settlement], publish: Sequence[Outgoing]) -> bytes:
-    # mypy: tuples encode like lists, and are not worth a copy.
+    # For mypy: tuples encode like lists, and copies are not worth it.
     body = SettleBody(settlements, publish)  # type: ignore[arg-type]
     try:
         return encode_msgpack(body)

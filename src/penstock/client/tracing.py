@@ -1,6 +1,6 @@
-"""Trace context on its way out: a message carries the trace that it was published in.
+"""Outgoing trace context: a message carries the trace that it was published in.
 
-What the program itself put into the headers stays as it is.
+Headers that the program set itself are not changed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STATE: Final = "tracestate"
 
 
 def traced(messages: Sequence[NewMessage]) -> Sequence[NewMessage]:
-    """The messages, each with the present trace if it has none of its own."""
+    """The messages, each with the current trace if it has none of its own."""
     trace = current_trace.get()
     if trace is None:
         return messages
@@ -34,13 +34,13 @@ def traced(messages: Sequence[NewMessage]) -> Sequence[NewMessage]:
 
 
 def traced_headers(headers: Mapping[str, HeaderValue]) -> Mapping[str, HeaderValue]:
-    """The headers of one message, with the present trace if they have none."""
+    """The headers of one message, with the current trace if they have none."""
     trace = current_trace.get()
     return headers if trace is None or not _has_room(headers) else _with(trace, headers)
 
 
 def _has_room(headers: object) -> bool:
-    """Whether a trace may be added: what is no mapping is refused later, in other words."""
+    """Whether a trace can be added; headers that are not a mapping are refused later."""
     return (
         isinstance(headers, Mapping) and _PARENT not in headers and len(headers) < MAX_HEADERS - 1
     )

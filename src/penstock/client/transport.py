@@ -1,11 +1,11 @@
-"""The wire: HTTP exchanges with one server, over connections that are kept.
+"""The transport: HTTP exchanges with one server, over persistent connections.
 
-It tells apart the ways in which an exchange ends without a reply: nothing was sent, so nothing
-was done; it was sent and nobody knows; what answered does not speak HTTP. Repeating is the
-business of ``penstock.client.calling``.
+It distinguishes how an exchange can end without a reply: the request was not sent, so it did
+nothing; it was sent, and its outcome is unknown; the answer is not HTTP.
+``penstock.client.calling`` decides about retries.
 
-It is our own because a call costs about a third of what it costs through aiohttp
-(docs/decisions/0021): all that is needed is a socket, a head and a length.
+A call costs about a third of what it costs with aiohttp (docs/decisions/0021): it needs no more
+than a socket, a head and a length.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from penstock.wire.codecs import MSGPACK
 
 __all__ = ["Request", "Transport"]
 
-#: Idle connections are given up before most servers and proxies do, which would cost a try.
+#: Closes idle connections before most servers and proxies do, which would cost a retry.
 _KEEP_IDLE_S: Final = 5.0
-#: How long the first address of a name may take before the next is tried beside it (RFC 8305);
-#: uvloop tries one after the other and takes no such argument.
+#: How long the first address of a name may take before the next is tried in parallel (RFC
+#: 8305); uvloop tries them one after the other and does not accept this argument.
 _EYEBALLS: Final[dict[str, Any]] = {"happy_eyeballs_delay": 0.25}
 
 
 class Request(Struct, frozen=True, gc=False):
-    """One call as it is sent, as often as it is sent."""
+    """One call, which may be sent several times."""
 
     method: str
     target: str
@@ -41,13 +41,13 @@ class Request(Struct, frozen=True, gc=False):
     body: bytes = b""
     media: str = MSGPACK
     repeatable: bool = True
-    """Sending it again does no harm where the first try may have taken effect."""
+    """Whether it may be sent again although the first attempt may have taken effect."""
     timeout_ms: int = 0
-    """More than the ordinary time-out: what the call itself waits for."""
+    """What the call itself waits for, in addition to the ordinary timeout."""
     waits: bool = False
-    """It may wait at the server for long: it gets a connection that nobody else needs."""
+    """Whether it may wait at the server for long and needs a separate connection."""
     accepts: int = 0
-    """A status that is an answer to this request, though it is not a success."""
+    """A status that is an answer to this request, though not a success."""
 
 
 class Transport:
@@ -62,7 +62,7 @@ class Transport:
     ) -> None:
         self._options = options
         self._calls = _Pool(address, tls, options)
-        # Whoever waits for messages must not keep those from getting through who bring them.
+        # Calls that wait for messages must not block the calls that publish them.
         self._waits = _Pool(address, tls, options)
         self._head = (
             f" HTTP/1.1\r\nHost: {address.place}\r\nAccept: {MSGPACK}\r\n"
@@ -71,12 +71,12 @@ class Transport:
         if credential is not None:
             self._head += f"Authorization: Bearer {credential}\r\n"
         self.is_closed = False
-        """Whether connections were given up for good."""
+        """Whether the transport was closed."""
 
     async def exchange(self, request: Request) -> Reply:
         """Send the request once; ``Lost`` if no reply comes."""
         body = request.body
-        # A server without auth takes no POST without a content type: a web page could send it.
+        # A server without auth refuses a POST without a content type: a web page could send it.
         typed = body or request.method == "POST"
         kind = f"Content-Type: {request.media}\r\n" if typed else ""
         head = (
@@ -95,16 +95,16 @@ class Transport:
                 pool.put_back(connection)
 
     async def close(self) -> None:
-        """Give up the connections; what waits for a reply is ``Lost``."""
+        """Close the connections; pending exchanges raise ``Lost``."""
         self.is_closed = True
         self._calls.abort()
         self._waits.abort()
-        # The loop tells each that it is over.
+        # Let the loop run the callbacks of the closed connections.
         await asyncio.sleep(0)
 
 
 class _Pool:
-    """Connections of one kind: at most so many, those that are idle kept for the next call."""
+    """A bounded number of connections; idle ones are reused."""
 
     def __init__(
         self, address: Address, tls: ssl.SSLContext | None, options: ClientOptions
@@ -118,10 +118,10 @@ class _Pool:
         self._all: set[Connection] = set()
         self._is_closed = False
         self.room = asyncio.Semaphore(options.max_connections)
-        """Held by whoever uses a connection."""
+        """Held while a connection is in use."""
 
     def idle(self) -> Connection | None:
-        """A connection that is open, the one that was used last; None if there is none."""
+        """The most recently used open connection; None if there is none."""
         oldest = self._loop.time() - _KEEP_IDLE_S
         while self._idle:
             connection = self._idle.pop()
@@ -155,7 +155,7 @@ class _Pool:
         return connection
 
     def put_back(self, connection: Connection) -> None:
-        """The exchange is over."""
+        """Return a connection after an exchange."""
         if connection.is_open:
             connection.idle_since = self._loop.time()
             self._idle.append(connection)
@@ -163,7 +163,7 @@ class _Pool:
             self._drop(connection)
 
     def abort(self) -> None:
-        """Give up all of them, and those that are still being made."""
+        """Close all connections, including those being opened."""
         self._is_closed = True
         for connection in list(self._all):
             self._drop(connection)

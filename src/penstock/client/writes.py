@@ -1,4 +1,4 @@
-"""Writes of many batches over HTTP. Both verbs set a state, so they may be repeated."""
+"""Writes of many batches over HTTP. Both verbs set a state, so they may be retried."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Writes(Scope):
     async def begin_write(
         self, topic: str, id: str, run: str, *, number: int | None = None
     ) -> Write:
-        """Begin a write to a topic, unless a run has begun it already; the write as it is."""
+        """Begin a write to a topic, unless a run has begun it already; returns the stored write."""
         check_write(topic, id, run, number)
         body = encode_msgpack(BeginWriteBody(id, run, number))
         return read(_WRITE, await self._send("POST", f"/v1/topics/{topic}/writes", body))
@@ -32,7 +32,7 @@ class Writes(Scope):
     async def finish_write(
         self, topic: str, id: str, run: str, rows: int, *, number: int | None = None
     ) -> Write:
-        """The write has published ``rows`` messages, and is finished."""
+        """Finish a write that has published ``rows`` messages."""
         check_write(topic, id, run, number)
         check_rows(rows)
         body = encode_msgpack(FinishWriteBody(id, run, rows, number))

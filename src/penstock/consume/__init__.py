@@ -1,4 +1,4 @@
-"""Consuming: claim for ever, keep the leases alive, settle by context manager.
+"""Consuming: claim forever, keep the leases alive, settle by context manager.
 
 ::
 
@@ -6,9 +6,9 @@
                       └── Holdings extend what is unsettled ──┘
                       └── Membership beats for ordered queues ┘
 
-It stands on ``penstock.verbs`` alone, so it is the same over a store in this process and over
-HTTP. ``consuming.py`` is the verb, ``consumption.py`` what it gives, ``lease.py`` what a program
-holds.
+It depends only on ``penstock.verbs``, so it is the same over a store in this process and over
+HTTP. ``consuming.py`` has the verb, ``consumption.py`` the iterator that it returns, ``lease.py``
+the lease that a program holds.
 """
 
 from __future__ import annotations

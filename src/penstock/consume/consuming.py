@@ -1,7 +1,7 @@
-"""Consume, the verb: whatever has the other verbs gets it from here.
+"""The verb ``consume``, implemented with the other verbs.
 
-It is a mixin of the embedded broker and of the HTTP client. It needs nothing but their claim,
-settle, join and leave, so it means the same on both.
+It is a mixin of the embedded broker and of the HTTP client. It uses only their claim, settle,
+join and leave, so it behaves the same on both.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["Consuming"]
 
 
 class Consuming:
-    """The verb that claims for ever."""
+    """The verb that claims forever."""
 
-    #: What goes on behind each consumption: it may outlive the consumption itself.
+    #: The background work of each consumption; it may outlive the consumption itself.
     _prefetches: WeakSet[Prefetch] | None = None
 
     def consume(
@@ -31,11 +31,11 @@ class Consuming:
         lease_ms: int | None = None,
         stop: asyncio.Event | None = None,
     ) -> Consumption:
-        """Claim for ever: ``async for lease in q.consume("billing"): async with lease: …``.
+        """Claim forever: ``async for lease in q.consume("billing"): async with lease: …``.
 
-        At most ``max_in_flight`` deliveries are unsettled at any time, those that wait in the
-        buffer included; their leases are extended until they are settled. ``consumer`` is the
-        name that partitions and the attempts record go by. Setting ``stop`` ends the iteration.
+        At most ``max_in_flight`` deliveries are unsettled at any time, including those in the
+        buffer; their leases are extended until they are settled. ``consumer`` is the name that
+        owns partitions and is recorded with attempts. Setting ``stop`` ends the iteration.
         """
         consumption = Consumption(
             self,
@@ -52,6 +52,6 @@ class Consuming:
         return consumption
 
     async def end_consuming(self) -> None:
-        """Close every consumption that is left: what was not begun goes back at once."""
+        """Close every open consumption: buffered deliveries are released immediately."""
         if self._prefetches is not None:
             await asyncio.gather(*(item.close() for item in tuple(self._prefetches)))

@@ -1,4 +1,4 @@
-"""What ``consume`` gives: leases, one after the other, for as long as somebody takes them.
+"""The result of ``consume``: an iterator of leases, for as long as the caller takes them.
 
 ::
 
@@ -9,10 +9,10 @@
 
 Several tasks may iterate over one consumption at the same time; each lease goes to one of them.
 
-Leaving ``async with``, or ``aclose``, releases what was claimed and not begun, and leaves an
-ordered queue. ``stop`` does so gently: iteration ends, and leases that are held are extended
-until they are settled. A consumption that nobody refers to any more, after a ``break``, is
-stopped too.
+Leaving ``async with``, or ``aclose``, releases the buffered deliveries and leaves an ordered
+queue. ``stop`` is graceful: the iteration ends, and held leases are extended until they are
+settled. A consumption that is garbage collected, for example after a ``break``, is stopped
+too.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class Consumption(AsyncIterator[Lease]):
         return Lease(self._verbs, hold)
 
     def stop(self) -> None:
-        """End the iteration: no more claims, and what was not begun is released."""
+        """End the iteration: stop claiming, and release the buffered deliveries."""
         self.prefetch.stop()
 
     async def aclose(self) -> None:
-        """Stop, and leave the queue. Leases that are still held are not extended any more."""
+        """Stop, and leave the queue. Leases that are still held are no longer extended."""
         await self.prefetch.close()
 
     async def __aenter__(self) -> Self:
@@ -103,8 +103,8 @@ class Consumption(AsyncIterator[Lease]):
 
 
 def _stop_later(loop: asyncio.AbstractEventLoop, prefetch: Prefetch) -> None:
-    """Stop from wherever the garbage collector happens to run."""
-    # A loop that is closed has ended its tasks.
+    """Stop from any thread: the garbage collector may run in any of them."""
+    # A closed loop has ended its tasks.
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(prefetch.stop)
 
@@ -112,7 +112,7 @@ def _stop_later(loop: asyncio.AbstractEventLoop, prefetch: Prefetch) -> None:
 def _check_whole(field: str, value: object, most: int) -> None:
     if type(value) is not int or not 1 <= value <= most:
         raise BadInput(
-            f"{field} is {shown(value)}; it is a whole number from 1 to {most}.",
+            f"{field} is {shown(value)}; it must be a whole number from 1 to {most}.",
             field=field,
             limit=most,
         )

@@ -1,7 +1,7 @@
 """An exception as the error of a delivery: short, valid text, the type first.
 
-It is kept with the delivery and read by whoever looks into the dead letters, so it starts
-with what went wrong, and a traceback comes after.
+It is stored with the delivery and shown with its dead letter, so it starts with the error
+itself; the traceback follows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A hold: what a consumer knows about one claim it has not settled yet.
+"""A hold: a consumer's record of one claim that it has not settled yet.
 
-``Lease`` is the same thing as a program sees it. They are two so that a lease which a program
-forgets is noticed: the hold outlives it, is not extended any more, and the delivery comes
-back when the claim lapses (C5).
+``Lease`` is the program's view of it. The two are separate so that a forgotten lease is
+noticed: the hold outlives it and is no longer extended, and the delivery comes back when the
+claim lapses (C5).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["Fate", "Hold"]
 
 
 class Fate(Enum):
-    """Where a hold stands."""
+    """The state of a hold."""
 
     HELD = auto()
     SETTLING = auto()
-    """A settlement is under way; nobody knows yet which way it goes."""
+    """A settlement is in progress, and its outcome unknown."""
     SETTLED = auto()
     LOST = auto()
-    """The receipt is stale: somebody else may have the delivery (S1)."""
+    """The receipt is stale: another consumer may have the delivery (S1)."""
     DROPPED = auto()
-    """Not settled, and nobody is going to: it comes back when the claim lapses."""
+    """Not settled, and given up: the delivery comes back when the claim lapses."""
 
 
 class Hold:
@@ -53,12 +53,12 @@ class Hold:
         self.delivery = delivery
         self.fate = Fate.HELD
         self.settled_by = ""
-        #: What was granted, after the queue's policy has clamped it.
+        #: The granted lease, after the queue's policy has clamped it.
         self.lease_ms = max(1, delivery.lease_deadline - delivery.claimed_at)
-        #: When it was granted or last extended, by the consumer's own pace.
+        #: When the claim was granted or last extended, by the consumer's own clock.
         self.since = now
-        #: How long the program asked to hold it, if that was since the last extension, and
-        #: until when that is, by the consumer's own pace.
+        #: The lease that the program asked for since the last extension, and until when it asked
+        #: to hold the claim, by the consumer's own clock.
         self.wish_ms = 0
         self.until = 0
         self._on_end = on_end
@@ -69,7 +69,7 @@ class Hold:
     # -- settling ----------------------------------------------------------------------
 
     def check(self) -> None:
-        """Refuse to settle what is not held any more."""
+        """Refuse to settle a claim that is no longer held."""
         match self.fate:
             case Fate.HELD:
                 return
@@ -83,33 +83,33 @@ class Hold:
                 raise Conflict(f"{self} was given up.", field="receipt")
 
     def begin(self, verb: str) -> None:
-        """A settlement begins; there is one at a time."""
+        """Begin a settlement; there is one at a time."""
         self.check()
         self.fate = Fate.SETTLING
         self.settled_by = verb
 
     def undo(self) -> None:
-        """The settlement was refused: the claim is as it was."""
+        """Undo ``begin``: the settlement was refused and the claim is unchanged."""
         self.fate = Fate.HELD
 
     def end(self, fate: Fate) -> None:
-        """The claim is over, as far as this consumer is concerned."""
+        """End the claim for this consumer."""
         self.fate = fate
         if self._on_end is not None:
             self._on_end(self)
 
-    # -- whose work ends with the claim ------------------------------------------------
+    # -- the task that works under the claim -------------------------------------------
 
     def enter(self) -> None:
-        """The present task works under this claim, and is cut off if the claim is lost."""
+        """Register the current task; it is cancelled if the claim is lost."""
         self._holder = asyncio.current_task()
         self._holder_cancelling = 0 if self._holder is None else self._holder.cancelling()
 
     def leave(self, error: BaseException | None) -> bool:
-        """The work is over; whether it was cut off, and by nobody else.
+        """Unregister the task; returns whether only the loss of the claim cancelled it.
 
         The bookkeeping is that of ``asyncio.timeout``: a cancellation that also came from
-        elsewhere is not ours to swallow.
+        elsewhere must not be swallowed.
         """
         holder, self._holder = self._holder, None
         if not self._is_cutting or holder is None:
@@ -119,7 +119,7 @@ class Hold:
         return left <= self._holder_cancelling and isinstance(error, asyncio.CancelledError)
 
     def lose(self) -> None:
-        """The receipt is stale: tell the holder."""
+        """Mark the claim as lost and cancel its task: the receipt is stale."""
         if self.fate is not Fate.HELD:
             return
         self.end(Fate.LOST)

@@ -1,11 +1,11 @@
-"""Holdings: every unsettled claim of one consumer, and the duty that keeps them alive.
+"""Holdings: the unsettled claims of one consumer, and the task that extends them.
 
-A claim is extended when a third of its lease is over, together with all others that are as
-old, in one settle call; work that takes less costs nothing. Claims that wait in the buffer
-are extended like those that a program works on. Those that a program forgot are not (C5).
+A claim is extended when a third of its lease is over, together with all others of that age,
+in one settle call. Shorter work costs nothing. Buffered claims are extended like those that
+a program works on. Claims that a program forgot are not (C5).
 
-The receipt decides who holds what (S1): an extension that finds it stale is how a consumer
-learns that a claim is lost.
+The receipt decides which consumer holds a delivery (S1): a consumer learns that it lost a
+claim when an extension finds the receipt stale.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from penstock.verbs import Verbs
 
 __all__ = ["Holdings"]
 
-#: Looked at this often a lease: a claim is extended between a third and half of its lease, and
-#: three more times if that fails.
+#: Checks per lease: a claim is extended between a third and half of its lease, with three
+#: retries if that fails.
 _LOOKS_A_LEASE: Final = 6
 _EXTEND_AFTER: Final = 3
-#: The shortest time between two looks, whatever lease a queue allows.
+#: The shortest time between two checks, for any lease.
 _MIN_LOOK_MS: Final = 10
 
 _log = logging.getLogger("penstock.consume")
 
 
 class Holdings:
-    """What one consumer has claimed and not settled."""
+    """The claims that one consumer has not settled."""
 
     def __init__(self, verbs: Verbs, queue: str, pace: Pace, freed: Callable[[], None]) -> None:
         self._verbs = verbs
@@ -55,7 +55,7 @@ class Holdings:
         return iter(tuple(self._holds.values()))
 
     def take(self, deliveries: Sequence[Delivery]) -> list[Hold]:
-        """Hold what was just claimed."""
+        """Hold deliveries that were just claimed."""
         now = self._pace.now()
         holds = [Hold(delivery, now, self._ended) for delivery in deliveries]
         for hold in holds:
@@ -66,7 +66,7 @@ class Holdings:
         return holds
 
     async def release(self, holds: Iterable[Hold]) -> None:
-        """Hand back what nobody has begun to work on; what fails to go back lapses."""
+        """Release claims that no task has started on; if that fails, they lapse."""
         held = [hold for hold in holds if hold.fate is Fate.HELD]
         if not held:
             return
@@ -88,14 +88,14 @@ class Holdings:
             await self._none.wait()
 
     def give_up(self) -> None:
-        """Nobody waits for what is held any more."""
+        """Stop waiting for the claims that are held."""
         self._is_given_up = True
         self._none.set()
 
     # -- keeping them alive ------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Extend what is held, for ever."""
+        """Extend held claims, forever."""
         while True:
             await self._some.wait()
             shortest_ms = min(hold.lease_ms for hold in self._holds.values())
@@ -106,7 +106,7 @@ class Holdings:
             await self.extend(old)
 
     async def extend(self, holds: Iterable[Hold]) -> None:
-        """Extend these in one call, and tell the holders of what is lost."""
+        """Extend these in one call; the tasks of lost claims are cancelled."""
         now = self._pace.now()
         live = [hold for hold in holds if hold.fate in (Fate.HELD, Fate.SETTLING)]
         if not live:
@@ -120,8 +120,8 @@ class Holdings:
             for hold in live:
                 hold.lose()
         except PenstockError as error:
-            # There are tries left before the leases lapse, and nothing is lost until a
-            # receipt is said to be stale.
+            # There are retries left before the leases lapse, and a claim is lost only when its
+            # receipt is reported as stale.
             _log.warning("%d claims of %r were not extended: %s", len(live), self._queue, error)
         else:
             for hold, outcome in zip(live, reply.outcomes, strict=True):
@@ -131,11 +131,11 @@ class Holdings:
                     hold.lose()
 
     def _forget_dropped(self) -> None:
-        """Free the places of claims that a program forgot, once they have lapsed."""
+        """Remove claims that a program forgot, once they have lapsed."""
         now = self._pace.now()
         for hold in self:
             if hold.fate is Fate.DROPPED and now - hold.since >= hold.lease_ms:
-                _log.warning("%s was not settled by whoever held it: its claim lapsed", hold)
+                _log.warning("%s was not settled by its holder: its claim lapsed", hold)
                 self._ended(hold)
 
     def _ended(self, hold: Hold) -> None:
@@ -147,7 +147,7 @@ class Holdings:
 
 
 def _wanted_ms(hold: Hold, now: int) -> int:
-    """As long as was granted, and never less than the program itself asked for."""
+    """The granted lease, but at least the time that the program asked for."""
     if hold.wish_ms:
         hold.until = now + hold.wish_ms
         hold.wish_ms = 0

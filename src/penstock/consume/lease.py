@@ -1,4 +1,4 @@
-"""A lease: one delivery, as long as a program holds it.
+"""A lease: one delivery while a program holds it.
 
 ::
 
@@ -6,14 +6,14 @@
         await charge(lease.payload)
 
 - An ordinary exception in the body is logged with its traceback, the delivery is nacked with
-  it, and **the exception ends there**: a loop over ``consume`` goes on with the next delivery.
-- A cancellation, ``KeyboardInterrupt`` and ``SystemExit`` release the delivery and go on up.
-- If the claim is lost while the body runs (the lease lapsed, or the partition moved), the
-  body is cancelled at its next ``await``, as ``asyncio.timeout`` would do it; that is logged, and
-  the loop goes on. Nothing is settled: the delivery is somebody else's (S1).
+  it, and **the exception ends there**: a loop over ``consume`` continues with the next delivery.
+- A cancellation, ``KeyboardInterrupt`` and ``SystemExit`` release the delivery and propagate.
+- If the claim is lost while the body runs (the lease lapsed, or the partition moved), the body
+  is cancelled at its next ``await``, as by ``asyncio.timeout``. That is logged, and the loop
+  continues. Nothing is settled: another consumer may have the delivery (S1).
 
-Each lease is settled once. What the body settled itself, exit leaves alone. Whoever made the
-lease extends it while it is held; this module only tells what became of it.
+Each lease is settled once. If the body settles it, the exit does not. The consumption that
+made the lease extends it while it is held.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ _log = logging.getLogger("penstock.consume")
 
 
 class Lease:
-    """A claimed delivery, and what can be done with it."""
+    """A claimed delivery, and the ways to settle it."""
 
     __slots__ = ("_hold", "_verbs", "result")
 
     def __init__(self, verbs: Verbs, hold: Hold) -> None:
         self._verbs = verbs
         self._hold = hold
-        #: What the ack on a clean exit leaves behind.
+        #: The result of the ack on a clean exit.
         self.result: bytes | None = None
 
-    # -- what it is --------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------
 
     @property
     def delivery(self) -> Delivery:
-        """The delivery itself."""
+        """The delivery."""
         return self._hold.delivery
 
     @property
@@ -79,22 +79,22 @@ class Lease:
 
     @property
     def payload(self) -> bytes:
-        """What was published (P3)."""
+        """The published bytes (P3)."""
         return self._hold.delivery.payload
 
     @property
     def attempts(self) -> int:
-        """Grants so far, this one included (C2)."""
+        """Grants so far, including this one (C2)."""
         return self._hold.delivery.attempts
 
     @property
     def held(self) -> bool:
-        """Whether it is still to be settled."""
+        """Whether the claim is held and not yet settled."""
         return self._hold.fate is Fate.HELD
 
     @property
     def lost(self) -> bool:
-        """Whether the claim is over without having been settled here."""
+        """Whether the claim ended without being settled here."""
         return self._hold.fate is Fate.LOST
 
     @property
@@ -109,7 +109,7 @@ class Lease:
     def json(self, type: type[T]) -> T: ...
 
     def json(self, type: Any = Any) -> Any:
-        """The payload read as JSON, as a value of ``type`` if one is given."""
+        """The payload decoded from JSON, as a value of ``type`` if one is given."""
         try:
             return msgspec.json.decode(self.payload, type=type)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
@@ -118,37 +118,37 @@ class Lease:
                 field="payload",
             ) from error
 
-    # -- what ends it ------------------------------------------------------------------
+    # -- settling ----------------------------------------------------------------------
 
     async def ack(
         self, result: bytes | None = None, *, publish: Sequence[Outgoing] = ()
     ) -> Outcome:
-        """Done. With ``publish``, the messages are published in the same commit or nothing is."""
+        """Mark as done. ``publish`` is published in the same commit: both happen, or neither."""
         self._hold.begin("ack")
         if publish:
             return await self._settle(self._in_one_commit(Ack(self.receipt, result), publish))
         return await self._settle(self._verbs.ack(self.delivery, result))
 
     async def nack(self, error: str | None = None, *, delay_ms: int | None = None) -> Outcome:
-        """Not done: again later, or failed when no attempts are left."""
+        """Retry later, or fail when no attempts are left."""
         self._hold.begin("nack")
         return await self._settle(self._verbs.nack(self.delivery, error, delay_ms=delay_ms))
 
     async def reject(self, error: str | None = None) -> Outcome:
-        """Never again: failed at once."""
+        """Fail immediately, without a retry."""
         self._hold.begin("reject")
         return await self._settle(self._verbs.reject(self.delivery, error))
 
     async def release(self) -> Outcome:
-        """Hand back untouched; the grant does not count."""
+        """Return the delivery unprocessed; the grant does not count as an attempt."""
         self._hold.begin("release")
         return await self._settle(self._verbs.release(self.delivery))
 
     async def extend(self, lease_ms: int) -> Outcome:
-        """Hold it for ``lease_ms`` from now.
+        """Set the end of the lease to ``lease_ms`` from now.
 
-        There is no need to while it is held: that happens by itself, and never shortens what
-        was asked for here.
+        A held lease is extended automatically, and never to less than was asked for here, so
+        this is rarely needed.
         """
         hold = self._hold
         hold.check()
@@ -162,7 +162,7 @@ class Lease:
         return outcome
 
     def let_lapse(self) -> None:
-        """Neither settle nor extend it any more: it comes back when its lease is over."""
+        """Stop extending it, and do not settle it: it comes back when its lease is over."""
         self._hold.check()
         self._hold.end(Fate.DROPPED)
 
@@ -181,13 +181,13 @@ class Lease:
     ) -> bool:
         hold = self._hold
         if hold.leave(error):
-            _log.warning("%s was lost: its work was cut off", hold)
+            _log.warning("%s was lost: its work was cancelled", hold)
             return True
         if error is None:
             await self._ack_on_exit()
             return False
         if isinstance(error, Exception):
-            _log.warning("%s: the work on it failed", hold, exc_info=error)
+            _log.warning("%s: processing failed", hold, exc_info=error)
             if hold.fate is Fate.HELD:
                 await self._end_quietly(self.nack(describe(error)))
             return True
@@ -198,19 +198,19 @@ class Lease:
     async def _ack_on_exit(self) -> None:
         hold = self._hold
         if hold.fate is Fate.LOST:
-            _log.warning("%s was lost before its work was done: there is nothing to ack", hold)
+            _log.warning("%s was lost before its work was done: nothing is acked", hold)
         if hold.fate is not Fate.HELD:
             return
         try:
             await self._end_quietly(self.ack(self.result))
         except BadInput as error:
-            # The result cannot be stored. That is an error of the body like any other.
-            _log.warning("%s: its result is refused", hold, exc_info=error)
+            # The result cannot be stored: handled like any other error of the body.
+            _log.warning("%s: its result was refused", hold, exc_info=error)
             await self._end_quietly(self.nack(describe(error)))
 
     async def _release_on_exit(self, error: BaseException) -> None:
         if isinstance(error, GeneratorExit):
-            # A coroutine that is closed may not wait any more.
+            # A coroutine that is being closed may not await.
             self._hold.end(Fate.DROPPED)
             return
         try:
@@ -221,7 +221,7 @@ class Lease:
                 self._hold.end(Fate.DROPPED)
 
     async def _end_quietly(self, settling: Awaitable[Outcome]) -> None:
-        """Settle; a stale receipt is told and stands in nobody's way."""
+        """Settle; a stale receipt is only logged."""
         try:
             await settling
         except StaleReceipt:
@@ -229,11 +229,11 @@ class Lease:
         except BadInput:
             raise
         except PenstockError:
-            # The caller hears of it, and the claim is left to lapse.
+            # The caller gets the error, and the claim lapses.
             self._hold.end(Fate.DROPPED)
             raise
 
-    # -- settling ----------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------
 
     async def _settle(self, settling: Awaitable[Outcome]) -> Outcome:
         hold = self._hold
@@ -246,7 +246,7 @@ class Lease:
             hold.undo()
             raise
         except BaseException:
-            # Cancelled: it may or may not have taken effect. If it did not, the claim lapses.
+            # Cancelled: it may have taken effect. If it did not, the claim lapses.
             hold.end(Fate.DROPPED)
             raise
         hold.end(Fate.SETTLED)
@@ -261,8 +261,8 @@ class Lease:
 
     def __del__(self) -> None:
         if self._hold.fate is Fate.HELD:
-            # Its place stays taken until the claim lapses: a loop that settles nothing would
-            # else claim the whole queue, and use up the attempts of everything in it.
+            # It counts as in flight until the claim lapses. Otherwise a loop that settles nothing
+            # would claim the whole queue, and use up the attempts of every delivery.
             self._hold.fate = Fate.DROPPED
 
     def __repr__(self) -> str:

@@ -1,9 +1,9 @@
 """Membership: a consumer of an ordered queue joins, heartbeats and leaves (O1).
 
-Its partitions are leased to it; a heartbeat every third of that lease renews them, and one that
-is missed is made up for soon. A heartbeat may also take partitions away, for another consumer
-to have its share: the claims in them are asked about at once, because whoever works under
-one of them no longer does so alone.
+Its partitions are leased to it. A heartbeat every third of that lease renews them; a missed one
+is retried soon. A heartbeat may also hand partitions over to another consumer: the claims in
+them are extended immediately, to find those that are lost, because the new owner may work on
+the same deliveries.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from penstock.verbs import Verbs
 __all__ = ["HEARTBEAT_MS", "Membership"]
 
 HEARTBEAT_MS: Final = CONSUMER_LEASE_MS // 3
-#: After one that was missed: the third in a row would come when the lease is just over.
+#: After a missed heartbeat: the third in a row would come when the lease is just over.
 _MISSED_MS: Final = HEARTBEAT_MS // 10
 
 _log = logging.getLogger("penstock.consume")
 
 
 class Membership:
-    """One consumer's place in one ordered queue."""
+    """The membership of one consumer in one ordered queue."""
 
     def __init__(
         self, verbs: Verbs, queue: str, consumer: str, holdings: Holdings, pace: Pace
@@ -39,10 +39,10 @@ class Membership:
         self._pace = pace
 
     async def join(self) -> None:
-        """Join, or heartbeat."""
+        """Join, or heartbeat, and check the claims in partitions that it no longer owns."""
         ownership = await self._verbs.join(self._queue, self._consumer)
-        # A claim that ran beside this call may have been given a partition that the answer does
-        # not know, so the receipts are asked and not the answer.
+        # A concurrent claim may have been granted a partition that is not in this reply, so the
+        # receipts decide and not the reply.
         await self._holdings.extend(
             hold
             for hold in self._holdings
@@ -50,7 +50,7 @@ class Membership:
         )
 
     async def beat(self) -> None:
-        """Heartbeat for ever. What cannot get better by itself is raised."""
+        """Heartbeat forever. Raises errors that cannot be retried."""
         wait_ms = HEARTBEAT_MS
         while True:
             await self._pace.sleep(wait_ms)
@@ -64,10 +64,10 @@ class Membership:
                 _log.warning("A heartbeat in %r was missed: %s", self._queue, error)
 
     async def leave(self) -> None:
-        """Let the others have the partitions at once; the lease gives them up otherwise."""
+        """Give up the partitions immediately; otherwise they stay until the lease is over."""
         try:
             await self._verbs.leave(self._queue, self._consumer)
         except PenstockError as error:
             _log.warning(
-                "%r was not left: its partitions stay until they lapse: %s", self._queue, error
+                "Leaving %r failed: its partitions stay until they lapse: %s", self._queue, error
             )

@@ -1,4 +1,4 @@
-"""Names for consumers that were given none.
+"""Generated names for consumers.
 
 A name is new for every consumer: two consumers of an ordered queue under one name would share
 their partitions, and the first to leave would take them from the other.
@@ -13,6 +13,6 @@ __all__ = ["new_consumer_name"]
 
 def new_consumer_name() -> str:
     """A name that no other consumer has."""
-    # The one place where consuming takes randomness by default; a name needs no secrecy, and
-    # Python seeds a forked process anew.
+    # The only source of randomness in this package. A name needs no secrecy, and Python
+    # reseeds a forked process.
     return f"consumer-{random.getrandbits(64):016x}"  # noqa: TID251

@@ -1,7 +1,7 @@
-"""The time that consuming waits by: steady, relative, and injected.
+"""The clock of a consumer: steady, relative, and injected.
 
 Leases are counted on the store's clock, but a consumer only has to know how much of one has
-gone by here, so a wall clock that jumps does not matter to it.
+passed locally, so a wall clock that jumps does not affect it.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ __all__ = ["LOOP_PACE", "LoopPace", "Pace"]
 
 
 class Pace(Protocol):
-    """Tells how much time has gone by, and lets some more go by."""
+    """A steady clock that can sleep."""
 
     @property
     def claim_grace_ms(self) -> int:
-        """How long a claim that is under way may take to answer once nobody wants more."""
+        """How long a claim in progress may take to answer once the consumption is stopped."""
         ...
 
     def now(self) -> int:
-        """Milliseconds since some fixed point; it never goes back."""
+        """Milliseconds since a fixed point; never decreases."""
         ...
 
     async def sleep(self, ms: int) -> None:
-        """Return when ``ms`` have gone by."""
+        """Return after ``ms`` milliseconds."""
         ...
 
 
 class LoopPace:
     """The event loop's own time."""
 
-    #: A claim that is cancelled after it was granted leaves deliveries in flight until their
-    #: leases lapse; one that waits for messages would hold up the end. A round trip fits.
+    #: A claim that is cancelled after the grant leaves deliveries in flight until their leases
+    #: lapse, and one that waits for messages would delay the end. A round trip fits.
     claim_grace_ms: int = 250
 
     def now(self) -> int:
@@ -41,7 +41,7 @@ class LoopPace:
         return int(asyncio.get_running_loop().time() * 1000)
 
     async def sleep(self, ms: int) -> None:
-        """Return when ``ms`` have gone by."""
+        """Return after ``ms`` milliseconds."""
         await asyncio.sleep(ms / 1000)
 
 

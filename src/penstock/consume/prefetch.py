@@ -1,13 +1,13 @@
-"""Prefetch: claims ahead of whoever takes, and never holds more than it may.
+"""Prefetch: claims ahead of the callers of ``take``, up to ``max_in_flight``.
 
-One task claims while there is room, in batches as large as the room: it refills when half of
-it is free, or when somebody waits and there is nothing left. ``max_in_flight`` bounds what is
-unsettled, buffered and handed out together.
+One task claims in batches as large as the free capacity. It refills when half of the capacity
+is free, or when a caller waits and the buffer is empty. ``max_in_flight`` bounds the unsettled
+deliveries, buffered and handed out together.
 
-It ends in this order, and only then lets go: no more claims; what is buffered is released;
-what is held is settled by its holders, still extended meanwhile; an ordered queue is left.
+It ends in this order: no more claims; buffered deliveries are released; holders settle their
+deliveries, which are still extended meanwhile; the consumer leaves an ordered queue.
 
-An error that may pass is waited out. Any other one is raised to whoever takes next.
+Retryable errors are retried. Any other error is raised by the next ``take``.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ __all__ = ["Plan", "Prefetch"]
 
 T = TypeVar("T")
 
-#: How long one claim waits for messages. Below the longest wait there is (30 s), so that a
-#: connection that died unnoticed is noticed before.
+#: How long one claim waits for messages. Below the maximum (30 s), so that a dead connection
+#: is noticed earlier.
 _WAIT_MS: Final = 20_000
-#: An empty answer that comes quicker than this has not waited: asking again waits as long.
+#: An empty reply that comes sooner than this did not wait; pause this long before retrying.
 _IDLE_MS: Final = 50
-#: Between two tries after an error that may pass: doubled each time, from and up to these.
+#: The first and the longest pause after a retryable error; the pause doubles each time.
 _BACK_OFF_MS: Final = 100
 _MAX_BACK_OFF_MS: Final = 10_000
-#: Tries in a row after which an error of the store is raised. A server that is away is waited
-#: for without end; a store whose disk has refused stays so until it is opened again.
+#: Failures in a row after which an error of the store is raised. An unreachable server is
+#: retried without limit; a store whose disk failed stays failed until it is opened again.
 _MAX_STORE_FAILURES: Final = 12
 
 _log = logging.getLogger("penstock.consume")
@@ -53,7 +53,7 @@ _running: set[asyncio.Task[None]] = set()
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What is consumed, under which name, and how much at a time."""
+    """The queue, the consumer's name, and how much to claim."""
 
     queue: str
     consumer: str
@@ -62,7 +62,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Prefetch:
-    """Everything that goes on behind one ``consume``."""
+    """The background work of one ``consume``."""
 
     def __init__(self, verbs: Verbs, plan: Plan, pace: Pace, stop: asyncio.Event | None) -> None:
         self._verbs = verbs
@@ -70,7 +70,7 @@ class Prefetch:
         self._pace = pace
         self._stop_asked = stop
         self._holdings = Holdings(verbs, plan.queue, pace, self._look_again)
-        #: What is claimed and not taken; None says that nothing comes any more.
+        #: Claims that were not taken yet; None marks the end.
         self._buffer: asyncio.Queue[Hold | None] = asyncio.Queue()
         self._unbegun: list[Hold] = []
         self._takers = 0
@@ -79,16 +79,16 @@ class Prefetch:
         self._error: Exception | None = None
         self._main: asyncio.Task[None] | None = None
         self._upkeep: set[asyncio.Task[None]] = set()
-        #: What the main task waits for, and how to cut that short.
+        #: Cancels the call that the main task waits for.
         self._cut_short: Callable[[], None] | None = None
 
     async def take(self) -> Hold | None:
-        """The next claim, or None when none comes any more. Raises what cannot pass."""
+        """The next claim, or None at the end. Raises errors that cannot be retried."""
         self._start()
         while True:
             hold = await self._next()
             if hold is None:
-                # For the next who asks: several may take at the same time.
+                # Put it back: several callers may take concurrently.
                 self._buffer.put_nowait(None)
                 if self._error is not None:
                     raise self._error
@@ -97,7 +97,7 @@ class Prefetch:
                 return hold
 
     def stop(self) -> None:
-        """Claim no more; what is buffered goes back, what is held stays held."""
+        """Stop claiming; buffered claims are released, taken ones stay held."""
         if self._is_stopping:
             return
         self._is_stopping = True
@@ -109,7 +109,7 @@ class Prefetch:
             self._cut_short()
 
     async def close(self) -> None:
-        """Stop, and wait for nobody who still holds something."""
+        """Stop, without waiting for claims that are still held."""
         self.stop()
         self._holdings.give_up()
         if self._main is not None:
@@ -126,13 +126,13 @@ class Prefetch:
             self._takers -= 1
 
     def _empty_buffer(self) -> None:
-        """Nobody is going to take what is in it: that goes back."""
+        """Move the buffered claims to the list of claims to release."""
         while not self._buffer.empty():
             hold = self._buffer.get_nowait()
             if hold is not None:
                 self._unbegun.append(hold)
 
-    # -- from beginning to end ---------------------------------------------------------
+    # -- main task ---------------------------------------------------------------------
 
     def _start(self) -> None:
         if self._main is None and not self._is_stopping:
@@ -148,17 +148,17 @@ class Prefetch:
             membership = await self._enter()
             await self._claim_until_stopped()
         except asyncio.CancelledError:
-            # The loop ends. Whoever holds something was cancelled too.
+            # The loop is ending, and the holders were cancelled too.
             self._holdings.give_up()
             raise
-        except Exception as error:  # noqa: BLE001  (whoever takes next is given it)
+        except Exception as error:  # noqa: BLE001  (the next take raises it)
             self._error = error
         finally:
             self._is_stopping = True
             await self._wind_up(membership)
 
     async def _enter(self) -> Membership | None:
-        """Find the queue, join it if it is ordered, and begin to keep claims alive."""
+        """Find the queue, join it if it is ordered, and start to extend claims."""
         plan = self._plan
         info = await self._patiently(lambda: self._verbs.queue(plan.queue))
         if info is None:
@@ -216,7 +216,7 @@ class Prefetch:
         )
 
     async def _patiently(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-        """What the call gives, once errors that may pass have passed; None if it is stopped."""
+        """The result of the call, with retries; None if stopped."""
         failures = 0
         while not self._is_stopping:
             try:
@@ -238,7 +238,7 @@ class Prefetch:
         await self._unless_stopped(self._pace.sleep(wait_ms))
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T], *, grace_ms: int = 0) -> T | None:
-        """What the work gives, or None if ``stop`` cut it short, after its grace."""
+        """The result of the work, or None if ``stop`` cancelled it after the grace period."""
         if self._is_stopping:
             work.close()
             return None
@@ -258,13 +258,13 @@ class Prefetch:
             task.cancel()
         return None if task.cancelled() else task.result()
 
-    # -- beside it ---------------------------------------------------------------------
+    # -- background tasks --------------------------------------------------------------
 
     def _look_again(self) -> None:
         self._wake.set()
 
     def _keep_up(self, duty: Callable[[], Awaitable[None]]) -> None:
-        """Do this beside the main task, until that ends."""
+        """Run this beside the main task, until that ends."""
         task = asyncio.create_task(self._guarded(duty))
         self._upkeep.add(task)
         task.add_done_callback(self._upkeep.discard)
@@ -272,7 +272,7 @@ class Prefetch:
     async def _guarded(self, duty: Callable[[], Awaitable[None]]) -> None:
         try:
             await duty()
-        except Exception as error:  # noqa: BLE001  (whoever takes next is given it)
+        except Exception as error:  # noqa: BLE001  (the next take raises it)
             self._error = error
             self.stop()
 

@@ -14,12 +14,12 @@
     │   ├── NotAcceptable        406
     │   ├── SlowRequest          408  the request's body took too long to arrive
     │   ├── UnsupportedMedia     415
-    │   ├── SchemaViolation      422  a payload is not what its topic's schema says
+    │   ├── SchemaViolation      422  a payload does not match its topic's schema
     │   └── TooLarge             413  payload, headers, batch over its limit
     ├── AccessError              403  the caller may not do this
     │   ├── Unauthenticated      401  no credential, or not a valid one
     │   ├── Forbidden            403  the credential's grants do not cover it
-    │   └── ForeignOrigin        403  a web page of another site, or a name of another host
+    │   └── ForeignOrigin        403  a web page of another site, or another host name
     ├── NotFound                 404
     │   ├── UnknownRoute         404  no such path
     │   ├── UnknownQueue         404
@@ -29,40 +29,39 @@
     ├── Conflict                 409  the state of the store forbids it now
     │   ├── StaleReceipt         409  the claim is no longer current (S1)
     │   ├── OtherStore           409  a position of another store, or from before a restore (A1)
-    │   ├── TopicChanged         409  while messages were checked by its schema: send them again
+    │   ├── TopicChanged         409  while messages were checked: send them again
     │   ├── QueueNotEmpty        409
     │   ├── TooManyQueues        409  of one tenant
     │   └── TooManyUnindexedFilters 409  of one tenant
-    ├── QueueFull                429  a matching queue is at max_depth: try later
+    ├── QueueFull                429  a matching queue is at max_depth: retry later
     ├── ServiceError             503  the service between caller and store
-    │   ├── Busy                 503  at one of its bounds, or stopping: try later
+    │   ├── Busy                 503  at one of its limits, or stopping: retry later
     │   ├── Unreachable          503  no answer after all retries: outcome unknown
-    │   └── BadReply             502  what answered is not Penstock, or failed
+    │   └── BadReply             502  the answer is not from Penstock, or the server failed
     ├── PipelineError            500  a job of the data pipeline
-    │   ├── NoSpark              500  Spark or Java is not there, or does not start
-    │   ├── OtherRun             409  another run has begun the write, in other partitions perhaps
-    │   ├── OffsetsGone          410  retention has removed what is to be read
-    │   └── LakeCorrupt          500  the lake is not what its manifest says
+    │   ├── NoSpark              500  Spark or Java is missing, or does not start
+    │   ├── OtherRun             409  another run has begun the write, maybe in other partitions
+    │   ├── OffsetsGone          410  retention has removed the entries to be read
+    │   └── LakeCorrupt          500  the lake does not match its manifest
     └── StoreError               503  the store, not the call
         ├── StoreUnavailable     503  cannot be opened: path, permissions, disk, database
         ├── StoreLocked          503  another process has it open
-        ├── StoreBusy            503  the database let nobody in, or kept rolling back: try later
-        ├── StoreFull            507  too little space left: publishes are refused, the rest goes on
-        ├── StoreReadOnly        503  a replica, or a database that takes no writes
+        ├── StoreBusy            503  the database refused connections, or kept rolling back
+        ├── StoreFull            507  too little disk space: only publishes are refused
+        ├── StoreReadOnly        503  a replica, or a database that accepts no writes
         ├── StoreTooOld          503  its schema is missing or older: migrate it
         ├── StoreTooNew          503  written by a newer Penstock
-        ├── StoreCorrupt         503  bytes on disk are not what was written (X1)
+        ├── StoreCorrupt         503  bytes on disk differ from those written (X1)
         │   └── CommitsMissing   503  acknowledged commits are gone: restore, or accept the loss
         ├── StoreClosed          503
         ├── CommitFailed         503  the disk refused: outcome unknown, reopen
         └── NotEncoded           503  a bug: nothing reached the disk, reopen
 
-A class carries a static title and what the caller should do; an instance carries the
-detail and, where one field is to blame, its name and limit. ``status`` is what an HTTP
-door answers, ``retryable`` whether the same call may succeed later, and ``law`` the law
-of docs/semantics.md that the refusal protects. An error of this tree means that nothing
-was changed (E1), except ``CommitFailed``, ``Unreachable`` and ``BadReply``, whose outcome is
-unknown.
+A class has a fixed title and advice for the caller; an instance has the detail and, if one
+field is to blame, its name and limit. ``status`` is the HTTP status, ``retryable`` says
+whether the same call may succeed later, and ``law`` is the law of docs/semantics.md that the
+refusal protects. An error of this tree means that nothing was changed (E1), except
+``CommitFailed``, ``Unreachable`` and ``BadReply``, whose outcome is unknown.
 """
 
 from __future__ import annotations

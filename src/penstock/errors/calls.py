@@ -1,4 +1,4 @@
-"""Errors of calls: what is asked for is wrong, not allowed, not there, or not possible now (E1)."""
+"""Errors of calls: bad input, no access, not found, or a conflict with the current state (E1)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BadInput(PenstockError):
     """The call itself is wrong."""
 
     title = "Bad input"
-    advice = "Correct the call; repeating it as it is will fail again."
+    advice = "Correct the call; the same call will fail again."
     status = 400
 
 
@@ -55,7 +55,7 @@ class BadName(BadInput):
 
 
 class BadFilter(BadInput):
-    """A filter expression does not parse, or uses what the language does not have."""
+    """A filter expression does not parse, or uses a feature that the language lacks."""
 
     title = "Bad filter"
     advice = "Correct the filter at the position shown."
@@ -81,7 +81,7 @@ class BadPolicy(BadInput):
 
 
 class BadSchema(BadPolicy):
-    """A topic's schema does not compile, or needs what is not installed."""
+    """A topic's schema does not compile, or needs a library that is not installed."""
 
     title = "Bad schema"
     advice = "Correct the topic's schema as the detail says."
@@ -97,7 +97,7 @@ class BadSchema(BadPolicy):
 
 
 class SchemaViolation(BadInput):
-    """A payload does not match the schema of its topic; ``index`` is its place in the batch."""
+    """A payload does not match the schema of its topic; ``index`` is its index in the batch."""
 
     title = "Schema violation"
     advice = "Publish a payload that matches the topic's schema; nothing of the call was stored."
@@ -116,7 +116,7 @@ class SchemaViolation(BadInput):
 
 
 class BadUrl(BadInput):
-    """A URL that no engine and no server answers to."""
+    """A URL of no known engine and no server."""
 
     title = "Bad URL"
     advice = (
@@ -136,12 +136,12 @@ class MethodNotAllowed(BadInput):
     """The path exists, but not with this method."""
 
     title = "Method not allowed"
-    advice = "See /openapi.json for what each path takes."
+    advice = "See /openapi.json for the methods of each path."
     status = 405
 
 
 class NotAcceptable(BadInput):
-    """None of the formats that the caller accepts is one that this answer has."""
+    """This answer exists in none of the formats that the caller accepts."""
 
     title = "Not acceptable"
     advice = "Accept application/json or application/msgpack."
@@ -149,7 +149,7 @@ class NotAcceptable(BadInput):
 
 
 class SlowRequest(BadInput):
-    """The body of the request took longer to arrive than a request may."""
+    """The body of the request took too long to arrive."""
 
     title = "Slow request"
     advice = "Send the request in one piece; split a large batch."
@@ -158,7 +158,7 @@ class SlowRequest(BadInput):
 
 
 class UnsupportedMedia(BadInput):
-    """The body is of a type that this path does not read."""
+    """This path does not read bodies of that type."""
 
     title = "Unsupported media type"
     advice = "Send application/json or application/msgpack."
@@ -198,14 +198,14 @@ class Forbidden(AccessError):
 
 
 class ForeignOrigin(AccessError):
-    """A web page of another site sent the call, or it names a host that this server is not."""
+    """A web page of another site sent the call, or it names another host than this server."""
 
     title = "Foreign origin"
     advice = "Call the server by its address, or add the name to allowed_hosts or allowed_origins."
 
 
 class NotFound(PenstockError):
-    """What the call names does not exist in this tenant."""
+    """The object of the call does not exist in this tenant."""
 
     title = "Not found"
     advice = "Check the name and the tenant."
@@ -217,7 +217,7 @@ class UnknownRoute(NotFound):
     """No such path."""
 
     title = "Unknown path"
-    advice = "See /openapi.json for the paths there are."
+    advice = "See /openapi.json for the existing paths."
     law = "E1"
 
 
@@ -243,44 +243,44 @@ class UnknownMessage(NotFound):
 
 
 class UnknownRun(NotFound):
-    """No run of that id: never recorded here, or newer ones took its place."""
+    """No run of that id: never recorded here, or displaced by newer ones."""
 
     title = "Unknown run"
     advice = "Check the id; the last 1,000 runs of a tenant are kept."
 
 
 class Conflict(PenstockError):
-    """The call is well formed, but the present state forbids it."""
+    """The call is well formed, but the current state forbids it."""
 
     title = "Conflict"
-    advice = "Look at the present state and decide again."
+    advice = "Check the current state and decide again."
     status = 409
 
 
 class StaleReceipt(Conflict):
-    """The receipt is not the current claim's: it was settled, lapsed or fenced."""
+    """The receipt is not that of the current claim, which was settled, lapsed or fenced."""
 
     title = "Stale receipt"
-    advice = "Drop the work: somebody else has the delivery, or it is settled."
+    advice = "Drop the work: another consumer may have the delivery, or it is settled."
     law = "S1"
 
 
 class OtherStore(Conflict):
-    """A position in the log, or a lake, belongs to another store or to another epoch of it."""
+    """A position in the log, or a lake, belongs to another store or another epoch."""
 
     title = "Another store"
     advice = (
-        "Use the store or the lake that belong together. After a restore or a copy, start a new "
+        "Use a store and a lake that belong together. After a restore or a copy, start a new "
         "lake and new checkpoints, or continue the lake with archive --adopt, which compares first."
     )
     law = "A1"
 
 
 class TopicChanged(Conflict):
-    """The topic's policy is not the one that the messages were checked by; nothing was stored."""
+    """The topic's policy changed after the messages were checked; nothing was stored."""
 
     title = "Topic changed"
-    advice = "Send the same call again: it is checked by the policy that is in force now."
+    advice = "Send the same call again: it is checked against the current policy."
     retryable = True
 
 
@@ -292,29 +292,29 @@ class QueueNotEmpty(Conflict):
 
 
 class TooManyQueues(Conflict):
-    """The tenant has as many queues as the store allows; nothing was created or stored."""
+    """The tenant has reached its limit of queues; nothing was created or stored."""
 
     title = "Too many queues"
     advice = (
         "Delete queues that are no longer needed, or raise max_queues. To publish to many topics "
-        "without a queue each, create one queue whose filter takes them, such as "
+        "without one queue per topic, create one queue whose filter takes them, such as "
         "topic LIKE 'orders.%'."
     )
 
 
 class TooManyUnindexedFilters(Conflict):
-    """The tenant has as many filters that no index can find as the store allows."""
+    """The tenant has reached its limit of filters that no index can find."""
 
     title = "Too many unindexed filters"
     advice = (
         "Let the filter require an equality, such as topic = 'orders' AND amount > 10, or "
-        "kind IN ('a', 'b'), or decide by the topic alone. A filter without one is evaluated for "
+        "kind IN ('a', 'b'), or depend on the topic alone. A filter without one is evaluated for "
         "every message. Or raise max_unindexed_filters."
     )
 
 
 class QueueFull(PenstockError):
-    """A queue that the message belongs to is at its max_depth; nothing was stored."""
+    """A queue that would take the message is at its max_depth; nothing was stored."""
 
     title = "Queue full"
     advice = "Retry later; consumers have to catch up first."

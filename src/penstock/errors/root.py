@@ -1,4 +1,4 @@
-"""The root of the tree, and what every error carries."""
+"""The root of the tree, with the attributes of every error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["PenstockError"]
 
 
 class PenstockError(Exception):
-    """The root. Catch it to catch everything that Penstock raises on purpose."""
+    """The root. Catch it to catch every error that Penstock raises on purpose."""
 
     title: ClassVar[str] = "Penstock refused the call"
     advice: ClassVar[str] = "See the detail."

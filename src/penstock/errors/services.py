@@ -8,16 +8,16 @@ __all__ = ["BadReply", "Busy", "ServiceError", "Unreachable"]
 
 
 class ServiceError(PenstockError):
-    """The service between the caller and the store cannot do its work."""
+    """The service between the caller and the store is not working."""
 
     title = "Service error"
-    advice = "Look at the service."
+    advice = "Check the service."
     status = 503
     law = "P2"
 
 
 class Busy(ServiceError):
-    """The service is at one of its bounds, or stopping; nothing was done."""
+    """The service is at one of its limits, or stopping; nothing was done."""
 
     title = "Busy"
     advice = "Retry after a moment."
@@ -36,7 +36,7 @@ class Busy(ServiceError):
 
 
 class Unreachable(ServiceError):
-    """No answer came, whatever was tried; the call may or may not have taken effect."""
+    """No answer came after all retries; the call may have taken effect."""
 
     title = "Unreachable"
     advice = "Check the URL and that the server runs; repeat with the same idempotency ids."
@@ -44,7 +44,7 @@ class Unreachable(ServiceError):
 
 
 class BadReply(ServiceError):
-    """The answer is none that Penstock gives, or says that the server itself failed."""
+    """The answer is not one of Penstock's, or reports that the server failed."""
 
     title = "Bad reply"
     advice = "Check that the URL is a Penstock server's, and read the server's log."

@@ -22,10 +22,10 @@ __all__ = [
 
 
 class StoreError(PenstockError):
-    """The store cannot do its work; the call may be fine."""
+    """The store is not working; the call may be fine."""
 
     title = "Store error"
-    advice = "Look at the store."
+    advice = "Check the store."
     status = 503
     law = "P1"
 
@@ -44,16 +44,16 @@ class StoreLocked(StoreError):
     """Another process has the store open."""
 
     title = "Store locked"
-    advice = "One process opens an embedded store; connect to the server that has it instead."
+    advice = "Only one process can open an embedded store; connect to its server instead."
     retryable = True
 
 
 class StoreBusy(StoreError):
-    """The database let nobody in, or rolled the call back each time; nothing was done."""
+    """The database refused connections, or rolled the call back each time; nothing was done."""
 
     title = "Store busy"
     advice = (
-        "Nothing was done: try again. If it lasts, compare the servers' pools with the "
+        "Nothing was done: retry. If it persists, compare the servers' pools with the "
         "connections that the database allows."
     )
     retryable = True
@@ -64,7 +64,7 @@ class StoreFull(StoreError):
 
     title = "Store full"
     advice = (
-        "Nothing more was stored. Claims and acks go on; free space on the store's disk and "
+        "Nothing more was stored. Claims and acks still work; free space on the store's disk and "
         "publishing resumes by itself."
     )
     status = 507
@@ -73,10 +73,10 @@ class StoreFull(StoreError):
 
 
 class StoreReadOnly(StoreError):
-    """The database takes no writes: a replica, or one that was made read-only."""
+    """The database accepts no writes: a replica, or one that was made read-only."""
 
     title = "Store read-only"
-    advice = "Connect to the primary, or let the database and its user write."
+    advice = "Connect to the primary, or allow the database and its user to write."
 
 
 class StoreTooOld(StoreError):
@@ -94,7 +94,7 @@ class StoreTooNew(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """Bytes read back are not the bytes that were written."""
+    """Bytes read back differ from the bytes that were written."""
 
     title = "Store corrupt"
     advice = "Stop writing, keep a copy, and restore the damaged file from a backup."
@@ -102,11 +102,11 @@ class StoreCorrupt(StoreError):
 
 
 class CommitsMissing(StoreCorrupt):
-    """Commits that were acknowledged are no longer in the store; nothing was changed."""
+    """Acknowledged commits are no longer in the store; nothing was changed."""
 
     title = "Commits missing"
     advice = (
-        "Restore the store's files from a backup. To go on without what is missing, run "
+        "Restore the store's files from a backup. To continue without the lost commits, run "
         "`penstock repair --store URL --accept-loss`."
     )
 
@@ -119,7 +119,7 @@ class StoreClosed(StoreError):
 
 
 class CommitFailed(StoreError):
-    """The disk refused a commit. What was in it may or may not survive a reopen."""
+    """The disk refused a commit, which may or may not survive a reopen."""
 
     title = "Commit failed"
     advice = (
@@ -131,8 +131,8 @@ class CommitFailed(StoreError):
 
 
 class NotEncoded(StoreError):
-    """A change cannot be turned into records, which is a bug. It has not reached the disk."""
+    """A change could not be encoded, which is a bug. It has not reached the disk."""
 
     title = "Change not encoded"
-    advice = "Reopen the store: on the disk it is whole. Report this as a defect of Penstock."
+    advice = "Reopen the store: on disk it is intact. Please report this bug in Penstock."
     law = "S3"

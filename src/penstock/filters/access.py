@@ -1,9 +1,9 @@
-"""How an index may reach a filter: the equalities that one of which TRUE requires.
+"""How an index can find a filter: by equalities, one of which must hold for it to be TRUE.
 
 A pure decision over the tree. A filter is TRUE only if, for one of its keys, the source
-equals the value; what is left to check after such a hit is ``rest``. Hash lookup and ``=``
-must agree (R1): numbers hash and compare alike across int and float, NaN finds nothing,
-and bools are wrapped by :func:`lookup_key`, because to Python ``True`` is also 1.
+equals the value; after such a hit only ``rest`` is left to check. Hash lookup and ``=`` must
+agree (R1): numbers hash and compare alike across int and float, NaN finds nothing, and
+:func:`lookup_key` wraps bools, because in Python ``True`` equals 1.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ _TOPIC = Field("topic")
 
 
 class Access(Struct, frozen=True):
-    """Keys of which one is necessary, and the condition that remains (``None``: nothing)."""
+    """Keys, at least one of which must hold, and the remaining condition (``None``: nothing)."""
 
     keys: tuple[Key, ...]
     rest: Condition | None = None
 
 
 def lookup_key(value: HeaderValue) -> Hashable:
-    """Return what stands for ``value`` in a hash table."""
+    """Return the key of ``value`` in a hash table."""
     return (value,) if value is True or value is False else value
 
 
 def choose_access(tree: Condition, crowd: Callable[[Key], int]) -> Access | None:
-    """Return the best way to reach ``tree``, or ``None`` if no equality is required.
+    """Return the best access to ``tree``, or ``None`` if it requires no equality.
 
-    ``crowd`` says how many filters are under a key already: the least crowded wins, and
-    between equals the topic before system fields before headers.
+    ``crowd`` returns the number of filters under a key: the least crowded key wins. Ties go
+    to the topic, then system fields, then headers.
     """
     match tree:
         case And(operands):
@@ -78,7 +78,7 @@ def choose_access(tree: Condition, crowd: Callable[[Key], int]) -> Access | None
 
 
 def split_by_topic(tree: Condition) -> tuple[Condition | None, Condition | None]:
-    """Split the conjuncts of ``tree`` into those that read at most the topic, and the others."""
+    """Split the conjuncts of ``tree`` into those that read nothing but the topic, and the rest."""
     conjuncts = tree.operands if isinstance(tree, And) else (tree,)
     return (
         _conjunction(part for part in conjuncts if _reads_topic_only(part)),

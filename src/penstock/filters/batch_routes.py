@@ -1,9 +1,9 @@
-"""``BatchRoutes``: what an index answers for the messages of a batch, worked out in slices (R1).
+"""``BatchRoutes``: the matches of an index for the messages of a batch, computed in slices (R1).
 
-A large batch through many filters takes seconds, too long to hold an event loop for. So the
-filters are evaluated in slices before the batch is stored. The index may change between two slices:
-``BatchRoutes`` notes which filters were added, removed or replaced, and evaluates those again.
-After ``finish``, and until the index changes, the answers are exactly what ``match`` would give.
+A large batch through many filters takes seconds, which would block the event loop. So the
+filters are evaluated in slices before the batch is stored. The index may change between two
+slices: ``BatchRoutes`` notes which filters were added, removed or replaced, and evaluates those
+again. After ``finish``, until the index changes, the answers are exactly those of ``match``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.model.message import Message
 
 __all__ = ["INLINE_EVALUATIONS", "BatchRoutes"]
 
-#: As many evaluations take some three milliseconds: they need no slices.
+#: This many evaluations take about three milliseconds, so they need no slices.
 INLINE_EVALUATIONS: Final = 10_000
 
 _by_name = attrgetter("name")
@@ -34,9 +34,9 @@ T = TypeVar("T", bound=_Named)
 
 
 class BatchRoutes(Generic[T]):
-    """The answers of one index for one batch; a context manager, as the index keeps track of it.
+    """The matches of one index for one batch. A context manager: the index tracks its users.
 
-    The values of the index are known by the names of their filters.
+    The values of the index have the names of their filters.
     """
 
     def __init__(self, index: FilterIndex[T], messages: Sequence[Message]) -> None:
@@ -60,7 +60,7 @@ class BatchRoutes(Generic[T]):
         watchers[:] = [names for names in watchers if names is not self._changed]
 
     def steps(self) -> Iterator[None]:
-        """Evaluate, a message at a time; the caller may pause between two of them."""
+        """Evaluate one message per step; the caller may pause between two steps."""
         match = self._index.match
         append = self._matches.append
         for message in self.messages:
@@ -68,7 +68,7 @@ class BatchRoutes(Generic[T]):
             yield
 
     def catch_up_steps(self) -> Iterator[None]:
-        """Evaluate the filters that changed meanwhile, a message at a time."""
+        """Evaluate the filters that changed meanwhile, one message per step."""
         names = frozenset(self._changed)
         self._changed.clear()
         for position in range(len(self.messages)):
@@ -76,7 +76,7 @@ class BatchRoutes(Generic[T]):
             yield
 
     def finish(self) -> None:
-        """Evaluate what changed since the last step; from here on the answers are current."""
+        """Evaluate the filters changed since the last step; then the answers are current."""
         if self._changed:
             for position in range(len(self.messages)):
                 self._evaluate_again(position, self._changed)
@@ -84,11 +84,11 @@ class BatchRoutes(Generic[T]):
 
     @property
     def is_quick(self) -> bool:
-        """Whether so few filters have changed that ``finish`` takes no time to speak of."""
+        """Whether so few filters have changed that ``finish`` takes negligible time."""
         return len(self._changed) * len(self.messages) <= INLINE_EVALUATIONS
 
     def match(self, position: int) -> Sequence[T]:
-        """What the index answers for the message at this position of the batch."""
+        """The matches of the message at this position of the batch."""
         return self._matches[position]
 
     def _evaluate_again(self, position: int, names: Collection[str]) -> None:

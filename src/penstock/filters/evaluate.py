@@ -1,7 +1,7 @@
-"""Walks a filter tree for one message: slow, direct, and able to say the value of any part.
+"""Evaluates a filter tree for one message: slow, but it can return the value of any node.
 
-``explain`` needs the values on the way, which the compiled predicate does not keep. Both
-rest on ``values``, so they cannot disagree on an operator, only on its place (R1).
+``explain`` needs the intermediate values, which the compiled predicate does not keep. Both
+use ``values``, so they cannot disagree about an operator, only about its position (R1).
 """
 
 from __future__ import annotations

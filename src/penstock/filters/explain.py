@@ -1,7 +1,7 @@
-"""Why a message does or does not belong to a queue, clause by clause, with the values.
+"""Why a message does or does not match a filter, clause by clause, with the values.
 
-The answer to "why did my message not arrive": the clauses that are not TRUE, each with what
-the message holds there. It never raises for a checked filter and changes nothing.
+It answers "why did my message not arrive" with the clauses that are not TRUE and the
+message's values in them. It never raises for a checked filter and changes nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Blame", "Explanation", "explain"]
 
 
 class Blame(Struct, frozen=True):
-    """A clause that is not TRUE although the filter needs it, and why."""
+    """A clause that is not TRUE although the filter requires it, and why."""
 
     clause: str
     """The clause as canonical text."""
@@ -30,12 +30,12 @@ class Blame(Struct, frozen=True):
 
     @property
     def without_values(self) -> str:
-        """The same for those who may not read the message: no values, nor whether it has any."""
+        """For callers that may not read the message: no values, nor whether it has any."""
         return f"{self.clause} is not TRUE"
 
 
 class Explanation(Struct, frozen=True):
-    """What a filter is for a message; ``blames`` is empty iff it is TRUE."""
+    """The result of a filter for a message; ``blames`` is empty iff it is TRUE."""
 
     filter: str
     verdict: bool | None
@@ -53,21 +53,21 @@ class Explanation(Struct, frozen=True):
 
     @property
     def without_values(self) -> str:
-        """The same for those who may not read the message."""
+        """For callers that may not read the message."""
         if self.matches:
             return str(self)
         return "; ".join(blame.without_values for blame in self.blames)
 
 
 def explain(filter: Filter, message: Message) -> Explanation:
-    """Say what ``filter`` is for ``message``, and which of its clauses are to blame."""
+    """Evaluate ``filter`` for ``message``, and find the clauses to blame."""
     verdict = evaluate(filter.tree, message)
     blames = () if verdict is True else tuple(_blames(filter.tree, message, True))
     return Explanation(filter.text, verdict, blames)
 
 
 def _blames(node: Condition, message: Message, wanted: bool) -> list[Blame]:
-    """The clauses below ``node`` that are not ``wanted``; NOT turns what is wanted round."""
+    """The clauses below ``node`` that are not ``wanted``; NOT inverts ``wanted``."""
     if evaluate(node, message) is wanted:
         return []
     match node:
@@ -98,7 +98,7 @@ def _reason(clause: Condition, message: Message, verdict: bool | None) -> str:
 
 
 def _state(source: Field | Header, message: Message, with_type: bool) -> str:
-    """What the message holds; the type is named where unlike types may be to blame."""
+    """The value in the message; with its type if a type mismatch may be to blame."""
     if isinstance(source, Field):
         value = getattr(message, source.name)
         if value is None:

@@ -1,6 +1,6 @@
 """``Filter``: a checked filter text with its tree and its predicate, and ``parse``.
 
-A bad text is refused here with its position and nothing else happens (E1).
+A bad text is refused here with its position; nothing else happens (E1).
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from penstock.model.message import Message, MessageId, Offset
 
 __all__ = ["PARSE_CACHE_SIZE", "Filter", "Selection", "parse", "topic_test"]
 
-#: Parsing takes about 0.3 ms, and the same few texts come back with every queue that is
-#: opened or explained; 4,096 filters of ordinary size are some 20 MB at worst.
+#: Parsing takes about 0.3 ms, and the same few texts recur with every queue that is opened or
+#: explained; 4,096 filters of ordinary size take 20 MB at worst.
 PARSE_CACHE_SIZE: Final = 4_096
 
 
 class Selection(Protocol):
-    """What picks messages: a filter, or one and a list of messages."""
+    """Selects messages: a filter, or a filter and a list of ids."""
 
     @property
     def matches(self) -> Predicate:
-        """Whether a message is picked."""
+        """Whether a message is selected."""
         ...
 
 
 class Filter:
-    """A filter: frozen, hashable and equal by its text, and picklable."""
+    """A filter: immutable, hashable and equal by its text, and picklable."""
 
     __slots__ = ("indexed", "matches", "text", "tree")
 
     text: str
     tree: Condition
     matches: Predicate
-    """Whether the filter is TRUE for a message. An attribute, as a method costs 0.05 µs more."""
+    """Whether the filter is TRUE for a message. An attribute, because a method costs 0.05 µs."""
     indexed: bool
-    """Whether most messages pass it by without evaluating it: it requires an equality, or reads
-    the topic only, which is decided once per topic."""
+    """Whether most messages need not evaluate it: it requires an equality, or reads only the
+    topic, which is decided once per topic."""
 
     def __init__(self, text: str) -> None:
         tree = parse_tree(text)
@@ -78,7 +78,7 @@ def _is_indexed(tree: Condition) -> bool:
 
 
 def topic_test(filter: Filter) -> Callable[[str], bool]:
-    """Whether the filter may be TRUE for some message of a topic. False is certain, True is not."""
+    """Whether the filter may be TRUE for messages of a topic. Only False is certain."""
     condition, _ = split_by_topic(filter.tree)
     if condition is None:
         return lambda _: True
@@ -87,7 +87,7 @@ def topic_test(filter: Filter) -> Callable[[str], bool]:
 
 
 def _message_of(topic: str) -> Message:
-    """A message of which nothing but the topic is looked at."""
+    """A message with a topic and no other values."""
     return Message(MessageId(0), Offset(0), topic, DEFAULT_PRIORITY, 0, 0, None, 0, 0)
 
 

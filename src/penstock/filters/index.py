@@ -1,14 +1,14 @@
 """``FilterIndex``: which of many filters are TRUE for a message (R1).
 
-Publishing calls ``match`` for every message, so its cost must follow the filters that can
-match and not all there are. A filter that requires an equality stands in a hash table
-under it, and is looked at only by messages that have the value; if the equality is all of
-it, it is not even evaluated. Filters without one are the residue. Their conditions on the
-topic alone (``topic LIKE 'orders.%'``) are decided once a topic: a plan for each topic seen
-remembers which filters are left to evaluate. Among 1,000 queues of which 3 match, ``match``
-takes 0.2 µs if the topic decides and 1 to 2 µs if headers do.
+Publishing calls ``match`` for every message, so its cost must depend on the filters that can
+match and not on all filters. A filter that requires an equality is in a hash table under it,
+and only messages with that value evaluate it, or, if the equality is the whole filter, just
+match. Filters without one are the residue. Their conditions on the topic alone (``topic LIKE
+'orders.%'``) are decided once per topic: a plan per topic remembers which filters are left to
+evaluate. If 3 of 1,000 queues match, ``match`` takes 0.2 µs if the topic decides and
+1 to 2 µs if headers do.
 
-Not safe for threads; an engine has one writer.
+Not thread-safe; an engine has one writer.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = ["MAX_TOPIC_PLANS", "FilterIndex"]
 
 T = TypeVar("T")
 
-#: A plan holds only references; a store with more topics than this in use at once pays
-#: one pass over the residue whenever the plans are dropped.
+#: A plan holds only references. A store with more active topics than this pays one pass over the
+#: residue whenever the plans are dropped.
 MAX_TOPIC_PLANS: Final = 8_192
 
 _TOPIC: Final = Field("topic")
@@ -39,7 +39,7 @@ _by_name = attrgetter("name")
 
 
 class _Entry(Generic[T]):
-    """One filter in the index. ``rest`` is what a hit leaves to evaluate, if anything."""
+    """One filter in the index. ``rest`` is the condition that a hit still has to evaluate."""
 
     __slots__ = ("filter", "gate", "keys", "name", "rest", "value")
 
@@ -54,7 +54,7 @@ class _Entry(Generic[T]):
 
 
 class _Plan(Generic[T]):
-    """What a topic decides: the entries that match, and those to evaluate."""
+    """The result of a topic: the entries that match, and those to evaluate."""
 
     __slots__ = ("decided", "open", "values")
 
@@ -65,7 +65,7 @@ class _Plan(Generic[T]):
 
 
 class FilterIndex(Generic[T]):
-    """Named filters, each with a value; ``match`` gives the values of those that are TRUE."""
+    """Named filters, each with a value; ``match`` returns the values of those that are TRUE."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry[T]] = {}
@@ -76,10 +76,10 @@ class FilterIndex(Generic[T]):
         self._plans: dict[str, _Plan[T]] = {}
         #: Entries under keys of several sources: one message may find them twice.
         self._spread: set[str] = set()
-        #: The most filters that ever stood under one key, the topic apart, with something left to
+        #: The most filters ever under one key, other than a topic, with a condition left to
         #: evaluate.
         self._most_under_key = 0
-        #: Sets that the name of every filter that is added or removed is put into.
+        #: Sets that receive the name of every filter that is added or removed.
         self.watchers: list[set[str]] = []
 
     def __len__(self) -> int:
@@ -123,14 +123,14 @@ class FilterIndex(Generic[T]):
         return entry.value
 
     def replace(self, name: str, filter: Filter, value: T) -> None:
-        """Put ``filter`` and ``value`` in the place of what ``name`` stands for now."""
+        """Replace the filter ``name`` with ``filter`` and ``value``."""
         self.remove(name)
         self.add(name, filter, value)
 
     def match(self, message: Message) -> Sequence[T]:
-        """Return the values whose filter is TRUE for ``message``, in the order of their names.
+        """Return the values whose filter is TRUE for ``message``, ordered by filter name.
 
-        What a topic decides alone is answered with the same sequence every time.
+        If the topic alone decides, every call returns the same sequence.
         """
         plan = self._plans.get(message.topic)
         if plan is None:
@@ -153,13 +153,13 @@ class FilterIndex(Generic[T]):
         for name in by_header if len(by_header) < len(headers) else headers:
             if name in by_header and name in headers:
                 value = headers[name]
-                # What access.lookup_key does.
+                # The inlined access.lookup_key.
                 key = (value,) if value is True or value is False else value
                 bucket = by_header[name].get(key)
                 if bucket is not None:
                     groups += 1
                     hits += [e for e in bucket if e.rest is None or e.rest(message)]
-        # Each group is in order by itself, so one alone needs no sorting.
+        # Each group is sorted, so a single one needs no sorting.
         if groups > 1:
             if self._spread:
                 hits = list(dict.fromkeys(hits))
@@ -172,9 +172,9 @@ class FilterIndex(Generic[T]):
         return entry.value if entry is not None and entry.filter.matches(message) else None
 
     def evaluations(self, topic: str) -> int:
-        """How many filters ``match`` evaluates for a message of the topic, at the most.
+        """The most filters that ``match`` evaluates for a message of the topic.
 
-        High at times, as keys that were crowded once count as crowded still.
+        Sometimes too high: a key that was crowded once still counts as crowded.
         """
         plan = self._plans.get(topic)
         if plan is None:
@@ -187,7 +187,7 @@ class FilterIndex(Generic[T]):
         return left + sources * self._most_under_key
 
     def decided(self, topic: str) -> Sequence[T] | None:
-        """What ``match`` gives for every message of the topic, if that is the same for all.
+        """The result of ``match`` if it is the same for every message of the topic.
 
         None if it is not, or not known yet: ``match`` has not seen the topic since the index
         changed.
@@ -228,7 +228,7 @@ class FilterIndex(Generic[T]):
         return len(tables.get(source.name, {}).get(value, _NONE))
 
     def _drop(self, key: Key, entry: _Entry[T]) -> None:
-        """Remove ``entry`` from under ``key``, and what that leaves empty."""
+        """Remove ``entry`` from under ``key``, and tables that become empty."""
         source, value = key
         table = self._table(source)
         table[value].remove(entry)

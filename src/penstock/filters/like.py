@@ -1,10 +1,10 @@
-"""LIKE patterns: parsed once, matched in time linear in the text, whatever the pattern.
+"""LIKE patterns: parsed once, matched in time linear in the text, for any pattern.
 
 ``%`` stands for any run of characters and ``_`` for exactly one code point, newlines
-included. There is no escape character unless ``ESCAPE`` names one, and it may stand only
-before ``%``, ``_`` or itself. A backtracking regular expression would let one pattern stop
-a broker, so none is used: patterns without ``_`` search their pieces from left to right,
-and the others advance all their positions at once as the bits of one integer.
+included. There is no escape character unless ``ESCAPE`` names one, and it may precede only
+``%``, ``_`` or itself. A backtracking regular expression would let one pattern stall a
+broker, so none is used: patterns without ``_`` search their pieces from left to right, and
+the others track all their positions as the bits of one integer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def parse_pattern(pattern: str, escape: str | None) -> Pattern:
         if character == escape:
             escaped = next(characters, None)
             if escaped is None or escaped not in ("%", "_", escape):
-                raise ValueError(f"the escape {escape!r} stands before %, _ or itself only")
+                raise ValueError(f"the escape {escape!r} may precede only %, _ or itself")
             piece.append(escaped)
         elif character == "%":
             pieces.append(tuple(piece))
@@ -61,7 +61,7 @@ def parse_pattern(pattern: str, escape: str | None) -> Pattern:
 
 
 def matcher(pattern: Pattern) -> Callable[[str], bool]:
-    """Return the fastest linear matcher that ``pattern`` allows."""
+    """Return the fastest linear matcher for ``pattern``."""
     if pattern.has_one:
         return _bitwise(pattern)
     texts = ["".join(map(str, piece)) for piece in pattern.pieces]
@@ -84,7 +84,7 @@ def _ends(first: str, last: str) -> Callable[[str], bool]:
 
 
 def _in_order(first: str, inner: list[str], last: str) -> Callable[[str], bool]:
-    """The leftmost place of each piece leaves the most room for the next: no backtracking."""
+    """Finding each piece as far left as possible needs no backtracking."""
 
     def matches(text: str) -> bool:
         position, end = len(first), len(text) - len(last)
@@ -101,7 +101,7 @@ def _in_order(first: str, inner: list[str], last: str) -> Callable[[str], bool]:
 
 
 def _bitwise(pattern: Pattern) -> Callable[[str], bool]:
-    """Bit ``n`` of the state says that the first ``n`` pattern characters are matched."""
+    """Bit ``n`` of the state means that the first ``n`` pattern characters are matched."""
     characters = [character for piece in pattern.pieces for character in piece]
     anything = sum(1 << n for n, character in enumerate(characters) if character is ONE)
     steps: dict[str, int] = {}

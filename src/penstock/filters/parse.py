@@ -1,11 +1,11 @@
-"""Tokens to the filter tree, by way of sqlglot's expression parser.
+"""Parses tokens to the filter tree with sqlglot's expression parser.
 
-sqlglot decides precedence and nothing else. It never sees a name, a literal or a function:
-each operand reaches it as a placeholder that carries the token's number, so no dialect
-rule, keyword or function alias of that library can change what a filter means, and every
-error still has its position (E1). Of the nodes that come back only those below are read,
-with exactly the arguments named; anything else is refused. No type of sqlglot leaves this
-module (R1: all compilers start from our own tree).
+sqlglot decides only precedence. It never sees a name, a literal or a function: each operand
+is a placeholder with the token's number, so no dialect rule, keyword or function alias of
+that library can change the meaning of a filter, and every error still has its position (E1).
+Only the nodes below are accepted from it, with exactly the named arguments; anything else is
+refused. No type of sqlglot leaves this module (R1: all compilers start from Penstock's own
+tree).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ _ARITHMETIC: Final[dict[type[Any], ArithmeticOperator]] = {
     exp.Div: "/",
     exp.Mod: "%",
 }
-#: Prefix of a function's placeholder; no SQL function is named f, a number.
+#: Prefix of a function's placeholder; no SQL function is named f and a number.
 _FUNCTION: Final = "f"
 
 
@@ -113,7 +113,7 @@ def parse_tree(text: str) -> Condition:
     except ParseError as error:
         raise _refused(error, tokens) from error
     except RecursionError:
-        # The scanner bounds nesting; this is for callers that are deep in the stack already.
+        # The scanner bounds nesting; this is for callers whose stack is already deep.
         raise BadFilter("The filter nests too deeply.", position=0) from None
     _check_bounds(tree)
     return tree
@@ -129,7 +129,7 @@ def _placeholder(number: int, token: Scanned) -> Token:
             kind, text = TokenType.STRING, str(number)
         case _:
             kind, text = TokenType.IDENTIFIER, str(number)
-    # The column is the token's number: it is what a ParseError reports back.
+    # The column is the token's number, which a ParseError reports.
     return Token(kind, text, 1, number, token.position, token.position, [])
 
 
@@ -161,7 +161,7 @@ def _check_bounds(tree: Condition) -> None:
 
 
 class _Reader:
-    """Reads sqlglot's nodes into ours; the tokens say what the placeholders stand for."""
+    """Converts sqlglot's nodes to the tree; the tokens resolve the placeholders."""
 
     def __init__(self, tokens: tuple[Scanned, ...]) -> None:
         self._tokens = tokens
@@ -187,7 +187,7 @@ class _Reader:
         return Truth(value)
 
     def _connected(self, node: exp.And | exp.Or) -> Condition:
-        """Read a chain of ANDs or of ORs, which leans left and may be hundreds long."""
+        """Read a chain of ANDs or of ORs, which nests to the left and may be hundreds long."""
         kind = type(node)
         flat: list[Condition] = []
         pending: list[exp.Expr] = [node]
@@ -212,18 +212,18 @@ class _Reader:
     def _is_null(self, node: exp.Expr) -> Condition:
         parts = self._only(node, "this", "expression")
         if self.value(parts["expression"]) != Null():
-            self._refuse(node, "IS takes NULL or NOT NULL only")
+            self._refuse(node, "uses IS with something other than NULL or NOT NULL")
         return IsNull(self.value(parts["this"]))
 
     def _like(self, node: exp.Expr) -> Condition:
-        """``NOT LIKE`` comes as a flag on the node, under the ESCAPE if there is one."""
+        """``NOT LIKE`` is a flag on the node, below the ESCAPE if there is one."""
         escape: str | None = None
         if isinstance(node, exp.Escape):
             parts = self._only(node, "this", "expression")
             escape = self._string(parts["expression"], "ESCAPE takes a string literal")
             node = parts["this"]
         if not isinstance(node, exp.Like):
-            self._refuse(node, "ESCAPE belongs to LIKE")
+            self._refuse(node, "uses ESCAPE without LIKE")
         negated = bool(node.args.get("negate"))
         parts = self._only(node, "this", "expression", ignore="negate")
         pattern = self._string(parts["expression"], "LIKE takes a string literal as its pattern")
@@ -246,7 +246,7 @@ class _Reader:
         node = _bare(node)
         if isinstance(node, exp.Column | exp.Literal):
             return self._operand(self._token(node))
-        # A chain of + leans left without brackets, so the scanner has not bounded it.
+        # A chain of + nests to the left without brackets, so the scanner has not bounded it.
         self._depth += 1
         if self._depth > MAX_FILTER_DEPTH:
             self._refuse(node, f"nests deeper than {MAX_FILTER_DEPTH}; use brackets to balance it")
@@ -266,7 +266,7 @@ class _Reader:
                 _ARITHMETIC[type(node)], self.value(sides["this"]), self.value(sides["expression"])
             )
         if not isinstance(node, exp.Anonymous):
-            self._refuse(node, "is a condition or a list where a value is due")
+            self._refuse(node, "is a condition or a list where a value is expected")
         return self._call(node)
 
     def _call(self, node: exp.Anonymous) -> Value:
@@ -277,7 +277,7 @@ class _Reader:
         fewest, most = FUNCTIONS[name]
         if len(arguments) < fewest or (most is not None and len(arguments) > most):
             count = f"at least {fewest}" if most is None else str(fewest)
-            self._refuse(node, f"takes {count} argument(s), and was given {len(arguments)}")
+            self._refuse(node, f"takes {count} argument(s), not {len(arguments)}")
         return Call(name, arguments)
 
     def _constant(self, node: exp.Expr) -> Constant:
@@ -289,7 +289,7 @@ class _Reader:
     def _string(self, node: exp.Expr, reason: str) -> str:
         value = self.value(node)
         if not isinstance(value, Text):
-            self._refuse(node, f"does not fit: {reason}")
+            self._refuse(node, f"is not valid here: {reason}")
         return value.value
 
     def _operand(self, token: Scanned) -> Value:
@@ -330,7 +330,7 @@ class _Reader:
     def _only(
         self, node: exp.Expr, *names: str, ignore: str | tuple[str, ...] = ()
     ) -> dict[str, Any]:
-        """Return the arguments ``names`` of ``node``, provided that it has no others."""
+        """Return the arguments ``names`` of ``node``; refuse the node if it has others."""
         present = {name: part for name, part in node.args.items() if part not in (None, [], False)}
         extra = present.keys() - {*names, *((ignore,) if isinstance(ignore, str) else ignore)}
         if extra or not present.keys() >= set(names):
@@ -340,7 +340,7 @@ class _Reader:
     def _refuse(self, node: exp.Expr, reason: str) -> NoReturn:
         token = self._tokens[min(_numbers(node), default=0)]
         raise BadFilter(
-            f"What starts with {token.text!r} at {token.position} {reason}.",
+            f"The expression starting with {token.text!r} at {token.position} {reason}.",
             position=token.position,
         )
 
@@ -352,7 +352,7 @@ def _bare(node: exp.Expr) -> exp.Expr:
 
 
 def _numbers(node: exp.Expr) -> list[int]:
-    """The numbers of the tokens below ``node``; the least is where its text starts."""
+    """The numbers of the tokens below ``node``; its text starts at the lowest."""
     numbers = []
     for part in node.walk():
         if isinstance(part, exp.Identifier | exp.Literal):

@@ -1,10 +1,10 @@
-"""Text to tokens, each at its character position; the first half of parsing a filter.
+"""Splits text into tokens with their positions; the first half of parsing a filter.
 
-The scanner is ours, because a general SQL tokenizer skips comments, knows a thousand
-keywords and splits ``0x1F`` into a number and an alias. It refuses with the position (E1)
-whatever the language has no place for, including an operand after an operand, an operator
-without one, and nesting that would make the parser recurse too deep. What is left for the
-parser is precedence.
+The scanner is Penstock's own, because a general SQL tokenizer skips comments, knows a thousand
+keywords and splits ``0x1F`` into a number and an alias. It refuses (E1), with the position,
+everything that the language lacks, including an operand after an operand, an operator without
+one, and nesting that would make the parser recurse too deep. The parser has to handle only
+precedence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TokenKind: TypeAlias = Literal["name", "quoted", "text", "number", "constant", "
 
 
 class Scanned(Struct, frozen=True, gc=False):
-    """One token: what it is, its text (a keyword in upper case), and where it starts."""
+    """One token: its kind, its text (a keyword in upper case), and its position."""
 
     kind: TokenKind
     text: str
@@ -60,7 +60,7 @@ _HINTS: Final = {
 
 
 def scan(text: str) -> tuple[Scanned, ...]:
-    """Return the tokens of ``text``, or raise :class:`BadFilter` at the first wrong one."""
+    """Return the tokens of ``text``, or raise :class:`BadFilter` at the first bad one."""
     _check_size(text)
     tokens: list[Scanned] = []
     position = 0
@@ -139,7 +139,7 @@ def _word(text: str, found: re.Match[str]) -> Scanned:
 
 
 def _check_order(tokens: list[Scanned], end: int) -> None:
-    """Refuse what a general SQL parser would read as an alias, a star or a concatenation."""
+    """Refuse sequences that a SQL parser would read as an alias, a star or a concatenation."""
     if not tokens:
         raise BadFilter("The filter is empty; write TRUE to match every message.", position=0)
     depth = _Depth()
@@ -159,7 +159,7 @@ def _check_order(tokens: list[Scanned], end: int) -> None:
 
 
 def _before_operand(token: Scanned, following: str, previous: str) -> bool:
-    """Check a token where an operand is due; return whether it completes one."""
+    """Check a token where an operand is expected; return whether it completes one."""
     if token.kind in _OPERANDS:
         return True
     if token.text == "NOT" and previous == "IS" and following != "NULL":
@@ -189,7 +189,7 @@ def _expected(what: str, token: Scanned) -> BadFilter:
 
 
 class _Depth:
-    """Counts open brackets and prefix operators, for each makes the parser recurse."""
+    """Counts open brackets and prefix operators: each makes the parser recurse."""
 
     def __init__(self) -> None:
         self._outer: list[tuple[int, int]] = []
@@ -214,7 +214,7 @@ class _Depth:
             case "BETWEEN":
                 self._betweens += 1
             case "AND" if self._betweens:
-                # The AND of a BETWEEN ends no operand, so what is open stays open.
+                # The AND of a BETWEEN ends no operand, so open prefixes stay open.
                 self._betweens -= 1
             case "AND" | "OR" | ",":
                 self._prefixes = self._outer[-1][0] if self._outer else 0

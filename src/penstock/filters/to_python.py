@@ -1,12 +1,12 @@
 """Compiles a filter tree to a Python predicate: ``True`` iff the filter is TRUE (R1).
 
-Three-valued logic needs no third value at run time here. Every condition is compiled in
-one of two senses, "is TRUE" or "is FALSE"; NOT swaps the sense, AND and OR keep or trade
-places, and NULL is what is neither. So each sense is plain short-circuiting Python.
+Three-valued logic needs no third value at run time here. Every condition is compiled in one
+of two senses, "is TRUE" or "is FALSE". NOT swaps the sense; AND and OR swap with it; NULL is
+neither. So each sense is plain short-circuiting Python.
 
-The source is built from fixed fragments, attribute names of the closed list of system
-fields, and ``repr`` of str, int, finite float and bool; no text of the filter reaches the
-compiler in any other way. ``topic = 'x' AND amount >= 100`` takes 0.09 µs.
+The source is built from fixed fragments, attribute names from the closed list of system
+fields, and ``repr`` of str, int, finite float and bool; no other text of the filter reaches
+the compiler. ``topic = 'x' AND amount >= 100`` takes 0.09 µs.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def to_python(tree: Condition) -> Predicate:
 
 
 class _Writer:
-    """Writes expressions over the message ``m``; ``t`` holds the value being tested.
+    """Writes expressions over the message ``m``; ``t`` is the value being tested.
 
     One ``t`` is enough, because a value contains no condition and so never assigns it.
     """
@@ -96,7 +96,7 @@ class _Writer:
         }
 
     def condition(self, node: Condition, sense: bool) -> str:
-        """Write an expression that is ``True`` iff ``node`` is TRUE, or FALSE, by ``sense``."""
+        """Write an expression that is ``True`` iff ``node`` is TRUE (or FALSE, by ``sense``)."""
         match node:
             case And(operands) | Or(operands):
                 word = "and" if isinstance(node, And) == sense else "or"
@@ -122,14 +122,14 @@ class _Writer:
                 assert_never(node)
 
     def value(self, node: Value) -> str:
-        """Write an expression for ``node``; a NaN header stays NaN for the reader to mind."""
+        """Write an expression for ``node``; a NaN header stays NaN, which callers must handle."""
         match node:
             case Field(name):
                 return f"m.{name}"
             case Header(name):
                 return f"m.headers.get({name!r})"
             case Text() | Integer() | Float() | Boolean():
-                # A name, as Python warns of a literal in ``'x' is True``.
+                # A name, because Python warns about a literal in ``'x' is True``.
                 return self._name(node.value)
             case Null():
                 return self._name(None)
@@ -172,7 +172,7 @@ class _Writer:
             if right.value not in (0, 1):
                 return f"({self.value(left)} {test})"
             return self._typed(left, "t.__class__ is not bool", f"t {test}")
-        # NaN is below, above and equal to nothing; only <> has to ask for it.
+        # NaN is neither below, above nor equal to anything; only <> has to test for it.
         test = f"t {test}" if operator != "<>" else f"t == t {test}"
         return self._typed(left, "(t.__class__ is int or t.__class__ is float)", test)
 
@@ -190,7 +190,7 @@ class _Writer:
         return f"({' or '.join(tests) or _NEVER})"
 
     def _not_in(self, operand: Value, items: tuple[Constant, ...]) -> str:
-        """FALSE needs every item to be FALSE, so one NULL or two types among them forbid it."""
+        """FALSE needs every item to be FALSE, so a NULL item or items of two types rule it out."""
         kinds = {type(item) for item in items}
         others = self._name(frozenset(item.value for item in items if not isinstance(item, Null)))
         if kinds == {Text}:

@@ -71,7 +71,7 @@ def value_text(node: Value) -> str:
         case Null():
             return "NULL"
         case Arithmetic(operator, left, right):
-            # Chains lean left, so only a left operand may go without brackets.
+            # Chains nest to the left, so only a left operand may omit brackets.
             loose = isinstance(left, Arithmetic) and left.operator in "+-" and operator in "*/%"
             first = f"({value_text(left)})" if loose else value_text(left)
             second = value_text(right)
@@ -79,7 +79,7 @@ def value_text(node: Value) -> str:
                 f"{first} {operator} {f'({second})' if isinstance(right, Arithmetic) else second}"
             )
         case Negate(operand):
-            # Brackets keep a number apart from its own sign, and two signs from a comment.
+            # Brackets separate a number from its own sign, and keep two signs from being a comment.
             plain = isinstance(operand, Field | Header | Call | Text | Boolean | Null)
             return f"-{value_text(operand)}" if plain else f"-({value_text(operand)})"
         case Call(function, arguments):

@@ -1,13 +1,13 @@
-"""The filter tree: the one meaning of a filter that every compiler starts from (R1).
+"""The filter tree, which every compiler starts from (R1).
 
 There are two closed unions. A :data:`Value` is a piece of metadata or is computed from
-some; a :data:`Condition` is TRUE, FALSE or NULL. Conditions are built from values and never
-the other way round, so ``a = b = c`` or ``(a = 1) + 1`` cannot be written down here at all.
+metadata; a :data:`Condition` is TRUE, FALSE or NULL. Conditions are built from values and never
+the other way round, so ``a = b = c`` or ``(a = 1) + 1`` cannot be represented.
 
 A tree is canonical: ``And`` and ``Or`` are flat and have at least two operands, the negated
 forms (``NOT IN``, ``IS NOT NULL`` …) are ``Not`` around the plain one, and a minus sign
-before a number is part of the number. Nodes are frozen, hashable and picklable. Nothing of
-the parser library is in them.
+before a number is part of the number. Nodes are frozen, hashable and picklable. They contain
+nothing of the parser library.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ __all__ = [
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 
-#: Compilers recurse over the tree, and the code they generate nests as deep as it does;
-#: CPython stops at 200 brackets, and sqlglot takes 20 stack frames a level out of 1,000.
+#: Compilers recurse over the tree, and the generated code nests as deep as the tree. CPython
+#: allows 200 brackets, and sqlglot takes 20 of 1,000 stack frames per level.
 MAX_FILTER_DEPTH: Final = 24
 
 FieldName: TypeAlias = Literal[
@@ -86,7 +86,7 @@ FIELD_NAMES: Final[dict[str, FieldName]] = {
 TEXT_FIELDS: Final[frozenset[FieldName]] = frozenset(
     ("topic", "partition_key", "key", "content_type")
 )
-#: Name to (fewest, most) arguments; ``None`` is "as many as the node bound allows".
+#: Name to (fewest, most) arguments; ``None`` is "as many as the node limit allows".
 FUNCTIONS: Final[dict[FunctionName, tuple[int, int | None]]] = {
     "coalesce": (1, None),
     "contains": (2, 2),
@@ -99,7 +99,7 @@ FUNCTIONS: Final[dict[FunctionName, tuple[int, int | None]]] = {
 KEYWORDS: Final = frozenset(
     ("AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE")
 )
-#: What may stand without quotes as a name.
+#: A name that needs no quotes.
 WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -110,7 +110,7 @@ class Field(Struct, frozen=True, gc=False):
 
 
 class Header(Struct, frozen=True, gc=False):
-    """A header by its exact name; NULL where the message has none of that name."""
+    """A header by its exact name; NULL if the message has none of that name."""
 
     name: str
 
@@ -165,7 +165,7 @@ class Call(Struct, frozen=True, gc=False):
 
 
 class Compare(Struct, frozen=True, gc=False):
-    """``left operator right``; NULL for operands of unlike types."""
+    """``left operator right``; NULL for operands of different types."""
 
     operator: CompareOperator
     left: Value
@@ -202,7 +202,7 @@ class IsNull(Struct, frozen=True, gc=False):
 
 
 class Truth(Struct, frozen=True, gc=False):
-    """A value standing as a condition: itself if it is a bool, else NULL."""
+    """A value as a condition: itself if it is a bool, else NULL."""
 
     value: Value
 
@@ -231,7 +231,7 @@ Condition: TypeAlias = Compare | In | Between | Like | IsNull | Truth | Not | An
 
 
 def may_be_boolean(value: Value) -> bool:
-    """Whether ``value`` can be TRUE or FALSE for some message, or is NULL by intent."""
+    """Whether ``value`` can be TRUE or FALSE for some message, or is the literal NULL."""
     match value:
         case Header() | Boolean() | Null():
             return True
@@ -248,7 +248,7 @@ def may_be_boolean(value: Value) -> bool:
 def walk(root: Condition | Value) -> Iterator[tuple[Condition | Value, int]]:
     """Yield every node with its depth, the root first at depth 1.
 
-    ``Truth`` is a change of role and no node of the text, so it adds no depth.
+    ``Truth`` is not a node of the text, so it adds no depth.
     """
     pending: list[tuple[Condition | Value, int]] = [(root, 1)]
     while pending:

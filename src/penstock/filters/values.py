@@ -1,10 +1,10 @@
-"""What the operators of a filter mean, one function each, on plain Python values.
+"""The semantics of a filter's operators, one function each, on plain Python values.
 
 ``None`` is NULL. These functions are the reference (R1): the Python compiler calls them
-wherever it has nothing faster with the same result, ``explain`` walks the tree with them,
-and the other compilers are tested against them.
+unless it has faster code with the same result, ``explain`` evaluates the tree with them, and
+the other compilers are tested against them.
 
-The rules: NaN is NULL; unlike types compare as NULL, and bool is a type of its own; int
+The rules: NaN is NULL; different types compare as NULL, and bool is a type of its own; int
 and float compare exactly; arithmetic is on numbers only, and a result that does not fit
 int64 or is not a finite float is NULL.
 """
@@ -130,17 +130,17 @@ def _fit(number: float) -> int | float | None:
 
 
 def ascii_lower(text: str) -> str:
-    """Fold A-Z only: the one folding that does not depend on a Unicode version or locale."""
+    """Fold only A-Z, which does not depend on a Unicode version or locale."""
     return text.lower() if text.isascii() else text.translate(_TO_LOWER)
 
 
 def ascii_upper(text: str) -> str:
-    """Fold a-z only."""
+    """Fold only a-z."""
     return text.upper() if text.isascii() else text.translate(_TO_UPPER)
 
 
 def call(function: FunctionName, *arguments: Scalar) -> Scalar:
-    """``function(arguments)``; the number of arguments was checked by the parser."""
+    """``function(arguments)``; the parser has checked the number of arguments."""
     match function, arguments:
         case "coalesce", _:
             return next((a for a in map(known, arguments) if a is not None), None)
@@ -161,5 +161,5 @@ def call(function: FunctionName, *arguments: Scalar) -> Scalar:
 
 
 def like(matches: Callable[[str], bool], value: Scalar) -> bool | None:
-    """``value LIKE`` the pattern that ``matches`` stands for."""
+    """``value LIKE`` the pattern of ``matches``."""
     return matches(value) if isinstance(value, str) else None

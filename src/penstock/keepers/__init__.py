@@ -1,6 +1,6 @@
-"""Keepers: what has to happen although nobody calls, one duty a file.
+"""Keepers: the background duties of a store, one per module.
 
-No law of delivery depends on them: claims let time take effect by themselves. Without keepers
+No law of delivery depends on them: claims apply the passage of time themselves. Without keepers
 a store only keeps more than it has to, and a queue that starts in the past stays behind.
 """
 

@@ -1,8 +1,7 @@
 """Catching up: queues that start in the past are routed from the log (R1, G1).
 
-A queue that is behind gets nothing that is published either: it meets it in the log, in its
-place. Assigning and advancing the cursor is one commit, so a pass that is cut short leaves no
-gap and no duplicate.
+A queue that is behind also gets new messages from the log, in order. One commit both assigns
+the messages and advances the cursor, so an interrupted pass leaves no gap and no duplicate.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ from penstock.storage.contract import Engine
 
 __all__ = ["CatchUp"]
 
-#: The broker says when a queue was put that is behind. Looking for one once a second finds
-#: those that another process put, or that were behind when the store was opened.
+#: The broker notifies this keeper when a queue is put that is behind. Polling once per second
+#: finds those that another process put, or that were behind when the store was opened.
 CATCH_UP_EVERY_MS: Final = 1_000
-#: Log entries that one queue is routed by before it is the next one's turn, and before other
-#: verbs have theirs: some five milliseconds.
+#: Log entries routed per queue before the next queue and other verbs get their turn: about
+#: five milliseconds.
 CATCH_UP_BATCH: Final = 500
-#: Log entries behind the end from which on a queue is left to the data pipeline, where that
-#: routes; below it Spark would take longer to begin than this keeper does to end.
+#: Queues that are further behind than this are left to the data pipeline, if it routes. For
+#: fewer entries Spark would take longer to start than this keeper to finish.
 NEAR: Final = 20_000
 
 
 class CatchUp:
-    """Routes the queues that are behind, in turn."""
+    """Routes the queues that are behind, round robin."""
 
     name: Final = "catch-up"
     every_ms: Final = CATCH_UP_EVERY_MS
 
     def __init__(self, engine: Engine, near: int | None = None) -> None:
         self._engine = engine
-        #: Queues that are further behind are somebody else's; None: there is nobody else.
+        #: Queues that are further behind are left to the pipeline; None: there is no pipeline.
         self._near = near
 
     async def run(self) -> Pass:
@@ -51,9 +50,9 @@ class CatchUp:
             except StoreClosed:
                 raise
             except UnknownQueue:
-                continue  # Deleted since we asked.
+                continue  # Deleted meanwhile.
             except PenstockError as error:
-                failure = error  # One queue that cannot be routed does not hold up the others.
+                failure = error  # One queue that cannot be routed does not block the others.
                 continue
             scanned += reply.scanned
             more = more or (reply.cursor is not None and reply.scanned > 0)
@@ -63,7 +62,7 @@ class CatchUp:
         return Pass(scanned, more)
 
     async def _is_near(self, tenant: str, queue: str, near: int) -> bool:
-        """Whether the queue is no more than about ``near`` entries behind the log's end."""
+        """Whether the queue is at most about ``near`` entries behind the end of the log."""
         cursor = (await self._engine.get_queue(tenant, queue)).cursor
         if cursor is None:
             return True

@@ -1,4 +1,4 @@
-"""What a keeper is: a duty that is done in passes, each of them bounded."""
+"""The keeper protocol: a background duty that runs in bounded passes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["Keeper", "Pass"]
 
 
 class Pass(Struct, frozen=True):
-    """What one pass did."""
+    """The result of one pass."""
 
     work: int
-    """Deliveries that moved or went, log entries that were routed or went."""
+    """Deliveries moved or removed, and log entries routed or removed."""
     more: bool
-    """It stopped at its bound: the next pass follows at once."""
+    """The pass stopped at its limit: the next one follows immediately."""
 
 
 class Keeper(Protocol):
@@ -23,7 +23,7 @@ class Keeper(Protocol):
 
     @property
     def name(self) -> str:
-        """What reports and the log call it."""
+        """The name in reports and in the log."""
         ...
 
     @property
@@ -32,5 +32,5 @@ class Keeper(Protocol):
         ...
 
     async def run(self) -> Pass:
-        """Do one pass. Whatever it raises is the supervisor's business."""
+        """Do one pass. The supervisor handles any error."""
         ...

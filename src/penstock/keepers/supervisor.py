@@ -1,8 +1,7 @@
-"""The supervisor: keepers run in the background, and none of them dies silently.
+"""The supervisor: runs keepers in the background, and reports every failure.
 
-A pass that fails is logged, counted and tried again after a pause that doubles up to a bound.
-A store that was closed ends the keepers, and nothing else does but ``stop``. What became of
-each is in its report.
+A failed pass is logged, counted and retried after a pause that doubles up to a bound. Only
+closing the store and ``stop`` end the keepers. Each keeper has a report.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from penstock.storage.contract import Engine
 
 __all__ = ["Keepers"]
 
-#: The pause after the first failure in a row. Most that pass by themselves pass in a second.
+#: The pause after the first of several failures. Most transient errors pass within a second.
 FIRST_BACKOFF_MS: Final = 1_000
-#: The longest pause: an operator who repairs something sees it work a minute later.
+#: The longest pause: a repair by an operator takes effect within a minute.
 MAX_BACKOFF_MS: Final = 60_000
-#: More doublings than it takes to get there.
+#: More doublings than needed to reach the longest pause.
 _MAX_DOUBLINGS: Final = 16
 
 _log = logging.getLogger("penstock.keepers")
@@ -47,22 +46,22 @@ class Keepers:
         self._duties = [_Duty(keeper, clock) for keeper in chosen]
 
     def start(self) -> None:
-        """Begin, in the running event loop."""
+        """Start, in the running event loop."""
         for duty in self._duties:
             duty.start()
 
     def behind(self) -> None:
-        """A queue has to be caught up: do not wait for the next pass."""
+        """Catch up now: do not wait for the next pass."""
         for duty in self._duties:
             if isinstance(duty.keeper, CatchUp):
                 duty.nudge()
 
     def reports(self) -> tuple[KeeperReport, ...]:
-        """What became of every keeper so far."""
+        """One report per keeper."""
         return tuple(duty.report() for duty in self._duties)
 
     async def stop(self) -> None:
-        """Let the passes that are under way finish, and begin no others."""
+        """Finish the passes in progress, and start no others."""
         tasks = [task for duty in self._duties if (task := duty.end()) is not None]
         if tasks:
             await asyncio.wait(tasks)
@@ -76,7 +75,7 @@ class _Duty:
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
-        #: Set when there is something to do before the pause is over.
+        #: Set to end the pause early.
         self._nudged = asyncio.Event()
         self._runs = 0
         self._failures = 0
@@ -96,7 +95,7 @@ class _Duty:
         self._nudged.set()
 
     def end(self) -> asyncio.Task[None] | None:
-        """Begin no other pass; returns what to wait for."""
+        """Start no other pass; returns the task to wait for."""
         self._stopping = True
         self._nudged.set()
         return self._task
@@ -115,7 +114,7 @@ class _Duty:
 
     async def _run(self) -> None:
         while not self._stopping:
-            # Whoever nudges from now on means the pass after this one.
+            # A nudge from now on is for the pass after this one.
             self._nudged.clear()
             try:
                 pause_ms = await self._pass()
@@ -133,12 +132,12 @@ class _Duty:
             done = await self.keeper.run()
         except StoreClosed:
             raise
-        except Exception as error:  # noqa: BLE001  (whatever it is, the duty goes on)
+        except Exception as error:  # noqa: BLE001  (the duty survives any error)
             self._over(0)
             return self._failed(error)
         self._over(done.work)
         if self._failed_in_a_row:
-            _log.info("Keeper %s works again.", self.keeper.name)
+            _log.info("Keeper %s has recovered.", self.keeper.name)
             self._failed_in_a_row = 0
         return 0 if done.more else self.keeper.every_ms
 
@@ -155,7 +154,7 @@ class _Duty:
         self._failed_in_a_row += 1
         self._last_error = f"{type(error).__name__}: {error}"
         _log.error(
-            "Keeper %s failed; it runs again in %d ms.",
+            "Keeper %s failed; it is retried in %d ms.",
             self.keeper.name,
             pause_ms,
             exc_info=error,
@@ -163,7 +162,7 @@ class _Duty:
         return pause_ms
 
     async def _pause(self, ms: int) -> None:
-        """Wait for so long, or until nudged."""
+        """Wait for ``ms`` milliseconds, or until nudged."""
         alarm = self._clock.call_at(self._clock.now() + ms, self._nudged.set)
         try:
             await self._nudged.wait()
@@ -171,7 +170,7 @@ class _Duty:
             alarm.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Nobody awaits the task before the store is closed; say at once if it was ended."""
+        """Log the end of the task now: it is not awaited before the store is closed."""
         if task.cancelled():
             if not self._stopping:
                 _log.warning("Keeper %s was cancelled.", self.keeper.name)

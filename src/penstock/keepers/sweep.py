@@ -1,8 +1,8 @@
-"""Sweep: time takes effect in every queue, and retention removes what may go (C3, G1, A1).
+"""Sweep: applies time to every queue and removes what retention allows (C3, G1, A1).
 
-Due delays, lapsed leases, expiry and retention are one duty here and not four, because the
-contract has one verb for them: an engine walks its queues once and does all of it, in an
-order that only it knows to be right (what lapses may expire, and what expired may go).
+Due delays, lapsed leases, expiry and retention are one keeper because the contract has one
+verb for them. The engine walks its queues once and does all four, in an order that only it
+knows to be right (a lapsed delivery may expire, an expired one may be removed).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from penstock.storage.contract import Engine
 
 __all__ = ["Sweep"]
 
-#: Claims let time take effect in the queues that somebody claims from; nobody waits for the
-#: others, and a second is as late as C5 lets anything be.
+#: Claims apply time to the queues they claim from. The other queues have no waiting consumers,
+#: and C5 allows a delay of one second.
 SWEEP_EVERY_MS: Final = 1_000
-#: Deliveries of one queue that are moved in one go, of each kind, while everybody else has to
-#: wait: at some 20 µs each, five milliseconds. A commit a pass, it still removes tens of
-#: thousands a second.
+#: Deliveries of one queue moved per slice and kind, while all other calls wait: five
+#: milliseconds at about 20 µs each. With one commit per pass this still removes tens of
+#: thousands per second.
 SWEEP_LIMIT: Final = 250
 
 

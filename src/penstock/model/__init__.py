@@ -1,4 +1,4 @@
-"""The words of Penstock as frozen values. No I/O, no engine, no wall clock but the injected one.
+"""The nouns of Penstock as frozen values. No I/O, no engine, no clock except the injected one.
 
-See docs/semantics.md for what each word means; one word a concept, here as everywhere.
+docs/glossary.md defines the words, docs/semantics.md the behaviour.
 """

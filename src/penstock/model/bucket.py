@@ -12,28 +12,28 @@ from msgspec import Struct
 
 __all__ = ["Bucket"]
 
-#: A clock that is further behind than this was set back, and is not merely another server's.
+#: A clock that is further behind than this was set back, and is not just another server's.
 _SKEW_MS: Final = 1_000
 
 
 class Bucket(Struct, frozen=True, gc=False):
-    """What was left at a time."""
+    """The tokens left at a point in time."""
 
     rate: int
-    """Tokens a second."""
+    """Tokens per second."""
     milli_tokens: int
     filled_at: int
 
     @classmethod
     def full(cls, rate: int, now: int) -> Bucket:
-        """A bucket that nothing was taken from."""
+        """A full bucket."""
         return cls(rate, rate * 1000, now)
 
     def refilled(self, now: int) -> Bucket:
         """The bucket at ``now``.
 
-        Time that was counted once is not counted again, whichever of several clocks says
-        ``now``; a clock that was set back holds it up for no longer than a second.
+        Several clocks may say ``now``: time that was counted once is not counted again. A clock
+        that was set back delays refilling by at most one second.
         """
         elapsed = now - self.filled_at
         if elapsed < 0:
@@ -43,20 +43,20 @@ class Bucket(Struct, frozen=True, gc=False):
 
     @property
     def tokens(self) -> int:
-        """How many deliveries it is good for."""
+        """How many deliveries it allows."""
         return self.milli_tokens // 1000
 
     @property
     def is_full(self) -> bool:
-        """Whether waiting brings no more."""
+        """Whether the bucket is full."""
         return self.milli_tokens >= self.rate * 1000
 
     def charged(self, count: int) -> Bucket:
-        """The bucket after ``count`` tokens were taken, or with a negative one given back."""
+        """The bucket after taking ``count`` tokens; a negative count returns them."""
         milli_tokens = min(self.rate * 1000, self.milli_tokens - count * 1000)
         return Bucket(self.rate, milli_tokens, self.filled_at)
 
     def next_at(self) -> int:
-        """When there is a token; that may be in the past."""
+        """When the next token arrives; that may be in the past."""
         missing = max(0, 1000 - self.milli_tokens)
         return self.filled_at + -(-missing // self.rate)

@@ -1,7 +1,7 @@
 """The checksum of payloads and metadata: the low 32 bits of XXH3-64.
 
-CRC-32 would do as well; it takes five times as long (0.40 against 0.07 µs for 1 KiB), and
-every payload is summed twice in its life, when it is published and when it is claimed.
+CRC-32 would do as well, but takes five times as long (0.40 against 0.07 µs for 1 KiB), and
+every payload is checked twice: when it is published and when it is claimed.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ _BYTES: Final = 4
 
 
 def checksum(data: bytes, seed: int = 0) -> int:
-    """The checksum of ``data``; another seed gives another one."""
+    """The checksum of ``data``, which depends on the seed."""
     return xxh3_64_intdigest(data, seed) & _LOW
 
 
 def checksums(pieces: Iterable[bytes | memoryview], seeds: Iterable[int]) -> list[int]:
-    """The checksum of each piece with its seed, in half the time of one call a piece."""
+    """The checksum of each piece with its seed, in half the time of one call per piece."""
     return [found & _LOW for found in map(xxh3_64_intdigest, pieces, seeds)]
 
 
 def first_wrong(
     pieces: Sequence[bytes | memoryview], seeds: Iterable[int], sums: Sequence[int]
 ) -> int | None:
-    """The place of the first piece whose checksum is not that of ``sums``; None: all are right.
+    """The index of the first piece whose checksum differs from ``sums``; None if all match.
 
-    ``sums`` may be a view of 64-bit numbers. They are compared byte by byte of the number, for
-    all pieces at once: no object each.
+    ``sums`` may be a view of 64-bit numbers. They are compared byte by byte over all pieces,
+    without one object per number.
     """
     own = b"".join(map(xxh3_64_digest, pieces, seeds))
     kept = (sums if isinstance(sums, memoryview) else array("q", sums)).tobytes()

@@ -1,8 +1,8 @@
 """The clock. All times in Penstock are epoch milliseconds and come from one of these.
 
 Nothing else in the package may read the wall clock; tests inject
-``penstock.testing.clock.FakeClock`` and move it by hand. Whoever waits for a time asks the
-same clock to be called then, so that a moved clock ends waits too, without any sleeping.
+``penstock.testing.clock.FakeClock`` and move it by hand. Waits use ``call_at`` of the same
+clock, so that moving the clock ends them too, without any sleeping.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ __all__ = ["Alarm", "Clock", "SystemClock"]
 
 
 class Alarm(Protocol):
-    """A call that was asked for, and can be called off."""
+    """A scheduled call that can be cancelled."""
 
     def cancel(self) -> None:
-        """Do not call. Too late is fine."""
+        """Cancel the call. Does nothing if it was made already."""
         ...
 
 
 class Clock(Protocol):
-    """Tells the time in epoch milliseconds."""
+    """A clock in epoch milliseconds."""
 
     @property
     def wall(self) -> bool:
         """Whether it reads the wall clock of this machine.
 
-        A store that several machines share goes by the database's clock instead.
+        A store that several machines share uses the database's clock instead.
         """
         ...
 
     def now(self) -> int:
-        """Return the present time in epoch milliseconds."""
+        """The current time in epoch milliseconds."""
         ...
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> Alarm:
-        """Call back from the running event loop when it is ``at_ms``; soon, if it is already.
+        """Call back from the running event loop at ``at_ms``; soon, if that has passed.
 
-        A clock that is set back or forward makes the call early or late: whoever depends on
-        the time looks at it again.
+        A clock that is set back or forward makes the call early or late, so the callback has
+        to check the time again.
         """
         ...
 

@@ -1,8 +1,8 @@
-"""The log as columns, for those who read millions of entries: a list a field, no object an entry.
+"""The log as columns, for reading millions of entries: one list per field, no object per entry.
 
-Payloads are apart, since not everybody wants them: pieces of bytes which, one after the other,
-are the payloads in order. How long each is stands in ``size``, so that an engine that keeps
-many payloads in one value hands that value on as it is.
+Payloads are separate, since not every reader needs them: pieces of bytes whose concatenation
+is the payloads in order. ``size`` has the length of each, so an engine that stores many
+payloads in one value can return that value unchanged.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["LogColumns"]
 
 
 class LogColumns(Struct, frozen=True, kw_only=True):
-    """Entries of the log from an offset on: what ``Message`` has, a column a field (L1, L2).
+    """Entries of the log from an offset on: one column per field of ``Message`` (L1, L2).
 
-    A column that is None has no value in any entry. One of numbers may be a view of 64-bit ones.
+    A column that is None has no value in any entry. A number column may be a view of 64-bit ones.
     """
 
     next_offset: Offset
-    """Where to go on."""
+    """The offset to continue from."""
     offset: Sequence[int]
     id: Sequence[int]
     topic: Sequence[str]
@@ -44,7 +44,7 @@ class LogColumns(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, messages: Iterable[Message], next_offset: Offset) -> LogColumns:
-        """The columns of messages that are there already."""
+        """The columns of existing messages."""
         rows = list(messages)
         return cls(
             next_offset=next_offset,
@@ -64,7 +64,7 @@ class LogColumns(Struct, frozen=True, kw_only=True):
         )
 
     def before(self, end: Offset) -> LogColumns:
-        """The entries below ``end`` only; what follows them begins there."""
+        """Only the entries below ``end``, with ``end`` as the offset to continue from."""
         if self.next_offset <= end:
             return self
         kept = bisect_left(self.offset, end)

@@ -1,4 +1,4 @@
-"""Deliveries, receipts, settlements, and what the verbs on them answer."""
+"""Deliveries, receipts, settlements, and the replies of the verbs on them."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ Receipt = NewType("Receipt", str)
 
 
 class Delivery(Struct, frozen=True, gc=False):
-    """One claimed message: what a worker gets."""
+    """One claimed message, as a worker gets it."""
 
     queue: str
     receipt: Receipt
     message: Message
     payload: bytes
     attempts: int
-    """Grants so far, this one included (C2)."""
+    """Grants so far, including this one (C2)."""
     claimed_at: int
     lease_deadline: int
 
@@ -66,7 +66,7 @@ class Ack(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Done; ``result`` is kept with the delivery."""
+    """Done; ``result`` is stored with the delivery."""
 
     receipt: Receipt
     result: bytes | None = None
@@ -81,7 +81,7 @@ class Nack(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Not done: again after ``delay_ms``, or after the policy's backoff, or failed."""
+    """Retry after ``delay_ms`` or the policy's backoff, or fail if no attempts are left."""
 
     receipt: Receipt
     error: str | None = None
@@ -97,7 +97,7 @@ class Reject(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Never again: failed at once."""
+    """Fail immediately, without a retry."""
 
     receipt: Receipt
     error: str | None = None
@@ -112,7 +112,7 @@ class Release(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Handed back untouched: available at once, and the grant does not count."""
+    """Return unprocessed: available immediately, and the grant does not count as an attempt."""
 
     receipt: Receipt
 
@@ -128,7 +128,7 @@ class Extend(
 ):
     """Not a settlement but a longer lease: the new deadline is now + ``lease_ms``.
 
-    All extensions of a claim together last no longer than the queue's ``max_lease_ms``.
+    The extensions of a claim add up to at most the queue's ``max_lease_ms``.
     """
 
     receipt: Receipt
@@ -139,7 +139,7 @@ Settlement: TypeAlias = Ack | Nack | Reject | Release | Extend
 
 
 class Verdict(StrEnum):
-    """What became of one settlement."""
+    """The outcome of one settlement."""
 
     OK = "ok"
     STALE = "stale"
@@ -149,7 +149,7 @@ class Verdict(StrEnum):
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """What became of one settlement, and where the delivery is now."""
+    """The outcome of one settlement, and the delivery's state."""
 
     receipt: Receipt
     verdict: Verdict
@@ -165,13 +165,13 @@ class Outcome(Struct, frozen=True, gc=False):
 
 
 class SettleReply(Struct, frozen=True):
-    """One outcome a settlement, in order, and what was published with them."""
+    """One outcome per settlement, in order, and the messages published with them."""
 
     outcomes: tuple[Outcome, ...]
     published: tuple[Published, ...]
     durability: Durability
     repeated: bool = False
-    """The same settle with publish was carried out before: this is its first answer (P4)."""
+    """The same settle with publish was executed before: this is its first answer (P4)."""
 
 
 class Attempt(Struct, frozen=True, gc=False):
@@ -182,35 +182,35 @@ class Attempt(Struct, frozen=True, gc=False):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A delivery as it stands, for browsing: reading it consumes nothing."""
+    """A delivery's current state, for browsing: reading it consumes nothing."""
 
     queue: str
     message: Message
     state: State
     attempts: int
     released: int = 0
-    """How many of the attempts do not count (C2): known for live deliveries of a queue, and for
-    dead letters in flight."""
+    """How many attempts do not count (C2): known for live deliveries of a queue, and for dead
+    letters in flight."""
     at: int | None = None
-    """When it became done, failed or expired; when a delayed one is due."""
+    """When it became done, failed or expired; when a delayed delivery is due."""
     claimed_at: int | None = None
     lease_deadline: int | None = None
     consumer: str | None = None
     error: str | None = None
     """The last error that was reported for it."""
     payload: bytes | None = None
-    """Only where the caller asked for payloads."""
+    """Only if the caller asked for payloads."""
 
 
 class Page(Struct, frozen=True):
-    """Some deliveries, and where the next page begins (None: there is none)."""
+    """Some deliveries, and the cursor of the next page; None at the end."""
 
     items: tuple[Snapshot, ...]
     cursor: str | None
 
 
 class ReplaySource(StrEnum):
-    """Where replay takes deliveries from."""
+    """Which deliveries a replay takes."""
 
     FAILED = "failed"
     DONE = "done"
@@ -218,7 +218,7 @@ class ReplaySource(StrEnum):
 
 
 class ReplayReply(Struct, frozen=True):
-    """What a replay moved, or on a dry run would move."""
+    """The deliveries that a replay moved, or in a dry run would move."""
 
     count: int
     sample: tuple[Snapshot, ...]
@@ -234,7 +234,7 @@ class PurgeReply(Struct, frozen=True):
 
 
 class RouteReply(Struct, frozen=True):
-    """How far the router came with one queue."""
+    """The router's progress in one queue."""
 
     scanned: int
     assigned: int
@@ -243,21 +243,21 @@ class RouteReply(Struct, frozen=True):
 
 
 class LogEntry(Struct, frozen=True, omit_defaults=True):
-    """One entry of the log, as a reader gets it."""
+    """One entry of the log."""
 
     message: Message
     payload: bytes | None = None
 
 
 class LogPage(Struct, frozen=True):
-    """Entries from an offset on, and the offset to go on from (L2)."""
+    """Entries from an offset on, and the offset to continue from (L2)."""
 
     entries: tuple[LogEntry, ...]
     next_offset: Offset
 
 
 class Ownership(Struct, frozen=True):
-    """What a consumer of an ordered queue owns after a join or heartbeat."""
+    """The partitions that a consumer owns after a join or heartbeat."""
 
     consumer: str
     partitions: dict[str, int]
@@ -267,7 +267,7 @@ class Ownership(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True):
-    """What an ack left behind."""
+    """The result of an ack."""
 
     message_id: MessageId
     result: bytes | None
@@ -275,7 +275,7 @@ class Result(Struct, frozen=True):
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """One transition in the life of a delivery."""
+    """One transition of a delivery."""
 
     at: int
     queue: str
@@ -286,7 +286,7 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 class MessageDeliveries(Struct, frozen=True):
-    """A message, its payload and where it stands in every queue that has it."""
+    """A message, its payload and its state in every queue that has it."""
 
     message: Message
     payload: bytes
@@ -305,7 +305,7 @@ class PartitionStats(Struct, frozen=True):
 
 
 class QueueStats(Struct, frozen=True, kw_only=True):
-    """A queue in numbers (Q2). Counts by state are exact; asking is cheap at any depth."""
+    """The statistics of a queue (Q2). Counts by state are exact; reading them is always cheap."""
 
     delayed: int = 0
     available: int = 0
@@ -328,7 +328,7 @@ class QueueStats(Struct, frozen=True, kw_only=True):
 
     @property
     def depth(self) -> int:
-        """What counts against max_depth."""
+        """The number that ``max_depth`` limits."""
         return self.delayed + self.available + self.in_flight
 
 
@@ -341,8 +341,8 @@ class SweepReply(Struct, frozen=True, kw_only=True):
     removed: int = 0
     """Done, expired and failed deliveries past their retention."""
     entries_removed: int = 0
-    """Log entries, with their payloads, that nothing refers to any more."""
+    """Log entries, with their payloads, that are no longer referenced."""
     ids_forgotten: int = 0
     """Idempotency ids past their window."""
     more: bool = False
-    """The sweep stopped at its bound; call it again."""
+    """The sweep stopped at its limit; call it again."""

@@ -1,11 +1,11 @@
-"""Which store a position in the log belongs to (A1).
+"""The store that a position in the log belongs to (A1).
 
-A store has an identity for its whole life and an epoch that is new after every restore and every
-copy. An offset that was noted elsewhere (in a lake, a checkpoint, a call of ``archived``) means
-something only together with both: another store, or the same one restored from a backup, has
-other entries at the same offsets.
+A store has one identity forever, and an epoch that changes with every restore and every copy.
+An offset that was recorded elsewhere (in a lake, a checkpoint, a call of ``archived``) is valid
+only with both: another store, or the same one restored from a backup, has other entries at the
+same offsets.
 
-Both are derived per tenant from two random values of the store, so a tenant's identity tells
+Both are derived per tenant from two random values of the store, so a tenant's identity reveals
 nothing about other tenants (T1).
 """
 
@@ -29,7 +29,7 @@ __all__ = [
     "derive_receipt_key",
 ]
 
-#: Bytes of the random values of a store, and of what is derived from them.
+#: Bytes of the random values of a store, and of the ids derived from them.
 ID_BYTES: Final = 16
 _PART: Final = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
 
@@ -38,9 +38,9 @@ class StoreIdentity(Struct, frozen=True):
     """The identity of a tenant's part of a store, in hexadecimal."""
 
     store: str
-    """The same for the whole life of the store."""
+    """Never changes."""
     epoch: str
-    """New after every restore and every copy of the store."""
+    """Changes with every restore and every copy of the store."""
 
     def __str__(self) -> str:
         return f"{self.store[:12]} epoch {self.epoch[:12]}"
@@ -56,25 +56,25 @@ def derive_identity(store: bytes, epoch: bytes, tenant: str) -> StoreIdentity:
 
 
 def derive_receipt_key(store: bytes) -> bytes:
-    """The key that the receipts of a store are made with, from the store's own random value.
+    """The key of a store's receipts, from the store's own random value.
 
-    Only the store has that value, so receipts cannot be guessed; every server of the store has it,
-    so they settle each other's. It has nothing to do with the epoch: receipts survive a restore.
+    Only the servers of the store have that value, so receipts cannot be guessed, and each server
+    settles the others'. The key does not depend on the epoch: receipts survive a restore.
     """
     return hashlib.blake2b(digest_size=32, key=store, person=b"receipts").digest()
 
 
 def check_identity(store: object) -> StoreIdentity:
-    """Refuse what is not an identity."""
+    """Return the identity, or refuse it."""
     if isinstance(store, StoreIdentity):
         parts: tuple[object, ...] = (store.store, store.epoch)
         if all(isinstance(part, str) and _PART.fullmatch(part) for part in parts):
             return store
-    raise BadInput("store is what identity() returns.", field="store")
+    raise BadInput("store must be what identity() returned.", field="store")
 
 
 def check_store(present: StoreIdentity, known: StoreIdentity, what: str) -> None:
-    """Raise ``OtherStore`` unless ``what``, noted under ``known``, belongs to this store."""
+    """Raise ``OtherStore`` unless ``what``, recorded under ``known``, belongs to this store."""
     if known.store != present.store:
         raise OtherStore(f"{what} belongs to store {known}; this is {present}.", field="store")
     if known.epoch != present.epoch:
@@ -85,7 +85,7 @@ def check_store(present: StoreIdentity, known: StoreIdentity, what: str) -> None
 
 
 def check_position(position: int, log_end: int, what: str) -> None:
-    """Raise ``OtherStore`` if the log ends below ``position``, an offset that was read before."""
+    """Raise ``OtherStore`` if the log ends below ``position``, an offset read earlier."""
     if position > log_end:
         raise OtherStore(
             f"{what} is at offset {position}, and the log ends at {log_end}: the store has lost "

@@ -1,6 +1,6 @@
 """Every bound of the product as a named number, with its reason.
 
-Limits that an operator may move are fields of :class:`Limits`; the others are constants
+Limits that an operator may change are fields of :class:`Limits`; the others are constants
 because a format or a law depends on them.
 """
 
@@ -54,51 +54,51 @@ __all__ = [
 MAX_PRIORITY: Final = 9
 DEFAULT_PRIORITY: Final = 4
 
-#: One log entry holds a publish call, and an array in a record counts in 16 bits.
+#: One log entry holds a publish call, and array lengths in records have 16 bits.
 MAX_BATCH: Final = 10_000
 #: How long a batch id may be remembered: as long as the longest dedup window of a topic.
 MAX_BATCH_MS: Final = 30 * 24 * 3600 * 1000
-#: A claim answers from memory in one go; larger ones only add latency.
+#: A claim is answered from memory in one go; a larger one would only add latency.
 MAX_CLAIM: Final = 1_000
 #: An assignment is one commit, and other calls wait while it is made.
 MAX_ASSIGN: Final = 100_000
-#: Browsing pages; a reader that wants more asks again with the cursor.
+#: A page of results; a reader continues with the cursor.
 MAX_PAGE: Final = 1_000
 
 MAX_HEADERS: Final = 64
 MAX_HEADERS_BYTES: Final = 16 * 1024
 MAX_HEADER_NAME_BYTES: Final = 255
-#: A payload is read and written in one piece; what is larger belongs into an object store.
+#: A payload is read and written in one piece; larger ones belong in an object store.
 MAX_PAYLOAD_BYTES: Final = 1024**3
-#: partition_key, key, idempotency id and content_type: they stand in keys of the store.
+#: partition_key, key, idempotency id and content_type, which are parts of keys of the store.
 MAX_KEY_BYTES: Final = 512
-#: An error is kept with every failed delivery; a longer text is cut, not refused.
+#: An error is stored with every failed delivery; a longer text is truncated, not refused.
 MAX_ERROR_BYTES: Final = 8 * 1024
-#: A history keeps this much of the error of each event.
+#: The part of each event's error that a history keeps.
 MAX_EVENT_ERROR_CHARS: Final = 1024
 #: A history keeps the newest events after the publish, so that a delivery that is nacked for
 #: weeks stays small.
 MAX_HISTORY_EVENTS: Final = 100
 
-#: Every queue of a tenant is kept in memory, with its compiled filter: some 20 KB each.
+#: Every queue of a tenant is in memory, with its compiled filter: about 20 KB each.
 MAX_QUEUES: Final = 1_000_000
 MAX_FILTER_BYTES: Final = 4 * 1024
 MAX_FILTER_NODES: Final = 200
 
 #: attempts is stored in 16 bits.
 MAX_ATTEMPTS: Final = 65_535
-#: A bucket's array is counted in 16 bits, so 10^4 is the largest power of ten that fits.
+#: A bucket's array length has 16 bits, so 10^4 is the largest power of ten that fits.
 MAX_BUCKET_EXPONENT: Final = 4
 
 MIN_LEASE_MS: Final = 100
-#: SQS stops at twelve hours, and so do we: a longer lease hides a dead worker for a day.
+#: Twelve hours, as in SQS: a longer lease would hide a dead worker for a day.
 MAX_LEASE_MS: Final = 12 * 3600 * 1000
-#: Proxies cut a silent connection after a minute; a wait is over well before.
+#: Proxies close a silent connection after a minute; a wait ends well before.
 MAX_WAIT_MS: Final = 30_000
 #: Offsets and message ids; ten lanes of them have to fit the 60 bits of a claim number.
 MAX_OFFSET: Final = 10**17 - 1
-#: How long a consumer of an ordered queue keeps its partitions without a heartbeat; it
-#: renews every third of that, so two lost heartbeats in a row are survived.
+#: How long a consumer of an ordered queue keeps its partitions without a heartbeat. It sends
+#: one every third of that, so it survives two lost heartbeats in a row.
 CONSUMER_LEASE_MS: Final = 30_000
 #: Times are stored as signed 64-bit milliseconds; this is the year 9999.
 MAX_TIME_MS: Final = 253_402_300_799_999
@@ -119,16 +119,16 @@ MAX_FREE_DISK_BYTES: Final = 1 << 40
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The bounds an operator may move."""
+    """The bounds that an operator may change."""
 
     payload_bytes: int = 1024 * 1024
     log_retention_ms: int = 24 * 3600 * 1000
     queues: int = 10_000
-    """Of one tenant, whether created by a call or by a publish. Dead-letter queues come on top."""
+    """Per tenant, created by a call or by a publish. Dead-letter queues are not counted."""
     unindexed_filters: int = 1_000
     """Queues of one tenant whose filter is evaluated for every message: about 0.3 µs each."""
     free_disk_bytes: int = 256 * 1024 * 1024
-    """Free space below which an embedded store refuses publishes; 0 for no such bound."""
+    """Free space below which an embedded store refuses publishes; 0 for no limit."""
 
 
 #: The highest value of every field of Limits.
@@ -142,7 +142,7 @@ _HIGHEST: Final = {
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: cut, and never too long to be written out at all."""
+    """A value for an error message: truncated, even if it is too large for ``repr``."""
     try:
         text = repr(value)
     except ValueError:
@@ -151,7 +151,7 @@ def shown(value: object) -> str:
 
 
 def cut_error(error: str) -> str:
-    """An error as every engine keeps it: bounded, and text that UTF-8 can encode."""
+    """An error as every engine stores it: bounded, and valid UTF-8."""
     raw = error.encode(errors="replace")
     if len(raw) <= MAX_ERROR_BYTES:
         return raw.decode()
@@ -159,14 +159,14 @@ def cut_error(error: str) -> str:
 
 
 def check_limits(limits: Limits) -> Limits:
-    """Return ``limits`` if every one of them makes sense."""
+    """Return ``limits`` if all of them are valid."""
     if not isinstance(limits, Limits):
-        raise BadInput("limits is a Limits.", field="limits")
+        raise BadInput("limits must be a Limits.", field="limits")
     for field, most in _HIGHEST.items():
         value = getattr(limits, field)
         if type(value) is not int or not 0 <= value <= most:
             raise BadInput(
-                f"{field} is {shown(value)}; it is a whole number from 0 to {most}.",
+                f"{field} is {shown(value)}; it must be a whole number from 0 to {most}.",
                 field=field,
                 limit=most,
             )

@@ -1,8 +1,8 @@
-"""Messages: what a producer hands in, and what the log keeps.
+"""Messages: what a producer publishes, and what the log stores.
 
-``id`` names the message for good; ``offset`` is the position in the log of the entry that
-the values come from. They are equal, except for a message whose keyed replacement was
-appended later: it keeps its id and takes the offset of the newer entry (L1).
+``id`` never changes; ``offset`` is the position of the log entry that the values come from.
+They are equal, except for a message whose keyed replacement was appended later: it keeps its
+id and has the offset of the newer entry (L1).
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ __all__ = [
 MessageId = NewType("MessageId", int)
 Offset = NewType("Offset", int)
 
-#: string, int64, float64 or bool; bool is checked before int wherever it matters.
+#: string, int64, float64 or bool; check for bool before int where it matters.
 HeaderValue: TypeAlias = str | int | float | bool
 
-#: What a reply promises: "fsync" survives power loss, "os" survives the process,
-#: "memory" survives neither (the memory engine).
+#: What a stored message survives: "fsync" power loss, "os" the end of the process, "memory"
+#: neither (the memory engine).
 Durability: TypeAlias = str
 
 NO_HEADERS: Final[dict[str, HeaderValue]] = {}
 
 
 class NewMessage(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
-    """What a producer hands in.
+    """A message to publish.
 
-    ``delay_ms`` and ``ttl_ms`` count from the publish; the broker turns them into
-    ``deliver_at`` and ``expires_at``, and engines see only those.
+    ``delay_ms`` and ``ttl_ms`` count from the publish; the broker converts them to
+    ``deliver_at`` and ``expires_at``, which are all that engines see.
     """
 
     payload: bytes
@@ -62,14 +62,14 @@ class NewMessage(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit
 
 
 class Outgoing(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """Messages for one topic, appended with a settlement."""
+    """Messages for one topic, published with a settlement."""
 
     topic: str
     messages: Sequence[NewMessage]
 
 
 class Message(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A message's metadata as the log keeps it. The payload lives beside it."""
+    """A message's metadata as the log stores it, without the payload."""
 
     id: MessageId
     offset: Offset
@@ -82,7 +82,7 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True):
     size: int
     """Payload bytes."""
     checksum: int
-    """Of the payload (``penstock.model.checksum``), checked whenever it is read (P3, X1)."""
+    """Of the payload (``penstock.model.checksum``), checked on every read (P3, X1)."""
     partition_key: str | None = None
     key: str | None = None
     content_type: str | None = None
@@ -95,7 +95,7 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Published(Struct, frozen=True, gc=False):
-    """What became of one message of a publish."""
+    """The outcome of publishing one message."""
 
     id: MessageId
     offset: Offset
@@ -104,9 +104,9 @@ class Published(Struct, frozen=True, gc=False):
 
 
 class PublishReply(Struct, frozen=True):
-    """What became of a publish: one entry a message, in order, and how safe it is now."""
+    """The outcome of a publish: one entry per message, in order, and its durability."""
 
     messages: tuple[Published, ...]
     durability: Durability
     repeated: bool = False
-    """The batch id was seen before: this is the answer of the first time (P4)."""
+    """The batch id was seen before: this is the first answer again (P4)."""

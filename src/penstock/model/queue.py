@@ -32,7 +32,7 @@ __all__ = [
 _DAY_S: Final = 24 * 3600
 _U32_MAX: Final = 2**32 - 1
 MAX_DESCRIPTION_BYTES: Final = 4096
-#: A schema is compiled while others wait; what people write by hand is a tenth of this.
+#: Compiling a schema blocks other calls; hand-written ones are a tenth of this.
 MAX_SCHEMA_BYTES: Final = 64 * 1024
 MAX_PARTITION_CONCURRENCY: Final = 1000
 
@@ -41,9 +41,9 @@ class Ordering(StrEnum):
     """How a queue orders its deliveries."""
 
     NONE = "none"
-    """Priority descending, then publish order; deliveries flow past a stuck one."""
+    """Priority descending, then publish order; a stuck delivery does not block others."""
     PARTITION = "partition"
-    """Publish order inside a partition key, partitions leased to consumers."""
+    """Publish order within a partition key; consumers lease partitions."""
 
 
 class Backoff(Struct, frozen=True):
@@ -53,7 +53,7 @@ class Backoff(Struct, frozen=True):
     max_ms: int = 300_000
 
     def ceiling_ms(self, attempts: int) -> int:
-        """The longest wait after the given number of attempts (1 is the first)."""
+        """The longest wait after that many attempts (1 is the first)."""
         doublings = min(max(attempts - 1, 0), 32)
         return min(self.base_ms << doublings, self.max_ms)
 
@@ -64,19 +64,19 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
     filter: str = "TRUE"
     max_attempts: int = 5
     visibility_timeout_ms: int = 30_000
-    """The lease of a claim that names none."""
+    """The default lease of a claim."""
     min_lease_ms: int = MIN_LEASE_MS
     max_lease_ms: int = MAX_LEASE_MS
-    """A claim's lease is clamped between the two, and all its extensions together to the second."""
+    """A claim's lease is clamped to these two, and the sum of its extensions to the second."""
     backoff: Backoff = Backoff()
     done_retention_s: int = 3600
-    """Seconds that done and expired deliveries are kept; 0 keeps them for ever."""
+    """Seconds that done and expired deliveries are kept; 0 keeps them forever."""
     failed_retention_s: int = 14 * _DAY_S
-    """Seconds that failed deliveries are kept; 0 keeps them for ever."""
+    """Seconds that failed deliveries are kept; 0 keeps them forever."""
     max_depth: int | None = None
-    """Delayed, available and in-flight deliveries together; None is unbounded."""
+    """The sum of delayed, available and in-flight deliveries; None is unbounded."""
     throughput_limit: int | None = None
-    """Deliveries a second that claims may hand out; None is unbounded."""
+    """Deliveries per second that claims may hand out; None is unbounded."""
     ordering: Ordering = Ordering.NONE
     partition_concurrency: int = 1
     bucket_size: int = 2
@@ -90,21 +90,21 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
         return f"max_attempts was lowered to {self.max_attempts}"
 
     def lease_for(self, asked_ms: int | None) -> int:
-        """The lease that a claim gets when it asks for this one, or for none."""
+        """The lease of a claim that asks for this one, or for the default."""
         wanted_ms = self.visibility_timeout_ms if asked_ms is None else asked_ms
         return min(max(wanted_ms, self.min_lease_ms), self.max_lease_ms)
 
     def extended_deadline(self, claimed_at: int, asked_ms: int, now: int) -> int | None:
-        """The new deadline of a claim; None if it has been held for ``max_lease_ms`` already."""
+        """The new deadline of a claim; None if it has been held for ``max_lease_ms``."""
         last = claimed_at + self.max_lease_ms
         return min(now + self.lease_for(asked_ms), last) if now < last else None
 
 
 class Start(Struct, frozen=True):
-    """Where in the log a new queue begins.
+    """Where in the log a new queue starts.
 
-    ``latest`` takes what is published from now on. ``earliest``, an ``offset`` and a
-    ``time`` (epoch milliseconds) take history too: the router catches the queue up.
+    ``latest`` takes messages published from now on. ``earliest``, an ``offset`` and a
+    ``time`` (epoch milliseconds) also take older ones: the router catches the queue up.
     """
 
     at: str = "latest"
@@ -117,25 +117,25 @@ class Start(Struct, frozen=True):
     KINDS = (LATEST, EARLIEST, OFFSET, TIME)
 
 
-#: Who fills queues that are far behind: the broker's own keeper, or a Spark job.
+#: What catches up queues that are far behind: the broker's own keeper, or a Spark job.
 Routing: TypeAlias = Literal["broker", "pipeline"]
 
 
 class QueueInfo(Struct, frozen=True, kw_only=True):
-    """A queue as it is: its policy, the filter's version and how far it is routed."""
+    """A queue's policy, the version of its filter and how far it is routed."""
 
     tenant: str
     name: str
     policy: QueuePolicy
     filter_version: int
-    """Rises by one with every change of the filter (R1)."""
+    """Incremented with every change of the filter (R1)."""
     created_at: int
     cursor: Offset | None
     """The next offset to route, or None when the queue is caught up."""
 
 
 class TopicPolicy(Struct, frozen=True, kw_only=True):
-    """What a topic demands of what is published under it."""
+    """What a topic demands of its messages."""
 
     default_ttl_ms: int | None = None
     dedup_window_ms: int = 3600 * 1000
@@ -145,9 +145,9 @@ class TopicPolicy(Struct, frozen=True, kw_only=True):
 
 
 def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
-    """Return ``policy`` if every field is inside its bounds; the filter is checked apart."""
+    """Return ``policy`` if every field is within its bounds; the filter is checked elsewhere."""
     if not isinstance(policy.backoff, Backoff):
-        raise BadPolicy("backoff is a Backoff.", field="backoff")
+        raise BadPolicy("backoff must be a Backoff.", field="backoff")
     _within("max_attempts", policy.max_attempts, 1, MAX_ATTEMPTS)
     _within("min_lease_ms", policy.min_lease_ms, 1, MAX_LEASE_MS)
     _within("max_lease_ms", policy.max_lease_ms, policy.min_lease_ms, MAX_LEASE_MS)
@@ -163,24 +163,24 @@ def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
     _within("partition_concurrency", policy.partition_concurrency, 1, MAX_PARTITION_CONCURRENCY)
     _within("bucket_size", policy.bucket_size, 0, MAX_BUCKET_EXPONENT)
     if not isinstance(policy.ordering, Ordering):
-        raise BadPolicy("ordering is 'none' or 'partition'.", field="ordering")
+        raise BadPolicy("ordering must be 'none' or 'partition'.", field="ordering")
     if not isinstance(policy.paused, bool):
-        raise BadPolicy("paused is true or false.", field="paused")
+        raise BadPolicy("paused must be true or false.", field="paused")
     _text("description", policy.description, MAX_DESCRIPTION_BYTES)
     return policy
 
 
 def check_topic_policy(policy: TopicPolicy) -> TopicPolicy:
-    """Return ``policy`` if every field is inside its bounds."""
+    """Return ``policy`` if every field is within its bounds."""
     if not isinstance(policy, TopicPolicy):
-        raise BadPolicy("A topic's policy is a TopicPolicy.", field="policy")
+        raise BadPolicy("A topic's policy must be a TopicPolicy.", field="policy")
     if policy.default_ttl_ms is not None:
         _within("default_ttl_ms", policy.default_ttl_ms, 1, 3650 * _DAY_S * 1000)
     _within("dedup_window_ms", policy.dedup_window_ms, 0, 30 * _DAY_S * 1000)
     if policy.schema_type not in (None, "json-schema", "avro"):
-        raise BadPolicy("schema_type is 'json-schema' or 'avro'.", field="schema_type")
+        raise BadPolicy("schema_type must be 'json-schema' or 'avro'.", field="schema_type")
     if (policy.schema is None) != (policy.schema_type is None):
-        raise BadPolicy("schema and schema_type come together.", field="schema")
+        raise BadPolicy("schema and schema_type must be given together.", field="schema")
     if policy.schema is not None:
         _text("schema", policy.schema, MAX_SCHEMA_BYTES)
     return policy
@@ -189,7 +189,7 @@ def check_topic_policy(policy: TopicPolicy) -> TopicPolicy:
 def _within(field: str, value: object, low: int, high: int) -> None:
     if type(value) is not int or not low <= value <= high:
         raise BadPolicy(
-            f"{field} is {shown(value)}; it has to be a whole number from {low} to {high}.",
+            f"{field} is {shown(value)}; it must be a whole number from {low} to {high}.",
             field=field,
             limit=low if isinstance(value, int) and value < low else high,
         )
@@ -202,5 +202,5 @@ def _text(field: str, value: object, limit: int) -> None:
         raise BadPolicy(f"{field} holds text that is not valid Unicode.", field=field) from error
     if size > limit:
         raise BadPolicy(
-            f"{field} has to be text of at most {limit} bytes.", field=field, limit=limit
+            f"{field} must be a text of at most {limit} bytes.", field=field, limit=limit
         )

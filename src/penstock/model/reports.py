@@ -1,4 +1,4 @@
-"""What those answer who look: previews, explanations, pages of history, reports of keepers."""
+"""The replies of reading verbs: previews, explanations, pages of history, keeper reports."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Preview(Struct, frozen=True):
 
 
 class Why(Struct, frozen=True, kw_only=True):
-    """Where a message stands in one queue, and in words why it is not handed out."""
+    """A message's state in one queue, and why it is or is not handed out."""
 
     queue: str
     message_id: MessageId
     state: State | None
     """None: the queue does not have it."""
     deliverable: bool
-    """A claim with room for it would be given it now."""
+    """Whether a claim could hand it out now."""
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -43,27 +43,26 @@ class HistoryEntry(Struct, frozen=True):
 
 
 class HistoryPage(Struct, frozen=True):
-    """Transitions in one queue, by message, and the offset to go on from."""
+    """Transitions in one queue, by message, and the offset to continue from."""
 
     entries: tuple[HistoryEntry, ...]
     next_offset: Offset
 
 
 class KeeperReport(Struct, frozen=True, kw_only=True):
-    """What became of one background duty so far; times are epoch milliseconds."""
+    """The state of one background duty; times are epoch milliseconds."""
 
     name: str
     running: bool
-    """Whether it goes on: False before it was started, and after it was stopped or the
-    store closed."""
+    """False before it was started, and after it was stopped or the store closed."""
     runs: int = 0
-    """Passes that are over, the failed ones included."""
+    """Finished passes, including failed ones."""
     failures: int = 0
     started_at: int | None = None
     """When the last pass began."""
     finished_at: int | None = None
-    """When the last pass that is over was."""
+    """When the last finished pass ended."""
     work: int = 0
-    """What that pass did, in deliveries and log entries."""
+    """The deliveries and log entries that this pass processed."""
     last_error: str | None = None
-    """What the last failed pass failed by, whether or not it worked again since."""
+    """The error of the last failed pass, even if later ones succeeded."""

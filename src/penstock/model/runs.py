@@ -1,7 +1,7 @@
-"""Runs of pipeline jobs: what a job says of itself while it works, and how it ended.
+"""Runs of pipeline jobs: what a job reports while it works, and how it ended.
 
-A run is a record for people and for schedulers. Nothing in the store depends on it: a job that
-was killed finds its work by the log, the lake and the queues, never by its run.
+A run is a record for people and for schedulers. Nothing in the store depends on it: a killed
+job finds its work through the log, the lake and the queues, never through its run.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ __all__ = [
     "RunValue",
 ]
 
-#: Runs that are kept of a tenant. All of them are read to list some.
+#: Runs kept per tenant. Listing some of them reads all.
 MAX_RUNS: Final = 1_000
-#: Entries of ``progress`` and of ``summary``, each, and their bytes together.
+#: The entries of ``progress`` and of ``summary``, and their total bytes.
 MAX_RUN_VALUES: Final = 64
 MAX_RUN_VALUES_BYTES: Final = 8 * 1024
 #: A path or an address.
 MAX_REPORT_BYTES: Final = 4 * 1024
 
-#: ``lost`` is never recorded: a run is shown so when its job has not been heard of for a while.
+#: ``lost`` is never recorded: it is shown for a run whose job has not reported for a while.
 RunState: TypeAlias = Literal["running", "succeeded", "failed", "stopped", "lost"]
-#: What a job may say of itself.
+#: The states that a job may report.
 RUN_STATES: Final[tuple[str, ...]] = tuple(s for s in get_args(RunState) if s != "lost")
-#: A job that runs records itself at least this often.
+#: A running job records itself at least this often.
 RUN_HEARTBEAT_MS: Final = 10_000
-#: One that the broker has not heard of for this long was killed, or cannot reach the broker.
+#: A job that has not reported for this long was killed, or cannot reach the broker.
 RUN_LOST_MS: Final = 60_000
 
 #: A count, a measure or a word.
@@ -48,21 +48,21 @@ NO_VALUES: Final[dict[str, RunValue]] = {}
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """One run of one job; times are epoch milliseconds, by the clock of whoever runs it."""
+    """One run of one job; times are epoch milliseconds, by the clock of the job's machine."""
 
     id: str
     job: str
-    """The name of the job: ``archive``, say."""
+    """The name of the job, such as ``archive``."""
     state: RunState
     started_at: int
     updated_at: int
     finished_at: int | None = None
     """None while it is running."""
     progress: dict[str, RunValue] = NO_VALUES
-    """How far it has come."""
+    """How far the run has got."""
     summary: dict[str, RunValue] = NO_VALUES
-    """What it did."""
+    """What the run did."""
     error: str | None = None
-    """What it failed by; a long text is cut."""
+    """The error that it failed with; a long text is truncated."""
     report: str | None = None
     """Where its report is."""

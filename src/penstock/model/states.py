@@ -8,8 +8,8 @@
                 │                │   └──exhaust──▶ failed                                  │
                 └─nack with delay┴────nack / release / lapse (attempts left)   replay ◀────┘
 
-A delivery is in exactly one state (S3); ``failed`` of a queue Q is what ``Q.dlq`` hands out.
-Engines, the oracle and ``penstock verify`` read the same table.
+A delivery is in exactly one state (S3); ``Q.dlq`` hands out the ``failed`` deliveries of Q.
+``penstock verify`` and the conformance suite check histories against this table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["LIVE", "SETTLED", "TRANSITIONS", "State", "Transition", "may_follow"
 
 
 class State(StrEnum):
-    """Where a delivery is."""
+    """The state of a delivery."""
 
     DELAYED = "delayed"
     AVAILABLE = "available"
@@ -32,7 +32,7 @@ class State(StrEnum):
 
 
 class Transition(StrEnum):
-    """What moves a delivery from one state to the next."""
+    """What moves a delivery to another state."""
 
     PUBLISH = "publish"
     DUE = "due"
@@ -50,12 +50,12 @@ class Transition(StrEnum):
     """A claim reached it with no attempts left, after ``max_attempts`` was lowered."""
 
 
-#: States that still have to be delivered: they count against ``max_depth``.
+#: States with deliveries still to be settled: they count against ``max_depth``.
 LIVE: Final = frozenset({State.DELAYED, State.AVAILABLE, State.IN_FLIGHT})
-#: States that only replay leaves for a delivery.
+#: Settled states, which a delivery leaves only by replay, or by being removed.
 SETTLED: Final = frozenset({State.DONE, State.FAILED, State.EXPIRED})
 
-#: (from, transition) -> the states it may lead to; None is "not in the queue".
+#: (from, transition) -> the possible states afterwards; None is "not in the queue".
 TRANSITIONS: Final[dict[tuple[State | None, Transition], frozenset[State | None]]] = {
     (None, Transition.PUBLISH): frozenset({State.DELAYED, State.AVAILABLE}),
     (State.DELAYED, Transition.DUE): frozenset({State.AVAILABLE}),
@@ -86,5 +86,5 @@ TRANSITIONS: Final[dict[tuple[State | None, Transition], frozenset[State | None]
 
 
 def may_follow(before: State | None, transition: Transition, after: State | None) -> bool:
-    """Whether the table lets ``transition`` lead from ``before`` to ``after``."""
+    """Whether ``transition`` may lead from ``before`` to ``after``."""
     return after in TRANSITIONS.get((before, transition), frozenset())

@@ -1,13 +1,13 @@
-"""A wall clock that does not follow a jump until the jump has lasted.
+"""A wall clock that follows a jump only if the jump lasts.
 
-A clock that is set an hour ahead by mistake would end dedup windows (P4), leases and time to live,
-and let retention remove what should stay. While the process runs, elapsed time is known from
-the monotonic clock: a wall clock that departs from it by more than ``TOLERANCE_MS`` has jumped.
-The jump is logged and counted, and time goes on as before; if the wall clock still differs after
-``HOLD_MS``, it was set on purpose and is followed. Smaller steps and drift are followed at once.
+A clock that is set an hour ahead by mistake would end dedup windows (P4), leases and time to
+live, and let retention remove too much. While the process runs, the monotonic clock measures
+elapsed time: a wall clock that departs from it by more than ``TOLERANCE_MS`` has jumped. The
+jump is logged and counted, and ignored at first; if the wall clock still differs after
+``HOLD_MS``, it was set on purpose and is followed. Smaller steps and drift are followed
+immediately.
 
-Before the process started there is no monotonic clock: a clock that is wrong then cannot be
-told from a server that was down.
+Across a restart there is no monotonic clock: a wrong clock cannot be distinguished from downtime.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from penstock.model.clock import Alarm, Clock
 
 __all__ = ["HOLD_MS", "TOLERANCE_MS", "SteadyClock"]
 
-#: More than a step that a time service makes in passing, less than any window that matters.
+#: More than an ordinary step of a time service, less than any window that matters.
 TOLERANCE_MS: Final = 5_000
 #: Long enough for a time service to correct a bad reading.
 HOLD_MS: Final = 5 * 60_000
-#: Of a millisecond.
+#: Nanoseconds per millisecond.
 _NS: Final = 1_000_000
 _log = logging.getLogger("penstock.clock")
 
 
 def _elapsed_time() -> Callable[[], int]:
-    """A function that counts nanoseconds, also while the machine sleeps where it can.
+    """A function that counts nanoseconds, if possible also while the machine sleeps.
 
-    Every verb reads the time, so it is one of the C library, without one of ours around it.
+    Every verb reads the time, so this is a C function without a Python wrapper.
     """
     try:
         elapsed = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
@@ -45,7 +45,7 @@ def _elapsed_time() -> Callable[[], int]:
 
 
 class SteadyClock:
-    """Tells the time of ``clock``, without its jumps."""
+    """The time of ``clock`` without its jumps."""
 
     wall: bool = True
 
@@ -53,30 +53,30 @@ class SteadyClock:
         self._clock = clock
         self._wall = clock.now
         self._elapsed_ns = elapsed_ns or _elapsed_time()
-        #: What is added to the elapsed time.
+        #: Added to the elapsed time.
         self._offset = clock.now() - self._elapsed_ns() // _NS
         #: When the wall clock was first seen to have jumped, in elapsed milliseconds.
         self._jumped_at: int | None = None
         #: How far it had jumped then.
         self._jump = 0
-        #: Jumps that were noticed.
+        #: Jumps noticed so far.
         self.jumps = 0
 
     def now(self) -> int:
-        """Return the present time in epoch milliseconds."""
+        """The current time in epoch milliseconds."""
         elapsed = self._elapsed_ns() // _NS
         steady = self._offset + elapsed
         wall = self._wall()
         if -TOLERANCE_MS <= wall - steady <= TOLERANCE_MS:
             if self._jumped_at is not None:
                 self._jumped_at = None
-                _log.warning("The clock is right again; its jump was not followed.")
+                _log.warning("The clock is right again; its jump was ignored.")
             self._offset = wall - elapsed
             return wall
         return self._during_jump(wall, steady, elapsed)
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> Alarm:
-        """Call back when this clock says ``at_ms``."""
+        """Call back at ``at_ms`` of this clock."""
         return self._clock.call_at(self._clock.now() + at_ms - self.now(), callback)
 
     def _during_jump(self, wall: int, steady: int, elapsed: int) -> int:
@@ -86,13 +86,13 @@ class SteadyClock:
             self._jumped_at, self._jump = elapsed, jump
             self.jumps += 1
             _log.error(
-                "The clock jumped by %+.0f s. It is not followed unless that lasts for %d s.",
+                "The clock jumped by %+.0f s. The jump is ignored unless it lasts for %d s.",
                 jump / 1000,
                 HOLD_MS // 1000,
             )
         if elapsed - self._jumped_at < HOLD_MS:
             return steady
-        _log.warning("The clock is followed now, %+.0f s from before.", jump / 1000)
+        _log.warning("The jump of the clock by %+.0f s is now followed.", jump / 1000)
         self._jumped_at = None
         self._offset = wall - elapsed
         return wall

@@ -1,4 +1,4 @@
-"""The verbs for programs without an event loop: every call waits for its answer.
+"""The verbs for programs without an event loop: every call blocks until its answer.
 
 ::
 
@@ -8,8 +8,8 @@
             with delivery:  # ack on exit, nack on exception, lease extended while it runs
                 charge(delivery.payload)
 
-It is the async code in an event loop of its own, in a thread; the classes that wait for it are
-generated. Many threads may call one object. Inside an event loop it refuses to block.
+It runs the async code in an event loop in a thread of its own; the blocking classes are
+generated. Threads may share one object. Inside an event loop it refuses to block.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the generated classes of ``penstock.sync`` stand on.
+"""The base of the generated classes of ``penstock.sync``.
 
-It knows how to call, to iterate and to enter; which verbs there are, and what they take, is
+It has the code for calls, iteration and context managers. The verbs and their signatures are
 generated from ``penstock.verbs`` and ``penstock.consume.lease``.
 """
 
@@ -28,17 +28,17 @@ T = TypeVar("T")
 
 
 class BlockingVerbs:
-    """Verbs in a loop of their own, opened and not yet closed."""
+    """The verbs of an open store or client, and the event loop that runs them."""
 
     def __init__(self, loop: LoopThread, verbs: Verbs) -> None:
         self._loop = loop
         self._verbs = verbs
 
     def close(self) -> None:
-        """Finish what is under way, then let go."""
+        """Finish the calls in progress, then disconnect."""
         if not self._loop.is_closed:
             try:
-                # Another thread may be closing too, and be quicker.
+                # Another thread may be closing it too, and finish first.
                 with suppress(StoreClosed):
                     self._loop.run(self._verbs.close)
             finally:
@@ -88,7 +88,7 @@ class SyncConsumption(Iterator["SyncLease"]):
         self._leases = leases
 
     def __next__(self) -> SyncLease:
-        from penstock.sync.lease import SyncLease  # noqa: PLC0415  (they know each other)
+        from penstock.sync.lease import SyncLease  # noqa: PLC0415  (a circular import)
 
         lease = self._loop.run(self._take)
         if lease is None:
@@ -96,12 +96,12 @@ class SyncConsumption(Iterator["SyncLease"]):
         return SyncLease(self._loop, lease)
 
     def stop(self) -> None:
-        """End the iteration: no more claims, and what was not begun is released."""
+        """End the iteration: stop claiming, and release the buffered deliveries."""
         if isinstance(self._leases, Consumption):
             self._loop.call_soon(self._leases.stop)
 
     def close(self) -> None:
-        """Stop, and leave the queue. Leases that are still held are not extended any more."""
+        """Stop, and leave the queue. Leases that are still held are no longer extended."""
         if isinstance(self._leases, Consumption) and not self._loop.is_closed:
             self._loop.run(self._leases.aclose)
 
@@ -131,8 +131,8 @@ class BlockingLease:
         with lease:  # ack on exit, nack on an exception, which ends there
             charge(lease.payload)
 
-    A thread cannot be cut off. If the claim is lost while it works (``lost`` tells), exit settles
-    nothing: the delivery is somebody else's (S1).
+    A thread cannot be cancelled. If the claim is lost while it works (see ``lost``), the exit
+    settles nothing: another consumer may have the delivery (S1).
     """
 
     def __init__(self, loop: LoopThread, lease: Lease) -> None:
@@ -141,7 +141,7 @@ class BlockingLease:
 
     @property
     def result(self) -> bytes | None:
-        """What the ack on a clean exit leaves behind."""
+        """The result of the ack on a clean exit."""
         return self._lease.result
 
     @result.setter

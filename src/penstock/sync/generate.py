@@ -1,10 +1,10 @@
 """Writes ``verbs.py`` and ``lease.py`` of this package: ``python src/penstock/sync/generate.py``.
 
-The async code is written by hand, its twin is not: signatures and docstrings are read from the
-source of ``penstock.verbs`` and ``penstock.consume.lease``, and every coroutine becomes a call
-that waits. A test makes both files again and fails if they differ from what is checked in.
+The async code is written by hand, its blocking twin is generated: signatures and docstrings are
+read from the source of ``penstock.verbs`` and ``penstock.consume.lease``, and every coroutine
+becomes a blocking call. A test generates both files and fails if the checked-in ones differ.
 
-It imports nothing of Penstock, which may not be importable before its twin was made again. It
+It imports nothing of Penstock, which may not be importable before the twin is up to date. It
 needs ruff, as ``make format`` does.
 """
 
@@ -26,7 +26,7 @@ _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Twin(Struct, frozen=True):
-    """One class, and the blocking one that is made of it."""
+    """One class, and the blocking one that is generated from it."""
 
     file: str
     source: str
@@ -37,7 +37,7 @@ class Twin(Struct, frozen=True):
     inner: str
     """The attribute of the twin that holds the original."""
     by_hand: tuple[str, ...]
-    """What the base class has already."""
+    """Members that the base class has already."""
     promise: str
 
 
@@ -50,7 +50,7 @@ TWINS: Final = (
         base="BlockingVerbs",
         inner="_verbs",
         by_hand=("close",),
-        promise="The verbs of ``penstock.verbs``, each of which waits for its answer.",
+        promise="The verbs of ``penstock.verbs`` as blocking calls.",
     ),
     Twin(
         file="lease.py",
@@ -60,7 +60,7 @@ TWINS: Final = (
         base="BlockingLease",
         inner="_lease",
         by_hand=("result",),
-        promise="A delivery as long as a program holds it, for programs that wait.",
+        promise="A delivery while a program holds it, for programs that block.",
     ),
 )
 
@@ -117,7 +117,7 @@ def _member(twin: Twin, node: _Function) -> str:
     elif returns.startswith("AsyncIterator"):
         returns, call = "SyncConsumption", f"self._iterate({given})"
     elif returns == "None":
-        # Whatever changes something does so in the loop's own thread.
+        # Calls that change something run in the loop's own thread.
         call = f"self._do({given})"
     else:
         call = f"{target}({', '.join(_given(node.args))})"
@@ -130,7 +130,7 @@ def _member(twin: Twin, node: _Function) -> str:
 
 
 def _given(args: ast.arguments) -> Iterator[str]:
-    """The arguments, as they are handed on."""
+    """The arguments as they are passed on."""
     positional = [*args.posonlyargs, *args.args]
     yield from (item.arg for item in positional if item.arg != "self")
     if args.vararg is not None:
@@ -147,7 +147,7 @@ def _docstring(node: _Function) -> str:
 
 
 def _imports(twin: Twin, tree: ast.Module, body: str) -> Iterator[str]:
-    """Where the names that the members use come from; ruff puts them in order."""
+    """Imports of the names that the members use; ruff sorts them."""
     used = _names(body)
     if any(True for _ in _variables(tree, body)):
         used.add("TypeVar")
@@ -164,7 +164,7 @@ def _imports(twin: Twin, tree: ast.Module, body: str) -> Iterator[str]:
 
 
 def _constants(tree: ast.Module) -> set[str]:
-    """What the module defines at its top, type variables apart."""
+    """The module's top-level names, except type variables."""
     return {
         target.id
         for node in tree.body
@@ -175,7 +175,7 @@ def _constants(tree: ast.Module) -> set[str]:
 
 
 def _variables(tree: ast.Module, body: str) -> Iterator[str]:
-    """The type variables that the members use: they belong to a module each."""
+    """The type variables that the members use: each module needs its own."""
     used = _names(body)
     variables = [node for node in tree.body if isinstance(node, ast.Assign) and _is_variable(node)]
     for node in variables:

@@ -1,4 +1,4 @@
-"""A delivery as long as a program holds it, for programs that wait.
+"""A delivery while a program holds it, for programs that block.
 
 Generated from ``penstock.consume.lease`` by ``generate.py``: change that, and generate again.
 """
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 class SyncLease(BlockingLease):
-    """A claimed delivery, and what can be done with it."""
+    """A claimed delivery, and the ways to settle it."""
 
     @property
     def delivery(self) -> Delivery:
-        """The delivery itself."""
+        """The delivery."""
         return self._lease.delivery
 
     @property
@@ -47,22 +47,22 @@ class SyncLease(BlockingLease):
 
     @property
     def payload(self) -> bytes:
-        """What was published (P3)."""
+        """The published bytes (P3)."""
         return self._lease.payload
 
     @property
     def attempts(self) -> int:
-        """Grants so far, this one included (C2)."""
+        """Grants so far, including this one (C2)."""
         return self._lease.attempts
 
     @property
     def held(self) -> bool:
-        """Whether it is still to be settled."""
+        """Whether the claim is held and not yet settled."""
         return self._lease.held
 
     @property
     def lost(self) -> bool:
-        """Whether the claim is over without having been settled here."""
+        """Whether the claim ended without being settled here."""
         return self._lease.lost
 
     @property
@@ -77,33 +77,33 @@ class SyncLease(BlockingLease):
     def json(self, type: type[T]) -> T: ...
 
     def json(self, type: Any = Any) -> Any:
-        """The payload read as JSON, as a value of ``type`` if one is given."""
+        """The payload decoded from JSON, as a value of ``type`` if one is given."""
         return self._lease.json(type)
 
     def ack(self, result: bytes | None = None, *, publish: Sequence[Outgoing] = ()) -> Outcome:
-        """Done. With ``publish``, the messages are published in the same commit or nothing is."""
+        """Mark as done. ``publish`` is published in the same commit: both happen, or neither."""
         return self._run(self._lease.ack, result, publish=publish)
 
     def nack(self, error: str | None = None, *, delay_ms: int | None = None) -> Outcome:
-        """Not done: again later, or failed when no attempts are left."""
+        """Retry later, or fail when no attempts are left."""
         return self._run(self._lease.nack, error, delay_ms=delay_ms)
 
     def reject(self, error: str | None = None) -> Outcome:
-        """Never again: failed at once."""
+        """Fail immediately, without a retry."""
         return self._run(self._lease.reject, error)
 
     def release(self) -> Outcome:
-        """Hand back untouched; the grant does not count."""
+        """Return the delivery unprocessed; the grant does not count as an attempt."""
         return self._run(self._lease.release)
 
     def extend(self, lease_ms: int) -> Outcome:
-        """Hold it for ``lease_ms`` from now.
+        """Set the end of the lease to ``lease_ms`` from now.
 
-        There is no need to while it is held: that happens by itself, and never shortens what
-        was asked for here.
+        A held lease is extended automatically, and never to less than was asked for here, so
+        this is rarely needed.
         """
         return self._run(self._lease.extend, lease_ms)
 
     def let_lapse(self) -> None:
-        """Neither settle nor extend it any more: it comes back when its lease is over."""
+        """Stop extending it, and do not settle it: it comes back when its lease is over."""
         self._do(self._lease.let_lapse)

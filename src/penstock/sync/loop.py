@@ -1,10 +1,10 @@
 """An event loop in a thread of its own, for programs that have none.
 
-Any number of threads may call; each waits for its own answer while the loop serves all of them,
-so that single publishes of several threads are gathered and leases are extended while a
-handler runs. Whoever interrupts a waiting thread cancels the call it waits for.
+Any number of threads may call. Each waits for its own answer while the loop serves all of them,
+so that single publishes of several threads share a batch and leases are extended while a handler
+runs. Interrupting a waiting thread cancels its call.
 
-Forking: the thread does not come along. A child that calls is refused; it opens its own.
+The thread does not survive a fork. Calls of a forked child are refused; it has to open its own.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class LoopThread:
         # Reentrant: a signal handler may stop a consumption in the middle of a call.
         self._lock = threading.RLock()
         self._closed = False
-        #: The loop takes nothing more; guarded by the lock.
+        #: The loop accepts nothing more; guarded by the lock.
         self._ended = False
-        #: What threads wait for; guarded by the lock.
+        #: The futures that threads wait for; guarded by the lock.
         self._awaited: set[Future[Any]] = set()
         ready = threading.Event()
-        # A daemon: a program that forgets to close ends all the same.
+        # A daemon: it does not keep a program running that forgets to close.
         self._thread = threading.Thread(
             target=self._serve, args=(ready,), name="penstock.sync", daemon=True
         )
@@ -46,21 +46,21 @@ class LoopThread:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it takes no more calls."""
+        """Whether it accepts no more calls."""
         return self._closed
 
     def run(
         self, verb: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call the verb in the loop, and wait for what it returns or raises."""
+        """Call the verb in the loop, and wait for its result or error."""
         self._check()
         future = self._submit(verb(*args, **kwargs))
         try:
             return future.result()
         except CancelledError as error:
-            raise StoreClosed("It was closed while the call was under way.") from error
+            raise StoreClosed("It was closed while the call was in progress.") from error
         except BaseException:
-            # KeyboardInterrupt, above all: nobody waits for the answer any more.
+            # Mostly KeyboardInterrupt: the thread no longer waits for the answer.
             future.cancel()
             raise
         finally:
@@ -68,13 +68,13 @@ class LoopThread:
                 self._awaited.discard(future)
 
     def call_soon(self, function: Callable[[], None]) -> None:
-        """Have the loop call the function, and wait for nothing."""
+        """Call the function in the loop, without waiting for it."""
         with self._lock:
             if not self._ended:
                 self._loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
-        """End the loop; what is still under way is cancelled."""
+        """End the loop; calls in progress are cancelled."""
         with self._lock:
             if self._closed:
                 return
@@ -89,20 +89,20 @@ class LoopThread:
             if self._ended:
                 call.close()
                 raise StoreClosed("It is closed.")
-            # The caller's context goes along: the trace of the thread is that of the call.
+            # The caller's context is copied: the call has the trace of the thread.
             future = asyncio.run_coroutine_threadsafe(call, self._loop)
             self._awaited.add(future)
             return future
 
     def _serve(self, ready: threading.Event) -> None:
-        # Closing the runner cancels the tasks that are left and closes the loop.
+        # Closing the runner cancels the remaining tasks and closes the loop.
         with asyncio.Runner() as runner:
             self._loop = runner.get_loop()
             self._loop.call_soon(ready.set)
             self._loop.run_forever()
             with self._lock:
                 self._ended = True
-            # What was submitted at the last moment becomes a task, so that it is cancelled too.
+            # A call submitted at the last moment becomes a task here, so that it is cancelled too.
             self._loop.run_until_complete(asyncio.sleep(0))
         with self._lock:
             left = list(self._awaited)
@@ -111,7 +111,7 @@ class LoopThread:
 
     def _check(self) -> None:
         if os.getpid() != self._process:
-            raise StoreClosed("It was opened before this process was forked, in the other one.")
+            raise StoreClosed("It was opened by the parent process, before this one was forked.")
         if self._closed:
             raise StoreClosed("It is closed.")
         try:
@@ -119,7 +119,7 @@ class LoopThread:
         except RuntimeError:
             return
         raise BadInput(
-            "A blocking call inside an event loop would stop that loop: use penstock.open or "
+            "A blocking call inside an event loop would block that loop: use penstock.open or "
             "penstock.connect there, or call from another thread.",
             field="loop",
         )

@@ -1,4 +1,4 @@
-"""``penstock.sync.open`` and ``penstock.sync.connect``: the same verbs, waiting for each answer."""
+"""``penstock.sync.open`` and ``penstock.sync.connect``: the same verbs as blocking calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open(  # noqa: A001  (the name is the verb: penstock.open, like the built-in
     options: BrokerOptions | None = None,
     keepers: bool = True,
 ) -> SyncVerbs:
-    """Open the store that ``url`` names: ``with penstock.sync.open(url) as q``."""
+    """Open the store at ``url``: ``with penstock.sync.open(url) as q``."""
     return _begin(lambda: opening.open(url, tenant=tenant, options=options, keepers=keepers))
 
 
@@ -36,8 +36,8 @@ def connect(
     ca: str | ssl.SSLContext | None = None,
     options: ClientOptions | None = None,
 ) -> SyncVerbs:
-    """The server at ``url``: ``with penstock.sync.connect(url) as q``."""
-    # A program that embeds a store does not pay for an HTTP client.
+    """A client for the server at ``url``: ``with penstock.sync.connect(url) as q``."""
+    # A program that embeds a store does not import an HTTP client.
     from penstock.client import connect  # noqa: PLC0415
 
     return _begin(lambda: connect(url, credential=credential, ca=ca, options=options))

@@ -1,4 +1,4 @@
-"""The verbs of ``penstock.verbs``, each of which waits for its answer.
+"""The verbs of ``penstock.verbs`` as blocking calls.
 
 Generated from ``penstock.verbs`` by ``generate.py``: change that, and generate again.
 """
@@ -49,23 +49,23 @@ __all__ = ["SyncVerbs"]
 
 
 class SyncVerbs(BlockingVerbs):
-    """What can be asked of a queue service, for one tenant."""
+    """The verbs of a queue service, for one tenant."""
 
     def create_queue(
         self, name: str, filter: str = "TRUE", *, start: str | Start = "latest", **policy: object
     ) -> QueueInfo:
         """Create a queue, or give the one of that name exactly this policy.
 
-        ``start`` other than ``latest`` takes history too; the router catches the queue up.
+        ``start`` other than ``latest`` also takes older messages; the router catches the queue up.
         """
         return self._run(self._verbs.create_queue, name, filter, start=start, **policy)
 
     def update_queue(self, name: str, **changes: object) -> QueueInfo:
-        """Change some fields of a queue's policy; the others stay."""
+        """Change some fields of a queue's policy and keep the others."""
         return self._run(self._verbs.update_queue, name, **changes)
 
     def queue(self, name: str) -> QueueInfo:
-        """The queue as it is."""
+        """The queue's policy and state."""
         return self._run(self._verbs.queue, name)
 
     def queues(self) -> tuple[QueueInfo, ...]:
@@ -81,7 +81,7 @@ class SyncVerbs(BlockingVerbs):
         self._run(self._verbs.pause, queue)
 
     def resume(self, queue: str) -> None:
-        """Hand out again."""
+        """Hand out deliveries again."""
         self._run(self._verbs.resume, queue)
 
     def put_topic(self, name: str, policy: TopicPolicy | None = None) -> None:
@@ -97,7 +97,7 @@ class SyncVerbs(BlockingVerbs):
         return self._run(self._verbs.topics)
 
     def delete_topic(self, name: str) -> None:
-        """Forget a topic's policy; its messages stay."""
+        """Remove a topic's policy; its messages stay."""
         self._run(self._verbs.delete_topic, name)
 
     def publish(
@@ -117,7 +117,7 @@ class SyncVerbs(BlockingVerbs):
         expires_at: int | None = None,
         durability: Durability = "fsync",
     ) -> Published:
-        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON."""
+        """Publish one message: bytes unchanged, text as UTF-8, anything else as JSON."""
         return self._run(
             self._verbs.publish,
             topic,
@@ -144,7 +144,7 @@ class SyncVerbs(BlockingVerbs):
         batch_id: str | None = None,
         batch_ms: int | None = None,
     ) -> PublishReply:
-        """Publish a batch: all of it or nothing (P2); the same ``batch_id`` again, once (P4).
+        """Publish a batch: all of it or nothing (P2), once per ``batch_id`` (P4).
 
         The id is remembered for the topic's dedup window, or for ``batch_ms``.
         """
@@ -184,7 +184,7 @@ class SyncVerbs(BlockingVerbs):
         max_in_flight: int = 32,
         lease_ms: int | None = None,
     ) -> SyncConsumption:
-        """Claim for ever: ``for delivery in q.consume(…): with delivery: …``."""
+        """Claim forever: ``for delivery in q.consume(…): with delivery: …``."""
         return self._iterate(
             self._verbs.consume,
             queue,
@@ -200,25 +200,25 @@ class SyncVerbs(BlockingVerbs):
         return self._run(self._verbs.settle, queue, settlements, publish=publish)
 
     def ack(self, delivery: Delivery, result: bytes | None = None) -> Outcome:
-        """Done. Raises ``StaleReceipt`` if the claim is no longer current."""
+        """Mark as done. Raises ``StaleReceipt`` if the claim is no longer current."""
         return self._run(self._verbs.ack, delivery, result)
 
     def nack(
         self, delivery: Delivery, error: str | None = None, *, delay_ms: int | None = None
     ) -> Outcome:
-        """Not done: again later, or failed when no attempts are left."""
+        """Retry later, or fail when no attempts are left."""
         return self._run(self._verbs.nack, delivery, error, delay_ms=delay_ms)
 
     def reject(self, delivery: Delivery, error: str | None = None) -> Outcome:
-        """Never again: failed at once."""
+        """Fail immediately, without a retry."""
         return self._run(self._verbs.reject, delivery, error)
 
     def release(self, delivery: Delivery) -> Outcome:
-        """Hand back untouched; the grant does not count."""
+        """Return the delivery unprocessed; the grant does not count as an attempt."""
         return self._run(self._verbs.release, delivery)
 
     def extend(self, delivery: Delivery, lease_ms: int) -> Outcome:
-        """Hold it for ``lease_ms`` more, from now."""
+        """Set the end of the lease to ``lease_ms`` from now."""
         return self._run(self._verbs.extend, delivery, lease_ms)
 
     def join(self, queue: str, consumer: str) -> Ownership:
@@ -226,7 +226,7 @@ class SyncVerbs(BlockingVerbs):
         return self._run(self._verbs.join, queue, consumer)
 
     def leave(self, queue: str, consumer: str) -> None:
-        """Release the consumer's partitions at once."""
+        """Release the consumer's partitions immediately."""
         self._run(self._verbs.leave, queue, consumer)
 
     def route(self, queue: str, limit: int = ROUTE_BATCH) -> RouteReply:
@@ -243,12 +243,12 @@ class SyncVerbs(BlockingVerbs):
         offsets: Sequence[int],
         store: StoreIdentity | None = None,
     ) -> RouteReply:
-        """Catch a queue up by ``[start, end)``, of which it may take these entries.
+        """Catch a queue up by ``[start, end)``; it may take only the entries in ``offsets``.
 
-        For a router outside the broker: name what the queue's ``filter`` takes, and every entry
-        with a key. What was routed meanwhile is passed over, so a call may be repeated. ``store``
-        is what ``identity`` returned before the log was read: offsets of another store are
-        refused with ``OtherStore``.
+        For an external router: pass the entries that the queue's ``filter`` takes, and every entry
+        with a key. Entries routed meanwhile are skipped, so a call may be repeated. ``store`` is
+        what ``identity`` returned before the log was read: offsets of another store are refused
+        with ``OtherStore``.
         """
         return self._run(
             self._verbs.assign,
@@ -272,9 +272,9 @@ class SyncVerbs(BlockingVerbs):
         dry_run: bool = False,
         replay_id: str | None = None,
     ) -> ReplayReply:
-        """Make deliveries available again, with attempts 0, at their old place.
+        """Make deliveries available again, with attempts 0, at their old position.
 
-        ``where`` and ``ids`` select; with both, what both do.
+        ``where`` and ``ids`` select deliveries; with both, those that match both.
         """
         return self._run(
             self._verbs.replay,
@@ -316,34 +316,34 @@ class SyncVerbs(BlockingVerbs):
         )
 
     def sweep(self, limit: int = 10000) -> SweepReply:
-        """Let time take effect in every queue, and retention remove what may go."""
+        """Apply the passage of time to every queue, and remove what retention allows."""
         return self._run(self._verbs.sweep, limit)
 
     def archived(self, through: int, store: StoreIdentity) -> None:
-        """Tell retention that everything up to ``through`` has a verified copy (A1).
+        """Report to retention that everything up to ``through`` has a verified copy (A1).
 
         ``store`` is what ``identity`` returned when the copy was made.
         """
         self._run(self._verbs.archived, through, store)
 
     def begin_write(self, topic: str, id: str, run: str, *, number: int | None = None) -> Write:
-        """Begin a write to a topic, unless a run has begun it already; the write as it is.
+        """Begin a write to a topic, unless a run has begun it already; returns the stored write.
 
         For a job that publishes in many batches: another run of the same write learns that it
         was begun, and whether it is finished, before it publishes anything. Writes with a
-        ``number`` follow each other under one id: only the last is remembered, and one that comes
-        before it is refused (``Conflict``).
+        ``number`` follow each other under one id: only the last is remembered, and an earlier
+        one is refused (``Conflict``).
         """
         return self._run(self._verbs.begin_write, topic, id, run, number=number)
 
     def finish_write(
         self, topic: str, id: str, run: str, rows: int, *, number: int | None = None
     ) -> Write:
-        """The write has published ``rows`` messages, and is finished; it is kept for 30 days."""
+        """Finish a write that has published ``rows`` messages; it is kept for 30 days."""
         return self._run(self._verbs.finish_write, topic, id, run, rows, number=number)
 
     def put_run(self, run: Run) -> None:
-        """Keep a run, or what became of it since; the last 1,000 are kept."""
+        """Store a run, or an update of it; the last 1,000 are kept."""
         self._run(self._verbs.put_run, run)
 
     def run(self, id: str) -> Run | None:
@@ -351,7 +351,7 @@ class SyncVerbs(BlockingVerbs):
         return self._run(self._verbs.run, id)
 
     def runs(self, job: str | None = None, limit: int = 100) -> tuple[Run, ...]:
-        """Runs of one job or of all, those that started last first."""
+        """Runs of one job or of all, the newest first."""
         return self._run(self._verbs.runs, job, limit)
 
     def read_log(self, start: int = 0, *, limit: int = MAX_PAGE, payloads: bool = False) -> LogPage:
@@ -359,23 +359,23 @@ class SyncVerbs(BlockingVerbs):
         return self._run(self._verbs.read_log, start, limit=limit, payloads=payloads)
 
     def queue_log(self, queue: str, start: int, *, limit: int = MAX_PAGE) -> LogPage:
-        """Entries from an offset on whose messages the queue has, or has had, deliveries of.
+        """Entries from an offset on whose messages have, or had, deliveries in the queue.
 
-        With payloads, for a consumer that reads again what it was handed; ``limit`` counts the
-        entries of the log that are looked at.
+        With payloads, for a consumer that rereads what it was handed; ``limit`` counts the log
+        entries that are scanned.
         """
         return self._run(self._verbs.queue_log, queue, start, limit=limit)
 
     def batch_log(self, topic: str, batch_id: str, start: int, *, limit: int = MAX_PAGE) -> LogPage:
         """Entries from an offset on that were published to a topic under a batch id.
 
-        With payloads, for a publisher that reads again what it has published, as long as the id
-        is remembered.
+        With payloads, for a publisher that rereads what it has published, as long as the id is
+        remembered.
         """
         return self._run(self._verbs.batch_log, topic, batch_id, start, limit=limit)
 
     def identity(self) -> StoreIdentity:
-        """Which store this is. An offset of another one means something else here."""
+        """The identity of the store. Offsets are valid only within one store."""
         return self._run(self._verbs.identity)
 
     def log_end(self) -> Offset:
@@ -383,33 +383,33 @@ class SyncVerbs(BlockingVerbs):
         return self._run(self._verbs.log_end)
 
     def log_trimmed(self) -> Offset:
-        """The offset after the last entry that retention has removed; 0: none.
+        """The offset after the last entry that retention has removed; 0 if none.
 
-        Who has read up to there has missed nothing.
+        A reader that has read up to there has missed nothing.
         """
         return self._run(self._verbs.log_trimmed)
 
     def log_start(self) -> Offset:
-        """The first offset that is still there; without any, the end of the log."""
+        """The first offset that is still there; the end of the log if it is empty."""
         return self._run(self._verbs.log_start)
 
     def log_splits(self, start: int, end: int, entries: int) -> tuple[Offset, ...]:
-        """Offsets that cut a part of the log into pieces of about ``entries`` entries each.
+        """Offsets that split a part of the log into pieces of about ``entries`` entries each.
 
-        The first is ``start``, the last ``end`` or the end of the log, whichever is lower.
+        The first is ``start``, the last the lower of ``end`` and the end of the log.
         """
         return self._run(self._verbs.log_splits, start, end, entries)
 
     def preview(self, filter: str, *, start: int = 0) -> Preview:
-        """What a queue with this filter would take from the log: count and sample."""
+        """What a queue with this filter would take from the log: a count and a sample."""
         return self._run(self._verbs.preview, filter, start=start)
 
     def message(self, message_id: int) -> MessageDeliveries:
-        """A message, its payload, and where it stands in every queue."""
+        """A message, its payload, and its state in every queue."""
         return self._run(self._verbs.message, message_id)
 
     def result(self, queue: str, message_id: int, *, wait_ms: int = 0) -> Result | None:
-        """What the ack of a delivery left behind, waiting up to ``wait_ms`` for it."""
+        """The result of a delivery's ack, waiting up to ``wait_ms`` for it."""
         return self._run(self._verbs.result, queue, message_id, wait_ms=wait_ms)
 
     def history(self, message_id: int) -> tuple[Event, ...]:
@@ -421,9 +421,9 @@ class SyncVerbs(BlockingVerbs):
         return self._run(self._verbs.queue_history, queue, start, limit=limit)
 
     def stats(self, queue: str) -> QueueStats:
-        """A queue in numbers."""
+        """The statistics of a queue."""
         return self._run(self._verbs.stats, queue)
 
     def explain(self, queue: str, message_id: int) -> Why:
-        """Why a message is, or is not, handed out by a queue."""
+        """Why a queue does or does not hand out a message."""
         return self._run(self._verbs.explain, queue, message_id)

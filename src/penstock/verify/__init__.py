@@ -1,11 +1,11 @@
-"""``penstock verify``: which laws the store keeps, as far as its own verbs can tell.
+"""``penstock verify``: checks which laws a store keeps, as far as its own verbs can show.
 
-It asks the verbs that read and changes nothing, so it works on a store that nobody else has
-open and on one that is busy, embedded or over HTTP. Whatever looks wrong is looked at again
-before it is called a violation: a store at work is never accused of what is only movement.
+It only reads, so it works on a store that no other process has open and on a busy one,
+embedded or over HTTP. A suspect is checked again before it is reported as a violation, so
+mere movement in a busy store is never reported.
 
-Each law, or family of laws, has a file; docs/verify.md says what each check means and what
-it cannot see.
+There is one module per law or family of laws; docs/verify.md says what each check means and
+what it cannot detect.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Browsing a queue whole, page by page, and finding one delivery again.
+"""Browses a whole queue page by page, and finds single deliveries again.
 
-A *place* is what a delivery can be peeked at: a queue or its dead-letter queue, and a state.
-Of what is seen, eight bytes a delivery are kept: its message id, in claim order. Pages are
-remembered by their cursors, so that a suspect is found again with one more page, and not
-with another scan.
+A *place* is a queue or its dead-letter queue, and a state: what one ``peek`` shows. A scan
+keeps eight bytes per delivery: its message id, in claim order. It also keeps the cursors of
+the pages, so that finding a suspect again takes one more page, and not another scan.
 
-Places are browsed against the flow, settled ones first: a delivery that moves on meanwhile
-is then missed at the most, and not seen twice.
+Places are browsed against the flow, settled ones first. So a delivery that moves meanwhile is
+missed at worst, and not seen twice.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ __all__ = [
     "tally_ids",
 ]
 
-#: Pages that are turned to find one delivery again; new ones may have come before it.
+#: Pages read to find one delivery again; new ones may have come before it.
 _MAX_TURNS: Final = 20
-#: Message ids that are compared before others have their turn.
+#: Message ids compared before other tasks get their turn.
 _TURN: Final = 10_000
 #: Above every message id.
 _LANE: Final = 10**18
 
 
 class Place(Struct, frozen=True):
-    """Where a delivery can be peeked at."""
+    """A queue and a state, which ``peek`` can show."""
 
     queue: str
     state: State
@@ -61,17 +60,17 @@ class Place(Struct, frozen=True):
 
 
 def home_of(queue: str) -> str:
-    """The queue itself, for a dead-letter queue too."""
+    """The queue of a dead-letter queue; any other queue itself."""
     return queue.removesuffix(DLQ_SUFFIX)
 
 
 def failed_place(home: str) -> Place:
-    """Where the failed deliveries of a queue can be claimed (D1)."""
+    """The place where the failed deliveries of a queue can be claimed (D1)."""
     return Place(home + DLQ_SUFFIX, State.AVAILABLE)
 
 
 def places_of(home: str) -> tuple[Place, ...]:
-    """Every place of a queue, each delivery in exactly one, against the flow."""
+    """All places of a queue, each delivery in exactly one, against the flow."""
     dead = home + DLQ_SUFFIX
     return (
         Place(home, State.DONE),
@@ -87,41 +86,41 @@ def places_of(home: str) -> tuple[Place, ...]:
 
 
 def place_of(snapshot: Snapshot) -> Place:
-    """Where a delivery is; what failed in Q is what is available in ``Q.dlq``."""
+    """The place of a delivery; what failed in Q is available in ``Q.dlq``."""
     if snapshot.state is State.FAILED:
         return failed_place(home_of(snapshot.queue))
     return Place(snapshot.queue, snapshot.state)
 
 
 def rank_of(message: Message) -> int:
-    """Where the message stands in claim order (C4)."""
+    """The message's position in claim order (C4)."""
     return (MAX_PRIORITY - message.priority) * _LANE + message.id
 
 
 class Scan:
-    """What was seen at one place."""
+    """The deliveries seen at one place."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self.count = 0
-        #: Whether everything there could be read.
+        #: Whether the whole place could be read.
         self.complete = False
         self._lanes: dict[int, array[int]] = {}
-        #: (rank of what came before the page, the page's cursor).
+        #: (rank of the delivery before the page, the page's cursor).
         self._pages: list[tuple[int, str | None]] = []
 
     def begin_page(self, before: int, cursor: str | None) -> None:
-        """A page begins after the delivery of that rank."""
+        """Begin a page, after the delivery of rank ``before``."""
         self._pages.append((before, cursor))
 
     def add(self, message: Message) -> None:
-        """One more delivery."""
+        """Add one delivery."""
         self.count += 1
         lane = self._lanes.get(message.priority)
         if lane is None:
             lane = self._lanes[message.priority] = array("Q")
         if lane and message.id < lane[-1]:
-            # The order is wrong, and C4 says so; here it only has to be found again.
+            # The order is wrong, which C4 reports; here it only has to be found again.
             lane.insert(bisect_left(lane, message.id), message.id)
         else:
             lane.append(message.id)
@@ -138,18 +137,18 @@ class Scan:
         return merge(*self._lanes.values())
 
     def page_of(self, rank: int) -> tuple[int, str | None]:
-        """The page that a delivery of that rank is on: what comes before it, and its cursor."""
+        """The page with a delivery of that rank: the rank before the page, and its cursor."""
         position = bisect_left(self._pages, rank, key=lambda page: page[0]) - 1
         return self._pages[position] if position >= 0 else (-1, None)
 
 
 class Scans:
-    """What was seen of one queue and its dead letters."""
+    """The deliveries seen in one queue and its dead-letter queue."""
 
     def __init__(self, home: str) -> None:
         self.home = home
         self.by_place = {place: Scan(place) for place in places_of(home)}
-        #: Seen as failed in the queue itself: has to be the same as its dead letters.
+        #: Seen as failed in the queue itself; must equal its dead letters.
         self.failed = Scan(Place(home, State.FAILED))
 
     @property
@@ -159,11 +158,11 @@ class Scans:
 
     @property
     def count(self) -> int:
-        """Deliveries that were seen."""
+        """The number of deliveries seen."""
         return sum(scan.count for scan in self.by_place.values())
 
     def of(self, place: Place) -> Scan:
-        """What was seen at a place."""
+        """The scan of a place."""
         if place == self.failed.place:
             return self.failed
         return self.by_place.get(place) or Scan(place)
@@ -174,19 +173,19 @@ class Scans:
 
 
 class Turn(Struct, frozen=True):
-    """One page, and where it begins."""
+    """One page, and its position."""
 
     before: int
-    """The rank of the delivery before it; -1: there is none."""
+    """The rank of the delivery before it; -1 if there is none."""
     cursor: str | None
     page: Page | Missing
-    """Missing: there are no more pages, and this is why."""
+    """Missing: there are no more pages, for this reason."""
 
 
 async def browse(store: Store, place: Place, limit: int) -> AsyncIterator[Turn]:
     """The pages of a place.
 
-    Around damage it goes on delivery by delivery, so that all before it are seen.
+    Around damage it reads one delivery at a time, so that all before it are seen.
     """
     cursor: str | None = None
     before, singly = -1, 0
@@ -200,18 +199,18 @@ async def browse(store: Store, place: Place, limit: int) -> AsyncIterator[Turn]:
         if isinstance(page, Missing) or page.cursor is None:
             return
         if page.cursor == cursor:
-            yield Turn(before, cursor, Damaged("the same page comes again and again"))
+            yield Turn(before, cursor, Damaged("the same page is returned repeatedly"))
             return
         singly = max(0, singly - 1)
         cursor = page.cursor
         if page.items:
             before = max(before, rank_of(page.items[-1].message))
-        # A store in this process may have answered without ever waiting.
+        # An embedded store may have answered without ever suspending.
         await asyncio.sleep(0)
 
 
 async def tally_ids(scans: Iterable[Scan]) -> AsyncIterator[tuple[int, int]]:
-    """(message id, at how many of the places it was seen), for every message."""
+    """(message id, number of places where it was seen), for every message."""
     last = count = 0
     for number, message_id in enumerate(merge(*(scan.ids() for scan in scans))):
         if message_id != last:
@@ -226,19 +225,19 @@ async def tally_ids(scans: Iterable[Scan]) -> AsyncIterator[tuple[int, int]]:
 
 
 async def find(store: Store, scan: Scan, message: Message, limit: int) -> Snapshot | Missing:
-    """The delivery at the scan's place as it is now; ``Gone`` if it is not there."""
+    """The delivery's current snapshot at the scan's place; ``Gone`` if it is not there."""
     return (await find_many(store, scan, [message], limit))[message.id]
 
 
 async def find_many(
     store: Store, scan: Scan, messages: Iterable[Message], limit: int
 ) -> dict[int, Snapshot | Missing]:
-    """``find`` for several messages, by their ids; those of one page cost one call."""
+    """``find`` for several messages, by id; those of one page cost one call."""
     place = scan.place
     found: dict[int, Snapshot | Missing] = {}
     left = sorted(messages, key=rank_of)
     cursor: str | None = None
-    passed, turns = -2, 0  # Below what comes before the first page.
+    passed, turns = -2, 0  # Below the rank before the first page.
     while left:
         before, start = scan.page_of(rank_of(left[0]))
         if before > passed:

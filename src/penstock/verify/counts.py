@@ -1,10 +1,10 @@
 """Q2: the counts in stats equal a full scan, and so do the watermark and the lag.
 
-Within one answer of stats, what adds up to the same has to: consumers to what is in flight,
-partitions to the depth. Against a scan, stats are asked before and after it; only where
-both say the same, grants and acks included, did nothing move, and then the scan counts what
-they say. A scan that differs is made again, and has to differ again. A queue that is never
-still for the length of a scan is not checked, and the report says so.
+Within one reply of stats the sums must agree: consumers with what is in flight, partitions
+with the depth. For the comparison with a scan, stats are read before and after it. Only if
+both are equal, including grants and acks, did nothing move, and the scan must equal them. A
+scan that differs is repeated, and has to differ again. A queue that always moves during a
+scan is not checked, and the report says so.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NO_STATS: Final = QueueStats(in_flight_by_consumer={}, watermark=Offset(-1), la
 
 
 class Picture(Struct, frozen=True):
-    """A queue and its dead letters in numbers, at about one moment."""
+    """The statistics of a queue and its dead letters, at about one moment."""
 
     info: QueueInfo
     queue: QueueStats
@@ -40,17 +40,17 @@ class Picture(Struct, frozen=True):
 
     @property
     def deliveries(self) -> int:
-        """How many there are, in all states."""
+        """The number of deliveries, in all states."""
         return sum(stats.depth + stats.done + stats.expired for stats in (self.queue, self.dead))
 
     def is_still(self, other: Picture) -> bool:
-        """Whether nothing moved between the two; the log may have grown elsewhere."""
+        """Whether nothing moved between the two; the log may have grown with other messages."""
         return _moving(self.queue) == _moving(other.queue) and (
             _moving(self.dead) == _moving(other.dead)
         )
 
     def is_fixed(self, other: Picture) -> bool:
-        """Whether not even the log moved."""
+        """Whether the log did not move either."""
         return self._ends() == other._ends()
 
     def _ends(self) -> tuple[int | None, ...]:
@@ -60,7 +60,7 @@ class Picture(Struct, frozen=True):
 
 
 class Partition:
-    """What a scan finds of one partition."""
+    """The counts of one partition in a scan."""
 
     def __init__(self) -> None:
         self.unsettled = 0
@@ -69,7 +69,7 @@ class Partition:
 
 
 class Tally:
-    """What a scan counts."""
+    """The counts of a scan."""
 
     def __init__(self, info: QueueInfo) -> None:
         self._ordered = info.policy.ordering is Ordering.PARTITION
@@ -98,7 +98,7 @@ class Tally:
 
 
 async def take_picture(work: Inspection, name: str) -> Picture | Missing:
-    """The numbers of a queue and its dead letters, each checked by itself."""
+    """The statistics of a queue and its dead letters, each checked on its own."""
     end = await work.look(work.store.log_end())
     info = await work.look(work.store.queue(name))
     queue = await work.look(work.store.stats(name))
@@ -120,7 +120,7 @@ async def take_picture(work: Inspection, name: str) -> Picture | Missing:
 
 
 async def check_counts(work: Inspection, before: Picture, tally: Tally) -> None:
-    """Compare a scan with stats from before and after it, and scan again where they differ."""
+    """Compare a scan with stats from before and after it, and repeat it if they differ."""
     name = before.info.name
     differences: list[str] = []
     confirmed = 0
@@ -158,7 +158,7 @@ async def _scan(work: Inspection, info: QueueInfo) -> Tally | None:
 
 
 def _moving(stats: QueueStats) -> QueueStats:
-    """What changes only when a delivery moves: not ages, and not the end of the log."""
+    """The fields that change only when a delivery moves: no ages, and no end of the log."""
     return replace(
         stats,
         oldest_available_ms=None,
@@ -169,7 +169,7 @@ def _moving(stats: QueueStats) -> QueueStats:
 
 
 def _contradictions(info: QueueInfo, stats: QueueStats, *, dead_letters: bool) -> Iterator[str]:
-    """What one answer of stats says in two ways."""
+    """Contradictions within one reply of stats."""
     held = sum(stats.in_flight_by_consumer.values())
     if held != stats.in_flight:
         yield f"{stats.in_flight} are in flight, consumers hold {held}"

@@ -1,9 +1,9 @@
 """D1: dead-lettering loses nothing.
 
-- The failed deliveries of Q are what can be claimed from ``Q.dlq``: both lists are the same.
-- Each was granted before it failed, or was replayed into the dead letters.
-- In a deep run, each payload is read from ``Q.dlq``, and is what was published. That the
-  error and the history are still there is checked with the histories.
+- The failed deliveries of Q are those that can be claimed from ``Q.dlq``: both lists agree.
+- Each was granted before it failed, or was replayed into the dead-letter queue.
+- A deep run reads each payload from ``Q.dlq`` and compares it with what was published. The
+  histories check that the error and the history are still there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["check_granted", "check_lists", "check_payloads"]
 
 
 async def check_lists(work: Inspection, scans: Scans) -> None:
-    """Whether what failed in the queue is what its dead-letter queue hands out."""
+    """Check that the dead-letter queue hands out exactly what failed in the queue."""
     claimable = scans.of(failed_place(scans.home))
     work.ledger.examined("D1", claimable.count)
     if not (claimable.complete and scans.failed.complete):
@@ -41,7 +41,7 @@ async def check_lists(work: Inspection, scans: Scans) -> None:
 
 
 async def check_granted(work: Inspection, shown: Snapshot) -> None:
-    """What failed was granted; only a replay into the dead letters sets that back."""
+    """Check that it was granted before it failed; only a replay resets the attempts."""
     message_id = shown.message.id
     if shown.attempts > 0 or not work.may_confirm("D1", shown.queue):
         return
@@ -57,7 +57,7 @@ async def check_granted(work: Inspection, shown: Snapshot) -> None:
 
 
 async def check_payloads(work: Inspection, home: str) -> None:
-    """Read every dead letter's payload from where it can be claimed."""
+    """Read every dead letter's payload from the dead-letter queue."""
     for state in (State.DELAYED, State.IN_FLIGHT, State.AVAILABLE):
         place = Place(home + DLQ_SUFFIX, state)
         async for turn in browse(work.store, place, PAGE):
@@ -66,7 +66,7 @@ async def check_payloads(work: Inspection, home: str) -> None:
 
 
 async def _check_page(work: Inspection, place: Place, cursor: str | None, known: Page) -> None:
-    """Read a page again with payloads, in as many parts as their size asks for."""
+    """Read a page again with payloads, in parts that bound their size."""
     largest = max((item.message.size for item in known.items), default=0)
     limit = max(1, min(PAGE, PAYLOAD_BYTES // max(1, largest)))
     left = len(known.items)

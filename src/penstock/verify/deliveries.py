@@ -1,15 +1,15 @@
-"""What one delivery says of itself: C1, C2, C3, C4, D1 and S3, each on a single snapshot.
+"""Checks on a single snapshot of a delivery: C1, C2, C3, C4, D1 and S3.
 
-A page is one moment, so whatever is wrong inside a snapshot, or between two of one page, is
-wrong for good and needs no second look.
+A page shows one moment, so a defect inside a snapshot, or between two of one page, is
+permanent and needs no second check.
 
-- S3: it is in the queue and in the state that was asked for.
-- C1: what is in flight has a consumer, a time of claim and a deadline.
-- C2: what is in flight or done was granted at least once, and no more grants were handed
-  back than there were.
+- S3: it is in the queue and in the state that were requested.
+- C1: a delivery in flight has a consumer, a claim time and a deadline.
+- C2: a delivery in flight or done was granted at least once, and not more grants were
+  released than given.
 - C3: nothing is due before its ``deliver_at``, nothing expired before its ``expires_at``.
 - C4: priority descending, then message id.
-- D1: what failed says when.
+- D1: a failed delivery has a time of failure.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from penstock.verify.browse import Place, rank_of
 
 __all__ = ["CLOCK_STEP_MS", "Defect", "defects_of", "out_of_order"]
 
-#: Times in one store come from a clock that may be set back a little; what is wrong by less
-#: than this is taken for that.
+#: The clock of a store may be set back a little. Smaller deviations than this are attributed to
+#: that.
 CLOCK_STEP_MS: Final = 1_000
 
 
 class Defect(Struct, frozen=True):
-    """What is wrong with a delivery."""
+    """A defect of a delivery."""
 
     law: str
     detail: str
 
 
 def defects_of(place: Place, shown: Snapshot) -> Iterator[Defect]:
-    """Everything that a snapshot alone gives away."""
+    """All defects that a snapshot alone shows."""
     if shown.queue != place.queue or shown.state is not place.state:
         yield Defect("S3", f"asked for {place}, got one {Place(shown.queue, shown.state)}")
     if not 0 <= shown.message.priority <= MAX_PRIORITY:
@@ -48,11 +48,11 @@ def defects_of(place: Place, shown: Snapshot) -> Iterator[Defect]:
     yield from _attempts_defects(shown)
     yield from _time_defects(shown)
     if shown.state is State.FAILED and shown.at is None:
-        yield Defect("D1", "it failed, and nothing says when")
+        yield Defect("D1", "it failed, and has no time of failure")
 
 
 def out_of_order(before: int, items: Sequence[Snapshot]) -> Iterator[Snapshot]:
-    """Deliveries that come too late in a page; ``before`` is the rank that it begins after."""
+    """Deliveries that come too late in a page; ``before`` is the rank before the page."""
     for item in items:
         rank = rank_of(item.message)
         if rank <= before:
@@ -80,11 +80,11 @@ def _time_defects(shown: Snapshot) -> Iterator[Defect]:
     message, at = shown.message, shown.at
     if shown.state is State.DELAYED:
         if at is None:
-            yield Defect("C3", "it is delayed, and nothing says until when")
+            yield Defect("C3", "it is delayed, and has no due time")
         elif at + CLOCK_STEP_MS < message.deliver_at:
             yield Defect("C3", f"it is due at {at}, before its deliver_at {message.deliver_at}")
     elif shown.state is State.EXPIRED:
         if message.expires_at is None:
-            yield Defect("C3", "it expired, and never had to")
+            yield Defect("C3", "it expired without an expires_at")
         elif at is not None and at + CLOCK_STEP_MS < message.expires_at:
             yield Defect("C3", f"it expired at {at}, before its expires_at {message.expires_at}")

@@ -1,18 +1,18 @@
-"""What the history of a delivery gives away: C1, C2, C3, D1, S2 and S3.
+"""Checks on the history of a delivery: C1, C2, C3, D1, S2 and S3.
 
-Events are counted rather than followed: they are sorted by time, and a clock that was set
-back puts them into an order that never was. What holds in any order:
+Events are counted rather than followed: they are sorted by time, and a clock that was set back
+puts them into a wrong order. These hold in any order:
 
 - S3: each event is a transition of the table in ``penstock.model.states``, and one of them
-  led to the present state.
-- C1: every grant has ended, once, but for the one that is in flight.
+  led to the current state.
+- C1: every grant has ended once, except the one in flight.
 - C2: attempts are the grants since the last replay.
-- C3: grants lie between ``deliver_at`` and ``expires_at``; what has failed no longer expires.
+- C3: grants lie between ``deliver_at`` and ``expires_at``; a failed delivery does not expire.
 - S2: an ack is the last one, unless a replay followed.
-- D1: a failed delivery has the event of its failing, and an error if one was reported.
+- D1: a failed delivery has the event of its failure, and an error if one was reported.
 
 An engine keeps a bounded number of events, so a long history may have lost its beginning;
-nothing is concluded from one.
+it is not checked.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from penstock.verify.deliveries import CLOCK_STEP_MS, Defect
 
 __all__ = ["history_defects", "is_whole"]
 
-#: What ends a grant.
+#: The transitions that end a grant.
 _ENDINGS: Final = frozenset(
     {Transition.ACK, Transition.NACK, Transition.RELEASE, Transition.LAPSE, Transition.REJECT}
 )
 _RETURNS: Final = frozenset({State.AVAILABLE, State.DELAYED})
-#: (transition, state it leads to) of the table.
+#: (transition, state afterwards) of the table.
 _STEPS: Final = frozenset(
     (transition, after) for (_, transition), states in TRANSITIONS.items() for after in states
 )
 
 
 def is_whole(events: Sequence[Event]) -> bool:
-    """Whether nothing can be missing at the beginning."""
+    """Whether no event can be missing at the beginning."""
     return len(events) <= MAX_HISTORY_EVENTS
 
 
 def history_defects(shown: Snapshot, events: Sequence[Event]) -> Iterator[Defect]:
-    """What is wrong between a delivery and its whole history, at a moment when both stand."""
+    """Defects between a delivery and its whole history, both read while it did not move."""
     failed = any(event.state is State.FAILED or is_dead_letter(event.queue) for event in events)
     yield from _impossible(events, failed=failed)
     yield from _unexplained(shown, events)
@@ -61,7 +61,7 @@ def _impossible(events: Sequence[Event], *, failed: bool) -> Iterator[Defect]:
     for event in events:
         if (event.transition, event.state) in _STEPS:
             continue
-        # In the dead letters, whatever does not settle a delivery brings it back.
+        # In a dead-letter queue, every ending that does not settle a delivery returns it.
         if failed and event.transition in _ENDINGS and event.state in _RETURNS:
             continue
         after = "nothing" if event.state is None else event.state.value
@@ -69,7 +69,7 @@ def _impossible(events: Sequence[Event], *, failed: bool) -> Iterator[Defect]:
 
 
 def _unexplained(shown: Snapshot, events: Sequence[Event]) -> Iterator[Defect]:
-    """No event leads to where it is."""
+    """Finds a delivery whose state no event explains."""
     replayed = _count(events, Transition.REPLAY) > 0
     led_to = {event.state for event in events}
     if shown.state in (State.DONE, State.IN_FLIGHT, State.EXPIRED):
@@ -96,14 +96,14 @@ def _unbalanced(shown: Snapshot, events: Sequence[Event]) -> Iterator[Defect]:
 
 
 def _miscounted(shown: Snapshot, events: Sequence[Event]) -> Iterator[Defect]:
-    """Attempts that are not the grants since the last replay."""
+    """Finds attempts that differ from the grants since the last replay."""
     grants = [event.at for event in events if event.transition is Transition.CLAIM]
     replays = [event.at for event in events if event.transition is Transition.REPLAY]
     least = most = len(grants)
     if replays:
         if not _is_orderly(events):
             return
-        # Within one step of the clock, nobody can say which came first.
+        # Within one step of the clock, the order is unknown.
         least = sum(at > max(replays) + CLOCK_STEP_MS for at in grants)
         most = sum(at >= max(replays) - CLOCK_STEP_MS for at in grants)
     if not least <= shown.attempts <= most:
@@ -112,7 +112,7 @@ def _miscounted(shown: Snapshot, events: Sequence[Event]) -> Iterator[Defect]:
 
 
 def _is_orderly(events: Sequence[Event]) -> bool:
-    """Whether grants and their ends take turns: no clock was set back in between."""
+    """Whether grants and their ends alternate, so that no clock was set back in between."""
     held = False
     for event in events:
         if event.transition is Transition.CLAIM or event.transition is Transition.REPLAY:

@@ -1,7 +1,7 @@
-"""The log in few bytes: what the first reading saw, for everything that is compared with it.
+"""A compact index of the log at the first reading, for later comparisons.
 
-Twenty bytes a log entry: its offset, the id of its message, and a checksum of all its
-metadata. A million entries take 20 MB, however large their headers and payloads are.
+Twenty bytes per log entry: its offset, the id of its message, and a checksum of all its
+metadata. A million entries take 20 MB, regardless of the size of their headers and payloads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 
 
 def fingerprint(message: Message) -> int:
-    """A checksum of everything the metadata says."""
+    """A checksum of all metadata."""
     return checksum(_ENCODER.encode(message))
 
 
@@ -39,7 +39,7 @@ class LogIndex:
         return len(self.offsets)
 
     def add(self, message: Message) -> None:
-        """Take the next entry; offsets come in order."""
+        """Add the next entry, in offset order."""
         self.offsets.append(message.offset)
         self.ids.append(message.id)
         self.prints.append(fingerprint(message))
@@ -60,5 +60,5 @@ class LogIndex:
         return offset < self.end and not any(low <= offset < high for low, high in self.holes)
 
     def is_first(self, position: int) -> bool:
-        """Whether this is the entry by which its message is met."""
+        """Whether this is the first entry of its message."""
         return self.ids[position] == self.offsets[position] or self.find(self.ids[position]) is None

@@ -1,14 +1,14 @@
-"""The log: L1 and L2, the payloads in it (P3), and what left it (G1).
+"""The log: L1 and L2, its payloads (P3), and what was removed from it (G1).
 
 - L1: offsets strictly increase from entry to entry and from page to page; an entry reads
   the same with its payload as without, and the same at the end of the run as at its start.
-- L2: the second reading finds nothing below the end of the first that was not there, and
-  misses nothing that ``message`` still knows. What retention removed is gone for both.
-- P3: every payload has the size and the checksum that the entry says. The payload of an
-  entry that was replaced is the engine's own business.
-- G1: nothing left the log that a queue has still to route.
+- L2: the second reading finds nothing new below the end of the first, and misses nothing
+  that ``message`` still finds. What retention removed is missing from both.
+- P3: every payload has the size and the checksum of its entry. The payload of a replaced
+  entry is not checked.
+- G1: nothing was removed that a queue still has to route.
 
-A part of the log that cannot be read is damage (X1); reading goes on behind it.
+A part of the log that cannot be read is damage (X1); reading continues after it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.verify.store import Damaged, Gone, Missing
 
 __all__ = ["entry_at", "is_intact", "read_again", "read_first"]
 
-#: Damaged parts of the log that are gone around; with more there is not much left to check.
+#: Damaged parts of the log that are skipped; with more there is not much left to check.
 _MAX_HOLES: Final = 1_000
 
 
@@ -51,7 +51,7 @@ async def entry_at(work: Inspection, offset: int, *, payloads: bool = False) -> 
 
 
 async def read_first(work: Inspection) -> None:
-    """Read the whole log, with payloads if the run is deep, and remember it."""
+    """Read the whole log, with payloads in a deep run, and index it."""
     end = await work.look(work.store.log_end())
     if isinstance(end, Missing):
         work.damaged(end, "the end of the log")
@@ -69,7 +69,7 @@ async def read_first(work: Inspection) -> None:
 
 
 async def read_again(work: Inspection) -> None:
-    """Read the log up to where it ended at first, and compare."""
+    """Read the log again up to the end of the first reading, and compare."""
     index = work.index
     position = 0
     async for entries in _pages(work, "log again"):
@@ -90,13 +90,13 @@ async def read_again(work: Inspection) -> None:
 
 
 def appeared(work: Inspection, message: Message) -> None:
-    """An entry is there that the first reading, which had passed it, did not see."""
+    """Report an entry that the first reading, which had passed it, did not see."""
     detail = f"the entry at offset {message.offset} appeared after a reader had passed it"
     work.ledger.violation("L2", detail, message_id=message.id)
 
 
 def _changed(work: Inspection, message: Message) -> None:
-    detail = f"the entry at offset {message.offset} is not what it was when first read"
+    detail = f"the entry at offset {message.offset} has changed since it was first read"
     work.ledger.violation("L1", detail, message_id=message.id)
 
 
@@ -104,7 +104,7 @@ def _changed(work: Inspection, message: Message) -> None:
 
 
 async def _pages(work: Inspection, what: str) -> AsyncIterator[Sequence[LogEntry]]:
-    """The entries below the index's end, page by page, in order, around damage."""
+    """The entries below the index's end, page by page, in order, skipping damage."""
     position, singly, end = 0, 0, work.index.end
     while position < end:
         limit = 1 if singly else PAGE
@@ -123,7 +123,7 @@ async def _pages(work: Inspection, what: str) -> AsyncIterator[Sequence[LogEntry
         work.tell(what, min(position, end), end)
         last = max((entry.message.offset for entry in page.entries), default=position - 1)
         if page.entries and page.next_offset <= last:
-            detail = f"a reader would go on from offset {page.next_offset} and read it again"
+            detail = f"a reader would continue from offset {page.next_offset} and read it again"
             work.ledger.violation("L1", detail, message_id=last)
         elif page.next_offset <= position:
             break
@@ -133,7 +133,7 @@ async def _pages(work: Inspection, what: str) -> AsyncIterator[Sequence[LogEntry
 
 
 def _in_order(work: Inspection, start: int, entries: Sequence[LogEntry]) -> list[LogEntry]:
-    """The entries below the end; those that stand out of order are written up."""
+    """The entries below the end, without those out of order, which are reported."""
     kept: list[LogEntry] = []
     last = start - 1
     for entry in entries:
@@ -146,7 +146,7 @@ def _in_order(work: Inspection, start: int, entries: Sequence[LogEntry]) -> list
         if message.offset <= last:
             detail = f"offset {message.offset} comes after {last}"
         elif not 0 <= message.id <= message.offset:
-            detail = f"message {message.id} stands at offset {message.offset}, before its own"
+            detail = f"message {message.id} is at offset {message.offset}, before its own"
         elif message.is_replacement and message.key is None:
             detail = f"the entry at offset {message.offset} replaces a message without a key"
         if detail is None:
@@ -158,7 +158,7 @@ def _in_order(work: Inspection, start: int, entries: Sequence[LogEntry]) -> list
 
 
 async def _around(work: Inspection, position: int, damage: Missing) -> int:
-    """Write up what cannot be read at ``position``; returns where it can be read again."""
+    """Report the damage at ``position``; returns where the log can be read again."""
     end = work.index.end
     step = 1
     while position + step < end and await _is_damaged(work, position + step):
@@ -191,7 +191,7 @@ async def _check_payloads(work: Inspection, messages: Sequence[Message]) -> None
         if not isinstance(page, Missing):
             found = {entry.message.offset: entry for entry in page.entries}
         for message in run:
-            # A page that could not be read is read again entry by entry, to name the bad one.
+            # If a page cannot be read, read each entry, to find the bad one.
             entry = found.get(message.offset) or await entry_at(work, message.offset, payloads=True)
             if isinstance(entry, Missing):
                 work.damaged(entry, "the payload", message_id=message.id)
@@ -204,7 +204,7 @@ async def _check_payloads(work: Inspection, messages: Sequence[Message]) -> None
 
 
 def _runs(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
-    """Consecutive messages whose payloads fit one answer together."""
+    """Consecutive messages whose payloads fit one reply."""
     begin = size = 0
     for position, message in enumerate(messages):
         if position > begin and size + message.size > PAYLOAD_BYTES:
@@ -216,7 +216,7 @@ def _runs(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
 
 
 async def _confirm_payload(work: Inspection, message: Message) -> None:
-    """Bytes that are wrong stay wrong, unless the entry was replaced in the meantime."""
+    """Wrong bytes stay wrong, unless the entry was replaced meanwhile."""
     for _ in range(RECHECKS):
         newest = await work.look(work.store.message(message.id))
         if isinstance(newest, Missing):
@@ -231,11 +231,11 @@ async def _confirm_payload(work: Inspection, message: Message) -> None:
     work.ledger.violation("P3", detail, message_id=message.id)
 
 
-# -- what left the log ---------------------------------------------------------------------
+# -- removed entries -----------------------------------------------------------------------
 
 
 async def _check_removed(work: Inspection, position: int) -> None:
-    """The second reading missed an entry: retention may have removed it, if nobody needs it."""
+    """The second reading missed an entry: retention may have removed it if it was unused."""
     offset, message_id = work.index.offsets[position], work.index.ids[position]
     if not work.index.covers(offset) or not work.may_confirm("L2"):
         return
@@ -254,7 +254,7 @@ async def _check_removed(work: Inspection, position: int) -> None:
 
 
 async def _check_routed(work: Inspection, offset: int, message_id: int) -> None:
-    """A cursor only rises: one at or below the offset now had not passed it when it went."""
+    """A cursor never decreases: one at or below the offset now had not passed it then."""
     for name, before in work.queues.items():
         if before.cursor is None:
             continue
@@ -262,5 +262,5 @@ async def _check_routed(work: Inspection, offset: int, message_id: int) -> None:
         if isinstance(info, Missing) or info.created_at != before.created_at:
             continue
         if info.cursor is not None and info.cursor <= offset:
-            detail = f"offset {offset} left the log before the queue was routed past it"
+            detail = f"offset {offset} was removed before the queue was routed past it"
             work.ledger.violation("G1", detail, queue=name, message_id=message_id)

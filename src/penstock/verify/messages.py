@@ -1,9 +1,8 @@
-"""Message by message: where each stands (S3), its payload (P3) and its history.
+"""Checks every message: its state in each queue (S3), its payload (P3) and its history.
 
-The deep part of a run. Every message that the log had is asked for; what ``message`` says of
-it is compared with what was seen in the queues, and its history with what the delivery says.
-A history that does not fit is asked for again, twice around the message: if both are the
-same, nothing happened in between.
+The deep part of a run. For every message of the log, the reply of ``message`` is compared with
+what was seen in the queues, and its history with the delivery. If a history does not fit, it is
+read again before and after the message: if both are equal, nothing happened in between.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from penstock.verify.store import Missing
 
 __all__ = ["check_messages"]
 
-#: Messages that are asked for at the same time: enough to hide a network's round trips.
+#: Messages that are requested concurrently: enough to hide the round trips of a network.
 _AT_ONCE: Final = 16
-#: The laws that a history is examined for.
+#: The laws that a history is checked for.
 _HISTORY_LAWS: Final = ("C1", "C2", "C3", "S2")
 
 
@@ -38,7 +37,7 @@ async def check_messages(work: Inspection) -> None:
     done = 0
     while batch := list(islice(ids, _AT_ONCE)):
         checks = (_check(work, accounts, standings, message_id) for message_id in batch)
-        # All of them come to an end before the first error is raised.
+        # Let all of them finish before the first error is raised.
         for outcome in await asyncio.gather(*checks, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -75,7 +74,7 @@ async def _check(
 
 
 def _by_home(work: Inspection, found: MessageDeliveries) -> dict[str, Snapshot]:
-    """Its delivery in each queue; ``message`` is one moment, so two in one are two states."""
+    """Its delivery per queue; ``message`` shows one moment, so two in a queue are two states."""
     by_home: dict[str, Snapshot] = {}
     for item in found.deliveries:
         home = home_of(item.queue)
@@ -105,7 +104,7 @@ async def _check_history(work: Inspection, message_id: int, by_home: dict[str, S
 
 
 async def _confirm(work: Inspection, law: str, home: str, message_id: int) -> None:
-    """Look at the delivery and its history together until they hold still."""
+    """Read the delivery and its history together until they do not move."""
     wrong: list[str] = []
     for _ in range(RECHECKS):
         standing = await standing_of(work, home, message_id)

@@ -1,9 +1,9 @@
-"""O1: a (queue, partition) has one owner an epoch, and an older epoch is fenced.
+"""O1: a (queue, partition) has one owner per epoch, and an older epoch is fenced.
 
-Stats are asked several times in a run, and all answers together have to name one owner an
-epoch. And what is in flight belongs to the owner: when a partition changes hands, whatever
-its former owner held comes back. Where stats name the same owner and epoch before and after
-a page was read, he had the partition all the time in between.
+Stats are read several times in a run, and all replies must name one owner per epoch. The owner
+also holds everything in flight: when a partition changes hands, the claims of its former owner
+are returned. If stats name the same owner and epoch before and after a page was read, it owned
+the partition all the time in between.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ __all__ = ["Owners"]
 
 
 class Owners:
-    """The check of one ordered queue; it has nothing to say about the others."""
+    """The check of one ordered queue; does nothing for other queues."""
 
     def __init__(self, work: Inspection, first: Picture) -> None:
         self._work = work
         self._name = first.info.name
         self._applies = first.info.policy.ordering is Ordering.PARTITION
-        #: (partition, epoch) to the one owner it may have.
+        #: (partition, epoch) to its only possible owner.
         self._known: dict[tuple[str, int], str] = {}
         self._now: dict[str, str | None] = {}
         self.note(first.queue)
 
     def note(self, stats: QueueStats) -> None:
-        """Compare what stats say of owners with all that they said before."""
+        """Compare the owners in stats with all earlier replies."""
         if not self._applies:
             return
         names = [item.partition for item in stats.partitions]
         self._work.ledger.examined("O1", len(names))
         if len(set(names)) != len(names):
             twice = sorted({name for name in names if names.count(name) > 1})
-            self._broken(f"partition {twice[0]!r} is there more than once")
+            self._broken(f"partition {twice[0]!r} is listed more than once")
         for item in stats.partitions:
             if item.owner is None:
                 continue
@@ -52,7 +52,7 @@ class Owners:
         self._now = {item.partition: item.owner for item in stats.partitions}
 
     async def check(self, scan: Scan, shown: Snapshot) -> None:
-        """Whether a delivery in flight is held by its partition's owner."""
+        """Check that the partition's owner holds a delivery in flight."""
         if not self._applies or scan.place != Place(self._name, State.IN_FLIGHT):
             return
         if self._now.get(shown.message.partition_key or "") == shown.consumer:
@@ -81,7 +81,7 @@ class Owners:
             work.ledger.unresolved("O1")
 
     async def _ask(self, partition: str) -> tuple[str | None, int] | None:
-        """The partition's owner and epoch now."""
+        """The partition's current owner and epoch."""
         stats = await self._work.look(self._work.store.stats(self._name))
         if isinstance(stats, Missing):
             return None

@@ -1,11 +1,11 @@
-"""What a queue holds and what the log holds: G1, and P3 for the metadata.
+"""Compares the deliveries of a queue with the log: G1, and P3 for the metadata.
 
-Every delivery names the log entry that its values come from. That entry is in the log, and
-says the same. The log was read before the queue was, so a delivery of a later message is
-not compared; one of an earlier message, that the log does not have, is looked for again:
+Every delivery names the log entry that its values come from, which must be in the log and be
+equal. The log was read before the queue, so deliveries of later messages are not compared. If
+the log lacks the entry of an earlier message, it is looked up again:
 
-- the log shows the entry now: the first reading left it out (L2);
-- nobody knows the message, and the delivery is still there: it was removed too early (G1).
+- the log has the entry now: the first reading missed it (L2);
+- the message is unknown, and the delivery is still there: it was removed too early (G1).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def _confirm_missing(work: Inspection, scan: Scan, shown: Snapshot) -> Non
     work.damaged(known, "the message", message_id=message.id)
     if not isinstance(known, Gone):
         return
-    # A message never comes back. If its delivery is there after it was gone, it went too early.
+    # A message never comes back. If its delivery is still there, it was removed too early.
     there = await find(work.store, scan, message, PAGE)
     if not isinstance(there, Missing):
         detail = f"it is {scan.place}, and its message is gone"
@@ -62,5 +62,5 @@ async def _confirm_difference(work: Inspection, scan: Scan, shown: Snapshot) -> 
     entry = await entry_at(work, message.offset)
     if isinstance(entry, Missing) or fingerprint(entry.message) == fingerprint(message):
         return
-    detail = f"its metadata is not what the log has at offset {message.offset}"
+    detail = f"its metadata differs from the log at offset {message.offset}"
     work.ledger.violation("P3", detail, queue=scan.place.queue, message_id=message.id)

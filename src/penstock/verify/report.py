@@ -1,7 +1,6 @@
-"""What verify found: one check a law, and the ledger that it is written up in.
+"""The result of verify: one check per law, and the ledger that collects them.
 
-The report is bounded whatever is wrong with the store: the first violations of each law are
-kept, all are counted.
+The report is bounded: the first violations of each law are kept, and all are counted.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from penstock.model.message import MessageId
 
 __all__ = ["MAX_KEPT", "Check", "Ledger", "Report", "Subject", "Violation"]
 
-#: Violations of one law that the report shows; more would not be read.
+#: Violations per law in the report; more would not be read.
 MAX_KEPT: Final = 100
-#: Violations of one law that are told apart; above it the same one may be counted twice.
+#: Violations per law that are deduplicated; beyond it one may be counted twice.
 _MAX_TOLD_APART: Final = 100_000
-#: Reasons for a skipped check that are shown.
+#: Reasons for a skipped check in the report.
 _MAX_REASONS: Final = 10
 
 
 class Violation(Struct, frozen=True, kw_only=True):
-    """One thing that a law does not allow, and where it is."""
+    """One violation of a law, and where it is."""
 
     law: str
     queue: str | None = None
-    """None: it is about the log, or about a message in all queues."""
+    """None: it concerns the log, or a message in all queues."""
     message_id: MessageId | None = None
-    """None: it is about the queue as a whole."""
+    """None: it concerns the queue as a whole."""
     detail: str
 
     def __str__(self) -> str:
@@ -41,33 +40,33 @@ class Violation(Struct, frozen=True, kw_only=True):
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """What became of one law."""
+    """The result for one law."""
 
     law: str
     name: str
     what: str
-    """What was checked, in a sentence."""
+    """What was checked, as a sentence."""
     examined: int
-    """Log entries, deliveries, messages or queues that were looked at for it."""
+    """Log entries, deliveries, messages or queues that were checked."""
     violations: tuple[Violation, ...]
-    """The first of them."""
+    """The first violations."""
     violation_count: int
-    """All of them."""
+    """The number of all violations."""
     unresolved: int
-    """Suspects that moved whenever they were looked at again: neither confirmed nor cleared."""
+    """Suspects that moved each time they were checked: neither confirmed nor cleared."""
     skipped: str | None = None
-    """Why it, or a part of it, was not checked."""
+    """Why the check, or a part of it, was skipped."""
     note: str | None = None
-    """A figure that is not a violation, and worth knowing."""
+    """A figure worth knowing that is not a violation."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """Whether there is no violation."""
         return self.violation_count == 0
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """Everything that verify found."""
+    """The result of verify."""
 
     checks: tuple[Check, ...]
     started_at: int
@@ -82,31 +81,31 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether no law was found broken."""
+        """Whether no law is violated."""
         return all(check.ok for check in self.checks)
 
     @property
     def violation_count(self) -> int:
-        """Violations of all laws."""
+        """The number of violations of all laws."""
         return sum(check.violation_count for check in self.checks)
 
     @property
     def violations(self) -> tuple[Violation, ...]:
-        """Those that were kept, law by law."""
+        """The violations that were kept, by law."""
         return tuple(item for check in self.checks for item in check.violations)
 
 
 class Subject(Struct, frozen=True):
-    """What the check of one law is about."""
+    """The description of one law's check."""
 
     name: str
     what: str
     deep: bool = False
-    """Only a deep run has anything to check it with."""
+    """Only a deep run can check it."""
 
 
 class _Page:
-    """One law's page of the ledger."""
+    """The ledger's page for one law."""
 
     def __init__(self) -> None:
         self.examined = 0
@@ -119,20 +118,20 @@ class _Page:
 
 
 class Ledger:
-    """Where checks write down what they looked at and what they found."""
+    """Records what the checks examined and found."""
 
     def __init__(self, subjects: Mapping[str, Subject]) -> None:
         self._subjects = subjects
         self._pages = {law: _Page() for law in subjects}
 
     def examined(self, law: str, count: int = 1) -> None:
-        """One more thing, or several, were looked at."""
+        """Count examined items."""
         self._pages[law].examined += count
 
     def violation(
         self, law: str, detail: str, *, queue: str | None = None, message_id: int | None = None
     ) -> None:
-        """A law is broken; what is found in several ways counts once."""
+        """Record a violation; one that is found in several ways counts once."""
         page = self._pages[law]
         same = (queue, detail if message_id is None else message_id)
         if same in page.known:
@@ -145,21 +144,21 @@ class Ledger:
             page.kept.append(Violation(law=law, queue=queue, message_id=shown, detail=detail))
 
     def unresolved(self, law: str) -> None:
-        """A suspect that could be neither confirmed nor cleared."""
+        """Count a suspect that could be neither confirmed nor cleared."""
         self._pages[law].unresolved += 1
 
     def skip(self, law: str, reason: str) -> None:
-        """A part of the check was not possible."""
+        """Record why a part of the check was not possible."""
         reasons = self._pages[law].reasons
         if len(reasons) < _MAX_REASONS:
             reasons[reason] = None
 
     def note(self, law: str, text: str) -> None:
-        """A figure to show beside the check."""
+        """Record a figure to show with the check."""
         self._pages[law].note = text
 
     def checks(self, *, deep: bool) -> tuple[Check, ...]:
-        """Every law's check, in the order of the subjects."""
+        """One check per law, in the order of the subjects."""
         for law, subject in self._subjects.items():
             if subject.deep and not deep:
                 self.skip(law, "only a deep run reads histories")

@@ -1,11 +1,11 @@
 """R1: a queue holds what its filter takes.
 
-Checked where it can be known: the filter of a queue whose filter never changed is TRUE for
-every delivery in it, in whatever state, and for its dead letters. Once a filter has changed,
-what was routed before stays, and nothing says which deliveries those are.
+The filter of a queue whose filter never changed must be TRUE for every delivery in it, in any
+state, and for its dead letters. After a change of the filter, deliveries routed before it stay,
+and cannot be distinguished.
 
-The other direction, that nothing is missing, cannot be known: a purge leaves no trace. What
-can be counted is counted, and stands beside the check as a note.
+That nothing is missing cannot be checked: a purge leaves no trace. Missing deliveries are
+counted, and shown with the check as a note.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Routing:
         self._info = info
         self._filter = filter_of(info)
         if self._filter is None:
-            reason = f"the filter of {info.name!r} has changed: what was routed before it stays"
+            reason = f"the filter of {info.name!r} has changed: deliveries routed before it stay"
             work.ledger.skip("R1", reason)
 
     async def check(self, shown: Snapshot) -> None:
-        """Whether the delivery belongs here."""
+        """Check that the delivery matches the filter."""
         if self._filter is None:
             return
         self._work.ledger.examined("R1")
@@ -47,7 +47,7 @@ class Routing:
 
 
 class Accounts:
-    """Counts messages that a filter takes and that its queue no longer has."""
+    """Counts messages that match a filter and are no longer in its queue."""
 
     def __init__(self, work: Inspection) -> None:
         self._ledger = work.ledger
@@ -70,7 +70,7 @@ class Accounts:
                 self._absent += name not in homes
 
     def close(self) -> None:
-        """Write the figure beside the check."""
+        """Record the figure as a note."""
         self._ledger.note(
             "R1",
             f"of {self._taken} deliveries that filters ask for, {self._absent} are no longer "
@@ -79,7 +79,7 @@ class Accounts:
 
 
 def filter_of(info: QueueInfo) -> Filter | None:
-    """The filter that everything in the queue was routed by, if there is one."""
+    """The filter that routed everything in the queue, if there is one."""
     return parse(info.policy.filter) if info.filter_version == 1 else None
 
 

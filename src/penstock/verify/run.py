@@ -1,7 +1,7 @@
-"""A run of verify: the log, then queue by queue, then message by message, then the log again.
+"""A run of verify: the log, then each queue, then each message, then the log again.
 
-Memory: 20 bytes a log entry and 8 bytes a delivery, and what one page holds. Nothing is
-written, and nothing is claimed.
+Memory: 20 bytes per log entry, 8 bytes per delivery, and one page. Nothing is written, and
+nothing is claimed.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ async def verify(
     progress: Progress | None = None,
     clock: Clock = _CLOCK,
 ) -> Report:
-    """Check every law that can be checked by reading; None verifies all queues.
+    """Check every law that can be checked by reading; without ``queues``, in all queues.
 
-    A ``deep`` run reads payloads and histories too, one call or two a message. The store may
-    be in use meanwhile. ``progress`` is told what is read, how much of it is done, and of how
-    much. An unknown queue is refused (``UnknownQueue``) before anything is read.
+    A ``deep`` run also reads payloads and histories, with one or two calls per message. The
+    store may be in use meanwhile. ``progress`` is called with what is read, how much of it is
+    done, and the total. Raises ``UnknownQueue`` before anything is read.
     """
     started_at = clock.now()
     work = Inspection(store, deep=deep, progress=progress)
@@ -89,7 +89,7 @@ async def _selected(work: Inspection, names: Sequence[str] | None) -> dict[str, 
 
 
 class _Room:
-    """What is to hand while one queue is browsed."""
+    """The state while one queue is browsed."""
 
     def __init__(self, work: Inspection, picture: Picture) -> None:
         self.work = work
@@ -100,7 +100,7 @@ class _Room:
         self._expected = picture.deliveries
 
     async def browse(self, scan: Scan) -> None:
-        """See everything at one place, and check each delivery by itself."""
+        """Scan one place, and check each delivery on its own."""
         place = scan.place
         async for turn in browse(self.work.store, place, PAGE):
             if isinstance(turn.page, Missing):
@@ -129,7 +129,7 @@ class _Room:
         scan.complete = True
 
     async def _check_order(self, scan: Scan, turn: Turn) -> None:
-        """C4 inside a page is one moment; between two, a cursor has to be asked again."""
+        """C4 within a page is one moment; between two pages, the cursor has to be read again."""
         assert not isinstance(turn.page, Missing)
         place = scan.place
         for item in out_of_order(-1, turn.page.items):
@@ -144,7 +144,7 @@ class _Room:
         self._broken_order(scan, turn.page.items[0].message.id)
 
     def _broken_order(self, scan: Scan, message_id: int) -> None:
-        detail = f"{scan.place}, it comes after what stands behind it"
+        detail = f"{scan.place}, it comes after a delivery that it precedes in claim order"
         self.work.ledger.violation("C4", detail, queue=scan.place.queue, message_id=message_id)
 
 
@@ -168,7 +168,7 @@ async def _check_queue(work: Inspection, info: QueueInfo) -> None:
         await check_counts(work, before, room.tally)
     else:
         for law in ("S3", "Q2"):
-            work.ledger.skip(law, f"{info.name!r} could not be read whole")
+            work.ledger.skip(law, f"{info.name!r} could not be read completely")
     await check_seen_twice(work, scans)
     await check_lists(work, scans)
     if work.deep:
@@ -179,7 +179,7 @@ async def _check_queue(work: Inspection, info: QueueInfo) -> None:
 
 
 class _Pulse(Struct, frozen=True):
-    """The ends and counters of everything that is verified."""
+    """The ends and counters of all verified queues."""
 
     log_end: int
     pictures: tuple[Picture, ...]
@@ -195,7 +195,7 @@ class _Pulse(Struct, frozen=True):
 
 
 async def _pulse(work: Inspection) -> _Pulse | None:
-    """None: something could not be asked, or a queue is gone."""
+    """None if something could not be read, or a queue is gone."""
     end = await work.look(work.store.log_end())
     pictures = [await take_picture(work, name) for name in work.queues]
     known = tuple(picture for picture in pictures if not isinstance(picture, Missing))

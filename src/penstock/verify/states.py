@@ -1,11 +1,10 @@
 """S3: a delivery is in exactly one state, never in two, never in none.
 
-Two views have to agree: ``peek``, which was asked for every state of the queue, and
-``message``, which says at one moment where a message is. A suspect was seen at two places, or
-at another than ``message`` says, or at none. It may only have moved, so it is looked at
-again: ``message`` and ``history`` before, ``peek`` at the places in question, ``message`` and
-``history`` after. If the two are the same it did not move in between, and then ``peek`` shows
-it at the one place that ``message`` names.
+Two views must agree: ``peek``, which was called for every state of the queue, and ``message``,
+which shows one moment. A suspect was seen at two places, at another than ``message`` says, or at
+none. It may only have moved, so it is checked again: ``message`` and ``history``, then ``peek``
+at the places in question, then ``message`` and ``history``. If the first and last replies are
+equal, it did not move in between, and ``peek`` must show it at the place that ``message`` names.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from penstock.verify.store import Gone, Missing
 
 __all__ = ["Standing", "Standings", "check_seen_twice", "confirm_places", "standing_of"]
 
-#: Suspects that are looked at again together: while they wait for one another they move on.
+#: Suspects that are checked as one batch: in a larger one they would move meanwhile.
 _TOGETHER: Final = 256
 
 
 class Standing(Struct, frozen=True):
-    """Where a message stands in one queue at one moment, and how it got there."""
+    """A message's state in one queue at one moment, and its history."""
 
     message: Message
     shown: Snapshot | None
-    """None: it is not in the queue."""
+    """None if it is not in the queue."""
     events: tuple[Event, ...]
 
 
 async def standing_of(work: Inspection, home: str, message_id: int) -> Standing | Missing:
-    """What ``message`` and ``history`` say; ``Missing`` too if it moved between the two."""
+    """The replies of ``message`` and ``history``; ``Missing`` too if it moved between them."""
     events = await work.look(work.store.history(message_id))
     found = await work.look(work.store.message(message_id))
     again = await work.look(work.store.history(message_id))
@@ -60,7 +59,7 @@ async def standing_of(work: Inspection, home: str, message_id: int) -> Standing 
 
 
 async def check_seen_twice(work: Inspection, scans: Scans) -> None:
-    """Look again at every message that was seen at two places of one queue."""
+    """Check every message again that was seen at two places of one queue."""
     work.ledger.examined("S3", scans.count)
     async for message_id, count in tally_ids(scans.by_place.values()):
         if count == 1 or not work.may_confirm("S3", scans.home):
@@ -76,8 +75,8 @@ async def check_seen_twice(work: Inspection, scans: Scans) -> None:
 class Standings:
     """Compares where ``message`` says that messages are with where they were seen.
 
-    On a busy store nearly all suspects have only moved. They are collected, so that those of
-    one page cost one more look; what that does not explain is confirmed one by one.
+    On a busy store nearly all suspects have only moved. They are collected, so that all on one
+    page cost one more call; those still unexplained are confirmed one by one.
     """
 
     def __init__(self, work: Inspection) -> None:
@@ -96,7 +95,7 @@ class Standings:
             await self._clear(scans)
 
     async def close(self) -> None:
-        """Look at those that are left."""
+        """Check the remaining suspects."""
         for home in list(self._suspects):
             await self._clear(self._work.scans[home])
 
@@ -119,7 +118,7 @@ class Standings:
 class _Suspect(Struct, frozen=True):
     message: Message
     places: tuple[Place, ...]
-    """Where it was seen, and where it is said to be."""
+    """Where it was seen, and where ``message`` says it is."""
     said: list[Place]
 
 
@@ -131,7 +130,7 @@ async def confirm_places(
     judge: Callable[[Place | None, list[Place]], str | None] | None = None,
     law: str = "S3",
 ) -> None:
-    """Call it a violation if the views disagree again and again while nothing moves."""
+    """Report a violation if the views disagree repeatedly while nothing moves."""
     wrong: list[str] = []
     for _ in range(RECHECKS):
         before = await standing_of(work, scans.home, message.id)
@@ -156,7 +155,7 @@ async def confirm_places(
 async def _where(
     work: Inspection, scans: Scans, message: Message, places: Iterable[Place]
 ) -> list[Place] | None:
-    """At which of the places ``peek`` shows the message now; None if that cannot be told."""
+    """The places where ``peek`` shows the message now; None if one cannot be read."""
     there: list[Place] = []
     for place in places:
         found = await find(work.store, scans.of(place), message, PAGE)
@@ -172,7 +171,7 @@ def _disagreement(said: Place | None, there: list[Place]) -> str | None:
     if len(there) > 1:
         return "it is " + " and ".join(str(place) for place in there)
     if said is None:
-        return f"it is {there[0]}, and message() does not know it" if there else None
+        return f"it is {there[0]}, and message() does not list it" if there else None
     if not there:
         return f"message() says that it is {said}, and peek does not show it"
     return None if there == [said] else f"message() says that it is {said}, peek {there[0]}"

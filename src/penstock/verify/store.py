@@ -1,8 +1,8 @@
-"""What verify asks of a store: eight verbs that read.
+"""The eight reading verbs that verify needs of a store.
 
-A broker and the HTTP client both have them. What is not there any more is an answer here,
-and so is damage (X1): one record that cannot be read does not keep the others from being
-checked. Every other error is the caller's: a store that went away cannot be verified.
+A broker and the HTTP client both have them. A missing record is a reply here, and so is damage
+(X1): one unreadable record does not prevent the check of the others. Every other error
+propagates: a store that does not answer cannot be verified.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Store(Protocol):
         ...
 
     async def queue(self, name: str, /) -> QueueInfo:
-        """The queue as it is."""
+        """The queue's policy and state."""
         ...
 
     async def stats(self, queue: str, /) -> QueueStats:
-        """A queue in numbers."""
+        """The statistics of a queue."""
         ...
 
     async def peek(
@@ -60,7 +60,7 @@ class Store(Protocol):
         ...
 
     async def message(self, message_id: int, /) -> MessageDeliveries:
-        """A message, its payload, and where it stands in every queue, at one moment."""
+        """A message, its payload, and its state in every queue, at one moment."""
         ...
 
     async def history(self, message_id: int, /) -> tuple[Event, ...]:
@@ -69,21 +69,21 @@ class Store(Protocol):
 
 
 class Missing(Struct, frozen=True):
-    """There is no answer."""
+    """There is no reply."""
 
 
 class Gone(Missing, frozen=True):
-    """It is not there, or not any more: retention, a purge or an operator took it."""
+    """The record does not exist, or was removed by retention, a purge or an operator."""
 
 
 class Damaged(Missing, frozen=True):
-    """It cannot be read."""
+    """The record cannot be read."""
 
     detail: str
 
 
 async def look(store: Store, call: Awaitable[T]) -> T | Missing:
-    """The answer of a verb, or why there is none."""
+    """The reply of a verb, or why there is none."""
     try:
         return await call
     except NotFound:
@@ -91,6 +91,6 @@ async def look(store: Store, call: Awaitable[T]) -> T | Missing:
     except StoreCorrupt as error:
         return Damaged(error.detail)
     except StoreUnavailable as error:
-        # A bad sector, if the store answers otherwise; if it does not, this raises.
+        # A bad sector, if the store still answers; otherwise this raises.
         await store.log_end()
         return Damaged(error.detail)

@@ -1,7 +1,7 @@
-"""The bodies of requests and replies that are not values of the model already.
+"""The bodies of requests and replies that are not values of the model.
 
-Requests refuse unknown fields: a misspelt option would otherwise be ignored in silence (E1).
-The bounds of the values are the broker's business.
+Requests refuse unknown fields: a misspelt option would otherwise be ignored silently (E1).
+The broker checks the values.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PublishBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClaimBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """How many, for how long, for whom, and how long to wait for the first."""
+    """How many deliveries, for how long, for which consumer, and how long to wait."""
 
     limit: int = 1
     lease_ms: int | None = None
@@ -72,13 +72,13 @@ class ClaimBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClaimReply(Struct, frozen=True):
-    """What was handed out; nothing is an answer too."""
+    """The deliveries handed out, possibly none."""
 
     deliveries: list[Delivery]
 
 
 class SettleBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """Settlements, and what is published in the same commit."""
+    """Settlements, and the messages published in the same commit."""
 
     settlements: list[Settlement]
     publish: list[Outgoing] = []
@@ -94,7 +94,7 @@ class ReplayBody(Struct, frozen=True, forbid_unknown_fields=True):
     dry_run: bool = False
     replay_id: str | None = None
     ids: tuple[int, ...] | None = None
-    """Messages, by id; None: all that ``where`` takes."""
+    """Message ids; None: all that match ``where``."""
 
 
 class PurgeBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,7 +106,7 @@ class PurgeBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JoinBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """Who joins an ordered queue, or heartbeats."""
+    """The consumer that joins an ordered queue, or heartbeats."""
 
     consumer: str
 
@@ -118,14 +118,14 @@ class RouteBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AssignBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a router outside the broker found in a stretch of the log."""
+    """The entries that an external router found in a range of the log."""
 
     filter: str
     start: Offset
     end: Offset
     offsets: list[Offset]
     store: StoreIdentity | None = None
-    """Of the log that was read; None: the router does not say."""
+    """The identity of the log that was read; None: not checked."""
 
 
 class SweepBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -139,20 +139,20 @@ class ArchivedBody(Struct, frozen=True, forbid_unknown_fields=True):
 
     through: Offset
     store: StoreIdentity
-    """Of the store that was copied, as it was then."""
+    """The identity of the copied store at the time of the copy."""
 
 
 class BeginWriteBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """A write of many batches, and the run that wants to make it."""
+    """A write of many batches, and the run that begins it."""
 
     id: str
     run: str
     number: int | None = None
-    """Of writes that follow each other under one id."""
+    """The number of the write, among those that follow each other under one id."""
 
 
 class FinishWriteBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """A write that is finished, and how many messages it has published."""
+    """A finished write, and how many messages it has published."""
 
     id: str
     run: str
@@ -175,7 +175,7 @@ class RunBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class RunList(Struct, frozen=True):
-    """Runs of pipeline jobs, those that started last first."""
+    """Runs of pipeline jobs, the newest first."""
 
     runs: tuple[Run, ...]
 
@@ -214,13 +214,13 @@ class LogEnd(Struct, frozen=True):
 
 
 class LogSplits(Struct, frozen=True):
-    """Offsets that cut a part of the log into pieces."""
+    """Offsets that split a part of the log into pieces."""
 
     offsets: tuple[Offset, ...]
 
 
 class ResultReply(Struct, frozen=True):
-    """What an ack left behind, or null while the delivery is not done."""
+    """The result of an ack, or null while the delivery is not done."""
 
     result: Result | None
 

@@ -1,6 +1,6 @@
-"""Bytes to bodies and back: JSON and MessagePack by the same structs.
+"""Encodes and decodes bodies: JSON and MessagePack with the same structs.
 
-A body that does not decode is the caller's mistake and says where it is wrong (E1).
+A body that does not decode is the caller's mistake; the error names the field (E1).
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ T = TypeVar("T")
 
 JSON: Final = "application/json"
 MSGPACK: Final = "application/msgpack"
-#: What else clients call MessagePack.
+#: Other names of MessagePack.
 MSGPACK_ALIASES: Final = frozenset(
     {MSGPACK, "application/x-msgpack", "application/vnd.msgpack", "application/messagepack"}
 )
 PROBLEM_JSON: Final = "application/problem+json"
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 EVENT_STREAM: Final = "text/event-stream"
-#: A publish body of any other type is one message, stored as it is; these say that it is many.
+#: The types of a batch. A publish body of any other type is one message, stored unchanged.
 BATCH_JSON: Final = "application/vnd.penstock.batch+json"
 BATCH_MSGPACK: Final = "application/vnd.penstock.batch+msgpack"
 
-#: msgspec ends its messages with where: "… - at `$.messages[3].priority`".
+#: msgspec ends its messages with the position: "… - at `$.messages[3].priority`".
 _PLACE: Final = re.compile(r" - at `\$\.?(?P<path>.*)`$")
 
 encode_json: Final = msgspec.json.Encoder().encode
@@ -73,7 +73,7 @@ class Codec(Generic[T]):
 
 
 def refused(error: Exception, what: str = "The body") -> BadInput:
-    """What a caller is told about a body, or a query, that does not decode."""
+    """The error for a body, or a query, that does not decode."""
     text = str(error)
     found = _PLACE.search(text)
     field = "" if found is None else found["path"]
@@ -81,5 +81,5 @@ def refused(error: Exception, what: str = "The body") -> BadInput:
 
 
 def media_type(content_type: str) -> str:
-    """The type without its parameters, in small letters."""
+    """The type without its parameters, in lower case."""
     return content_type.partition(";")[0].strip().lower()

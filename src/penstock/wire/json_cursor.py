@@ -1,4 +1,4 @@
-"""A cursor over JSON. It finds where values end by their quotes and brackets alone."""
+"""A cursor over JSON. It finds the end of a value by its quotes and brackets alone."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SCALAR: Final = re.compile(rb"[-+.0-9A-Za-z]++")
 _BRACKET: Final = re.compile(rb'["\[\]{}]')
 #: A part of a string up to its closing quote, or to the end of the window.
 _IN_STRING: Final = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
-#: Bytes that one match looks at: about a quarter of a millisecond.
+#: Bytes that one match scans: about a quarter of a millisecond.
 _WINDOW: Final = 64 * 1024
-#: Brackets and strings that are passed before others have their turn: some milliseconds.
+#: Brackets and strings scanned before other calls get their turn: a few milliseconds.
 _TOKENS_A_STEP: Final = 2_000
-#: The longest name of a member that is of interest.
+#: The longest member name that is decoded.
 _MAX_NAME: Final = 1_024
 
 _name: Final = msgspec.json.Decoder(str)
@@ -79,7 +79,7 @@ class JsonCursor:
         return self._next(b"]")
 
     def skip(self, bounds: Bounds) -> Steps[bool]:
-        """Move behind a value."""
+        """Move past a value."""
         first = self._here()
         begin = self.position
         most = bounds.item_bytes
@@ -127,7 +127,7 @@ class JsonCursor:
                 return
 
     def _skip_name(self) -> None:
-        """Move behind the name of a member. It is looked at only as far as a name may be long."""
+        """Move past the name of a member, scanning no more than the longest allowed name."""
         window = min(self._end, self.position + _MAX_NAME)
         matched = _IN_STRING.match(self._body, self.position + 1, window)
         if matched is None or matched.end() >= window or self._body[matched.end()] != ord('"'):
@@ -168,7 +168,7 @@ class JsonCursor:
         return True
 
     def _here(self) -> bytes:
-        """The next byte that is not white space; nothing at the end."""
+        """The next byte that is not white space; empty at the end."""
         window = min(self._end, self.position + _WINDOW)
         space = _SPACE.match(self._body, self.position, window)
         assert space is not None

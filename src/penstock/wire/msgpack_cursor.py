@@ -1,4 +1,4 @@
-"""A cursor over MessagePack, in which every value says how long it is, or of how many it is."""
+"""A cursor over MessagePack, in which every value states its length or its item count."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from penstock.wire.splitting import Bounds, Steps
 
 __all__ = ["MsgpackCursor", "array_header"]
 
-#: Values that are passed before others have their turn, about two milliseconds.
+#: Values scanned before other calls get their turn, about two milliseconds.
 _TOKENS_A_STEP: Final = 8_000
 _MAX_NAME: Final = 1_024
 
 
 def _sizes() -> list[int]:
-    """By first byte: the bytes of a value of a fixed size, else 0."""
+    """The size of a value by its first byte; 0 if it is not fixed."""
     sizes = [1] * 128 + [0] * 32 + [1 + length for length in range(32)] + [0] * 32 + [1] * 32
     for code, size in {
         0xC0: 1,
@@ -42,8 +42,8 @@ def _sizes() -> list[int]:
 
 
 _SIZES: Final = _sizes()
-#: By first byte: the bytes that hold the length of bytes, text or an extension, and what is
-#: between them and the content.
+#: By first byte: the size of the length of bytes, text or an extension, and the number of bytes
+#: between it and the content.
 _LENGTHS: Final = {
     0xC4: (1, 0),
     0xC5: (2, 0),
@@ -55,14 +55,14 @@ _LENGTHS: Final = {
     0xDA: (2, 0),
     0xDB: (4, 0),
 }
-#: By first byte: the bytes that hold the count of an array or a map.
+#: By first byte: the size of the count of an array or a map.
 _COUNTS: Final = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
 _ARRAYS: Final = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))
 _MAPS: Final = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
 
 
 def array_header(count: int) -> bytes:
-    """What an array of so many items begins with."""
+    """The header of an array of ``count`` items."""
     return b"\xdd" + count.to_bytes(4, "big")
 
 
@@ -77,7 +77,7 @@ class MsgpackCursor:
         self._body = body
         self._end = end
         self.position = position
-        #: Members or items that are still to come, by container, the innermost last.
+        #: Remaining members or items per container, the innermost last.
         self._left: list[int] = []
 
     def begin_object(self) -> None:
@@ -120,7 +120,7 @@ class MsgpackCursor:
         return True
 
     def skip(self, bounds: Bounds) -> Steps[bool]:
-        """Move behind a value."""
+        """Move past a value."""
         most_bytes, most_tokens = bounds.item_bytes, bounds.item_tokens
         begin = self.position
         first = self._code()
@@ -158,7 +158,7 @@ class MsgpackCursor:
         return first in _ARRAYS or first in _MAPS
 
     def _skip_one(self, code: int) -> None:
-        """Move behind bytes, text or an extension."""
+        """Move past bytes, text or an extension."""
         size = _SIZES[code]
         if not size:
             width, between = _LENGTHS[code]
@@ -168,7 +168,7 @@ class MsgpackCursor:
             raise self._malformed()
 
     def _count(self) -> int:
-        """Move into a container; returns how many members or items it has."""
+        """Move into a container; returns its number of members or items."""
         code = self._code()
         if code in _COUNTS:
             count = self._number(_COUNTS[code])
@@ -177,7 +177,7 @@ class MsgpackCursor:
             count = code & 0x0F
             self.position += 1
         if count > self._end - self.position:
-            # Each has a byte at least.
+            # Each item takes at least one byte.
             raise self._malformed()
         return count
 

@@ -1,10 +1,10 @@
-"""Payloads inside JSON: bytes that a person can read where they are text.
+"""Payloads inside JSON, readable where the bytes are text.
 
-A message in JSON has exactly one of three fields: ``payload``, a JSON value, where the content
-type is JSON; ``payload_text`` where the bytes are declared text; ``payload_base64`` for
-everything else, and for what only claims to be one of the others. MessagePack needs none
-of this: there ``payload`` is bytes. What is stored is byte-equal to what came in (P3), so a
-JSON value is kept as it was written, white space and all.
+A message in JSON has exactly one of three fields: ``payload``, a JSON value, if the content
+type is JSON; ``payload_text`` if the bytes are declared as text; ``payload_base64`` for
+everything else, and for bytes that do not match their content type. In MessagePack ``payload``
+is bytes. What is stored is byte-equal to what came in (P3), so a JSON value is kept with its
+white space.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _UTF8: Final = "text/plain; charset=utf-8"
 
 
 class Shown(Struct, frozen=True):
-    """A payload as JSON shows it; exactly one field is set, or none where there is none."""
+    """A payload in JSON; at most one field is set, none without a payload."""
 
     payload: Raw | UnsetType = UNSET
     payload_text: str | UnsetType = UNSET
@@ -73,15 +73,15 @@ class Shown(Struct, frozen=True):
 
 
 def show(payload: bytes | None, content_type: str | None) -> Shown:
-    """The form that loses nothing and reads best."""
+    """The most readable form that loses nothing."""
     if payload is None:
         return Shown()
     kind = (content_type or "").partition(";")[0].strip().lower()
     if kind == _JSON or kind.endswith("+json"):
-        # It only says that it is JSON; what is not would spoil the whole reply.
+        # The declared type may be wrong, and a payload that is not JSON would break the reply.
         try:
-            # To look for the end of a value is three times as fast as to decode it, but does
-            # not look at the text in it.
+            # Finding the end of a value is three times as fast as decoding it, but does not
+            # check the text in it.
             payload.decode()
             _any_json.decode(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
@@ -96,7 +96,7 @@ def show(payload: bytes | None, content_type: str | None) -> Shown:
 
 
 class JsonMessage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A message to publish, as JSON gives it."""
+    """A message to publish, in JSON."""
 
     payload: Raw | UnsetType = UNSET
     payload_text: str | UnsetType = UNSET
@@ -114,7 +114,7 @@ class JsonMessage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class JsonPublishBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """A batch as JSON gives it."""
+    """A batch in JSON."""
 
     messages: list[JsonMessage]
     durability: Durability = "fsync"
@@ -123,21 +123,21 @@ class JsonPublishBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JsonOutgoing(Struct, frozen=True, forbid_unknown_fields=True):
-    """Messages for one topic, published with a settlement, as JSON gives them."""
+    """Messages for one topic, published with a settlement, in JSON."""
 
     topic: str
     messages: list[JsonMessage]
 
 
 class JsonSettleBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """Settlements as JSON gives them; a result is base64."""
+    """Settlements in JSON; a result is base64."""
 
     settlements: list[Settlement]
     publish: list[JsonOutgoing] = []
 
 
 def to_new_message(message: JsonMessage) -> NewMessage:
-    """The message that is meant, with the content type that its form implies."""
+    """The message, with the content type that its form implies."""
     given = [
         form
         for form in (message.payload, message.payload_text, message.payload_base64)
@@ -145,7 +145,7 @@ def to_new_message(message: JsonMessage) -> NewMessage:
     ]
     if len(given) != 1:
         raise BadInput(
-            "A message has one of payload, payload_text and payload_base64.", field="payload"
+            "A message must have one of payload, payload_text and payload_base64.", field="payload"
         )
     content_type = message.content_type
     if isinstance(message.payload, Raw):
@@ -173,7 +173,7 @@ def to_new_message(message: JsonMessage) -> NewMessage:
 
 
 class JsonDelivery(Struct, frozen=True, kw_only=True):
-    """A delivery as JSON shows it."""
+    """A delivery in JSON."""
 
     queue: str
     receipt: str
@@ -187,7 +187,7 @@ class JsonDelivery(Struct, frozen=True, kw_only=True):
 
 
 def shown_delivery(delivery: Delivery) -> JsonDelivery:
-    """The delivery as JSON shows it."""
+    """The delivery in JSON."""
     form = show(delivery.payload, delivery.message.content_type)
     return JsonDelivery(
         queue=delivery.queue,
@@ -203,18 +203,18 @@ def shown_delivery(delivery: Delivery) -> JsonDelivery:
 
 
 class JsonClaimReply(Struct, frozen=True):
-    """What was handed out, as JSON shows it."""
+    """The claimed deliveries in JSON."""
 
     deliveries: list[JsonDelivery]
 
 
 def shown_claims(reply: ClaimReply) -> JsonClaimReply:
-    """The deliveries as JSON shows them."""
+    """The deliveries in JSON."""
     return JsonClaimReply([shown_delivery(delivery) for delivery in reply.deliveries])
 
 
 class JsonSnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A browsed delivery as JSON shows it."""
+    """A browsed delivery in JSON."""
 
     queue: str
     message: Message
@@ -232,14 +232,14 @@ class JsonSnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JsonPage(Struct, frozen=True):
-    """A page of browsed deliveries as JSON shows it."""
+    """A page of browsed deliveries in JSON."""
 
     items: list[JsonSnapshot]
     cursor: str | None
 
 
 def shown_page(page: Page) -> JsonPage:
-    """The page as JSON shows it."""
+    """The page in JSON."""
     return JsonPage([_shown_snapshot(item) for item in page.items], page.cursor)
 
 
@@ -263,7 +263,7 @@ def _shown_snapshot(item: Snapshot) -> JsonSnapshot:
 
 
 class JsonLogEntry(Struct, frozen=True, kw_only=True):
-    """A log entry as JSON shows it."""
+    """A log entry in JSON."""
 
     message: Message
     payload: Raw | UnsetType = UNSET
@@ -272,14 +272,14 @@ class JsonLogEntry(Struct, frozen=True, kw_only=True):
 
 
 class JsonLogPage(Struct, frozen=True):
-    """A page of the log as JSON shows it."""
+    """A page of the log in JSON."""
 
     entries: list[JsonLogEntry]
     next_offset: Offset
 
 
 def shown_log(page: LogPage) -> JsonLogPage:
-    """The page as JSON shows it."""
+    """The page in JSON."""
     return JsonLogPage([_shown_entry(entry) for entry in page.entries], page.next_offset)
 
 
@@ -294,7 +294,7 @@ def _shown_entry(entry: LogEntry) -> JsonLogEntry:
 
 
 class JsonMessageDeliveries(Struct, frozen=True, kw_only=True):
-    """A message and where it stands, as JSON shows it."""
+    """A message and its deliveries in JSON."""
 
     message: Message
     deliveries: tuple[Snapshot, ...]
@@ -304,7 +304,7 @@ class JsonMessageDeliveries(Struct, frozen=True, kw_only=True):
 
 
 def shown_message(found: MessageDeliveries) -> JsonMessageDeliveries:
-    """The message as JSON shows it."""
+    """The message in JSON."""
     form = show(found.payload, found.message.content_type)
     return JsonMessageDeliveries(
         message=found.message,

@@ -1,4 +1,4 @@
-"""Errors on the wire: RFC 9457 problem documents, and the same errors made of them again.
+"""Errors on the wire: RFC 9457 problem documents, and their conversion back to errors.
 
 The tree of ``penstock.errors`` is the list of problem types: a class ``QueueFull`` is
 ``urn:penstock:problem:queue-full``, and a client raises what the server raised.
@@ -28,7 +28,7 @@ __all__ = ["Problem", "problem_type", "read_problem", "retry_after_s", "to_error
 
 _PREFIX: Final = "urn:penstock:problem:"
 _HUMP: Final = re.compile(r"(?<!^)(?=[A-Z])")
-#: What a QueueFull that says nothing about it waits.
+#: The wait after a QueueFull or Busy that states none.
 _RETRY_AFTER_MS: Final = 1000
 _SHOWN: Final = 200
 
@@ -46,24 +46,24 @@ class Problem(Struct, frozen=True, omit_defaults=True):
     limit: int | str | None = None
     position: int | None = None
     index: int | None = None
-    """Of the message in its batch that broke a schema."""
+    """The index in its batch of the message that broke a schema."""
     queue: str | None = None
     retry_after_ms: int | None = None
     request_id: str | None = None
     outcomes: tuple[Outcome, ...] | UnsetType = UNSET
-    """Of a settle of which nothing took effect."""
+    """The outcomes of a settle that had no effect."""
 
 
 _decoder: Final = msgspec.json.Decoder(Problem)
 
 
 def problem_type(kind: type[PenstockError]) -> str:
-    """The type of the problem that an error of this class is."""
+    """The problem type of an error class."""
     return _PREFIX + _HUMP.sub("-", kind.__name__).lower()
 
 
 def to_problem(error: PenstockError, request_id: str | None = None) -> Problem:
-    """The document that says what the error says."""
+    """The problem document of an error."""
     return Problem(
         type=problem_type(type(error)),
         title=error.title,
@@ -82,14 +82,14 @@ def to_problem(error: PenstockError, request_id: str | None = None) -> Problem:
 
 
 def retry_after_s(error: PenstockError) -> int | None:
-    """Whole seconds for the Retry-After header, where repeating the call makes sense."""
+    """Whole seconds for the Retry-After header, or None if a retry is useless."""
     if isinstance(error, QueueFull | Busy):
         return max(1, -(-error.retry_after_ms // 1000))
     return 1 if error.retryable or error.status == 503 else None
 
 
 def read_problem(status: int, body: bytes | memoryview) -> Problem:
-    """The problem document of a reply; one is made up if it has none."""
+    """The problem document of a reply; a made-up one if it has none."""
     try:
         return _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
@@ -98,7 +98,7 @@ def read_problem(status: int, body: bytes | memoryview) -> Problem:
 
 
 def to_error(problem: Problem) -> PenstockError:
-    """The error that the server raised; ``BadReply`` for one that this version does not know."""
+    """The server's error; ``BadReply`` if this version does not know it."""
     kind = _KINDS.get(problem.type)
     if kind is QueueFull:
         return QueueFull(

@@ -1,12 +1,12 @@
-"""Large bodies in pieces: where the items of an array begin and end, found without decoding them.
+"""Splits large bodies: finds where the items of an array begin and end without decoding them.
 
 Decoding a body of 64 MiB in one go takes seconds and gigabytes, and nothing else runs meanwhile.
-So a large body is scanned first, in steps of a few milliseconds: the array in question is cut into
-pieces of a bounded size, and counting ends as soon as there are more items than allowed. Each piece
-is then decoded by itself, and what is left of the body with an empty array in place of the items.
+So a large body is scanned first, in steps of a few milliseconds: the array is cut into pieces of a
+bounded size, and scanning ends as soon as there are more items than allowed. Then each piece is
+decoded on its own, and the rest of the body with an empty array instead of the items.
 
-The scanners are generators: each ``yield`` is a place where others may have their turn. They do not
-validate. Whatever they cut is decoded, and a body whose pieces and frame decode is well-formed.
+The scanners are generators: other calls may run at each ``yield``. They do not validate. All pieces
+are decoded later, and a body whose pieces and frame decode is well-formed.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-#: Work that may be interrupted at every yield, and its outcome.
+#: Work that may be interrupted at every yield, and its result.
 Steps: TypeAlias = Generator[None, None, T]
 
-#: A piece has no more bytes, or one item; it is decoded in a few milliseconds.
+#: The size of a piece, unless one item is larger; decoding it takes a few milliseconds.
 PIECE_BYTES: Final = 64 * 1024
-#: Items that are scanned before others have their turn.
+#: Items scanned before other calls get their turn.
 _ITEMS_A_STEP: Final = 500
-#: Bytes, white space included, that are scanned before others have their turn.
+#: Bytes, white space included, scanned before other calls get their turn.
 _BYTES_A_STEP: Final = 256 * 1024
-#: Members of the body itself, or of one item; the most that any has is 13.
+#: Members of the body itself, or of one item; no body has more than 13.
 _MAX_MEMBERS: Final = 64
 
 
@@ -48,15 +48,15 @@ class Bounds(Struct, frozen=True):
     items: int
     item_bytes: int = PIECE_BYTES
     item_tokens: int = 1_000
-    """Values that an item of MessagePack consists of: a message has some 160 at most."""
+    """Values in an item of MessagePack: a message has about 160 at most."""
     piece_items: int = 1_000
-    """Items of one piece: the smallest ones cost more to decode than their bytes."""
+    """Items per piece: small items cost more to decode than their bytes suggest."""
     large_member: str = "payload"
-    """The member of an item that may be a large container; empty: the item is cut in turn."""
+    """The member of an item that may be a large container; empty: the item is split in turn."""
 
 
 class Piece(Struct, frozen=True):
-    """Items that follow one another."""
+    """Consecutive items."""
 
     begin: int
     end: int
@@ -69,14 +69,14 @@ class Split(Struct, frozen=True):
     """A body in pieces."""
 
     frame: bytes
-    """The body with empty arrays in place of those that were cut."""
+    """The body with empty arrays instead of those that were cut."""
     arrays: dict[str, list[Piece]]
 
 
 class Cursor(Protocol):
     """A position in a body, which moves over values without decoding them.
 
-    Every method raises ``BadInput`` where the body ends early or holds something unexpected.
+    Every method raises ``BadInput`` if the body ends early or has something unexpected.
     """
 
     position: int
@@ -92,21 +92,21 @@ class Cursor(Protocol):
         """Move to the value of the next member and return its name; None at the end."""
 
     def begin_array(self) -> bool:
-        """Move into an array; False, and the position stays, if the value is none."""
+        """Move into an array; returns False, without moving, if the value is not an array."""
 
     def next_item(self) -> bool:
-        """Move to the next item of the array; False at its end, behind which the position is."""
+        """Move to the next item of the array; at its end, move past it and return False."""
 
     def skip(self, bounds: Bounds) -> Steps[bool]:
-        """Move behind a value, whether it is a container; ``TooLarge`` if it is over the bounds."""
+        """Move past a value; returns whether it is a container. ``TooLarge`` beyond the bounds."""
 
 
-#: A member that is not cut.
+#: The bounds of a member that is not split.
 _MEMBER: Final = Bounds(1)
 
 
 def split(cursor: Cursor, body: bytes, end: int, arrays: Mapping[str, Bounds]) -> Steps[Split]:
-    """Cut the named arrays of the object at the cursor, which ends at ``end``, into pieces."""
+    """Split the named arrays of the object at the cursor, which ends at ``end``, into pieces."""
     found: dict[str, list[Piece]] = {}
     frame = []
     position = cursor.position
@@ -148,7 +148,7 @@ def _cut(cursor: Cursor, bounds: Bounds, name: str) -> Steps[list[Piece]]:
 
 
 def _check_item(cursor: Cursor, begin: int, bounds: Bounds) -> Steps[None]:
-    """Refuse a large item that is large for another reason than its payload."""
+    """Refuse an item that is large for another reason than its payload."""
     end = cursor.position
     cursor.position = begin
     cursor.begin_object()

@@ -1,10 +1,10 @@
-"""Workers: functions that handle what queues hand out.
+"""Workers: functions that handle the deliveries of queues.
 
 ::
 
     app ─▶ registration ─▶ consumption ─▶ readers ─▶ middleware ─▶ handler ─▶ settled
 
-A worker sees the verbs only, so it runs on a server's and on a store in its own process alike.
+A worker uses only the public verbs, so it runs on a server and on a store in its own process.
 docs/workers.md says how to write one.
 """
 

@@ -41,8 +41,8 @@ F = TypeVar("F", bound=Function)
 M = TypeVar("M", bound=Middleware)
 
 DEFAULT_CONCURRENCY: Final = 8
-#: How long handlers that run are given when the app stops. Kubernetes kills after 30 s by
-#: default; there, set it a little below what the pod is given.
+#: How long running handlers may take to finish when the app stops. Kubernetes kills a pod after
+#: 30 s by default; there, set it a little below the pod's grace period.
 DEFAULT_GRACE_S: Final = 30.0
 MAX_GRACE_S: Final = 24 * 3600
 
@@ -52,7 +52,7 @@ _log = logging.getLogger("penstock.worker")
 
 
 class App:
-    """Handlers, middleware, and where the messages are."""
+    """Handlers, middleware, and the source of the messages."""
 
     def __init__(
         self,
@@ -63,17 +63,17 @@ class App:
         grace_s: float = DEFAULT_GRACE_S,
         observe: Observe | None = None,
     ) -> None:
-        """``where`` is a server's or a store's URL, or what has the verbs already.
+        """``where`` is a server's or a store's URL, or an object that has the verbs.
 
-        ``consumer`` is the name that its claims go by, a new one for each queue without; two
-        processes may not share it on an ordered queue. ``observe`` is told how every handling
-        went, for metrics.
+        ``consumer`` is the name of its claims; without one, each queue gets a new name. Two
+        processes must not share a name on an ordered queue. ``observe`` is called after every
+        handling, for metrics.
         """
         if consumer is not None:
             check_name(consumer, "consumer")
         if type(grace_s) not in (int, float) or not 0 <= grace_s <= MAX_GRACE_S:
             raise BadInput(
-                f"grace_s is {shown(grace_s)}; it is a number from 0 to {MAX_GRACE_S}.",
+                f"grace_s is {shown(grace_s)}; it must be a number from 0 to {MAX_GRACE_S}.",
                 field="grace_s",
                 limit=MAX_GRACE_S,
             )
@@ -88,7 +88,7 @@ class App:
 
     @property
     def registrations(self) -> tuple[Registration, ...]:
-        """What was registered, in order."""
+        """The registrations, in order."""
         return tuple(self._registrations.values())
 
     @property
@@ -112,13 +112,13 @@ class App:
     ) -> Callable[[F], F]:
         """Register a function that handles the deliveries of ``queue``.
 
-        ``max_in_flight`` is what is handled and prefetched together, twice the concurrency
-        unless given. A handling that takes longer than ``timeout_ms`` is cancelled and nacked; a
-        thread cannot be cancelled, so its delivery is left to its lease. ``retry_ms`` are the
-        delays after the first, second … failed attempt in place of the queue's backoff,
-        ``reject_on`` exceptions that fail the delivery at once. With ``filter``, and ``start`` and
-        fields of a queue's policy, a queue that is not there is created; one that is there stays
-        as it is.
+        ``max_in_flight`` bounds the deliveries that are handled or prefetched; it defaults to
+        twice the concurrency. A handling that takes longer than ``timeout_ms`` is cancelled and
+        nacked; a thread cannot be cancelled, so its delivery waits for its lease to lapse.
+        ``retry_ms`` are the delays after the first, second … failed attempt, instead of the
+        queue's backoff. ``reject_on`` are exceptions that fail the delivery immediately. With
+        ``filter``, a missing queue is created, with ``start`` and the fields of ``policy``; an
+        existing queue is not changed.
         """
         names = sys._getframe(1).f_locals  # noqa: SLF001  (annotations may name what is local there)
 
@@ -145,22 +145,22 @@ class App:
         return register
 
     def middleware(self, layer: M) -> M:
-        """Register what goes on around every handler, inside of what is registered already."""
+        """Register middleware around every handler, inside of those registered before."""
         self._middleware.append(layer)
         return layer
 
     # -- running -----------------------------------------------------------------------
 
     async def prepare(self, verbs: Verbs) -> None:
-        """Make sure that every queue is there, as ``run`` does first.
+        """Create missing queues, as ``run`` does first.
 
-        Whoever publishes before the first worker runs calls it, so that nothing is missed.
+        Call it before publishing if no worker runs yet, so that no message is missed.
         """
         for registration in self.registrations:
             await prepare(verbs, registration)
 
     async def run(self) -> None:
-        """Work until ``stop``. Raises what cannot pass: an unknown queue, no access."""
+        """Work until ``stop``. Raises errors that no retry fixes: an unknown queue, no access."""
         if not self._registrations:
             raise BadInput("The app has no worker.", field="app")
         if self._running is not None:
@@ -182,13 +182,13 @@ class App:
                 self._loop = None
 
     def stop(self, *, at_once: bool = False) -> None:
-        """End ``run``, from any thread: gracefully, or with no grace for what is under way."""
+        """End ``run``, from any thread: gracefully, or without a grace period."""
         running, loop = self._running, self._loop
         if running is not None and loop is not None:
             loop.call_soon_threadsafe(lambda: running.stop(at_once=at_once))
 
     def main(self) -> None:
-        """Run as a process: until SIGTERM or SIGINT, gracefully; a second one ends it at once."""
+        """Run as a process until SIGTERM or SIGINT; a second signal ends it immediately."""
         if not logging.getLogger().handlers:
             configure_logging()
         asyncio.run(self._run_until_signal())
@@ -201,9 +201,9 @@ class App:
         def hear(number: signal.Signals) -> None:
             nonlocal heard
             heard += 1
-            _log.info("%s: stopping%s", number.name, " at once" if heard > 1 else "")
+            _log.info("%s: stopping%s", number.name, " immediately" if heard > 1 else "")
             if self._running is None:
-                # Nothing was claimed yet.
+                # Nothing has been claimed yet.
                 work.cancel()
             else:
                 self._running.stop(at_once=heard > 1)

@@ -1,6 +1,6 @@
-"""The context of one handling: the delivery, and what is published with its ack.
+"""The context of one handling: the delivery, and the messages published with its ack.
 
-A handler asks for it by annotation. Thread handlers may use everything here; nothing waits.
+A handler requests it by annotation. Thread handlers may use all of it; no method blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Context:
 
     @property
     def delivery(self) -> Delivery:
-        """The delivery itself."""
+        """The delivery."""
         return self.lease.delivery
 
     @property
@@ -50,22 +50,22 @@ class Context:
 
     @property
     def attempts(self) -> int:
-        """Grants so far, this one included (C2)."""
+        """Grants so far, including this one (C2)."""
         return self.lease.attempts
 
     @property
     def lost(self) -> bool:
-        """The claim is over: whatever comes of this is dropped. Worth a look in long work."""
+        """Whether the claim was lost and the outcome will be dropped. Long work should check it."""
         return self.lease.lost
 
     @property
     def stopping(self) -> bool:
-        """The app is stopping: the handler has its grace to finish."""
+        """Whether the app is stopping and the handler is in its grace period."""
         return self._stopping.is_set()
 
     @property
     def outgoing(self) -> tuple[Outgoing, ...]:
-        """What is published with the ack, by topic."""
+        """The messages published with the ack, by topic."""
         return tuple(Outgoing(topic, tuple(messages)) for topic, messages in self._outgoing.items())
 
     def publish(
@@ -84,10 +84,10 @@ class Context:
         ttl_ms: int | None = None,
         expires_at: int | None = None,
     ) -> None:
-        """Publish this in the commit of the ack: both happen, or neither.
+        """Publish a message in the commit of the ack: both happen, or neither.
 
-        Nothing is published when the handler raises, and nothing twice when it is tried again.
-        The message continues the trace that the handled one is part of.
+        Nothing is published if the handler raises, and nothing twice if it is retried. The
+        message continues the trace of the handled one.
         """
         check_name(topic, "topic")
         raw, natural_type = encode(payload)

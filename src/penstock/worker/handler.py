@@ -1,9 +1,9 @@
 """A handler: a function, and how its parameters are filled from a delivery.
 
-A parameter that is annotated ``Context``, ``Lease``, ``Delivery`` or ``Message`` is given that.
-One other parameter is given the payload, read by its annotation (``worker/payload.py``).
-Parameters with a default are left alone. What does not fit is refused when the function is
-registered (E1), not when the first message comes.
+A parameter annotated ``Context``, ``Lease``, ``Delivery`` or ``Message`` gets that object. One
+other parameter gets the payload, decoded by its annotation (``worker/payload.py``). Parameters
+with a default keep it. A signature that does not fit is refused when the function is
+registered (E1), not when the first message arrives.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.worker.verdicts import Reject
 
 __all__ = ["Function", "Handler"]
 
-#: A plain function, or one that gives something to await.
+#: A plain function, or one that returns an awaitable.
 Function: TypeAlias = Callable[..., object]
 _Supply: TypeAlias = Callable[[Context], object]
 
@@ -45,7 +45,7 @@ class Handler:
     """A function that handles deliveries."""
 
     def __init__(self, function: Function, names: Mapping[str, object] | None = None) -> None:
-        """``names`` are those around the function, where its annotations may come from."""
+        """``names`` are the caller's local names, which annotations may use."""
         self.function = function
         self.name: str = getattr(function, "__qualname__", None) or repr(function)
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
@@ -58,7 +58,7 @@ class Handler:
         self._read_signature(names or {})
 
     async def call(self, context: Context, threads: Threads) -> object:
-        """Call the function; one that is not async is called in a thread."""
+        """Call the function, in a thread if it is not async."""
         bound = partial(
             self.function,
             *(supply(context) for supply in self._positional),
@@ -80,9 +80,9 @@ class Handler:
             if supply is None:
                 if payload is not None:
                     raise BadInput(
-                        f"{self.name} has the parameters {payload!r} and {parameter.name!r}, and "
-                        "there is one payload; annotate the other as Context, Lease, Delivery or "
-                        "Message, or give it a default.",
+                        f"{self.name} has two parameters for the payload, {payload!r} and "
+                        f"{parameter.name!r}; annotate one as Context, Lease, Delivery or Message, "
+                        "or give it a default.",
                         field="handler",
                     )
                 payload = parameter.name
@@ -97,7 +97,7 @@ def _read(decode: Decode, context: Context) -> object:
     try:
         return decode(context.delivery)
     except (ValueError, MsgspecError, RecursionError) as error:
-        # The bytes stay what they are, so trying again cannot help.
+        # The payload does not change, so a retry cannot help.
         raise Reject(f"The payload cannot be read: {error}") from error
 
 
@@ -109,14 +109,14 @@ async def _in_thread(bound: Callable[[], object], context: Context, threads: Thr
         if future.running():
             threads.abandon(future)
             if not context.lost:
-                # The thread goes on, whatever is wanted of it. Released, the delivery would at
-                # once be somebody else's as well.
+                # The thread cannot be stopped. If the delivery were released, another consumer
+                # would work on it at the same time.
                 context.lease.let_lapse()
         raise
 
 
 def _hints(function: Function, name: str, names: Mapping[str, object]) -> dict[str, object]:
-    """The annotations of the parameters as types, wherever the function was defined."""
+    """The annotations of the parameters as types."""
     inner = function.func if isinstance(function, partial) else function
     if not inspect.isroutine(inner):
         inner = type(inner).__call__
@@ -132,7 +132,7 @@ def _hints(function: Function, name: str, names: Mapping[str, object]) -> dict[s
             return typing.get_type_hints(described, known, dict(names), include_extras=True)
     except (NameError, TypeError) as error:
         raise BadInput(
-            f"The annotations of {name} cannot be read: {error}; the types have to be there when "
-            "the program runs.",
+            f"The annotations of {name} cannot be read: {error}; the types must be available at "
+            "run time.",
             field="handler",
         ) from error

@@ -1,8 +1,8 @@
-"""Handling: one delivery through middleware and handler, and settled by what came of it.
+"""Handling: runs one delivery through middleware and handler, and settles it.
 
-Whatever a handler does, its delivery is settled once, and whoever called ``handle`` goes on.
-The work is cut off if the claim is lost; if it is cancelled from outside, the delivery is
-released (``consume/lease.py``).
+A delivery is settled once, even if the handler raises, and ``handle`` returns. The work is
+cancelled if the claim is lost. If it is cancelled from outside, the delivery is released
+(``consume/lease.py``).
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _Raised: TypeAlias = BaseException | None
 
 
 class Handled(Struct, frozen=True, kw_only=True):
-    """What became of one delivery."""
+    """The outcome of one delivery."""
 
     queue: str
     message_id: MessageId
     attempts: int
     state: State | None
-    """Where it is now; None if its claim was lost, or nobody knows."""
+    """Its state now; None if its claim was lost, or the state is unknown."""
     result: bytes | None = None
     error: str | None = None
     """The error that it was nacked or rejected with."""
     exception: _Raised = None
-    """What the handler raised."""
+    """The exception that the handler raised."""
 
 
 class Handling:
@@ -56,7 +56,7 @@ class Handling:
         self._stopping = stopping
 
     async def handle(self, lease: Lease) -> Handled:
-        """Call the handler, and settle. Raises nothing but a cancellation from outside."""
+        """Call the handler, and settle. Raises only a cancellation from outside."""
         context = Context(lease, self._registration.handler.name, self._stopping)
         handled = _handled(lease)
         try:
@@ -64,12 +64,12 @@ class Handling:
                 decision, raised = await self._decide(context)
                 handled = await self._settle(context, decision, raised)
         except PenstockError as error:
-            # Whether there is any use in going on is for the claims to find out.
+            # Keep going: if the error is permanent, the next claim raises it.
             _log.error("Message %d of %r was not settled: %s", lease.message.id, lease.queue, error)
         return handled
 
     async def _decide(self, context: Context) -> tuple[Decision, _Raised]:
-        """How the delivery is to be settled, and what the handler raised."""
+        """How to settle the delivery, and what the handler raised."""
         receipt = context.lease.receipt
         try:
             value = await self._within_timeout(context)
@@ -77,7 +77,7 @@ class Handling:
         except asyncio.CancelledError as error:
             if _is_being_cancelled():
                 raise
-            # Something that the handler waited for was cancelled, and not the handler.
+            # Something that the handler awaited was cancelled, and not the handler.
             return self._judge(context, error), error
         except Exception as error:  # noqa: BLE001  (it becomes a settlement, and is logged)
             return self._judge(context, error), error
@@ -92,7 +92,7 @@ class Handling:
                 return await self._chain(context)
         except TimeoutError as error:
             if not limit.expired():
-                raise  # The handler's own.
+                raise  # Raised by the handler itself.
             raise TimeoutError(f"The handler took longer than {timeout_ms} ms.") from error
 
     def _judge(self, context: Context, error: BaseException) -> Decision:
@@ -121,24 +121,24 @@ class Handling:
     async def _settle(self, context: Context, decision: Decision, raised: _Raised) -> Handled:
         lease = context.lease
         if not lease.held and not lease.lost:
-            # The handler did it by hand, or gave it up.
+            # The handler settled it itself, or gave it up.
             return _handled(lease, raised)
         try:
             outcome = await _carry_out(context, decision)
         except StaleReceipt:
             _log.warning(
-                "Message %d of %r: the claim was lost, and what came of it is dropped",
+                "Message %d of %r: the claim was lost, and its outcome is dropped",
                 lease.message.id,
                 lease.queue,
             )
             return _handled(lease, raised)
         except (ServiceError, StoreError) as error:
-            # Nobody knows whether it took effect; if it did not, the lease lapses.
+            # It may have taken effect; if it did not, the lease lapses.
             _log.error("Message %d of %r was not settled: %s", lease.message.id, lease.queue, error)
             lease.let_lapse()
             return _handled(lease, raised)
         except PenstockError as error:
-            # The result or what was to be published is refused: as if the handler had failed.
+            # The result or a message to publish was refused: treat it as a failure of the handler.
             decision, raised = self._judge(context, error), error
             outcome = await _carry_out(context, decision)
         return _handled(lease, raised, decision, outcome)

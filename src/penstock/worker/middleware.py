@@ -1,4 +1,4 @@
-"""Middleware: what goes on around every handler, from the outside in.
+"""Middleware: functions around every handler, from the outside in.
 
 ::
 
@@ -8,8 +8,8 @@
         log.info("handled %s", context.message.id)
         return result
 
-The first that is registered is the outermost. Each may look at the result, change it, raise in
-its place, or not call ``next`` at all. Tracing and timing are there already, outside of all.
+The first one registered is the outermost. Each may inspect or change the result, raise an error
+instead, or not call ``next`` at all. Tracing and timing are built in, outside of all others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.worker.verdicts import Reject, Retry
 
 __all__ = ["Middleware", "Next", "Observe", "Timing", "chained", "timing", "tracing"]
 
-#: What is inside: the next middleware, and in the end the handler.
+#: The next middleware, or the handler.
 Next: TypeAlias = Callable[[Context], Awaitable[object]]
 Middleware: TypeAlias = Callable[[Context, Next], Awaitable[object]]
 
@@ -36,7 +36,7 @@ _log = logging.getLogger("penstock.worker")
 
 
 class Timing(Struct, frozen=True, kw_only=True):
-    """How one handling went: for metrics."""
+    """Duration and outcome of one handling, for metrics."""
 
     queue: str
     handler: str
@@ -45,12 +45,12 @@ class Timing(Struct, frozen=True, kw_only=True):
     """``done``, ``retry``, ``reject``, ``error`` or ``cancelled``."""
 
 
-#: Told of every handling; it returns at once.
+#: Called after every handling; must not block.
 Observe: TypeAlias = Callable[[Timing], None]
 
 
 def chained(middleware: Sequence[Middleware], handle: Next) -> Next:
-    """One callable that goes through all of them."""
+    """One callable that runs all middleware around ``handle``."""
     for layer in reversed(middleware):
         handle = partial(_through, layer, handle)
     return handle
@@ -61,7 +61,7 @@ def _through(layer: Middleware, next: Next, context: Context) -> Awaitable[objec
 
 
 async def tracing(context: Context, next: Next) -> object:
-    """Make the message's trace the current one, one span further down."""
+    """Make the message's trace the current one, with a new child span."""
     parent, state = context.headers.get("traceparent"), context.headers.get("tracestate", "")
     trace = parse_traceparent(parent, str(state)) if isinstance(parent, str) else None
     if trace is None:
@@ -74,7 +74,7 @@ async def tracing(context: Context, next: Next) -> object:
 
 
 def timing(observe: Observe | None) -> Middleware:
-    """Log how long each handling took, and tell ``observe``."""
+    """Log how long each handling took, and report it to ``observe``."""
 
     async def timed(context: Context, next: Next) -> object:
         begun = time.perf_counter()
@@ -115,5 +115,5 @@ def _tell(observe: Observe | None, context: Context, outcome: str, seconds: floa
         observe(
             Timing(queue=context.queue, handler=context.handler, seconds=seconds, outcome=outcome)
         )
-    except Exception:  # noqa: BLE001  (whoever counts must not make deliveries fail)
+    except Exception:  # noqa: BLE001  (a failing observer must not fail deliveries)
         _log.exception("observing a handling failed")

@@ -1,18 +1,18 @@
-"""Payloads as values of a type, and values as payloads.
+"""Decodes payloads to values of a type, and encodes values as payloads.
 
-What a handler's annotation asks for decides how bytes are read:
+The handler's annotation decides how bytes are decoded:
 
 =========================================  ==================================================
-``bytes``, or no annotation                the payload as it is
+``bytes``, or no annotation                the payload unchanged
 ``str``                                    UTF-8
-``Any``, ``object``                        what the content type says: JSON, MessagePack, text
+``Any``, ``object``                        by the content type: JSON, MessagePack, text
                                            or bytes
 a pydantic model, or a type made of some   pydantic, from JSON or MessagePack
 anything else                              msgspec, from JSON or MessagePack
 =========================================  ==================================================
 
-MessagePack is read where the content type says so. Pydantic is used where the annotation is
-its own, and never imported otherwise.
+MessagePack is decoded if the content type says so. Pydantic is used if the annotation needs
+it, and never imported otherwise.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from penstock.wire.codecs import JSON, MSGPACK_ALIASES, media_type
 
 __all__ = ["Decode", "encode", "to_decode"]
 
-#: Raises ``ValueError``, of which all of these libraries' errors are, for what it cannot read.
+#: Raises ``ValueError``, the base of all errors of these libraries, for an unreadable payload.
 Decode: TypeAlias = Callable[[Delivery], object]
 
 
 def to_decode(annotation: object) -> Decode:
-    """How a payload is read for a parameter of this annotation; ``BadInput`` if it cannot be."""
+    """The decoder for a parameter with this annotation; ``BadInput`` if there is none."""
     if annotation is bytes or annotation is inspect.Parameter.empty:
         return _as_bytes
     if annotation is str:
@@ -49,7 +49,7 @@ def to_decode(annotation: object) -> Decode:
 
 
 def encode(value: object) -> tuple[bytes, str | None]:
-    """The bytes of a value, and their content type: as ``publish`` does it, and pydantic's too."""
+    """The bytes of a value, and their content type: as in ``publish``, plus pydantic models."""
     if isinstance(value, bytes | bytearray | memoryview | str):
         return to_payload(value)
     try:
@@ -81,8 +81,8 @@ def _by_msgspec(annotation: object) -> Decode:
     try:
         if isinstance(msgspec.inspect.type_info(annotation), msgspec.inspect.CustomType):
             raise BadInput(
-                f"A payload cannot be read as {annotation!r}: it is none of msgspec's types, "
-                "dataclasses, TypedDicts, built-in types and pydantic's models.",
+                f"A payload cannot be read as {annotation!r}: use a type of msgspec, a dataclass, "
+                "a TypedDict, a built-in type or a pydantic model.",
                 field="payload",
             )
         from_json = msgspec.json.Decoder(annotation)
@@ -98,7 +98,7 @@ def _by_msgspec(annotation: object) -> Decode:
 
 
 def _has_pydantic(annotation: object) -> bool:
-    # Models and pydantic's dataclasses alike; whoever has one of them has imported pydantic.
+    # True of models and pydantic's dataclasses, whose module has imported pydantic.
     if hasattr(annotation, "__pydantic_validator__"):
         return True
     return any(_has_pydantic(part) for part in get_args(annotation))
@@ -123,5 +123,5 @@ def _is_msgpack(delivery: Delivery) -> bool:
 def _dump(value: object) -> object:
     dump = getattr(value, "model_dump", None)
     if dump is None:
-        raise NotImplementedError(f"{type(value).__name__} is no type that JSON has")
+        raise NotImplementedError(f"{type(value).__name__} cannot be encoded as JSON")
     return dump(mode="json")

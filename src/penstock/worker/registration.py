@@ -24,27 +24,27 @@ __all__ = ["Registration", "check_registration", "create", "prepare"]
 
 
 class Registration(Struct, frozen=True, kw_only=True):
-    """What ``@app.worker`` was told."""
+    """The arguments of ``@app.worker``."""
 
     queue: str
     handler: Handler
     concurrency: int
     max_in_flight: int
-    """Handled and prefetched together."""
+    """Deliveries handled or prefetched."""
     lease_ms: int | None
     timeout_ms: int | None
-    """How long one handling may take; None leaves it to the queue's ``max_lease_ms``."""
+    """The limit of one handling; None leaves it to the queue's ``max_lease_ms``."""
     retry_ms: Sequence[int]
-    """Delays after the first attempts; empty leaves them to the queue's backoff."""
+    """Delays after the first attempts; if empty, the queue's backoff applies."""
     reject_on: tuple[type[Exception], ...]
     filter: str | None
-    """With it, a queue that is not there is created."""
+    """If given, a missing queue is created."""
     start: str | Start
     policy: Mapping[str, object]
 
 
 def check_registration(registration: Registration) -> Registration:
-    """Return it if all of it makes sense (E1)."""
+    """Return the registration if all fields are valid (E1)."""
     check_queue_name(registration.queue)
     _check_whole("concurrency", registration.concurrency, 1, MAX_BATCH)
     _check_whole("max_in_flight", registration.max_in_flight, registration.concurrency, MAX_BATCH)
@@ -57,20 +57,20 @@ def check_registration(registration: Registration) -> Registration:
     if registration.filter is None:
         for field in registration.policy:
             raise BadInput(
-                f"{field} is no option of a worker. If it is one of a queue, give a filter too: "
-                "then the queue is created if it is not there.",
+                f"{field} is not a worker option. If it is one of a queue, give a filter too; "
+                "then the queue is created if it does not exist.",
                 field=field,
             )
         return registration
     if is_dead_letter(registration.queue):
-        raise BadInput("A dead-letter queue exists with its queue.", field="filter")
+        raise BadInput("A dead-letter queue is created with its queue.", field="filter")
     to_start(registration.start)
     new_policy({"filter": registration.filter, **registration.policy})
     return registration
 
 
 async def prepare(verbs: Verbs, registration: Registration) -> None:
-    """Make sure that the queue is there. One that is stays as it is: its operator decides."""
+    """Create the queue if it is missing. An existing one is not changed: its operator decides."""
     try:
         await verbs.queue(registration.queue)
     except UnknownQueue as error:
@@ -84,14 +84,14 @@ async def prepare(verbs: Verbs, registration: Registration) -> None:
 
 
 async def create(verbs: Verbs, queue: str, filter: str, registration: Registration) -> None:
-    """Create the queue as the registration wants it."""
+    """Create the queue with the registration's policy."""
     await verbs.create_queue(queue, filter, start=registration.start, **registration.policy)
 
 
 def _check_whole(field: str, value: object, least: int, most: int) -> None:
     if type(value) is not int or not least <= value <= most:
         raise BadInput(
-            f"{field} is {shown(value)}; it is a whole number from {least} to {most}.",
+            f"{field} is {shown(value)}; it must be a whole number from {least} to {most}.",
             field=field,
             limit=least if isinstance(value, int) and value < least else most,
         )

@@ -1,11 +1,11 @@
 """One run of an app: from the first claim to the last settlement.
 
-Every registration has one consumption and as many readers as its concurrency. The end comes in
-three steps: no more claims, and what was not begun is released; handlers that run have their
-grace to finish, and are settled; the rest is cancelled, and released.
+Every registration has one consumption and as many readers as its concurrency. A run ends in
+three steps: claiming stops and the buffered deliveries are released; running handlers get the
+grace period to finish, and are settled; the rest is cancelled and released.
 
-A thread cannot be cancelled. What it works on is neither settled nor released then: it comes
-back when its lease lapses, which gives the thread that long before anyone else begins.
+A thread cannot be cancelled. Its delivery is neither settled nor released: it comes back when
+its lease lapses, which gives the thread that long before another consumer starts on it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = logging.getLogger("penstock.worker")
 
 
 class Running:
-    """A run under way."""
+    """A run in progress."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class Running:
         self._threads: list[Threads] = []
 
     def stop(self, *, at_once: bool = False) -> None:
-        """End gracefully; ``at_once`` leaves no grace."""
+        """End gracefully; ``at_once`` skips the grace period."""
         self._stopping.set()
         if at_once:
             self._hurry.set()
 
     async def run(self) -> None:
-        """Work until ``stop``, or until something fails that cannot pass: that is raised."""
+        """Work until ``stop``, or until an error that no retry fixes, which is raised."""
         consumptions: list[Consumption] = []
         readers: set[asyncio.Task[None]] = set()
         for registration in self._registrations:
@@ -76,7 +76,7 @@ class Running:
                 name = f"{registration.queue}-{number}"
                 readers.add(asyncio.create_task(_read(consumption, handling), name=name))
             _log.info(
-                "%s works on %r as %s, %d at a time",
+                "%s handles %r as %s, %d at a time",
                 registration.handler.name,
                 registration.queue,
                 consumption.consumer,
@@ -125,7 +125,7 @@ class Running:
                 threads.close()
 
     async def _grace(self, readers: set[asyncio.Task[None]]) -> None:
-        """Wait for the handlers that run, as long as they are given."""
+        """Wait for running handlers, up to the grace period."""
         if self._hurry.is_set():
             return
         hurry = asyncio.create_task(self._hurry.wait())
@@ -141,7 +141,7 @@ class Running:
             finished.cancel()
         late = sum(not reader.done() for reader in readers)
         if late:
-            _log.warning("%d handlers were not done when their grace was over", late)
+            _log.warning("%d handlers did not finish within the grace period", late)
 
 
 def to_handling(
@@ -150,7 +150,7 @@ def to_handling(
     threads: Threads,
     stopping: asyncio.Event,
 ) -> Handling:
-    """How deliveries of this registration are handled."""
+    """The handling of this registration's deliveries."""
 
     async def innermost(context: Context) -> object:
         return await registration.handler.call(context, threads)

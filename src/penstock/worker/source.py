@@ -1,4 +1,4 @@
-"""Where an app's messages come from: a server, a store, or what somebody has opened already."""
+"""The source of an app's messages: a server, a store, or an object that has the verbs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["opened"]
 
 
 def opened(where: str | Verbs, credential: str | None) -> AbstractAsyncContextManager[Verbs]:
-    """The verbs over ``where``. What came in open is not closed."""
-    # Imported when it is used: a worker of a server needs no engine, and the other way round.
+    """The verbs over ``where``. An object that was passed in is not closed."""
+    # Imported lazily: a worker of a server needs no engine, and one of a store no HTTP client.
     if not isinstance(where, str):
         return contextlib.nullcontext(where)
     if where.startswith(("http:", "https:")):
@@ -21,7 +21,7 @@ def opened(where: str | Verbs, credential: str | None) -> AbstractAsyncContextMa
 
         return connect(where, credential=credential)
     if credential is not None:
-        raise BadInput("A store in this process asks for no credential.", field="credential")
+        raise BadInput("A store in this process takes no credential.", field="credential")
     from penstock.opening import open as open_store  # noqa: PLC0415
 
     return open_store(where)

@@ -1,7 +1,7 @@
 """A bounded number of threads for handlers that block.
 
-They are daemon threads: one that hangs cannot be killed, and it does not keep the process from
-ending either. That is why this is not a ``ThreadPoolExecutor``, which Python waits for.
+They are daemon threads: one that hangs cannot be killed, but must not keep the process from
+ending. A ``ThreadPoolExecutor`` would: Python waits for its threads.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ __all__ = ["Threads"]
 
 
 class _Job(NamedTuple):
-    """A call to make, and where its result goes."""
+    """A call, and the future for its result."""
 
     future: Future[object]
     call: Callable[[], object]
 
 
 class Threads:
-    """``count`` threads, started as there is something to do."""
+    """Up to ``count`` threads, started on demand."""
 
     def __init__(self, count: int, name: str) -> None:
         self._count = count
         self._name = name
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._started = 0
-        #: Calls that nobody waits for any more. Their threads do not count, and end with them.
+        #: Abandoned calls. Their threads are not counted, and end with the call.
         self._abandoned: WeakSet[Future[object]] = WeakSet()
 
     def submit(self, function: Callable[[], object]) -> Future[object]:
-        """Call the function in a thread, with the present context variables.
+        """Call the function in a thread, with the current context variables.
 
-        Cancelling the future works while the call has not begun; after that it goes on.
+        Cancelling the future works until the call has started.
         """
         future: Future[object] = Future()
         context = contextvars.copy_context()
@@ -50,12 +50,12 @@ class Threads:
         return future
 
     def abandon(self, future: Future[object]) -> None:
-        """Give up a call that runs: another thread takes the place of the one that it blocks."""
+        """Give up on a running call; a new thread replaces the one that it blocks."""
         self._abandoned.add(future)
         self._started -= 1
 
     def close(self) -> None:
-        """Let the threads end, each when its job does."""
+        """End the threads, each after its job."""
         for _ in range(self._started):
             self._jobs.put(None)
 
@@ -72,7 +72,7 @@ def _carry_out(future: Future[object], call: Callable[[], object]) -> None:
     try:
         result = call()
     except StopIteration as error:
-        # An event loop's future cannot carry this one.
+        # An event loop's future cannot carry a StopIteration.
         future.set_exception(RuntimeError(f"StopIteration: {error}"))
     except BaseException as error:  # noqa: BLE001  (it is raised where the result is awaited)
         future.set_exception(error)

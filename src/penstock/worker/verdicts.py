@@ -1,10 +1,10 @@
-"""What a handler may raise to say how its delivery is settled, and what any exception means.
+"""Exceptions with which a handler decides how to settle, and what other exceptions mean.
 
 ================  ===========================================================================
 raised            settled with
 ================  ===========================================================================
-``Retry``         nack, after its delay; without one after the queue's backoff
-``Reject``        reject: failed at once, because trying again cannot help
+``Retry``         nack, with its delay or else the queue's backoff
+``Reject``        reject: failed immediately, because a retry cannot help
 anything else     nack, with the exception and the end of its traceback as the error
 ================  ===========================================================================
 
@@ -26,14 +26,14 @@ from penstock.model.limits import cut_error, shown
 
 __all__ = ["Decision", "Reject", "Retry", "to_decision"]
 
-#: Of the traceback; the rest is in the log.
+#: Frames of the traceback in the stored error; the log has all of them.
 _FRAMES: Final = 5
 
 Decision: TypeAlias = Ack | Nack | delivery.Reject
 
 
 class Retry(Exception):
-    """Not now: hand it out again, after a while. The attempt counts."""
+    """Hand the delivery out again later. The attempt counts."""
 
     def __init__(
         self,
@@ -50,16 +50,16 @@ class Retry(Exception):
             type(after_ms) is not int or not 0 <= after_ms <= MAX_NACK_DELAY_MS
         ):
             raise BadInput(
-                f"after_ms is {shown(after_ms)}; it is from 0 to {MAX_NACK_DELAY_MS}.",
+                f"after_ms is {shown(after_ms)}; it must be from 0 to {MAX_NACK_DELAY_MS}.",
                 field="after_ms",
                 limit=MAX_NACK_DELAY_MS,
             )
-        super().__init__(reason or "to be tried again")
+        super().__init__(reason or "retry requested")
         self.after_ms = after_ms
 
 
 class Reject(Exception):
-    """Never again: the delivery fails at once, with this reason."""
+    """Fail the delivery immediately, with this reason."""
 
 
 def to_decision(
@@ -70,10 +70,10 @@ def to_decision(
     retry_ms: Sequence[int] = (),
     reject_on: tuple[type[Exception], ...] = (),
 ) -> Decision:
-    """How a delivery is settled whose handler raised ``error``.
+    """How to settle a delivery whose handler raised ``error``.
 
-    ``retry_ms`` are the delays after the first attempts, the last one for all further ones, in
-    place of the queue's backoff.
+    ``retry_ms`` are the delays after the first attempts, instead of the queue's backoff; the
+    last one applies to all further attempts.
     """
     if isinstance(error, Reject):
         return delivery.Reject(receipt, cut_error(str(error) or "rejected"))

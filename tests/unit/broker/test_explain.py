@@ -128,7 +128,7 @@ async def test_lapsed_without_attempts_left(q: Broker, clock: FakeClock) -> None
     state, deliverable, reason = await said(q, message_id)
     assert (state, deliverable) == (State.IN_FLIGHT, False)
     assert reason.startswith(
-        "the lease of 'worker-7' ran out and no attempts are left: it fails with the next claim"
+        "the lease of 'worker-7' ran out and no attempts are left: the next claim or sweep"
     )
 
 
@@ -263,11 +263,11 @@ async def test_still_to_be_routed(q: Broker) -> None:
     assert await said(q, ids[1], "late") == (
         None,
         False,
-        "the queue is routed up to offset 1; the message is still to come",
+        "the queue is routed up to offset 1 and has not reached the message",
     )
 
 
-BEFORE: Final = "it was published before the queue or its filter, was purged, or retention removed"
+BEFORE: Final = "it was published before the queue or its filter, was purged, or was removed"
 
 
 async def test_published_before_the_queue(q: Broker) -> None:

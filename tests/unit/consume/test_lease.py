@@ -223,7 +223,7 @@ async def test_losing_the_claim_cuts_the_body_off(
     await pass_time(clock, 30_000)
     assert await task == 0
     assert seen == ["begun", "cut off", "after"]
-    assert "cut off" in caplog.text
+    assert "its work was cancelled" in caplog.text
     assert await state_of(q, lease) is State.AVAILABLE
 
 

@@ -100,7 +100,7 @@ def test_a_version_whose_sizes_are_elsewhere() -> None:
     table = pa.table({"payload": pa.array([b"x"], pa.binary())})
     with pa.ipc.new_stream(sink, table.schema, options=old) as writer:
         writer.write_table(table)
-    with pytest.raises(BadInput, match=r"before Arrow 1\.0"):
+    with pytest.raises(BadInput, match=r"older than Arrow 1\.0"):
         declared_size(sink.getvalue(), 1_000_000)
 
 

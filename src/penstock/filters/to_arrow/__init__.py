@@ -1,9 +1,9 @@
 """Evaluates filters over record batches: many messages, many filters, no Python loop (R1).
 
-``batch_of`` lays messages out as columns, ``Columns`` takes the headers that filters name out
-of the map once, and ``to_arrow`` gives the three-valued verdict of every row. The result is
-the same as the Python predicate's for each message; TRUE alone routes. pyarrow comes with
-the extra ``arrow`` and is imported nowhere else.
+``batch_of`` converts messages to columns, ``Columns`` extracts each header that filters name
+once, and ``to_arrow`` returns the three-valued verdict of every row. The result is the same as
+the Python predicate's for each message; only TRUE routes. pyarrow comes with the extra
+``arrow``; of the filters, only this package imports it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Message metadata as Arrow columns, and the typed columns that filters read.
 
-A header value is a struct with one field a type, of which exactly one is set, in a map from
-header name to value. Parquet and Spark store that as it is, and any number of header names
-fits one schema.
+A header value is a struct with one field per type, exactly one of which is set, in a map from
+header name to value. Parquet and Spark store that unchanged, and one schema fits any number of
+header names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 _VALUE_TYPE: Final = pa.struct(
     [("s", pa.string()), ("i", pa.int64()), ("d", pa.float64()), ("b", pa.bool_())]
 )
-#: The fields of a header's value, one a type.
+#: The fields of a header's value, one per type.
 PARTS: Final = "sidb"
 #: ``map<string, struct<s: string, i: int64, d: double, b: bool>>``.
 HEADERS_TYPE: Final = pa.map_(pa.string(), _VALUE_TYPE)
@@ -52,7 +52,7 @@ _NOTHING: Final = pa.RecordBatch.from_arrays(
 class Typed(NamedTuple):
     """A value of any type: at most one of the four is set in a row.
 
-    ``None`` in place of an array says that no row has the type. A constant is a scalar.
+    ``None`` instead of an array means that no row has the type. A constant is a scalar.
     """
 
     text: pa.Array | None = None
@@ -61,7 +61,7 @@ class Typed(NamedTuple):
     truth: pa.Array | None = None
 
     def map(self, change: Callable[[pa.Array], pa.Array]) -> Typed:
-        """Every part that is there, changed alike."""
+        """Apply ``change`` to every part that is not None."""
         return Typed(*(None if part is None else change(part) for part in self))
 
 
@@ -111,10 +111,10 @@ def no_headers(count: int) -> pa.MapArray:
 
 
 class Columns:
-    """The columns of one batch as filters read them; a header is taken out once, when asked.
+    """The columns of one batch as filters read them; a header is extracted once, on demand.
 
     The batch needs the columns of :data:`METADATA_SCHEMA`; it may have others. In a batch of
-    the pipeline's ``log`` table the column ``timestamp`` stands for ``published_at``.
+    the pipeline's ``log`` table the column ``timestamp`` is ``published_at``.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -124,7 +124,7 @@ class Columns:
 
     @classmethod
     def holding(cls, values: dict[Field | Header, Typed], length: int) -> Columns:
-        """Columns that are there already, for filters that read no others."""
+        """Existing columns, for filters that read no others."""
         columns = cls(_NOTHING)
         columns._known = values
         columns._length = length
@@ -162,15 +162,15 @@ class Columns:
 
 
 def flat_name(number: int, part: str) -> str:
-    """The column that holds one type of a header, by the number of the header.
+    """The column of one type of a header, by the header's number.
 
-    Not by its name: Spark's columns may not differ in capitals only.
+    Not by its name: Spark's columns may not differ only in case.
     """
     return f"h{number}{part}"
 
 
 def typed(value: Typed) -> Typed:
-    """The parts of header values, with NaN as NULL, and without those that no row has."""
+    """The parts of header values, with NaN as NULL, without parts that no row has."""
     if value.real is not None:
         real = pc.if_else(pc.is_nan(value.real), pa.scalar(None, pa.float64()), value.real)
         value = value._replace(real=real)

@@ -1,10 +1,9 @@
-"""A filter as alternatives, each a condition a source: what ``many`` decides value by value.
+"""Splits a filter into branches of one condition per source, which ``many`` decides by value.
 
 A filter is TRUE iff one of its branches is, and a branch iff all its parts are. A part that
-reads one source has the same verdict wherever the source has the same value, so it is decided
-once a value (a *gate*). What reads several sources at once is left over as ``rest``. Splitting
-keeps three-valued logic: NOT is handed down to the leaves by De Morgan's laws, which hold for
-NULL too (R1).
+reads one source has the same verdict for the same value, so it is decided once per value (a
+*gate*). Parts that read several sources remain as ``rest``. Splitting preserves three-valued
+logic: NOT is pushed down to the leaves by De Morgan's laws, which hold for NULL too (R1).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from penstock.filters.tree import (
 
 __all__ = ["MAX_BRANCHES", "Branch", "GateKey", "branches", "constants", "is_plain", "sources"]
 
-#: A filter that would be split further keeps some of its ORs as they are, in ``rest``.
+#: A filter that would have more branches keeps some of its ORs unsplit, in ``rest``.
 MAX_BRANCHES: Final = 16
 
 #: A source, and whether the conditions on it are plain (see :func:`is_plain`).
@@ -51,22 +50,22 @@ _TOPIC: Final = Field("topic")
 
 
 class Branch(Struct, frozen=True):
-    """Conditions that are all TRUE, at most two a source; ``rest`` reads several sources."""
+    """Conditions that all have to be TRUE, at most two per source; ``rest`` reads several."""
 
     gates: tuple[tuple[GateKey, Condition], ...]
     rest: Condition | None
 
 
 def branches(tree: Condition) -> tuple[Branch, ...]:
-    """Return the branches of ``tree``, of which one is TRUE iff it is."""
+    """Return the branches of ``tree``: it is TRUE iff one of them is."""
     return tuple(map(_branch, dict.fromkeys(_lines(tree, True))))
 
 
 def is_plain(condition: Condition, source: Source) -> bool:
-    """Whether only the constants of ``condition`` cut the values of ``source`` into kinds.
+    """Whether only the constants of ``condition`` divide the values of ``source`` into classes.
 
-    Then a number is judged like all others between the same two constants, and a string that
-    is none of the constants like all others.
+    Then all numbers between the same two constants have the same verdict, and so do all strings
+    that are not among the constants.
     """
     match condition:
         case And(operands) | Or(operands):
@@ -103,7 +102,7 @@ def _simple(value: Value, source: Source) -> bool:
 
 
 def _lines(node: Condition, wanted: bool) -> list[_Line]:
-    """Conjunctions of which one is TRUE iff ``node`` is TRUE, or FALSE if that is wanted."""
+    """Conjunctions, one of which is TRUE iff ``node`` is TRUE (or FALSE, by ``wanted``)."""
     whole: list[_Line] = [(node if wanted else Not(node),)]
     match node:
         case _ if len(sources(node)) <= 1:
@@ -139,7 +138,7 @@ def _branch(line: _Line) -> Branch:
         if len(read) > 1:
             rest.append(part)
             continue
-        # What reads nothing at all is the same for every topic.
+        # A part that reads nothing is the same for every topic.
         source = next(iter(read), _TOPIC)
         gates.setdefault((source, is_plain(part, source)), []).append(part)
     return Branch(

@@ -1,13 +1,13 @@
-"""Which of many conditions on one source are TRUE, value by value (R1).
+"""Which of many conditions on one source are TRUE, by value (R1).
 
-A gate gives every row the number of a *class*: values of which each condition of the gate is
-TRUE or not alike. A class has a line of bits, one bit for each branch of a filter, which is 0
-where the branch has a condition in this gate that is not TRUE for the class.
+A gate gives every row the number of a *class*: values for which every condition of the gate
+has the same verdict. A class has a row of bits, one per branch of a filter. A bit is 0 if the
+branch has a condition in this gate that is not TRUE for the class.
 
-For plain conditions all classes are known beforehand: their constants cut the numbers into
+For plain conditions all classes are known beforehand: their constants divide the numbers into
 intervals and name the strings that matter. For others (LIKE, functions, arithmetic) a string,
-or an integer that comes again and again, is judged when it is seen first, and remembered; all
-else is judged batch by batch, each condition for all values at once.
+or a frequent integer, is evaluated when it is first seen, and cached; all other values are
+evaluated per batch, one condition for all values.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ __all__ = ["MAX_KNOWN", "WORD", "Gate", "PlainGate"]
 
 #: Bits in a word.
 WORD: Final = 64
-#: Values, and classes, that a gate remembers before it forgets them all.
+#: Values, and classes, that a gate caches before it clears the cache.
 MAX_KNOWN: Final = 65_536
-#: Verdicts that are held at once while values are judged, one byte each.
+#: Verdicts held in memory while values are evaluated, one byte each.
 _MAX_VERDICTS: Final = 16_000_000
 
 _TYPES: Final = (pa.string(), pa.int64(), pa.float64(), pa.bool_())
 
 
 class Gate:
-    """The conditions on ``source``; bit ``n`` stands under ``conditions[of_bit[n]]``.
+    """The conditions on ``source``; bit ``n`` depends on ``conditions[of_bit[n]]``.
 
-    ``of_bit`` holds ``len(conditions)`` where a branch has no condition here, and one more
-    where there is no branch. The number of bits is a multiple of :data:`WORD`.
+    ``of_bit`` is ``len(conditions)`` if a branch has no condition here, and one more if there
+    is no branch. The number of bits is a multiple of :data:`WORD`.
     """
 
     def __init__(self, source: Source, conditions: Sequence[Condition], of_bit: Numbers) -> None:
@@ -94,7 +94,7 @@ class Gate:
         if kind == 1:
             encoded = part.dictionary_encode()
             if len(encoded.dictionary) < len(part) // 2:
-                # Amounts, counts, years: the same numbers again and again.
+                # Amounts, counts, years: the same numbers recur.
                 return _spread(self._remembered(kind, encoded.dictionary), encoded)
         return self._judge(_of_kind(kind, part), len(part))
 
@@ -102,7 +102,7 @@ class Gate:
         return self._remembered(0, texts)
 
     def _remembered(self, kind: int, part: pa.Array) -> Numbers:
-        """The class of each value, judged if it was not seen before."""
+        """The class of each value, from the cache where possible."""
         values = part.to_pylist()
         known = self._known
         if len(known) + len(values) > MAX_KNOWN:
@@ -114,7 +114,7 @@ class Gate:
         return np.fromiter((known[value] for value in values), np.int64, len(values))
 
     def _judge(self, value: Typed, count: int) -> Numbers:
-        """The class of each of ``count`` values, by the verdict of every condition on it."""
+        """The class of each of ``count`` values, from the verdicts of all conditions."""
         step = max(1, _MAX_VERDICTS // (len(self._conditions) + 2))
         pieces = [
             self._judge_piece(_slice(value, start, step), min(step, count - start))
@@ -135,7 +135,7 @@ class Gate:
         return self._number(marks[first], verdicts[:, first])[which]
 
     def _number(self, marks: Numbers, verdicts: Numbers) -> Numbers:
-        """The classes of marks, new ones among them with new lines of bits."""
+        """The class numbers of ``marks``; new ones get new rows of bits."""
         names = [mark.tobytes() for mark in marks]
         new = [place for place, name in enumerate(names) if name not in self._numbers]
         if new:
@@ -148,7 +148,7 @@ class Gate:
 
 
 class PlainGate(Gate):
-    """A gate of conditions that are plain: nothing is left to judge when rows come."""
+    """A gate of plain conditions: no condition is evaluated when rows arrive."""
 
     def __init__(self, source: Source, conditions: Sequence[Condition], of_bit: Numbers) -> None:
         super().__init__(source, conditions, of_bit)
@@ -156,7 +156,7 @@ class PlainGate(Gate):
         texts = [node.value for node in found if isinstance(node, Text)]
         numbers = [node.value for node in found if not isinstance(node, Text)]
         self._wanted = pa.array(texts, pa.string())
-        # One that is longer than all of them is none of them.
+        # A text longer than all of them differs from all of them.
         other = "x" * (1 + max(map(len, texts), default=0))
         self._by_text = self._judge_all(0, [*texts, other])
         self._whole_cuts = np.array(_whole_cuts(numbers), np.int64)
@@ -166,19 +166,19 @@ class PlainGate(Gate):
         self._by_truth = self._judge_all(3, [False, True])
 
     def words(self, first: int, last: int) -> tuple[Numbers, Numbers, Numbers]:
-        """The words of each class in the range that are not 0.
+        """The non-zero words of each class in the range.
 
-        Where those of a class start, which words they are, and their bits.
+        Returns where those of a class start, which words they are, and their bits.
         """
         where, word = np.nonzero(self._lines[:, first:last])
         starts = np.searchsorted(where, np.arange(len(self._lines) + 1))
         return starts, word + first, self._lines[where, word + first]
 
     def _make_room(self) -> None:
-        """There are no more classes than at the beginning."""
+        """Does nothing: no classes are added after the constructor."""
 
     def _judge_all(self, kind: int, values: Sequence[str | float]) -> Numbers:
-        """What ``values`` are, unless the source has none of the type."""
+        """The classes of ``values``; empty if the source cannot have the type."""
         if isinstance(self.source, Field) and kind > 1:
             return np.empty(0, np.int64)
         return self._judge(_of_kind(kind, pa.array(values, _TYPES[kind])), len(values))
@@ -208,7 +208,7 @@ def _of_kind(kind: int, part: pa.Array) -> Typed:
 
 
 def _spread(classes: Numbers, encoded: pa.DictionaryArray) -> Numbers:
-    """The class of each value, from those of the values that there are."""
+    """The class of each value, from the classes of the distinct values."""
     spread: Numbers = classes[encoded.indices.to_numpy()]
     return spread
 
@@ -218,7 +218,7 @@ def _slice(value: Typed, start: int, length: int) -> Typed:
 
 
 def _interval(cuts: Numbers, values: Numbers) -> Numbers:
-    """2n for what is below the n-th cut and above the one before, 2n + 1 for the cut itself."""
+    """2n for values below the n-th cut and above the previous one, 2n + 1 for the cut itself."""
     if not len(cuts):
         return np.zeros(len(values), np.int64)
     below = np.searchsorted(cuts, values)
@@ -227,18 +227,18 @@ def _interval(cuts: Numbers, values: Numbers) -> Numbers:
 
 
 def _whole_cuts(numbers: Sequence[float]) -> list[int]:
-    """The integer at or below each number: no number is between two neighbours of a cut."""
+    """The floors of the numbers: each number is a cut, or between one and the next integer."""
     cuts = {math.floor(number) for number in numbers}
     return sorted(cut for cut in cuts if INT64_MIN <= cut <= INT64_MAX)
 
 
 def _real_cuts(numbers: Sequence[float]) -> list[float]:
-    """The float next to each number, on whichever side of it."""
+    """The float nearest to each number, above or below it."""
     return sorted({float(number) for number in numbers})
 
 
 def _whole_samples(cuts: list[int]) -> list[int]:
-    """A value of each interval; a value of another one where it is empty."""
+    """One value per interval; for an empty interval, a value of a neighbouring one."""
     samples = [max(cuts[0] - 1, INT64_MIN)] if cuts else [0]
     for cut in cuts:
         samples += [cut, min(cut + 1, INT64_MAX)]

@@ -1,8 +1,8 @@
-"""The operators of a filter on typed columns: what ``values`` says, a column at a time (R1).
+"""The operators of a filter on typed columns: the rules of ``values`` for whole columns (R1).
 
-Arrow's own kernels differ from the language in three places, each mended here: they compare
-int64 with float64 by rounding the integer, they raise or wrap on overflow, and they have
-no remainder.
+Arrow's own kernels differ from the language in three ways, which are corrected here: they
+compare int64 with float64 by rounding the integer, they raise or wrap on overflow, and they
+have no remainder.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ __all__ = [
 ]
 
 #: NULL as a condition, for every row.
-# Taken from arrays of nulls: converting a value has pyarrow import pandas, which takes longer than
-# everything else that a process of Spark's imports to plan a read.
+# Taken from arrays of nulls: converting a value makes pyarrow import pandas, which takes longer
+# than all other imports of a Spark process that plans a read.
 UNKNOWN: Final = pa.nulls(1, pa.bool_())[0]
 _NO_INTEGER: Final = pa.nulls(1, pa.int64())[0]
 _NO_REAL: Final = pa.nulls(1, pa.float64())[0]
 _TWO_63: Final = 2.0**63
-#: Characters of a LIKE pattern that RE2 gets to see; see :func:`like`.
+#: The longest LIKE pattern that is given to RE2; see :func:`like`.
 MAX_RE2_PATTERN: Final = 64
 
 _COMPARE: Final[dict[CompareOperator, Callable[[Any, Any], Any]]] = {
@@ -69,7 +69,7 @@ _MIRROR: Final[dict[CompareOperator, CompareOperator]] = {
 
 
 def compare(sign: CompareOperator, left: Typed, right: Typed) -> pa.Array:
-    """``left sign right``: a row has a verdict where both sides have the same type."""
+    """``left sign right``: a row has a verdict if both sides have the same type."""
     kernel = _COMPARE[sign]
     verdicts = []
     if left.text is not None and right.text is not None:
@@ -88,7 +88,7 @@ def compare(sign: CompareOperator, left: Typed, right: Typed) -> pa.Array:
 
 
 def _compare_exactly(sign: CompareOperator, integer: pa.Array, real: pa.Array) -> pa.Array:
-    """Compare with the floor of ``real``, which int64 holds exactly if it is in range."""
+    """Compare with the floor of ``real``, which int64 represents exactly if it is in range."""
     above = pc.greater_equal(real, _TWO_63)
     outside = pc.or_(above, pc.less(real, -_TWO_63))
     floor = pc.floor(real)
@@ -100,7 +100,7 @@ def _compare_exactly(sign: CompareOperator, integer: pa.Array, real: pa.Array) -
     less = pc.or_(above, pc.or_(below, pc.and_(same, fraction)))
     match sign:
         case "=":
-            # Both comparisons must see the integer, so that a NULL one stays NULL.
+            # Both comparisons must use the integer, so that a NULL one stays NULL.
             return pc.and_(equal, pc.equal(integer, integer))
         case "<>":
             return pc.invert(pc.and_(equal, pc.equal(integer, integer)))
@@ -115,7 +115,7 @@ def _compare_exactly(sign: CompareOperator, integer: pa.Array, real: pa.Array) -
 
 
 def arithmetic(sign: ArithmeticOperator, left: Typed, right: Typed) -> Typed:
-    """``left sign right``, NULL where the result does not fit its type."""
+    """``left sign right``, NULL if the result does not fit its type."""
     if sign == "/":
         return Typed(real=_finite(_reals(pc.divide, left, right)))
     integer = None
@@ -159,7 +159,7 @@ def _subtract(a: pa.Array, b: pa.Array) -> pa.Array:
 
 
 def _multiply(a: pa.Array, b: pa.Array) -> pa.Array:
-    """Divide back to see whether it wrapped; -1 times the least int64 is asked for by name."""
+    """Detect wrapping by dividing back; -1 times the lowest int64 is checked separately."""
     product = pc.multiply(a, b)
     divisor = pc.if_else(pc.or_(pc.equal(a, 0), pc.equal(a, -1)), 1, a)
     undone = pc.equal(pc.divide(product, divisor), b)
@@ -169,7 +169,7 @@ def _multiply(a: pa.Array, b: pa.Array) -> pa.Array:
 
 
 def _remainder(a: pa.Array, b: pa.Array) -> pa.Array:
-    """The sign follows the dividend. Dividing by -1 leaves nothing, and must not overflow."""
+    """The sign is that of the dividend. Dividing by -1 leaves 0, and must not overflow."""
     special = pc.or_(pc.equal(b, 0), pc.equal(b, -1))
     divisor = pc.if_else(special, 1, b)
     rest = pc.subtract(a, pc.multiply(pc.divide(a, divisor), divisor))
@@ -190,7 +190,7 @@ _REALS: Final[dict[ArithmeticOperator, Callable[[Any, Any], Any]]] = {
 
 
 def negate(value: Typed) -> Typed:
-    """``-value``; the least int64 has no counterpart."""
+    """``-value``; the lowest int64 has no negation."""
     integer = None if value.integer is None else _subtract(pa.scalar(0, pa.int64()), value.integer)
     real = None if value.real is None else _finite(pc.negate(value.real))
     return Typed(integer=integer, real=real)
@@ -208,7 +208,7 @@ def is_in(value: Typed, items: tuple[Constant, ...]) -> pa.Array:
     numbers = {item.value for item in items if isinstance(item, Integer | Float)}
     truths = {item.value for item in items if isinstance(item, Boolean)}
     kinds = sum(map(bool, (texts, numbers, truths)))
-    # A miss is FALSE only if every item was comparable; one NULL or unlike item makes it NULL.
+    # A miss is FALSE only if every item is comparable; a NULL item or another type makes it NULL.
     miss = UNKNOWN if kinds > 1 or Null() in items else pa.scalar(False)
     wholes = {int(n) for n in numbers if n == int(n) and -(2**63) <= n < 2**63}
     reals = {float(n) for n in numbers if float(n) == n}
@@ -233,15 +233,15 @@ def _member(part: pa.Array, wanted: Collection[str | int], type_: pa.DataType) -
 
 
 def _any_equal(part: pa.Array, wanted: Collection[float]) -> pa.Array:
-    """Equality and not a set: Arrow's hash tells -0.0 from 0.0."""
+    """Equality instead of a set: Arrow's hash distinguishes -0.0 from 0.0."""
     return reduce(pc.or_, [pc.equal(part, item) for item in wanted], pa.scalar(False))
 
 
 def like(text: pa.Array, pattern: Pattern) -> pa.Array:
-    """``text LIKE pattern``: RE2 for short patterns, ours row by row for long ones.
+    """``text LIKE pattern``: RE2 for short patterns, Penstock's matcher per row for long ones.
 
     RE2 never backtracks, but its time is pattern times text: 2,000 characters against 16 KiB
-    took it 0.4 s a row, and ``matcher`` 3 ms.
+    took 0.4 s per row, and ``matcher`` 3 ms.
     """
     if sum(map(len, pattern.pieces)) > MAX_RE2_PATTERN or isinstance(text, pa.Scalar):
         return _like_by_row(text, matcher(pattern))

@@ -1,15 +1,15 @@
 """Many filters over one record batch: the router's evaluator (R1).
 
-``ManyFilters`` is compiled once and says for each batch which filters are TRUE for which rows,
+``ManyFilters`` is compiled once and finds for each batch which filters are TRUE for which rows,
 as :class:`~penstock.filters.index.FilterIndex` does for one message. Its cost hardly depends on
-the number of filters: every branch of a filter is a bit, every source gives each row a line of
-bits (``gates``), and what is left after AND of the lines of all sources is the answer. Filters
-are gathered by the equality they require (``access``), so that the value of its source leaves
-but a few words of bits to look at. Only conditions on several sources at once, such as
-``a + b > 5``, are evaluated one by one, and in the rows where all else holds.
+the number of filters: every branch of a filter is a bit, every source gives each row a set
+of bits (``gates``), and the AND of these over all sources is the answer. Filters are grouped by the
+equality they require (``access``), so that the value of its source leaves only a few words of
+bits to check. Only conditions on several sources, such as ``a + b > 5``, are evaluated one by
+one, in the rows where everything else is TRUE.
 
-numpy comes with pandas in the extra ``spark``; this module, those below it and the pipeline's
-router are the only ones to need it.
+numpy comes with pandas in the extra ``spark``; only this module, those that it imports and the
+pipeline's router need it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from penstock.filters.tree import And, Condition, Field, FieldName
 __all__ = ["ManyFilters", "Matches"]
 
 _SETS_KEPT: Final = 4
-#: Pairs that can be numbered with 32 bits are sorted in half the time.
+#: Pairs whose numbers fit 32 bits are sorted in half the time.
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -49,35 +49,35 @@ class Matches(NamedTuple):
 
 
 class _Bit(NamedTuple):
-    """One branch of a filter; ``branch`` is ``None`` in the bits that fill up a word."""
+    """One branch of a filter; ``branch`` is ``None`` in the padding bits of a word."""
 
     filter: int
     branch: Branch | None
 
 
 class _Group(NamedTuple):
-    """Neighbouring words of bits that are reached by the same source, or by none."""
+    """Adjacent words of bits that are found by the same source, or by none."""
 
     words: Numbers
     """All words of the group."""
     bits: Numbers
-    """The bits in them that are of a branch."""
+    """The bits in them that belong to a branch."""
     reached_by: PlainGate | None
     reached: tuple[Numbers, Numbers, Numbers] | None
-    """What each class of ``reached_by`` leaves of the words."""
+    """The bits of the words that each class of ``reached_by`` leaves set."""
     gates: list[Gate]
-    """The others."""
+    """The other gates."""
 
 
 class ManyFilters:
-    """Named filters, compiled for batches. Picklable; not safe for threads."""
+    """Named filters, compiled for batches. Picklable; not thread-safe."""
 
     names: tuple[str, ...]
     """The names of the filters by their number, in order."""
     fields: tuple[FieldName, ...]
-    """The system fields that are read of a batch."""
+    """The system fields that are read from a batch."""
     headers: dict[str, str]
-    """The headers that are read of a batch, by name, and the parts of each that matter."""
+    """The headers that are read from a batch, by name, with the parts that matter."""
 
     def __init__(self, filters: Mapping[str, Filter]) -> None:
         self._filters = {name: filters[name] for name in sorted(filters)}
@@ -104,8 +104,8 @@ class ManyFilters:
     def match(self, batch: pa.RecordBatch) -> Matches:
         """Return which filters are TRUE for which rows of ``batch``.
 
-        The batch has the columns of ``METADATA_SCHEMA``, or of the pipeline's ``log`` table; or,
-        of those, :attr:`fields`, and each of :attr:`headers` in columns of its own (``flat_name``).
+        The batch has the columns of ``METADATA_SCHEMA`` or of the pipeline's ``log`` table; or only
+        :attr:`fields` of those, and one column per part of :attr:`headers` (``flat_name``).
         """
         rows = Rows(batch, self.headers)
         if not len(rows) or not self.names:
@@ -121,7 +121,7 @@ class ManyFilters:
         small = np.int32 if len(self) * len(rows) <= _INT32_MAX else np.int64
         pairs = np.sort((self._owner.take(bit) * len(rows) + row).astype(small))
         if self._twice:
-            # What ``np.unique`` does, which looks them up in a hash table before it sorts them.
+            # Faster than ``np.unique``, which uses a hash table before it sorts.
             pairs = pairs[np.diff(pairs, prepend=-1) != 0]
         filters, where = np.divmod(pairs, len(rows))
         return Matches(where, filters)
@@ -129,7 +129,7 @@ class ManyFilters:
     # -- compiling -----------------------------------------------------------------------
 
     def _place_bits(self) -> dict[Source | None, tuple[int, int]]:
-        """Give branches their bits; return the words of those that each source reaches."""
+        """Give branches their bits; return the range of words of each source."""
         crowd: Counter[Key] = Counter()
         placed: dict[Source | None, list[tuple[str, int, Branch]]] = {}
         for number, filter_ in enumerate(self._filters.values()):
@@ -140,7 +140,7 @@ class ManyFilters:
         spans: dict[Source | None, tuple[int, int]] = {}
         for source, entries in placed.items():
             first = len(self._bits) // WORD
-            # Filters under one value are neighbours, so that few words have any of them.
+            # Filters under one value are adjacent, so that few words contain any of them.
             entries.sort(key=lambda entry: entry[:2])
             self._bits += [_Bit(number, branch) for _, number, branch in entries]
             self._bits += [_Bit(0, None)] * (-len(self._bits) % WORD)
@@ -182,7 +182,7 @@ class ManyFilters:
         )
 
     def _number_rests(self) -> Numbers:
-        """What is left to evaluate of each bit's branch, the same condition once."""
+        """The condition left to evaluate per bit, each distinct condition once."""
         numbers: dict[Condition, int] = {}
         places = [
             numbers.setdefault(bit.branch.rest, len(numbers))
@@ -212,14 +212,14 @@ class ManyFilters:
 
 @lru_cache(maxsize=_SETS_KEPT)
 def _compiled(filters: tuple[tuple[str, Filter], ...]) -> ManyFilters:
-    """What a worker process gets with every task, and compiles once."""
+    """Compiles the filters once per worker process, which gets them with every task."""
     return ManyFilters(dict(filters))
 
 
 def _reach(branch: Branch, crowd: Counter[Key]) -> Key | None:
-    """The equality that reaches the branch, of several the least crowded.
+    """The equality that finds the branch; if there are several, the least crowded one.
 
-    By words, not by branches: those under one value are neighbours, and cost as much as one.
+    Crowds count words, not branches: branches under one value are adjacent and cost as one.
     """
     parts: Iterable[Condition] = [condition for (_, plain), condition in branch.gates if plain]
     flat = [c for part in parts for c in (part.operands if isinstance(part, And) else (part,))]
@@ -231,7 +231,7 @@ def _reach(branch: Branch, crowd: Counter[Key]) -> Key | None:
 
 
 def _standing(group: _Group, classes: Mapping[int, Numbers], rows: int) -> tuple[Numbers, Numbers]:
-    """The rows and bits of the group for which every gate leaves the bit standing."""
+    """The rows and bits of the group for which every gate leaves the bit set."""
     if group.reached_by is None or group.reached is None:
         row = np.repeat(np.arange(rows), len(group.words))
         word, bits = np.tile(group.words, rows), np.tile(group.bits, rows)
@@ -252,7 +252,7 @@ def _standing(group: _Group, classes: Mapping[int, Numbers], rows: int) -> tuple
 def _reached(
     reached: tuple[Numbers, Numbers, Numbers], classes: Numbers
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Rows, words and bits: what the class of each row leaves, where it leaves any."""
+    """Rows, words and bits that the class of each row leaves set."""
     starts, words, bits = reached
     first = starts[classes]
     counts = starts[classes + 1] - first

@@ -1,8 +1,8 @@
-"""Which types of a header can make a difference to a filter.
+"""Which types of a header can affect a filter.
 
-A header may hold a string, an integer, a float or a boolean. ``amount > 5`` is NULL for a string
-as it is where there is none, so whoever brings headers to it may leave the strings out (R1).
-Only ``IS NULL`` and ``coalesce`` see that there is something, whatever it is.
+A header may be a string, an integer, a float or a boolean. ``amount > 5`` is NULL for a string
+as it is for a missing header, so the strings need not be read for it (R1). Only ``IS NULL`` and
+``coalesce`` depend on the presence of a value of any type.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from penstock.filters.tree import (
 
 __all__ = ["parts_read"]
 
-#: The name of a header, and types of it.
+#: The name of a header, and some of its types.
 _Read: TypeAlias = tuple[str, str]
 
 _TEXT: Final = "s"
@@ -83,7 +83,7 @@ def _of_condition(node: Condition) -> Iterator[_Read]:
 
 
 def _of_value(node: Value, wanted: str) -> Iterator[_Read]:
-    """What ``node`` reads to give a value of one of the types ``wanted``."""
+    """What ``node`` reads to produce a value of one of the types ``wanted``."""
     match node:
         case Header(name):
             yield name, wanted
@@ -100,7 +100,7 @@ def _of_value(node: Value, wanted: str) -> Iterator[_Read]:
 
 
 def _like(node: Value) -> str:
-    """The types of what can be compared with ``node``."""
+    """The types that can be compared with ``node``."""
     match node:
         case Text():
             return _TEXT

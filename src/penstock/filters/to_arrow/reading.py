@@ -1,8 +1,8 @@
 """A record batch as ``many`` reads it: the values of one source, and the rows they are in.
 
-The names of all headers are numbered once a batch, so that one header costs a comparison of
-small integers and a copy of its own values, whatever else the messages carry. A batch that was
-made for certain filters may have the headers that they read as columns of their own instead.
+The names of all headers are numbered once per batch, so that reading one header costs a
+comparison of small integers and a copy of its values, regardless of other headers. A batch
+that was made for certain filters may have the headers that they read as separate columns.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class Entries(NamedTuple):
-    """The values of a source, ``length`` in number; rows that are not listed have none."""
+    """The ``length`` values of a source; rows that are not listed have none."""
 
     rows: Numbers | None
-    """The row of each value, or ``None``: one value a row, in order."""
+    """The row of each value, or ``None``: one value per row, in order."""
     value: Typed
     length: int
 
@@ -37,17 +37,17 @@ class _Headers(NamedTuple):
     numbers: dict[str, int]
     """Header name to its number in this batch."""
     name: Numbers
-    """The number of the name of each header, -1 for what is not there."""
+    """The number of each header's name, -1 in a null row."""
     row: Numbers
     """The row of each header."""
     parts: list[pa.Array]
 
 
 class Rows:
-    """One batch; what was read of it is kept until it goes.
+    """One batch, with a cache of what was read from it.
 
-    ``headers`` are those that it has in columns of their own, by name, with the parts that
-    matter of each; unless it has a column ``headers``.
+    ``headers`` are those in separate columns, by name, with the parts of each that matter;
+    unless the batch has a column ``headers``.
     """
 
     def __init__(self, batch: pa.RecordBatch, headers: Mapping[str, str]) -> None:
@@ -67,7 +67,7 @@ class Rows:
         return found
 
     def at(self, source: Source, rows: Numbers) -> Typed:
-        """The values of ``source`` in ``rows``, one each."""
+        """The values of ``source`` in ``rows``, one per row."""
         indices = pa.array(rows)
         if isinstance(source, Field) or source.name in self._flat:
             return self.entries(source).value.map(lambda part: part.take(indices))
@@ -92,14 +92,14 @@ class Rows:
         return Entries(None if len(mine) == len(self) else rows, value, len(mine))
 
     def _places(self, name: str) -> Numbers:
-        """Where the values of the header are, in the order of rows, one a row."""
+        """The positions of the header's values, ordered by row, one per row."""
         headers = self._headers
         number = headers.numbers.get(name)
         if number is None:
             return np.empty(0, np.int64)
         places = np.flatnonzero(headers.name == number)
         rows = headers.row[places]
-        # A map that names a header twice is read as everywhere else: the first counts.
+        # If a map has a header twice, the first one counts, as everywhere else.
         first = np.ones(len(rows), bool)
         np.not_equal(rows[1:], rows[:-1], out=first[1:])
         return places[first]
@@ -124,7 +124,7 @@ class Rows:
 
 
 def _flat(batch: pa.RecordBatch, headers: Mapping[str, str]) -> dict[str, Typed]:
-    """Headers that are in columns of their own; those that cannot matter are not there."""
+    """Headers in separate columns; parts that cannot matter are missing."""
     return {
         name: Typed(*(batch.column(flat_name(number, p)) if p in parts else None for p in PARTS))
         for number, (name, parts) in enumerate(headers.items())

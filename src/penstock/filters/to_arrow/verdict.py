@@ -131,7 +131,7 @@ _SEARCH: Final[dict[FunctionName, Callable[..., Any]]] = {
 
 
 def _search(function: FunctionName, text: pa.Array, part: pa.Array, columns: Columns) -> pa.Array:
-    """Arrow searches for a constant only; a part from a column is searched row by row."""
+    """Arrow searches only for a constant; a part from a column is searched row by row."""
     if isinstance(part, pa.Scalar):
         pattern = part.as_py()
         return kernels.UNKNOWN if pattern is None else _SEARCH[function](text, pattern)
@@ -142,7 +142,7 @@ def _search(function: FunctionName, text: pa.Array, part: pa.Array, columns: Col
 
 
 def _or_else(first: Typed, second: Typed) -> Typed:
-    """``first``, and ``second`` in the rows where ``first`` has no value of any type."""
+    """``first``, or ``second`` in the rows where ``first`` has no value of any type."""
     empty = kernels.is_null(first)
     parts: list[pa.Array | None] = []
     for mine, other in zip(first, second, strict=True):

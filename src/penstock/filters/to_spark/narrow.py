@@ -1,7 +1,7 @@
 """The columns of the ``log`` table that many filters read, and no others.
 
-What goes to Python is written row by row and value by value, and a map of structs has many of
-them: three headers take three times as long as the parts of them that matter in columns.
+Data for Python is written row by row and value by value, and a map of structs has many values:
+three headers take three times as long as separate columns of the parts that matter.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_FLAT", "narrow"]
 
-#: Headers that get columns of their own. Filters that name more read the map: a message has but a
-#: few of them, and a column costs something in every row.
+#: The most headers that get separate columns. Filters that name more read the map: a message has
+#: only a few of them, and every column costs something in every row.
 MOST_FLAT: Final = 8
 
 
 def narrow(many: ManyFilters) -> list[Column]:
-    """What ``many`` reads."""
+    """The columns that ``many`` reads."""
     columns = [f.col("timestamp" if name == "published_at" else name) for name in many.fields]
     if len(many.headers) > MOST_FLAT:
         return [*columns, f.col("headers")]

@@ -1,8 +1,8 @@
-"""The operators of a filter on typed Spark columns: what ``values`` says (R1).
+"""The operators of a filter on typed Spark columns: the rules of ``values`` (R1).
 
-Spark differs from the language in these places, each mended here: NaN is the largest number
+Spark differs from the language in these ways, which are corrected here: NaN is the largest number
 and equal to itself, integers are rounded before they are compared with doubles, overflow and
-division by zero are errors (ANSI), ``lower`` and ``upper`` know Unicode, LIKE has an escape of
+division by zero are errors (ANSI), ``lower`` and ``upper`` use Unicode, LIKE has an escape of
 its own and backtracks. No row can make a column fail.
 """
 
@@ -71,7 +71,7 @@ MIRROR: Final[dict[CompareOperator, CompareOperator]] = {
 class Typed(NamedTuple):
     """A value of any type: at most one of the four is set in a row.
 
-    ``None`` in place of a column says that no row has the type.
+    ``None`` instead of a column means that no row has the type.
     """
 
     text: Column | None = None
@@ -81,12 +81,12 @@ class Typed(NamedTuple):
 
 
 def whole(value: int) -> Column:
-    """``value`` as an int64, however small it is."""
+    """``value`` as an int64, even if it is small."""
     return f.lit(value).cast("bigint")
 
 
 def or_null(column: Column | None, type_: str) -> Column:
-    """``column``, or NULL of its type where no row has one."""
+    """``column``, or NULL of its type if no row has one."""
     return f.lit(None).cast(type_) if column is None else column
 
 
@@ -101,7 +101,7 @@ def present(value: Typed) -> Column:
 
 
 def compare(sign: CompareOperator, left: Typed, right: Typed) -> Column:
-    """``left sign right``: a row has a verdict where both sides have the same type."""
+    """``left sign right``: a row has a verdict if both sides have the same type."""
     holds = _COMPARE[sign]
     verdicts = [
         holds(a, b) for a, b in zip(left, right, strict=True) if a is not None and b is not None
@@ -114,7 +114,7 @@ def compare(sign: CompareOperator, left: Typed, right: Typed) -> Column:
 
 
 def compare_number(sign: CompareOperator, value: Typed, number: float) -> Column:
-    """``value sign number``, where the number can be rounded to either type beforehand."""
+    """``value sign number``, for a number that can be rounded to either type beforehand."""
     verdicts = []
     if value.integer is not None:
         verdicts.append(_compare_whole(sign, value.integer, number))
@@ -140,14 +140,14 @@ def _compare_real(sign: CompareOperator, part: Column, number: float) -> Column:
 
 
 def _beside(sign: CompareOperator, part: Column, below: Column) -> Column:
-    """Compare with a number that the type has no value for; ``below`` is the next one below."""
+    """Compare with a number that the type cannot represent; ``below`` is the next one below."""
     if sign in ("=", "<>"):
         return _all(part, sign == "<>")
     return part <= below if sign in ("<", "<=") else part > below
 
 
 def _compare_exactly(sign: CompareOperator, integer: Column, real: Column) -> Column:
-    """Compare with the whole part of ``real`` first, which int64 holds if it is in range."""
+    """Compare with the whole part of ``real`` first, which int64 can hold if it is in range."""
     whole = real.try_cast("bigint")
     again = whole.cast("double")
     order = (
@@ -182,12 +182,12 @@ def is_in(value: Typed, items: tuple[Constant, ...]) -> Column:
     if value.integer is not None and numbers:
         verdicts.append(_member(value.integer, [whole(item) for item in sorted(wholes)]))
     if value.real is not None and numbers:
-        # Equality and not a set: Spark's tells -0.0 from 0.0 if it is large.
+        # Equality instead of a set: a large one of Spark's distinguishes -0.0 from 0.0.
         verdicts.append(_any_equal(value.real, sorted(reals)))
     if value.truth is not None and truths:
         verdicts.append(_any_equal(value.truth, sorted(truths)))
     found = _first(verdicts)
-    # A miss is FALSE only if every item was comparable; one NULL or unlike item makes it NULL.
+    # A miss is FALSE only if every item is comparable; a NULL item or another type makes it NULL.
     mixed = sum(map(bool, (texts, numbers, truths))) > 1 or Null() in items
     return f.when(found, f.lit(True)) if mixed else found
 
@@ -206,7 +206,7 @@ def _all(part: Column, verdict: bool) -> Column:
 
 
 def arithmetic(sign: ArithmeticOperator, left: Typed, right: Typed) -> Typed:
-    """``left sign right``, NULL where the result does not fit its type."""
+    """``left sign right``, NULL if the result does not fit its type."""
     a, b = _as_real(left), _as_real(right)
     if a is None or b is None:
         return Typed()
@@ -244,12 +244,12 @@ def _as_real(value: Typed) -> Column | None:
 
 
 def _finite(real: Column) -> Column:
-    """NULL for an infinite one, and for NaN, which is above infinity here."""
+    """NULL for infinity, and for NaN, which is above infinity in Spark."""
     return f.when(f.abs(real) < math.inf, real)
 
 
 def negate(value: Typed) -> Typed:
-    """``-value``; the least int64 has no counterpart."""
+    """``-value``; the lowest int64 has no negation."""
     integer = None if value.integer is None else f.try_subtract(whole(0), value.integer)
     return Typed(integer=integer, real=None if value.real is None else _finite(-value.real))
 
@@ -299,8 +299,8 @@ def _coalesce(arguments: tuple[Typed, ...]) -> Typed:
 def like(text: Column | None, pattern: Pattern) -> Column:
     """``text LIKE pattern``: plain searches for the usual shapes, else a regular expression.
 
-    The expression cannot backtrack: pieces have a fixed length, so the leftmost place of each
-    leaves the most room for the next, and an atomic group holds on to it.
+    The expression cannot backtrack: pieces have a fixed length, so the leftmost match of each is
+    always the best one, and an atomic group keeps it.
     """
     if text is None:
         return _or_unknown(None)

@@ -1,8 +1,8 @@
 """Compiles a filter tree to a Spark column (R1).
 
-An operator reads its operands several times, once a type. An operand that is computed itself
-is therefore bound to a name first (:func:`_let`), or the expression would grow with the power
-of the tree's depth.
+An operator reads its operands several times, once per type. So a computed operand is bound to a
+name first (:func:`_let`); otherwise the expression would grow exponentially with the depth of
+the tree.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _against(sign: CompareOperator, value: Typed, other: Value) -> Column:
 
 
 def _value(node: Value, then: Callable[[Typed], Column]) -> Column:
-    """Hand the value of ``node`` to ``then``, which may read it a few times."""
+    """Pass the value of ``node`` to ``then``, which may read it several times."""
     match node:
         case Arithmetic(operator, left, right):
             return _operands((left, right), lambda a, b: then(operators.arithmetic(operator, a, b)))
@@ -107,7 +107,7 @@ def _value(node: Value, then: Callable[[Typed], Column]) -> Column:
 
 
 def _operands(nodes: tuple[Value, ...], then: Callable[..., Column]) -> Column:
-    """Hand the values of ``nodes`` to ``then``, the computed ones by a name."""
+    """Pass the values of ``nodes`` to ``then``, with names for the computed ones."""
     leaves = [None if isinstance(node, _Computed) else _leaf(node) for node in nodes]
     computed = [
         _value(node, _packed).alias(f"v{place}")
@@ -127,7 +127,7 @@ def _operands(nodes: tuple[Value, ...], then: Callable[..., Column]) -> Column:
 
 
 def _let(value: Column, body: Callable[[Column], Column]) -> Column:
-    """``body`` of a name for ``value``: the way to say a large expression once."""
+    """``body`` of a name for ``value``, so that a large expression is written once."""
     return f.get(f.transform(f.array(value), body), f.lit(0))
 
 

@@ -1,8 +1,8 @@
 """Bulk transfer in Arrow record batches: publishing, and reading the log, histories, deliveries.
 
 Columns have the names and types of ``penstock.filters.to_arrow``; the others are those of the
-log. pyarrow comes with the extra ``arrow``, so this package is imported only when somebody
-sends or asks for Arrow.
+log. pyarrow comes with the extra ``arrow``, so this package is imported only when a caller sends
+or requests Arrow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages to publish, from an Arrow IPC stream: bounded before it is decompressed."""
+"""Messages to publish, from an Arrow IPC stream that is bounded before decompression."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _NUMBERS: Final = ("priority", "deliver_at", "expires_at", "delay_ms", "ttl_ms")
 _COLUMNS: Final = frozenset({"payload", "headers", *_TEXT, *_NUMBERS})
 _HEADERS: Final = METADATA_SCHEMA.field("headers").type
 _json_headers: Final = msgspec.json.Decoder(dict[str, HeaderValue])
-#: Rows, and about as many bytes, that become messages in one go.
+#: Rows, and approximate bytes, that are converted to messages per slice.
 _SLICE_ROWS: Final = 100
 _SLICE_BYTES: Final = 256 * 1024
-#: Headers as JSON text, which may write a byte as six.
+#: Headers as JSON text, which may take six bytes per byte.
 _JSON_HEADERS_BYTES: Final = 8 * MAX_HEADERS_BYTES
 
 
 def declared_size(body: bytes, size: int) -> int:
-    """What a batch takes after decompression; ``TooLarge`` if that is over ``size``."""
+    """The size of a batch after decompression; ``TooLarge`` if that is over ``size``."""
     return declared_bytes(body, rows=MAX_BATCH, size=size)
 
 
 def open_messages(body: bytes, size: int) -> pa.Table:
     """The columns of an Arrow IPC stream whose ``declared_size`` is within ``size``.
 
-    May take long and needs no event loop: call it in a thread. ``BadInput`` says what is wrong.
+    May take long and needs no event loop: call it in a thread. Raises ``BadInput``.
     """
     try:
         with pa.ipc.open_stream(body) as reader:
@@ -49,7 +49,7 @@ def open_messages(body: bytes, size: int) -> pa.Table:
 
 
 def read_messages(table: pa.Table) -> Iterator[list[NewMessage]]:
-    """The messages, as many at a time as take a few milliseconds."""
+    """The messages, in slices of a few milliseconds."""
     rows = max(table.num_rows, 1)
     step = max(1, min(_SLICE_ROWS, rows * _SLICE_BYTES // max(table.nbytes, 1)))
     for begin in range(0, table.num_rows, step):
@@ -103,7 +103,7 @@ def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
 
 
 def _plain(table: pa.Table, size: int) -> pa.Table:
-    """The columns in the types that messages have."""
+    """The columns in the types of message fields."""
     columns = {name: _column(table.column(name), name, size) for name in table.column_names}
     return pa.table(columns)
 
@@ -117,8 +117,8 @@ def _column(column: pa.ChunkedArray, name: str, size: int) -> pa.ChunkedArray:
         _check_dictionary(column, name, size)
         kind = kind.value_type
     if not _is_plain(kind):
-        # Views and runs may name the same bytes any number of times.
-        raise BadInput(f"The column {name} is {column.type}; it is {wanted}.", field=name)
+        # Views and runs may refer to the same bytes any number of times.
+        raise BadInput(f"The column {name} is {column.type}; it must be {wanted}.", field=name)
     try:
         return column.cast(wanted)
     except (pa.ArrowException, ValueError) as error:
@@ -138,7 +138,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _check_dictionary(column: pa.ChunkedArray, name: str, size: int) -> None:
-    """Refuse a column whose rows have more bytes together than a stream may have."""
+    """Refuse a column whose rows have more bytes in total than a stream may have."""
     total = 0
     for chunk in column.chunks:
         if not _is_plain(chunk.dictionary.type):
@@ -162,7 +162,7 @@ def _header_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
             )
         return column
     if not kind.equals(_HEADERS):
-        raise BadInput("headers is a map of typed values, or JSON text.", field="headers")
+        raise BadInput("headers must be a map of typed values, or JSON text.", field="headers")
     for chunk in column.chunks:
         most = pc.max(pc.subtract(chunk.offsets[1:], chunk.offsets[:-1])).as_py() or 0
         if most > MAX_HEADERS:
@@ -189,5 +189,5 @@ def _header(item: tuple[str, dict[str, HeaderValue | None]]) -> tuple[str, Heade
     name, typed = item
     values = [value for value in (typed or {}).values() if value is not None]
     if len(values) != 1:
-        raise BadInput(f"The header {name!r} has not exactly one value.", field="headers")
+        raise BadInput(f"The header {name!r} must have exactly one value.", field="headers")
     return name, values[0]

@@ -1,10 +1,10 @@
-"""What an Arrow IPC stream declares: rows, and bytes once it is decompressed.
+"""The declared size of an Arrow IPC stream: rows, and bytes after decompression.
 
-Read from the metadata of its messages before anything is decompressed, so that a stream of a few
-kilobytes cannot become gigabytes. Arrow allocates exactly what is declared and refuses a buffer
-that decompresses to anything else, so the declared sizes are a bound.
+It is read from the metadata of the messages before anything is decompressed, so that a stream of
+a few kilobytes cannot become gigabytes. Arrow allocates exactly what is declared and refuses a
+buffer that decompresses to anything else, so the declared sizes are a bound.
 
-Only as much of the flatbuffers format is read as this takes (Message.fbs of the Arrow project).
+Only the part of the flatbuffers format that this needs is parsed (Message.fbs of Arrow).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from penstock.errors import BadInput, TooLarge
 
 __all__ = ["declared_bytes"]
 
-#: Messages of one stream: a schema, dictionaries, and batches of one row.
+#: Messages per stream: a schema, dictionaries, and batches of one row.
 _MAX_MESSAGES: Final = 20_000
 _CONTINUATION: Final = 0xFFFFFFFF
-#: Of the enumeration MetadataVersion: V5, which Arrow has written since 1.0. In older versions the
-#: codec stands in another place, so the sizes that are read here would be of compressed bytes.
+#: Of the enumeration MetadataVersion: V5, which Arrow has written since 1.0. Older versions store
+#: the codec elsewhere, so the sizes read here would be those of compressed bytes.
 _VERSION: Final = 4
 #: Of the union MessageHeader.
 _DICTIONARY: Final = 2
 _BATCH: Final = 3
-#: A buffer says by this that it was not worth compressing.
+#: The declared size of a buffer that was not worth compressing.
 _NOT_COMPRESSED: Final = -1
 
 _u16: Final = struct.Struct("<H")
@@ -36,7 +36,7 @@ _buffer: Final = struct.Struct("<qq")
 
 
 def declared_bytes(body: bytes, *, rows: int, size: int) -> int:
-    """What a stream takes after decompression; refuse more rows, or more bytes, than that."""
+    """The size of a stream after decompression; ``TooLarge`` beyond ``rows`` or ``size``."""
     try:
         return _Sizes(body, rows, size).read()
     except (struct.error, IndexError) as error:
@@ -71,13 +71,13 @@ class _Sizes:
         )
 
     def _message(self, begin: int, length: int) -> int:
-        """Count one message; returns the position behind it."""
+        """Count one message; returns the position after it."""
         content = begin + length
         table = self._reference(begin)
         version_at = self._field(table, 0)
         if not version_at or _u16.unpack_from(self._body, version_at)[0] != _VERSION:
             raise BadInput(
-                "The Arrow stream is of a version before Arrow 1.0; write it with a newer library.",
+                "The Arrow stream is older than Arrow 1.0; write it with a newer library.",
                 field="body",
             )
         kind_at, header_at = self._field(table, 1), self._field(table, 2)
@@ -111,11 +111,11 @@ class _Sizes:
         compressed = bool(self._field(table, 3))
         vector = self._reference(buffers_at)
         count = _u32.unpack_from(self._body, vector)[0]
-        # Each is in the metadata, so there are no more than that has room for.
+        # All descriptors are in the metadata, whose size bounds their number.
         for index in range(min(count, (content - vector) // _buffer.size + 1)):
             offset, length = _buffer.unpack_from(self._body, vector + 4 + index * _buffer.size)
             if offset < 0 or length < 0 or content + offset + length > end:
-                raise BadInput("A buffer of the Arrow stream is outside of it.", field="body")
+                raise BadInput("A buffer of the Arrow stream lies outside of it.", field="body")
             if compressed and length:
                 declared = _i64.unpack_from(self._body, content + offset)[0]
                 length = length if declared == _NOT_COMPRESSED else declared
@@ -131,7 +131,7 @@ class _Sizes:
             )
 
     def _field(self, table: int, number: int) -> int:
-        """The position of a field of a table; 0 if it is not there."""
+        """The position of a field of a table; 0 if it is missing."""
         vtable = table - _i32.unpack_from(self._body, table)[0]
         if not 0 <= vtable < len(self._body):
             raise IndexError(vtable)
@@ -142,6 +142,6 @@ class _Sizes:
         return table + offset if offset else 0
 
     def _reference(self, position: int) -> int:
-        """What the offset at a position points to."""
+        """The target of the offset at a position."""
         found: int = position + _u32.unpack_from(self._body, position)[0]
         return found

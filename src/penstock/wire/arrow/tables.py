@@ -1,8 +1,8 @@
-"""The tables that are read in bulk: the log, the transitions of messages, deliveries.
+"""The tables of bulk reads: the log, the transitions of messages, deliveries.
 
-A batch is made of columns, never of rows: at a million entries a second there is no time for
-an object each. Payloads become a column without being looked at, from the bytes of all of
-them and the size of each.
+Batches are built from columns, never from rows: at a million entries per second there is no
+time for one object per entry. Payloads become a column from their concatenated bytes and their
+sizes.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _METADATA: Final = (
     pa.field("checksum", pa.int64()),
     *METADATA_SCHEMA,
 )
-#: The log as a table; ``payload`` is null where it was not asked for.
+#: The log as a table; ``payload`` is null if it was not requested.
 LOG_SCHEMA: Final = pa.schema([*_METADATA, _PAYLOAD])
-#: Every transition as a row; ``seq`` counts those of one message in one queue.
+#: One row per transition; ``seq`` numbers those of one message in one queue.
 HISTORY_SCHEMA: Final = pa.schema(
     [
         ("message_id", pa.int64()),
@@ -66,19 +66,19 @@ _DELIVERY: Final = (
     pa.field("consumer", pa.string()),
     pa.field("error", pa.string()),
 )
-#: Deliveries of a queue as a table: the metadata of the message, then where it stands.
+#: Deliveries of a queue as a table: the metadata of the message, then its state.
 DELIVERY_SCHEMA: Final = pa.schema([*_METADATA, *_DELIVERY, _PAYLOAD])
 
 
 def log_batch(columns: LogColumns, where: Filter | None = None) -> pa.RecordBatch:
-    """Entries that ``where`` is TRUE for, as :data:`LOG_SCHEMA` without payloads."""
+    """The entries that match ``where``, as :data:`LOG_SCHEMA` without payloads."""
     arrays = [*_metadata(columns), pa.nulls(len(columns), pa.binary())]
     batch = pa.RecordBatch.from_arrays(arrays, schema=LOG_SCHEMA)
     return batch if where is None else batch.filter(to_arrow(where.tree, Columns(batch)))
 
 
 def with_payloads(batch: pa.RecordBatch, data: bytes) -> pa.RecordBatch:
-    """The batch with its payloads, which are in ``data``, one after the other."""
+    """The batch with its payloads, which are concatenated in ``data``."""
     ends = pc.cumulative_sum(batch.column("size")).cast(pa.int32())
     places = pa.concat_arrays([_ZERO, ends])
     buffers = [None, places.buffers()[1], pa.py_buffer(data)]
@@ -107,7 +107,7 @@ def history_batch(entries: Sequence[HistoryEntry]) -> pa.RecordBatch:
 
 
 def delivery_batch(items: Sequence[Snapshot]) -> pa.RecordBatch:
-    """Deliveries as :data:`DELIVERY_SCHEMA`; their payloads, if they have them."""
+    """Deliveries as :data:`DELIVERY_SCHEMA`, with payloads if they have them."""
     columns = LogColumns.of((item.message for item in items), Offset(0))
     arrays = _metadata(columns)
     arrays += [
@@ -132,7 +132,7 @@ def _metadata(columns: LogColumns) -> list[pa.Array]:
 
 
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """The values as an array; those that are in a buffer already, or all the same, at once."""
+    """The values as an array; a buffer is not copied, and equal values are a repeated scalar."""
     if isinstance(values, memoryview):
         assert values.format == "q"
         return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
