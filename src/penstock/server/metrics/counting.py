@@ -60,7 +60,7 @@ _KINDS: Final = (
     (errors.QueueFull, CallOutcome.FULL),
     (errors.Busy, CallOutcome.BUSY),
     (errors.ServiceError, CallOutcome.UNAVAILABLE),
-    # Raised by jobs, not by the server, except when a reader asks for removed offsets.
+    # Raised by jobs, not by the server; listed so that every error has an outcome.
     (errors.PipelineError, CallOutcome.UNAVAILABLE),
     (errors.StoreError, CallOutcome.UNAVAILABLE),
 )
