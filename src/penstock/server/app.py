@@ -55,7 +55,7 @@ log = logging.getLogger("penstock.server")
 #: A caller's own request id is used if it is short and safe to log.
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=-]{1,64}")
 _EMPTY: Final = Empty()
-#: Errors that may refuse a body, in ``field``, before all of it was read.
+#: With the field ``body``, these refuse a body before all of it was read.
 _UNREAD: Final = (Busy, SlowRequest, TooLarge)
 #: Accept headers that are answered with MessagePack or JSON without parsing them.
 _MSGPACK: Final = frozenset(kind.encode() for kind in MSGPACK_ALIASES)

@@ -113,7 +113,7 @@ class Call:
     async def wait_for(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Run work that may take long; None if the server stops first.
 
-        Raises ``Disconnected`` as soon as the caller hangs up: a claim that goes on waiting
+        Raises ``Disconnected`` as soon as the caller hangs up: a claim that keeps waiting
         would lease deliveries that no one receives until the leases lapse.
         """
         tenant = self.credential.tenant

@@ -6,7 +6,7 @@ So a write with an id, or a micro-batch, is registered with the broker, per topi
 first row, under a token of this run:
 
 - The run that began the write publishes.
-- A run that finds it finished publishes nothing, whatever its partitions are: it counts its rows,
+- A run that finds it finished publishes nothing, in any partitioning: it only counts its rows,
   and fails at the end if their number differs from the published one.
 - A run that finds it begun by another run and not finished is refused before its first row,
   unless the caller states that the partitions are the same (``samePartitions``) and all chunks

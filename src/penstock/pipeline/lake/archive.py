@@ -259,7 +259,7 @@ class Archiver:
         )
 
     def _tell(self) -> None:
-        """Report to the broker what is safe in the lake, even if unchanged: it may have lost it."""
+        """Report to the broker how far the lake goes, even if unchanged: it may not know yet."""
         through = self.manifest.lake.through
         if self._tells and through > 0:
             store = self._check_store()
