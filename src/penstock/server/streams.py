@@ -34,8 +34,8 @@ class Stream:
     def room(self, now: int) -> int:
         """How many more deliveries may be handed out; lapsed leases give their credit back.
 
-        Raises ``Conflict`` if every lease lapsed: the reader is gone or hangs, and handing it
-        the same deliveries again would only use up their attempts.
+        Raises ``Conflict`` if no credit is left and every lease lapsed: the reader is gone or
+        hangs, and handing it the same deliveries again would only use up their attempts.
         """
         if self._is_full:
             lapsed = [held for held, (deadline, _) in self.held.items() if deadline < now]

@@ -1,9 +1,9 @@
 """The stream: deliveries pushed as server-sent events, with credit.
 
-At most ``credit`` deliveries of a stream are unsettled at a time; settling one, by the
-ordinary settlements path, or letting its lease lapse gives the credit back. A stream that is
-disconnected leaves its deliveries claimed: their receipts stay valid until the leases lapse.
-If every lease of a stream lapsed, the stream ends: its reader hangs and would use up attempts.
+At most ``credit`` deliveries of a stream are unsettled at a time; settling one, by the ordinary
+settlements path, or letting its lease lapse gives the credit back. A stream that is disconnected
+leaves its deliveries claimed: their receipts still settle them, or the leases lapse. A stream
+without credit whose leases all lapsed ends: its reader hangs and would only use up attempts.
 """
 
 from __future__ import annotations
