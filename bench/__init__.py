@@ -1,1 +1,1 @@
-"""Benchmarks: ``python -m bench``. Every figure is a ratio taken inside one run."""
+"""Benchmarks: ``python -m bench``. Every figure is a ratio measured within one run."""

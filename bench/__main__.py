@@ -13,17 +13,17 @@ from bench.routing import routing
 from bench.throughput import publish_by_many, publish_in_batches, whole_cycle
 
 PARTS = ("engine", "bounds", "service", "sql", "pipeline")
-#: A round of the pipeline is minutes.
+#: A round of the pipeline takes minutes.
 _MOST_PIPELINE_ROUNDS = 3
-#: Messages from which the archiver is killed ten times; each of them costs a start of Spark.
+#: From this many messages on, the archiver is killed ten times; each kill costs a start of Spark.
 _WORTH_KILLING = 100_000
-#: Messages a second of measuring that go the whole way between processes.
+#: Messages between processes per second of measuring.
 _WHOLE_WAY_RATE = 20_000
 
 
 async def run_service(seconds: float, rounds: int) -> list[Figure]:
     """The figures of the server, the client and the peer."""
-    # Not before: the engine's memory is one of the figures, and has to be its own.
+    # Imported late: the engine's memory is one of the figures, and must not include these.
     from bench.service import (  # noqa: PLC0415
         batches_over_http,
         latency,
@@ -44,8 +44,8 @@ async def run_service(seconds: float, rounds: int) -> list[Figure]:
 
 
 async def run_sql(seconds: float, rounds: int, deep: int) -> list[Figure]:
-    """The figures of the SQL engine, on servers of their own."""
-    # Not before: see above.
+    """The figures of the SQL engine, on private servers."""
+    # Imported late: see above.
     from bench.sql import consuming, publishing  # noqa: PLC0415
     from bench.sql_depth import depth as sql_depth  # noqa: PLC0415
     from bench.sql_reader import beside_a_reader  # noqa: PLC0415
@@ -65,8 +65,8 @@ async def run_sql(seconds: float, rounds: int, deep: int) -> list[Figure]:
 
 
 def run_pipeline(seconds: float, rounds: int, messages: int) -> list[Figure]:
-    """The figures of the data pipeline, on servers and Spark sessions of their own."""
-    # Not before: see above, and Spark takes a while to load.
+    """The figures of the data pipeline, on private servers and Spark sessions."""
+    # Imported late: see above, and Spark takes a while to load.
     from bench.pipeline_kills import KILLS, killing  # noqa: PLC0415
     from bench.pipeline_lake import archiving  # noqa: PLC0415
     from bench.pipeline_sink import publishing  # noqa: PLC0415
@@ -97,7 +97,7 @@ async def run_engine(seconds: float, rounds: int, deep: int) -> list[Figure]:
 
 
 async def run_bounds(rounds: int) -> list[Figure]:
-    """How long anybody may hold the event loop, under load."""
+    """How long any callback may block the event loop, under load."""
     from bench.bounds import bounds  # noqa: PLC0415  (see above)
 
     return [_show(figure) for figure in await bounds(rounds)]
@@ -117,10 +117,10 @@ def _show(figure: Figure) -> Figure:
 def main() -> int:
     """Exit 1 if a target is missed."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=2.0, help="a measurement")
-    parser.add_argument("--rounds", type=int, default=5, help="the median of so many")
+    parser.add_argument("--seconds", type=float, default=2.0, help="per measurement")
+    parser.add_argument("--rounds", type=int, default=5, help="a figure is the median of these")
     parser.add_argument("--deep", type=int, default=DEEP, help="messages waiting, or in the log")
-    parser.add_argument("--only", choices=PARTS, help="a part of it")
+    parser.add_argument("--only", choices=PARTS, help="run one part")
     arguments = parser.parse_args()
     try:
         import uvloop  # noqa: PLC0415
@@ -132,7 +132,7 @@ def main() -> int:
     if arguments.only in (None, "engine"):
         figures += runner(run_engine(arguments.seconds, arguments.rounds, arguments.deep))
     if arguments.only in (None, "bounds"):
-        # Not on uvloop, whose callbacks cannot be timed one by one.
+        # Not on uvloop, whose callbacks cannot be timed individually.
         figures += asyncio.run(run_bounds(arguments.rounds))
     if arguments.only in (None, "service"):
         figures += runner(run_service(arguments.seconds, arguments.rounds))

@@ -1,4 +1,4 @@
-"""The reference: RocksDB itself, the same options, the same payloads, one synced batch."""
+"""The reference: bare RocksDB with the same options and payloads, one synced batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.storage.keyvalue.adapters.rocksdb import store_options
 
 
 class Bare:
-    """Write batches straight into RocksDB."""
+    """Writes batches directly to RocksDB."""
 
     def __init__(self, path: Path) -> None:
         self._db = Rdict(str(path), store_options())

@@ -1,4 +1,4 @@
-"""``python -m bench.bare_asgi PORT``: the least an ASGI application can do with a publish."""
+"""``python -m bench.bare_asgi PORT``: the minimum that an ASGI application does for a publish."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Bounds: how long one callback may hold the event loop, and one slice of a sweep, under load.
+"""Bounds: how long one callback may block the event loop, and one slice of a sweep, under load.
 
-A laden store is swept while publishers and consumers work beside it. Every kind of work that a
-sweep has is due at once: delays, leases, expiry, retention of deliveries, ids and log segments. A
-figure is the longest time of a round, the median of all rounds, and a ratio to its bound. It is the
-time of the processor: on a machine that has other work, the time on the wall says more about that.
-The time on the wall is printed beside it; on an idle machine they are the same.
+A loaded store is swept while publishers and consumers use it. Every kind of work of a sweep is due
+at the same time: delays, leases, expiry, retention of deliveries, ids and log segments. A figure
+is the longest time of a round, the median over all rounds, as a ratio to its bound. It is CPU time:
+on a busy machine, wall-clock time mostly measures other processes. Wall-clock time is printed next
+to it; on an idle machine they are the same.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ HOLD_MS = 20.0
 SLICE_MS = 5.0
 TENANT = "bench"
 HOUR_MS = 3600 * 1000
-#: A segment of the log is an hour; this many of them have something waiting.
+#: A segment of the log is an hour; this many of them have waiting messages.
 SEGMENTS = 100
 WAITING = 40_000
-#: Deliveries, of each kind, that are due at once.
+#: Deliveries of each kind that are due at the same time.
 DUE = 5_000
 BATCH = 100
 PUBLISHERS = 4
@@ -48,13 +48,13 @@ SWEEP_LIMIT = 10_000
 
 
 class Adds(Protocol):
-    """Takes note of one time after another."""
+    """Records times."""
 
     def add(self, seconds: float, wall_seconds: float) -> None: ...
 
 
 class Stopwatch:
-    """Times a piece of work of this thread."""
+    """Times a piece of work on this thread."""
 
     def __init__(self) -> None:
         self._begin = time.thread_time()
@@ -65,7 +65,7 @@ class Stopwatch:
 
 
 class Longest:
-    """The longest of several times, in milliseconds, of the processor and on the wall."""
+    """The longest of several times in milliseconds, CPU and wall-clock."""
 
     def __init__(self) -> None:
         self.ms = 0.0
@@ -78,7 +78,7 @@ class Longest:
 
 @contextmanager
 def loop_holds() -> Iterator[Longest]:
-    """The longest time that one callback held the event loop; not for uvloop."""
+    """The longest time that one callback blocked the event loop; not for uvloop."""
     longest = Longest()
     run = asyncio.Handle._run
 
@@ -92,7 +92,7 @@ def loop_holds() -> Iterator[Longest]:
 
 
 class Sliced(Generic[T]):
-    """Awaits a verb, and times what it does between two awaits."""
+    """Awaits a verb, and times the slices between its awaits."""
 
     def __init__(self, verb: Coroutine[Any, Any, T], times: Adds) -> None:
         self._verb = verb
@@ -112,12 +112,12 @@ class Sliced(Generic[T]):
                 watch.stop(self._times)
             try:
                 resume, value = self._verb.send, (yield waits_for)
-            except BaseException as error:  # noqa: BLE001  (it is the verb's)
+            except BaseException as error:  # noqa: BLE001  (passed on to the verb)
                 resume, value = self._verb.throw, error
 
 
 def of_bound(name: str, times: list[Longest], bound_ms: float) -> Figure:
-    """A longest time as a ratio to what it may be."""
+    """The longest time as a ratio to its bound."""
     found = middle([one.ms for one in times])
     wall = middle([one.wall_ms for one in times])
     return Figure(
@@ -130,14 +130,14 @@ def of_bound(name: str, times: list[Longest], bound_ms: float) -> Figure:
     )
 
 
-# -- a laden store ---------------------------------------------------------------------------
+# -- a loaded store --------------------------------------------------------------------------
 
 
 class ShiftedClock(SystemClock):
-    """The time, moved forward by hand."""
+    """The system time plus a manual shift."""
 
     wall = False
-    """The store follows it at once, as it would not follow a jump of the machine's clock."""
+    """The store follows the shift immediately, unlike a jump of the machine's clock."""
 
     def __init__(self) -> None:
         self.shift_ms = 0
@@ -158,7 +158,7 @@ async def open_store(path: Path, clock: ShiftedClock) -> KeyValueEngine:
 
 
 async def lade(engine: KeyValueEngine, clock: ShiftedClock) -> None:
-    """Old segments with something waiting, and every kind of work, due in an hour."""
+    """Create old segments with waiting messages, and every kind of work, due in an hour."""
     body = payloads(1)[0]
     for _ in range(SEGMENTS):
         batch = [NewMessage(body)] * (WAITING // SEGMENTS)
@@ -180,7 +180,7 @@ async def lade(engine: KeyValueEngine, clock: ShiftedClock) -> None:
 
 
 async def work(engine: KeyValueEngine, stop: asyncio.Event) -> None:
-    """Publishers and consumers until ``stop``."""
+    """Publish and consume until ``stop``."""
     bodies = [NewMessage(body) for body in payloads(BATCH)]
 
     async def publish() -> None:
@@ -202,7 +202,7 @@ async def work(engine: KeyValueEngine, stop: asyncio.Event) -> None:
 
 
 async def sweeping(rounds: int) -> list[Figure]:
-    """The longest loop hold and the longest slice of a sweep of a laden store, under load."""
+    """The longest loop block and the longest slice of a sweep of a loaded store, under load."""
     holds: list[Longest] = []
     slices: list[Longest] = []
     clock = ShiftedClock()
@@ -234,8 +234,8 @@ async def sweeping(rounds: int) -> list[Figure]:
 
 
 async def bounds(rounds: int) -> list[Figure]:
-    """Every bound that is measured; add a section here."""
-    from bench.hostile import requests  # noqa: PLC0415  (likewise)
-    from bench.partitions import partitions  # noqa: PLC0415  (it measures with what is above)
+    """Measure every bound; add new sections here."""
+    from bench.hostile import requests  # noqa: PLC0415  (see below)
+    from bench.partitions import partitions  # noqa: PLC0415  (it imports this module)
 
     return [*await sweeping(rounds), *await partitions(rounds), *await requests(rounds)]

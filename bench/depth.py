@@ -1,6 +1,6 @@
-"""Depth: the same work at the head of a thousand and of a million waiting messages.
+"""Depth: the same work with a thousand and with a million waiting messages.
 
-The deep part runs in a process of its own, because its memory is one of the figures.
+The deep part runs in a separate process, because its memory is one of the figures.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from penstock import Ack, Broker, NewMessage
 BATCH = 100
 SHALLOW = 1_000
 DEEP = 1_000_000
-#: Claim and ack this many in a round, refilling as many: the depth stays what it is.
+#: Messages that a round claims, acks and refills, so that the depth stays the same.
 ROUND = 20_000
 OPEN_SECONDS = 2.0
 MEMORY_BYTES = 300 * 1024 * 1024
 
 
 class Deep(msgspec.Struct, frozen=True):
-    """What the deep process reports."""
+    """The report of the deep process."""
 
     deep: list[float]
     shallow: list[float]
@@ -37,7 +37,7 @@ class Deep(msgspec.Struct, frozen=True):
 
 
 async def depth(rounds: int, deep: int = DEEP) -> list[Figure]:
-    """Claim and ack at the head, opening, and memory."""
+    """Claim and ack, opening, and memory."""
     with scratch() as path:
         command = [sys.executable, "-m", "bench.depth", str(path), str(deep), str(rounds)]
         done = await asyncio.to_thread(subprocess.run, command, check=True, stdout=subprocess.PIPE)
@@ -108,7 +108,7 @@ async def _measure(path: Path, deep: int, rounds: int) -> Deep:
 
 
 async def _shallow(q: Broker) -> float:
-    """The same number of messages, never more than a thousand waiting."""
+    """The same number of messages, with at most a thousand waiting."""
     rates = []
     for _ in range(ROUND // SHALLOW):
         await _fill(q, "shallow", SHALLOW)

@@ -1,4 +1,4 @@
-"""Fairness: what a tenant that publishes now and then notices of another that floods the store."""
+"""Fairness: how a tenant that floods the store affects one that publishes occasionally."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import penstock
 from bench.measuring import Figure, middle, payloads, scratch
 from penstock import Broker, NewMessage
 
-#: Of the tenant that floods: the largest batches there are, by several clients.
+#: Batch size and clients of the flooding tenant; no larger batch is allowed.
 BATCH = 10_000
 CLIENTS = 4
-#: Bytes of a payload of theirs; the routing and storing of so many is what takes the time.
+#: Small payloads: routing and storing so many messages is what takes the time.
 _PAYLOAD_BYTES = 100
-#: Between two publishes of the quiet tenant, in seconds.
+#: Pause between two publishes of the quiet tenant, in seconds.
 _PAUSE_S = 0.01
-#: Clients of either tenant where both publish as much as they can.
+#: Clients of each tenant when both publish as fast as they can.
 _MANY, _FEW = 6, 2
 
 
 async def fairness(seconds: float, rounds: int) -> list[Figure]:
-    """The quiet tenant's publish p99 and its part of the throughput, beside a flood."""
+    """The quiet tenant's publish p99 and its share of the throughput, during a flood."""
     ratios: list[float] = []
     alone: list[float] = []
     beside: list[float] = []
@@ -63,7 +63,7 @@ async def _single(q: Broker) -> None:
 
 
 async def _p99(q: Broker, seconds: float) -> float:
-    """Of single publishes with a pause after each."""
+    """The p99 of single publishes with a pause after each."""
     took: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(took) < 2:
@@ -75,7 +75,7 @@ async def _p99(q: Broker, seconds: float) -> float:
 
 
 class _flood:  # noqa: N801  (used like a function)
-    """Clients that publish batches for as long as it is open."""
+    """Clients that publish batches until the block ends."""
 
     def __init__(self, q: Broker, clients: int) -> None:
         self._batch = [NewMessage(body[:_PAYLOAD_BYTES]) for body in payloads(BATCH)]
@@ -83,7 +83,7 @@ class _flood:  # noqa: N801  (used like a function)
         self._clients = clients
         self._tasks: list[asyncio.Task[None]] = []
         self.published = 0
-        #: Set with the first batch.
+        #: Set after the first batch.
         self.begun = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -104,7 +104,7 @@ class _flood:  # noqa: N801  (used like a function)
 
 
 async def _part(quiet: Broker, loud: Broker, seconds: float) -> float:
-    """How much of what both publish is the quiet tenant's, which has fewer clients."""
+    """The share of the quiet tenant, which has fewer clients, when both publish."""
     async with _flood(loud, _MANY) as many, _flood(quiet, _FEW) as few:
         await asyncio.sleep(seconds)
         await many.begun.wait()

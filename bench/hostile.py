@@ -1,8 +1,8 @@
-"""Hostile requests beside ordinary ones: how long one may hold the loop, and what all may hold.
+"""Hostile requests among ordinary ones: how long one may block the loop, and how much memory.
 
 The application is called as a server calls it, on a store on disk that publishers and consumers
-use meanwhile. Every kind of body that once held the loop for seconds is sent once a round.
-Memory is that of a server process whose callers ask for large replies and do not read them.
+use meanwhile. Every kind of body that once blocked the loop for seconds is sent once per round.
+Memory is that of a server process whose callers request large replies and do not read them.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ BATCH_JSON = "application/vnd.penstock.batch+json"
 BATCH_MSGPACK = "application/vnd.penstock.batch+msgpack"
 ARROW = "application/vnd.apache.arrow.stream"
 BUDGET = 128 * MB
-#: Callers that ask for some 20 MB each and read nothing.
+#: Callers that request about 20 MB each and read nothing.
 CALLERS = 48
-#: The budget, as much again for what replies are made of, what twelve claims read before it is
-#: counted (240 MB), and what the allocator keeps.
+#: The budget, as much again for building replies, what twelve claims read before it is counted
+#: (240 MB), and what the allocator keeps.
 MEMORY_RATIO = 5.0
 
 Request: TypeAlias = tuple[str, str, str, bytes]
@@ -59,7 +59,7 @@ def _bomb() -> bytes:
 
 
 def hostile() -> Iterator[tuple[Request, int]]:
-    """Requests that cost much to read, and the status that each is answered with."""
+    """Requests that are expensive to read, and the expected status of each."""
     publish = "/v1/topics/hostile/messages"
     tiny = b'{"payload":1}'
     many = b'{"messages":[' + b",".join([tiny] * (63 * MB // 14)) + b"]}"
@@ -75,20 +75,20 @@ def hostile() -> Iterator[tuple[Request, int]]:
     yield ("POST", "/v1/keys", "application/json", grants), 413
     ids = b'{"ids":[' + b"1," * (2 * MB) + b"1]}"
     yield ("POST", "/v1/queues/live/replays", "application/json", ids), 413
-    # What is large and good is worked on in pieces too, up to the commit.
+    # Large valid bodies are processed in pieces too, up to the commit.
     item = {"payload": {"text": "x" * 5_000, "list": list(range(900))}}
     good = json.dumps({"messages": [item] * 6_000}).encode()
     yield ("POST", "/v1/topics/checked/messages", BATCH_JSON, good), 201
     keyed = [{"payload": number, "key": f"{number}", "id": f"{number}"} for number in range(10_000)]
     for name in ("first", "second"):
-        # The second time every message replaces one that waits, unless it has the same id.
+        # The second time every message replaces a waiting one, unless it has the same id.
         items = [item | {"id": f"{name} {item['id']}"} for item in keyed]
         body = json.dumps({"messages": items}).encode()
         yield ("POST", publish, BATCH_JSON, body), 201
 
 
 async def call(app: Application, request: Request) -> int:
-    """The status that the request is answered with."""
+    """Send the request; returns the status."""
     method, target, media, body = request
     headers = [(b"content-type", media.encode()), (b"content-length", b"%d" % len(body))]
     scope = {"type": "http", "http_version": "1.1", "method": method, "path": target}
@@ -137,7 +137,7 @@ async def _open(broker: Broker) -> Application:
 
 
 async def holds(rounds: int) -> Figure:
-    """The longest time that one callback held the loop while hostile bodies were read."""
+    """The longest time that one callback blocked the loop while reading hostile bodies."""
     found: list[Longest] = []
     requests = list(hostile())
     for _ in range(rounds):
@@ -165,7 +165,7 @@ async def holds(rounds: int) -> Figure:
 
 
 def unread(rounds: int) -> Figure:
-    """The most memory of a server whose callers do not read, as a ratio to its budget."""
+    """The peak memory of a server whose callers do not read, as a ratio to its budget."""
     grown = [float(_unread()) for _ in range(rounds)]
     found = middle(grown)
     return Figure(
@@ -225,5 +225,5 @@ def _rss(server: Server) -> int:
 
 
 async def requests(rounds: int) -> list[Figure]:
-    """What hostile requests may cost."""
+    """The cost of hostile requests."""
     return [await holds(rounds), await asyncio.to_thread(unread, rounds)]

@@ -1,9 +1,9 @@
-"""``python -m bench.lanes``: producer and consumer processes of the service's benchmarks.
+"""``python -m bench.lanes``: producer and consumer processes of the service benchmarks.
 
-A message is 1 KiB: its number, the time it was published, a checksum, and bytes that do not
-compress. Every consumer checks every message and counts each number once. Our lanes use the
-client as a program would; Redis' use redis-py with hiredis, pipelines of a hundred, and
-XACK with XDEL, since what is acknowledged otherwise stays in memory.
+A message is 1 KiB: its number, the publish time, a checksum, and incompressible bytes. Every
+consumer checks every message and counts each number once. Our lanes use the client as a program
+would; those for Redis use redis-py with hiredis, pipelines of a hundred, and XACK with XDEL,
+because acknowledged entries otherwise stay in memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock import Ack, NewMessage
 BATCH = 100
 SIZE = 1024
 AHEAD = 5_000
-#: Calls that a process has on their way at a time: what it does while the disk is busy.
+#: Concurrent calls per process, so that it has work while the disk is busy.
 LANES = 16
 QUEUE = "work"
 GROUP = "workers"
@@ -43,7 +43,7 @@ def body(number: int) -> bytes:
 
 
 def check(payload: bytes) -> tuple[int, int]:
-    """The number and the time of a message that is what was published."""
+    """Verify a message; returns its number and publish time."""
     number, at, checksum = _HEAD.unpack_from(payload)
     if zlib.crc32(payload[_HEAD.size :]) ^ (number & 0xFFFFFFFF) != checksum:
         raise RuntimeError(f"message {number} is damaged")
@@ -51,7 +51,7 @@ def check(payload: bytes) -> tuple[int, int]:
 
 
 class Progress:
-    """How far the consumer is, where the producer can see it."""
+    """The consumer's progress, in memory shared with the producer."""
 
     def __init__(self, path: Path) -> None:
         path.touch()
@@ -67,7 +67,7 @@ class Progress:
 
 
 class Seen:
-    """Which numbers came, each of them once."""
+    """Checks that each number arrives once."""
 
     def __init__(self, count: int) -> None:
         self._flags = bytearray(count)
@@ -84,7 +84,7 @@ class Seen:
 
 @contextmanager
 def reporting() -> Iterator[dict[str, Any]]:
-    """What a lane tells the benchmark, with its processor seconds."""
+    """Print a report for the benchmark, with the CPU seconds of the block."""
     report: dict[str, Any] = {}
     cpu = time.process_time()
     yield report
@@ -96,7 +96,7 @@ def reporting() -> Iterator[dict[str, Any]]:
 
 
 async def produce(url: str, count: int, progress: Progress) -> None:
-    """Batches of a hundred, a few of them on their way at a time."""
+    """Batches of a hundred, several in flight."""
     async with penstock.connect(url) as q:
         firsts = iter(range(0, count, BATCH))
 
@@ -113,7 +113,7 @@ async def produce(url: str, count: int, progress: Progress) -> None:
 
 
 async def consume(url: str, count: int, progress: Progress) -> None:
-    """Claims of a hundred, acked together; while one is acked the next is claimed."""
+    """Claims of a hundred, acked together; the next claim overlaps with the ack."""
     async with penstock.connect(url) as q:
         seen = Seen(count)
         settled = 0
@@ -136,7 +136,7 @@ async def consume(url: str, count: int, progress: Progress) -> None:
 
 
 async def many(url: str, seconds: float) -> None:
-    """64 tasks, one publish a call; the client makes batches of them."""
+    """64 tasks, one publish per call; the client batches them."""
     async with penstock.connect(url) as q:
         await q.publish(QUEUE, body(0))
         with reporting() as report:
@@ -158,7 +158,7 @@ async def _many(publish: Callable[[int], Any], seconds: float) -> float:
 
 
 async def latency_consumer(url: str, count: int) -> None:
-    """One waiting consumer, a task a message; what is reported is publish call to handler."""
+    """One waiting consumer, one task per message; reports the time from publish to handler."""
     taken: list[float] = []
     handling: set[asyncio.Task[None]] = set()
 
@@ -182,7 +182,7 @@ async def latency_consumer(url: str, count: int) -> None:
 
 
 async def latency_producer(url: str, count: int, rate: int) -> None:
-    """One publish a call, at a steady rate."""
+    """One publish per call, at a steady rate."""
     async with penstock.connect(url) as q:
         begin = time.monotonic()
         with reporting():
@@ -282,7 +282,7 @@ def main() -> None:
         case "many-redis":
             uvloop.run(many_redis(int(target), float(rest[0])))
         case _:
-            raise SystemExit(f"no lane is called {role}")
+            raise SystemExit(f"there is no lane {role}")
 
 
 if __name__ == "__main__":

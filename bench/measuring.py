@@ -1,7 +1,7 @@
-"""Measuring: rates, medians, and stores on the disk to be measured.
+"""Measuring: rates, medians, and scratch folders on the disk to be measured.
 
-A bare time says little on a machine one does not know; what a figure is compared with is
-therefore measured in the same process, alternating with it, so that a slow disk slows both.
+A time alone says little on an unknown machine. The reference of a figure is therefore measured in
+the same process, alternating with it, so that a slow disk slows down both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TURN_MESSAGES = 3_200
 
 
 class Figure(Struct, frozen=True):
-    """One ratio, what it is of, and what it should at least (or at most) be."""
+    """One ratio, what it compares, and its target as a minimum or maximum."""
 
     name: str
     ratio: float
@@ -39,7 +39,7 @@ class Figure(Struct, frozen=True):
 
 
 def payloads(count: int) -> list[bytes]:
-    """Payloads that do not compress, so that the disk sees every byte."""
+    """Incompressible payloads, so that the disk gets every byte."""
     return [os.urandom(PAYLOAD_BYTES) for _ in range(count)]
 
 
@@ -58,11 +58,11 @@ Work: TypeAlias = Callable[[], Awaitable[int]]
 
 
 async def alternate(ours: Work, reference: Work, seconds: float) -> tuple[float, float]:
-    """Messages a second of both, doing the same work by turns.
+    """Messages per second of both sides, doing the same work in turns.
 
-    Each does some, again and again, and says how many messages that was. A turn ends after
-    the same number of messages on both sides: what RocksDB flushes and compacts behind
-    their backs is then the same amount of data, and slows both down alike.
+    Each side works repeatedly and returns how many messages it processed. A turn ends after the
+    same number of messages on both sides, so that RocksDB flushes and compacts the same amount of
+    data in the background, which slows down both equally.
     """
     done = [0, 0]
     spent = [0.0, 0.0]
@@ -83,5 +83,5 @@ def middle(values: list[float]) -> float:
 
 
 def per_second(value: float) -> str:
-    """A rate for people."""
+    """A rate, formatted."""
     return f"{value / 1000:.1f} k msg/s"

@@ -1,4 +1,4 @@
-"""Partitions: what a claim from an ordered queue costs, with few partitions and with very many."""
+"""Partitions: the cost of a claim from an ordered queue with few and with very many partitions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from penstock.storage.keyvalue.engine import KeyValueEngine
 
 FEW = 100
 MANY = 100_000
-#: Claims of a round, on each side.
+#: Claims per round, on each side.
 CLAIMS = 500
 QUEUE = "ordered"
 
 
 class Total:
-    """What a verb does on the event loop, summed up; what it waits for is not in it."""
+    """Total time of a verb on the event loop, without the time it waits."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -32,7 +32,7 @@ class Total:
 
 
 class Store:
-    """An ordered queue with so many partitions, and a consumer that owns all of them."""
+    """An ordered queue with many partitions, and a consumer that owns all of them."""
 
     def __init__(self, engine: KeyValueEngine, partitions: int) -> None:
         self._engine = engine
@@ -50,7 +50,7 @@ class Store:
         return store
 
     async def claims(self) -> float:
-        """Claim and ack, one after another; returns the microseconds of one claim."""
+        """Claim and ack one after another; returns the microseconds per claim."""
         await self._publish(range(min(CLAIMS, self._partitions)))
         total = Total()
         for _ in range(CLAIMS):

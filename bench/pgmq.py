@@ -1,11 +1,11 @@
-"""What the SQL engine is measured against in PostgreSQL, with asyncpg and nothing around it.
+"""References for the SQL engine on PostgreSQL, with plain asyncpg.
 
-``Table`` is the least that stores a payload: an INSERT into two columns. ``TableQueue`` is a table
-as a queue, in the way of PGMQ: rows that a reader hides for a while, found by SKIP LOCKED, deleted
-when they are done. Its statements are those of PGMQ's functions (send_batch, read, delete), kinder
-in three points: they are prepared once, where PGMQ puts them together at every call; messages are
-bytea, which costs less than its jsonb; and it deletes, where the engine keeps a record of what is
-done. Every caller has a connection of its own.
+``Table`` is the minimum that stores a payload: an INSERT into two columns. ``TableQueue`` is a
+table as a queue, like PGMQ: a reader hides rows for a while, finds them with SKIP LOCKED, and
+deletes them when they are done. Its statements are those of PGMQ's functions (send_batch, read,
+delete), cheaper in three ways: they are prepared once, while PGMQ builds them on every call;
+messages are bytea, which costs less than its jsonb; and it deletes, while the engine keeps a record
+of done deliveries. Every caller has its own connection.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HIDDEN_S: Final = 30
 
 @asynccontextmanager
 async def connections(url: str, count: int) -> AsyncIterator[list[Any]]:
-    """So many connections."""
+    """Open ``count`` connections."""
     opened = await asyncio.gather(*(asyncpg.connect(url) for _ in range(count)))
     try:
         yield opened
@@ -71,7 +71,7 @@ class TableQueue:
         )
 
     async def read(self, connection: Any, most: int) -> list[Any]:
-        """Number and payload of the first that nobody has."""
+        """Number and payload of the first visible messages."""
         rows: list[Any] = await connection.fetch(
             """WITH found AS (
                 SELECT msg_id FROM q

@@ -1,10 +1,10 @@
-"""Killing the archiver: what is in the lake after ten deaths, against one that nobody disturbed.
+"""Killing the archiver: compares the lake after ten kills with one from an undisturbed run.
 
-Every run of ``penstock pipeline archive`` is a process of its own with all its children, killed by
-SIGKILL at a change of the lake's files that is drawn by lot: while a file is written, before or
-after one is put into place, while a commit is made, while small files are put together. What is
-compared at the end is every entry with the hash of its payload, as a plain reader of Parquet
-finds them. ``python -m bench.pipeline_kills --messages 100000`` runs it alone.
+Every run of ``penstock pipeline archive`` is a separate process group, killed by SIGKILL at a
+randomly chosen change of the lake's files: while a file is written, before or after one is moved
+into place, during a commit, or during compaction. The comparison at the end covers every entry with
+the hash of its payload, as a plain Parquet reader finds them.
+``python -m bench.pipeline_kills --messages 100000`` runs it alone.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["killing"]
 
 MESSAGES: Final = 1_000_000
 KILLS: Final = 10
-#: Commits of a run that nobody disturbs, if each has so many messages at the least.
+#: Commits of an undisturbed run, if each has at least ``_LEAST_STEP`` messages.
 _STEPS: Final = 8
 _LEAST_STEP: Final = 1_000
-#: Seconds between two looks at the files.
+#: Seconds between two polls of the files.
 _LOOK_S: Final = 0.005
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -44,7 +44,7 @@ _SETTINGS: Final = {
 
 
 def killing(messages: int, kills: int = KILLS) -> Figure:
-    """Entries that are in both lakes alike, of those that are in either."""
+    """Entries that are the same in both lakes, as a share of those in either."""
     with scratch() as folder, penstock_server(folder) as served:
         publish_documents(served.url, messages)
         archiver = _Archiver(served.url, max(_LEAST_STEP, messages // _STEPS))
@@ -56,7 +56,7 @@ def killing(messages: int, kills: int = KILLS) -> Figure:
             if archiver.run(lake, until=chance.randint(1, changes)) < 0:
                 died += 1
             else:
-                # It was done before its turn came: the next one begins anew.
+                # It finished before it could be killed: start over.
                 lake = folder / f"killed-{died}"
         archiver.run(lake)
         expected, found = _entries(folder / "undisturbed"), _entries(lake)
@@ -73,7 +73,7 @@ def killing(messages: int, kills: int = KILLS) -> Figure:
 
 
 class _Archiver:
-    """Runs the job in processes of its own."""
+    """Runs the job in separate processes."""
 
     def __init__(self, url: str, step: int) -> None:
         settings = [word for item in _SETTINGS.items() for word in ("--conf", "=".join(item))]
@@ -83,7 +83,7 @@ class _Archiver:
         ]
 
     def run(self, lake: Path, until: int | None = None) -> int:
-        """How often the files changed; -1: it was killed when they had so often."""
+        """Returns how often the files changed; -1 if it was killed after ``until`` changes."""
         process = subprocess.Popen(
             [*self._words, "--lake", str(lake)],
             stdout=subprocess.DEVNULL,
@@ -117,7 +117,7 @@ def _files(lake: Path) -> set[str]:
 
 
 def _entries(lake: Path) -> set[tuple[int, bytes]]:
-    """Offset and hash of every entry; one that is there twice is an error."""
+    """Offset and hash of every entry; raises if one occurs twice."""
     found: set[tuple[int, bytes]] = set()
     rows = 0
     for path in sorted((lake / "messages").rglob("*.parquet")):

@@ -1,8 +1,8 @@
-"""The lake: how small it is, and how fast messages get there, checked, against reading alone.
+"""The lake: its size, and the rate of verified archiving against reading alone.
 
 Archiving reads the metadata of every entry, then everything, writes it, reads it back and hashes
-every payload again; reading alone goes to Spark's ``noop`` sink. Payloads are JSON documents of
-about a kilobyte, no two alike. ``python -m bench.pipeline_lake --messages 100000`` runs it alone.
+every payload again; reading alone goes to Spark's ``noop`` sink. Payloads are distinct JSON
+documents of about a kilobyte. ``python -m bench.pipeline_lake --messages 100000`` runs it alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TEXT: Final = (
 
 
 def archiving(messages: int, rounds: int) -> list[Figure]:
-    """Bytes of the lake against bytes of payload; entries a second against reading alone."""
+    """Bytes of the lake per byte of payload; entries per second against reading alone."""
     with scratch() as folder, penstock_server(folder) as served:
         publish_documents(served.url, messages)
         with bench_session(folder) as spark:
@@ -52,7 +52,7 @@ def _measure(
     read: list[float] = []
     archived: list[float] = []
     summary: Summary = {}
-    _read(spark, server)  # Processes that read are started.
+    _read(spark, server)  # Starts the worker processes.
     for number in range(rounds):
         shutil.rmtree(lake, ignore_errors=True)
         read.append(messages / _read(spark, server))
@@ -98,7 +98,7 @@ def _archive(spark: SparkSession, server: Server, lake: Path, run: str) -> Summa
 
 
 def publish_documents(url: str, messages: int) -> None:
-    """Publish so many orders, to four topics."""
+    """Publish orders to four topics."""
     chance = random.Random(1)
     with Server(url).open() as remote:
         remote.ask(lambda q: q.create_queue("nothing", "FALSE"))
@@ -114,7 +114,7 @@ def publish_documents(url: str, messages: int) -> None:
 
 
 def _document(chance: random.Random, number: int) -> bytes:
-    """An order of about a kilobyte: names that repeat, numbers and words that do not."""
+    """An order of about a kilobyte: repeating names, distinct numbers and words."""
     order: dict[str, object] = {
         "id": f"{chance.getrandbits(64):016x}",
         "number": number,
@@ -134,7 +134,7 @@ def main() -> int:
     """Exit 1 if a target is missed."""
     parser = argparse.ArgumentParser(prog="python -m bench.pipeline_lake", description=__doc__)
     parser.add_argument("--messages", type=int, default=MESSAGES)
-    parser.add_argument("--rounds", type=int, default=3, help="the median of so many")
+    parser.add_argument("--rounds", type=int, default=3, help="a figure is the median of these")
     arguments = parser.parse_args()
     figures = archiving(arguments.messages, arguments.rounds)
     for figure in figures:

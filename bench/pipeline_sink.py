@@ -1,7 +1,7 @@
-"""The sink of ``format("penstock")`` against the engine itself: a million messages of 1 KiB.
+"""The sink of ``format("penstock")`` against the engine: a million messages of 1 KiB.
 
-The reference is the engine in process, a thousand messages a batch; ours is a DataFrame that is
-written to a server of its own. Both are durable, and both stores are on the same disk.
+The reference is the engine in process, with a thousand messages per batch; ours is a DataFrame
+written to a private server. Both are durable, and both stores are on the same disk.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TARGET: Final = 0.5
 
 
 def publishing(count: int, rounds: int) -> Figure:
-    """``count`` messages, as often as there are rounds, by turns."""
+    """Publish ``count`` messages per round on both sides, in turns."""
     with scratch() as folder, bench_session(folder) as spark:
         _write(spark, folder / "warm", _BATCH)
         pairs = [
@@ -53,7 +53,7 @@ def _write(spark: SparkSession, folder: Path, count: int) -> float:
     """The rate at which a DataFrame is published."""
     folder.mkdir()
     with penstock_server(folder) as server:
-        # Eight times the hash of a row: payloads that do not compress.
+        # Eight hashes per row: incompressible payloads.
         hashes = ", ".join(f"sha2(concat(id, '-{part}'), 512)" for part in range(8))
         rows = spark.range(0, count, 1, _PARTITIONS)
         frame = rows.selectExpr(f"cast(concat({hashes}) AS binary) AS value")

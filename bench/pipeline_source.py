@@ -1,8 +1,8 @@
 """The log read by Spark, against the same rows in Arrow files read through the same interface.
 
-Both go to Spark's ``noop`` sink, which takes every row and keeps none. The files hold the very
-batches that the server sends, uncompressed and in the page cache, so the difference is the
-server, the store and HTTP. ``python -m bench.pipeline_source --messages 100000`` runs it alone.
+Both go to Spark's ``noop`` sink, which discards every row. The files contain the same batches
+that the server sends, uncompressed and in the page cache, so the difference is the server, the
+store and HTTP. ``python -m bench.pipeline_source --messages 100000`` runs it alone.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from penstock.pipeline.remote import Server
 __all__ = ["reading"]
 
 MESSAGES: Final = 1_000_000
-#: Messages of one publish; the payloads are made once and used again.
+#: Messages per publish; the payloads are created once and reused.
 _BATCH: Final = 5_000
 
 
 class ArrowFiles(DataSource):
-    """A folder of Arrow IPC streams, a partition each."""
+    """A folder of Arrow IPC streams, one per partition."""
 
     @classmethod
     def name(cls) -> str:
@@ -61,7 +61,7 @@ class FilesReader(DataSourceReader):
 
 
 def reading(messages: int, rounds: int, *, headers: bool = False) -> list[Figure]:
-    """Every message with its payload against files; without payloads against with."""
+    """Reading with payloads against files; reading without payloads against with."""
     with scratch() as folder, penstock_server(folder) as served:
         _publish(served.url, messages, headers=headers)
         _copy(served.url, folder / "files")
@@ -125,7 +125,7 @@ def _publish(url: str, messages: int, *, headers: bool) -> None:
 
 
 def _copy(url: str, folder: Path) -> None:
-    """The partitions of the log as files."""
+    """Write the partitions of the log to files."""
     folder.mkdir()
     source = PenstockSource({"url": url})
     reader = source.reader(source.schema())
@@ -147,8 +147,8 @@ def main() -> int:
     """Exit 1 if a target is missed."""
     parser = argparse.ArgumentParser(prog="python -m bench.pipeline_source", description=__doc__)
     parser.add_argument("--messages", type=int, default=MESSAGES)
-    parser.add_argument("--rounds", type=int, default=3, help="the median of so many")
-    parser.add_argument("--headers", action="store_true", help="two headers a message")
+    parser.add_argument("--rounds", type=int, default=3, help="a figure is the median of these")
+    parser.add_argument("--headers", action="store_true", help="two headers per message")
     arguments = parser.parse_args()
     figures = reading(arguments.messages, arguments.rounds, headers=arguments.headers)
     for figure in figures:
@@ -160,7 +160,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # As workers know it: what is in ``__main__`` would be sent to them by value.
+    # Import by name: Spark would send classes in ``__main__`` to workers by value.
     from bench.pipeline_source import main as importable_main
 
     sys.exit(importable_main())

@@ -1,7 +1,7 @@
-"""From a queue through Spark to a topic: how long a message takes at 500 a second.
+"""From a queue through Spark to a topic: the latency of a message at 500 per second.
 
-A micro-batch is claimed, transformed and published. What a message takes is read off the log:
-its copy was published so many milliseconds after itself, on the server's clock.
+A micro-batch is claimed, transformed and published. The latency is read from the log: the time
+from publishing a message to publishing its copy, on the server's clock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["consuming"]
 
 _RATE: Final = 500
-#: Publishes a second: messages come as they would from several producers.
+#: Publishes per second, as from several producers.
 _PULSE: Final = 25
 _TARGET_MS: Final = 1_000.0
 _PATIENCE_S: Final = 120.0
@@ -35,7 +35,7 @@ _WARM_S: Final = 5.0
 
 
 def consuming(seconds: float) -> Figure:
-    """The 95th percentile over ``seconds``, after the first seconds of a query that has begun."""
+    """The 95th percentile over ``seconds``, after the query has warmed up."""
     with scratch() as folder, bench_session(folder) as spark:
         (folder / "store").mkdir()
         with penstock_server(folder / "store") as server:
@@ -57,7 +57,7 @@ def _measure(spark: SparkSession, url: str, checkpoint: Path, seconds: float) ->
         remote.ask(lambda q: q.create_queue("out", "topic = 'out'"))
         query = _start(spark, url, checkpoint)
         try:
-            # The first micro-batch starts every process that the later ones use again.
+            # The first micro-batch starts the processes that later ones reuse.
             published = asyncio.run(_feed(url, 1 / _PULSE))
             _await(remote, query, published)
             published += asyncio.run(_feed(url, _WARM_S))
@@ -77,7 +77,7 @@ def _measure(spark: SparkSession, url: str, checkpoint: Path, seconds: float) ->
 
 
 def _await(remote: Remote, query: StreamingQuery, count: int) -> None:
-    """Until so many messages have come through."""
+    """Wait until ``count`` messages have come through."""
     until = time.monotonic() + _PATIENCE_S
     while remote.ask(lambda q: q.stats("out")).available < count:
         if time.monotonic() > until or not query.isActive:
@@ -94,7 +94,7 @@ def _start(spark: SparkSession, url: str, checkpoint: Path) -> StreamingQuery:
 
 
 async def _feed(url: str, seconds: float) -> int:
-    """Publish at the rate; how many messages that was."""
+    """Publish at the rate; returns the number of messages."""
     bodies = payloads(_RATE // _PULSE)
     pulses = round(seconds * _PULSE)
     async with connect(url) as q:

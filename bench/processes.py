@@ -1,4 +1,4 @@
-"""Private servers for the benchmarks: ours and Redis, each on a folder and a port of its own."""
+"""Private servers for the benchmarks, ours and Redis, each with its own folder and port."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Server:
-    """A server that runs."""
+    """A running server."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
         self.process = process
@@ -29,7 +29,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def cpu_s(self) -> float:
-        """Processor seconds so far, threads and ended children included."""
+        """CPU seconds so far, including threads and finished children."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:15])) / _TICKS
 
@@ -43,7 +43,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(command: list[str], port: int) -> Iterator[Server]:
-    """The server, once its port answers; stopped at the end."""
+    """Start the server, wait for its port, and stop it at the end."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         _await_port(process, port)
@@ -83,7 +83,7 @@ def penstock_server(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def bare_server() -> Iterator[Server]:
-    """An ASGI handler that parses the body and answers, and does nothing else."""
+    """An ASGI handler that only parses the body and answers."""
     port = free_port()
     with running([sys.executable, "-m", "bench.bare_asgi", str(port)], port) as server:
         yield server
@@ -91,7 +91,7 @@ def bare_server() -> Iterator[Server]:
 
 @contextmanager
 def redis_server(folder: Path) -> Iterator[Server]:
-    """Redis that makes every reply durable, as ours does."""
+    """Redis with durable replies, like ours."""
     binary = shutil.which("redis-server")
     if binary is None:
         raise RuntimeError("redis-server is missing: apt-get install redis-server")

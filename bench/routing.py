@@ -1,4 +1,4 @@
-"""Routing: a thousand queues of which three match, against three queues."""
+"""Routing: a thousand queues, three of them matching, against three queues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUEUES = 1_000
 
 
 async def routing(seconds: float, rounds: int) -> Figure:
-    """The publish rate with 1,000 queues as a part of that with 3."""
+    """The publish rate with 1,000 queues relative to that with 3."""
     few: list[float] = []
     many: list[float] = []
     with scratch() as path:

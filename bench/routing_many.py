@@ -1,7 +1,7 @@
-"""Routing in bulk: a thousand queues over a million messages on Spark, two cores.
+"""Routing in bulk: a thousand queues over a million messages, on Spark with two cores.
 
-The reference is what Spark offers by itself: one column a filter, over the same messages. It is
-measured with 100 filters, since with 1,000 it takes minutes or runs out of memory.
+The reference is plain Spark: one column per filter, over the same messages. It is measured with
+100 filters, because with 1,000 it takes minutes or runs out of memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _START_MS = 1_700_000_000_000
 
 
 def routing_many(rounds: int, rows: int = ROWS) -> list[Figure]:
-    """How a thousand filters compare with Spark's own columns, and with ten filters."""
+    """A thousand filters against Spark's own columns, and against ten filters."""
     native: list[float] = []
     few: list[float] = []
     many: list[float] = []
@@ -52,7 +52,7 @@ def routing_many(rounds: int, rows: int = ROWS) -> list[Figure]:
             for rates, work in works:
                 begin = time.perf_counter()
                 work()
-                # What the first turn compiles and starts is there for good.
+                # The first turn compiles and starts processes, so it does not count.
                 if number:
                     rates.append(rows / (time.perf_counter() - begin))
     return [
@@ -75,7 +75,7 @@ def routing_many(rounds: int, rows: int = ROWS) -> list[Figure]:
 
 
 def queue_filters(count: int) -> dict[str, Filter]:
-    """Filters as queues have them: mostly a topic and some headers, a few without equality."""
+    """Realistic queue filters: mostly a topic and some headers, a few without equality."""
     chance = random.Random(1)
     filters = {}
     for number in range(count):
@@ -98,7 +98,7 @@ def queue_filters(count: int) -> dict[str, Filter]:
 
 
 def log_batch(start: int, rows: int) -> pa.RecordBatch:
-    """Rows of the pipeline's ``log`` table with three headers each, as far as filters see them."""
+    """Rows of the pipeline's ``log`` table with three headers each, only columns for filters."""
     chance = np.random.default_rng(start)
     topics = pa.array([f"t{n}" for n in range(TOPICS)])
     texts = pa.array([*_COUNTRIES, *_TIERS])

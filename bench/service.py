@@ -1,4 +1,4 @@
-"""The service: HTTP server, client processes, and Redis on the same work in the same run."""
+"""The service: HTTP server and client processes, against Redis on the same work in the same run."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def batches_over_http(seconds: float, rounds: int) -> Figure:
 
 
 async def _batches(q: Any, seconds: float) -> float:
-    """Four callers, so that neither side waits for the disk alone."""
+    """Four callers, so that neither side is idle while it waits for the disk."""
     done = 0
     begin = time.monotonic()
 
@@ -137,7 +137,7 @@ def whole_way(count: int, rounds: int) -> list[Figure]:
 def _whole_way(
     server: Server, target: str, suffix: str, count: int, folder: Path
 ) -> tuple[float, float]:
-    """The rate, and processor seconds a million."""
+    """The rate, and the CPU seconds per million messages."""
     if not suffix:
         subprocess.run(
             [*_lane("produce", target), "100", str(folder / "warm")],
@@ -171,7 +171,7 @@ def _make_group(port: int) -> None:
 
 
 def many_tasks(seconds: float, rounds: int) -> Figure:
-    """64 tasks of one client process, one publish a call, against Redis."""
+    """64 tasks of one client process, one publish per call, against Redis."""
     pairs: list[tuple[float, float]] = []
     for _ in range(rounds):
         with scratch() as folder:
@@ -191,7 +191,7 @@ def many_tasks(seconds: float, rounds: int) -> Figure:
 
 
 def latency(seconds: float, rounds: int) -> list[Figure]:
-    """Publish call to handler, 500 messages a second, one waiting consumer."""
+    """The time from publish to handler at 500 messages per second, with one waiting consumer."""
     count = max(200, round(seconds * _RATE))
     p50s: list[float] = []
     p99s: list[float] = []
@@ -230,7 +230,7 @@ def latency(seconds: float, rounds: int) -> list[Figure]:
 
 
 def _sync_p99_ms(folder: Path) -> float:
-    """The disk's 99th percentile of appending a message and syncing it."""
+    """The disk's 99th percentile for appending a message and syncing it."""
     taken: list[float] = []
     with (folder / "sync").open("wb", buffering=0) as file:
         for _ in range(500):

@@ -1,4 +1,4 @@
-"""Spark as the benchmarks have it: two cores of this machine, quiet, its files where we measure."""
+"""Spark for the benchmarks: two local cores, quiet, with its files on the measured disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CORES: Final = 2
 @contextmanager
 def bench_session(folder: Path) -> Iterator[SparkSession]:
     """A session that ends with the block."""
-    # Workers have to find the benchmarks too.
+    # Workers must be able to import the benchmarks.
     here = str(Path(__file__).parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -30,7 +30,7 @@ def bench_session(folder: Path) -> Iterator[SparkSession]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "4g",
         "spark.local.dir": str(folder / "spark"),
-        # What Spark cannot compile it interprets, and says so at length.
+        # Spark logs at length when it falls back from compiled to interpreted code.
         "spark.log.level": "ERROR",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),

@@ -1,7 +1,7 @@
-"""The SQL engine in PostgreSQL: publish against a bare table, claim and ack against a table queue.
+"""The SQL engine on PostgreSQL: publish against a bare table, claim and ack against a table queue.
 
-Both sides have the same server, payloads of 1 KiB, a hundred messages a call and as many callers,
-one connection each on the bare side; the engine shares its own. Everything is durable.
+Both sides have the same server, payloads of 1 KiB, a hundred messages per call and as many callers,
+with one connection each on the bare side; the engine pools its own. Everything is durable.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tests.databases import Server
 
 __all__ = ["consuming", "publishing"]
 
-#: How many callers there are at a time, in one measurement and in the other.
+#: Concurrent callers, per measurement.
 CALLERS: Final = (1, 8)
-#: Batches in a turn of all callers.
+#: Batches per turn, of all callers together.
 _TURN: Final = 32
-#: Messages a second of measuring that wait to be claimed.
+#: Waiting messages per second of measuring.
 _WAITING: Final = 8_000
 
 
@@ -71,12 +71,12 @@ def _inserter(table: Table, connection: Any) -> Work:
 
 
 async def consuming(server: Server, seconds: float, rounds: int) -> list[Figure]:
-    """Claim and ack, a hundred a call, against a table queue as PGMQ has it."""
+    """Claim and ack, a hundred per call, against a table queue like PGMQ's."""
     return [await _consume(server, callers, seconds, rounds) for callers in CALLERS]
 
 
 async def _consume(server: Server, callers: int, seconds: float, rounds: int) -> Figure:
-    """Both drain the same backlog, which is published before, again in every round."""
+    """Both sides drain the same backlog, published before each round."""
     batches = max(_TURN, round(seconds * _WAITING / BATCH))
     pairs: list[tuple[float, float]] = []
     async with store(server, "consume") as url, connections(url, callers) as opened:
@@ -122,7 +122,7 @@ async def _fill(publish: Callable[[], Awaitable[object]], batches: int) -> None:
 
 
 async def _drain(consumers: list[Work], count: int) -> float:
-    """Consume until all is consumed, all of them at once; the rate."""
+    """Consume everything, with all consumers concurrently; returns the rate."""
     done = 0
 
     async def consume(work: Work) -> None:

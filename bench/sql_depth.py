@@ -1,8 +1,8 @@
-"""Depth in a database: claim and ack at the head of a thousand and of a million waiting messages.
+"""Depth in a database: claim and ack with a thousand and with a million waiting messages.
 
-Payloads have 100 bytes and are published a thousand at a time, so that a million is there soon.
-Messages that were published together are one row of delivery state; to have a million rows too,
-which is what a million publishes of one message leave, the second figure takes them apart first.
+Payloads have 100 bytes and are published in batches of a thousand, to fill the queue fast.
+Messages that were published together share one row of delivery state. A million publishes of one
+message each leave a million rows; for the second figure the rows are split to get that.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tests.databases import Server
 __all__ = ["depth"]
 
 SHALLOW: Final = 1_000
-#: Messages in a publish while a queue is filled.
+#: Messages per publish while a queue is filled.
 _FILL: Final = 1_000
-#: Publishes under way at a time while a queue is filled.
+#: Concurrent publishes while a queue is filled.
 _FILLERS: Final = 4
-#: Claimed and acked in a round, and refilled: the depth stays what it is.
+#: Messages that a round claims, acks and refills, so that the depth stays the same.
 _ROUND: Final = 5_000
 _BYTES: Final = 100
 
-#: Moves what is published to one queue to another that has a row for every message. A run of one
-#: member names it by its index, in 16 bits.
+#: Moves the messages of one queue to another, with one row per message. A row with one member
+#: names it by its index, in 16 bits.
 _TAKE_APART: Final = {
     "postgresql": """
         INSERT INTO penstock_run
@@ -52,7 +52,7 @@ _TAKE_APART: Final = {
 
 
 async def depth(server: Server, dialect: str, rounds: int, deep: int) -> list[Figure]:
-    """Published together, and one by one."""
+    """Messages published in batches, and individually."""
     name = f"{DIALECTS[dialect]}: claim + ack at {deep:,} waiting, of {SHALLOW:,}"
     figures = []
     for apart in (False, True):
@@ -81,7 +81,7 @@ async def _measure(
 
 
 async def _shallow(filling: _Filling, engine: Engine, count: int) -> float:
-    """As many messages, never more than a thousand waiting."""
+    """The same number of messages, with at most a thousand waiting."""
     rates = []
     for _ in range(count // SHALLOW):
         await filling.fill("shallow", SHALLOW)
@@ -90,7 +90,7 @@ async def _shallow(filling: _Filling, engine: Engine, count: int) -> float:
 
 
 async def _drain(engine: Engine, queue: str, count: int) -> float:
-    """Claim and ack so many; the rate."""
+    """Claim and ack ``count`` messages; returns the rate."""
     begin = time.perf_counter()
     done = 0
     while done < count:
@@ -102,7 +102,7 @@ async def _drain(engine: Engine, queue: str, count: int) -> float:
 
 
 class _Filling:
-    """Fills queues, with messages that share rows or with some that have one each."""
+    """Fills queues with messages that share rows, or with one row per message."""
 
     def __init__(self, server: Server, engine: Engine, dialect: str, *, apart: bool) -> None:
         self._server = server
@@ -113,7 +113,7 @@ class _Filling:
 
     async def prepare(self) -> None:
         for queue in ("deep", "shallow"):
-            # What is taken apart is published to the queue that the store has already.
+            # Messages to be split are published to the queue that the store has already.
             topic = "nothing" if self._apart else queue
             await make_queue(self._engine, queue, f"topic = '{topic}'")
 

@@ -1,7 +1,7 @@
-"""A reader that stays: what claims give while a transaction of somebody else is open for long.
+"""A long-running reader: the claim rate while another transaction stays open.
 
-Such a reader, a report or a backup, keeps the database from clearing away what was deleted since
-it began. Clients publish, claim and ack ten messages at a time, so that there is much of that.
+Such a reader, a report or a backup, keeps the database from removing rows deleted since it began.
+Clients publish, claim and ack ten messages at a time, to produce many of them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _LOOK: Final = "SELECT COUNT(*) FROM penstock_run"
 
 
 async def beside_a_reader(server: Server, dialect: str, seconds: float, rounds: int) -> Figure:
-    """The same load without a reader, beside one, and without it again.
+    """The same load without a reader, with one, and without it again.
 
-    What is counted of the time with the reader is its second half, when most is in the way.
+    Only the second half of the time with the reader counts, when there are most dead rows.
     """
     async with store(server, _DATABASE) as url:
         engine = await open_engine(url)
@@ -67,7 +67,7 @@ async def _load(clients: list[Client], seconds: float) -> float:
 
 @asynccontextmanager
 async def _reader(server: Server, dialect: str) -> AsyncIterator[None]:
-    """A transaction that sees the store as it is now, and stays open."""
+    """A transaction that holds a snapshot of the store and stays open."""
     address = {"host": "127.0.0.1", "port": server.port, "user": USER, "password": PASSWORD}
     if dialect == "postgresql":
         connection = await asyncpg.connect(**address, database=_DATABASE)

@@ -1,9 +1,9 @@
-"""Servers that share a database: what three of them do together, of what one does.
+"""Servers that share a database: the rate of three together, relative to one.
 
-``python -m bench.sql_servers URL`` is one of them: it has the engine open, and for every line on
-its standard input, ``CLIENTS SECONDS``, it lets so many clients publish, claim and ack for so
-long, and prints how many messages were acked. The clients are as many whether one server has all
-of them or three have a third each.
+``python -m bench.sql_servers URL`` is one of them: it opens the engine, and for every line
+``CLIENTS SECONDS`` on its standard input it runs that many clients, which publish, claim and ack
+for that long, and prints the rate of acked messages. The total number of clients is the same
+whether one server has all of them or three have a third each.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLIENTS: Final = 12
 
 
 async def sharing(server: Server, dialect: str, seconds: float, rounds: int) -> Figure:
-    """Publish, claim and ack, 100 a batch, in all processes together."""
+    """Publish, claim and ack in batches of 100, in all processes together."""
     async with store(server, "sharing") as url:
         pairs = await asyncio.to_thread(_measure, url, seconds, rounds)
     name = f"publish, claim, ack, {CLIENTS} clients, {SERVERS} servers, of one"
@@ -37,7 +37,7 @@ async def sharing(server: Server, dialect: str, seconds: float, rounds: int) -> 
 def _measure(url: str, seconds: float, rounds: int) -> list[tuple[float, float]]:
     servers = [_Process(url) for _ in range(SERVERS)]
     try:
-        # Once for nothing: connections are made and statements prepared.
+        # Warm up: open connections and prepare statements.
         _together(servers, seconds / 4)
         return [
             (_together(servers, seconds), _together(servers[:1], seconds)) for _ in range(rounds)
@@ -54,7 +54,7 @@ def _together(servers: list[_Process], seconds: float) -> float:
 
 
 class _Process:
-    """A server in a process of its own."""
+    """A server in a separate process."""
 
     def __init__(self, url: str) -> None:
         self._process = subprocess.Popen(
@@ -97,7 +97,7 @@ async def _serve(url: str) -> None:
 
 
 async def _run(engine: Engine, clients: int, seconds: float) -> float:
-    """Let the clients work; messages a second."""
+    """Run the clients; returns messages per second."""
     begin = time.perf_counter()
     done = 0
 

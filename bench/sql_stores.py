@@ -1,7 +1,7 @@
-"""Stores of the SQL engine to be measured: private servers that keep every commit, and clients.
+"""SQL stores to be measured: private servers with durable commits, and clients.
 
-The servers are those of the tests, with fsync on and PostgreSQL's synchronous_commit as it is by
-default: on. Their folders are where temporary files are (TMPDIR says where that is).
+The servers are those of the tests, with fsync on and PostgreSQL's synchronous_commit at its
+default, on. Their folders are in the directory for temporary files (TMPDIR).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = [
 
 BATCH: Final = 100
 TENANT: Final = "bench"
-#: The queue's name, and the topic that it takes.
+#: The name of the queue and of its topic.
 QUEUE: Final = "work"
-#: What is measured, by the scheme of its URL.
+#: The measured databases, by the scheme of their URL.
 DIALECTS: Final = {"postgresql": "PostgreSQL", "mysql": "MariaDB"}
 
 
@@ -89,7 +89,7 @@ def supply() -> cycle[bytes]:
 
 
 def together(callers: Sequence[Work], times: int) -> Work:
-    """All callers at once, each so many times."""
+    """Run all callers concurrently, each ``times`` times."""
 
     async def some(caller: Work) -> int:
         return sum([await caller() for _ in range(times)])
@@ -101,14 +101,14 @@ def together(callers: Sequence[Work], times: int) -> Work:
 
 
 def figure(name: str, target: float, pairs: Sequence[tuple[float, float]]) -> Figure:
-    """Of rates that were measured by turns: ours, and what it is compared with."""
+    """A figure from rates measured in turns: ours and the reference."""
     ours, reference = (middle(list(rates)) for rates in zip(*pairs, strict=True))
     ratio = middle([a / b for a, b in pairs])
     return Figure(name, ratio, target, per_second(ours), per_second(reference))
 
 
 async def ack(engine: Engine, queue: str, deliveries: Sequence[Delivery]) -> int:
-    """Ack them all; how many that was."""
+    """Ack all of them; returns how many."""
     if deliveries:
         reply = await engine.settle(TENANT, queue, [Ack(one.receipt) for one in deliveries])
         if not all(outcome.ok for outcome in reply.outcomes):
@@ -117,7 +117,7 @@ async def ack(engine: Engine, queue: str, deliveries: Sequence[Delivery]) -> int
 
 
 class Client:
-    """Publishes a batch, claims one, checks every message of it, acks it."""
+    """Publishes a batch, claims one, checks all its messages, and acks it."""
 
     def __init__(self, engine: Engine, number: int, batch: int = BATCH) -> None:
         self._engine = engine
@@ -131,13 +131,13 @@ class Client:
         return self._batch
 
     async def consume(self) -> int:
-        """Claim, check, ack; how many."""
+        """Claim, check and ack; returns how many."""
         deliveries = await self._engine.claim(TENANT, QUEUE, self._name, self._batch, None)
         for delivery in deliveries:
             check(delivery.payload)
         return await ack(self._engine, QUEUE, deliveries)
 
     async def cycle(self) -> int:
-        """All of it; how many were acked."""
+        """Publish and consume; returns how many were acked."""
         await self.publish()
         return await self.consume()

@@ -1,4 +1,4 @@
-"""Throughput against bare RocksDB: publishing by batch, by many, and the whole cycle."""
+"""Throughput against bare RocksDB: publishing in batches, by many tasks, and the whole cycle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLIENTS = 8
 
 
 async def publish_in_batches(seconds: float, rounds: int) -> Figure:
-    """One client, a hundred messages a call."""
+    """One client, a hundred messages per call."""
 
     def work(q: Broker) -> Work:
         supply = _supply()
@@ -34,7 +34,7 @@ async def publish_in_batches(seconds: float, rounds: int) -> Figure:
 
 
 async def publish_by_many(seconds: float, rounds: int) -> Figure:
-    """64 concurrent tasks, one message a call; the group commit makes the batches."""
+    """64 concurrent tasks, one message per call; the group commit batches them."""
 
     def work(q: Broker) -> Work:
         supply = _supply()
@@ -60,7 +60,7 @@ async def whole_cycle(seconds: float, rounds: int) -> Figure:
         clients = [_Client(q, number) for number in range(CLIENTS)]
 
         async def run() -> int:
-            # Several cycles each, so that nobody waits for the slowest after every one.
+            # Several cycles each, so that clients do not wait for the slowest after each one.
             return sum(await asyncio.gather(*(client.cycles(4) for client in clients)))
 
         return run
@@ -95,7 +95,7 @@ async def _against_bare(
 
 
 class _Client:
-    """Publishes a batch, claims one, checks every message of it, acks it."""
+    """Publishes a batch, claims one, checks all its messages, and acks it."""
 
     def __init__(self, q: Broker, number: int) -> None:
         self._q = q

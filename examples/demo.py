@@ -1,9 +1,8 @@
 """The demo: fifty thousand messages, five queues, workers that fail, and a replay by filter.
 
-``make demo`` runs it on a store of its own, in a temporary folder. A table accounts for every
-delivery, and ``penstock verify`` says what it thinks of the store. Then Spark has a go at it
-(``demo_pipeline``): archive, a queue over history, a replay from the lake, a report. It exits with
-1 if anything is off.
+``make demo`` runs it on its own store in a temporary folder. A table accounts for every delivery,
+and ``penstock verify`` checks the store. Then Spark takes over (``demo_pipeline``): archive, a
+queue over older messages, a replay from the lake, a report. It exits with 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import penstock
 from penstock.verify import verify
 from penstock.worker import Reject, Retry
 
-#: Another number may be given on the command line.
+#: The command line may set another number.
 MESSAGES = int(sys.argv[1]) if len(sys.argv) > 1 else 50_000
 BATCH = 500
 COUNTRIES = ("DE", "AT", "FR", "IT", "ES")
@@ -39,24 +38,24 @@ QUEUES = {
     "express": "express AND topic LIKE 'ord%'",
     "refunds": "topic = 'refunds'",
 }
-#: An order that no queue asks for stays in the log, and makes no queue of its own.
+#: An order that no queue takes stays in the log and creates no queue.
 OPTIONS = penstock.BrokerOptions(engine=penstock.EngineOptions(auto_create=False))
-#: Which failures are worth another try: the bank of these customers is back.
+#: The failures to replay: the bank of these customers is back.
 REPLAYED = "country = 'AT'"
 
-#: Told how far something has come: what, done, of how many.
+#: Shows progress: what, how many are done, of how many.
 Show: TypeAlias = Callable[[str, int, int], None]
 console = Console()
 
 
 class Order(Struct):
-    """What the payloads are; workers get them typed."""
+    """The type of the payloads; workers get them decoded."""
 
     number: int
 
 
 async def main() -> int:
-    """Publish, work, fail, look, replay, account."""
+    """Publish, work with failures, replay, and account for every delivery."""
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
         async with penstock.open(f"rocksdb:{folder}/store", options=OPTIONS) as q:
             for name, text in QUEUES.items():
@@ -67,7 +66,7 @@ async def main() -> int:
             await work(q, handle_well)
             problems = await account(q, replayed)
             problems += await check(q)
-        # Spark blocks, and has a process of its own.
+        # Spark blocks, so it runs in a separate process.
         script = Path(__file__).with_name("demo_pipeline.py")
         ended = await asyncio.create_subprocess_exec(sys.executable, script, folder)
         if await ended.wait():
@@ -81,12 +80,12 @@ async def main() -> int:
 
 
 async def publish(q: penstock.Broker) -> None:
-    """All messages, in batches that are stored whole or not at all."""
-    dice = random.Random(7)  # The same demo every time.
+    """Publish all messages in atomic batches."""
+    dice = random.Random(7)  # Seeded, so that every run is the same.
     begin = time.perf_counter()
     with progress() as show:
         for done in range(0, MESSAGES, BATCH):
-            # Every twentieth batch is of refunds.
+            # Every twentieth batch has refunds.
             topic = "refunds" if done // BATCH % 20 == 19 else "orders"
             await q.publish_batch(topic, [message(dice, done + i) for i in range(BATCH)])
             show("publish", done + BATCH, MESSAGES)
@@ -107,7 +106,7 @@ def message(dice: random.Random, number: int) -> penstock.NewMessage:
 
 
 async def handle(order: Order, context: penstock.Context) -> None:
-    """A worker with a bad day: 2 % never work, another 3 % only at the second attempt."""
+    """A faulty worker: 2 % always fail, another 3 % succeed only at the second attempt."""
     if order.number % 50 == 0:
         raise Reject("card declined")
     if order.number % 33 == 0 and context.attempts == 1:
@@ -115,12 +114,12 @@ async def handle(order: Order, context: penstock.Context) -> None:
 
 
 async def handle_well(order: Order) -> None:
-    """The same worker, repaired."""
+    """The same worker, fixed."""
     del order
 
 
 async def work(q: penstock.Broker, handler: Callable[..., object]) -> None:
-    """Workers on all five queues, until nothing is left to do."""
+    """Run workers on all five queues until nothing is left."""
     app = penstock.App(q)
     for name in QUEUES:
         app.worker(name, concurrency=64)(handler)
@@ -138,11 +137,11 @@ async def work(q: penstock.Broker, handler: Callable[..., object]) -> None:
     await running
 
 
-# -- look, and replay ----------------------------------------------------------------------
+# -- replay --------------------------------------------------------------------------------
 
 
 async def replay(q: penstock.Broker) -> dict[str, int]:
-    """The failures of one country, again; a dry run says beforehand what would happen."""
+    """Replay the failures of one country, after a dry run that only counts them."""
     replayed = {}
     for name in QUEUES:
         failed = (await q.stats(name)).failed
@@ -162,7 +161,7 @@ async def replay(q: penstock.Broker) -> dict[str, int]:
 
 
 async def account(q: penstock.Broker, replayed: dict[str, int]) -> list[str]:
-    """The table, and whatever in it does not add up."""
+    """Print the table; returns everything in it that does not add up."""
     titles = ("in the log", "acked", "retried", "failed", "replayed", "done", "dead letters")
     table = Table("queue", title="Where everything went")
     for title in titles:
@@ -181,14 +180,14 @@ async def account(q: penstock.Broker, replayed: dict[str, int]) -> list[str]:
             problems.append(f"{name} failed {rejected}, replayed {replayed[name]}")
     console.print(table)
     end = await q.log_end()
-    print(f"the log holds {end:,} messages, each once, whatever queues it went to\n")
+    print(f"the log holds {end:,} messages, each once, however many queues took it\n")
     if end != MESSAGES:
         problems.append(f"{end} messages in the log, {MESSAGES} published")
     return problems
 
 
 async def check(q: penstock.Broker) -> list[str]:
-    """Every law that can be checked by reading, as ``penstock verify --quick`` does."""
+    """Check the laws by reading, as ``penstock verify --quick`` does."""
     with progress() as show:
         report = await verify(
             q, deep=False, progress=lambda what, done, total: show(what, done, total or done)
@@ -205,7 +204,7 @@ async def check(q: penstock.Broker) -> list[str]:
 
 @contextmanager
 def progress() -> Iterator[Show]:
-    """Live bars on a terminal; elsewhere a plain line every other second."""
+    """Live bars on a terminal; elsewhere a plain line every two seconds."""
     if not console.is_terminal:
         yield plain_lines()
         return

@@ -1,7 +1,7 @@
-"""The end of the demo, ``demo.py``: the same store behind a server, and Spark over all of it.
+"""The second part of the demo, ``demo.py``: the same store behind a server, and Spark jobs.
 
-Archive, a queue over history, a replay by filter from the lake, and a report to look at. What
-the jobs are told here is what ``penstock pipeline`` is told on a command line.
+Archive, a queue over older messages, a replay by filter from the lake, and a report. The jobs get
+the same options here as from ``penstock pipeline`` on a command line.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from penstock.pipeline.jobs.route import route
 from penstock.pipeline.remote import Remote, Server
 from penstock.pipeline.session import spark_session
 
-#: A queue that nobody thought of when the messages were published.
+#: A queue that is created only after the messages were published.
 LATE = "topic = 'orders' AND country = 'FR' AND amount >= 200"
 AGAIN = "topic = 'refunds' AND country = 'ES'"
-#: The page is left here.
+#: Where the report is written.
 REPORT = Path("demo-report")
 
 
 def run_pipeline(folder: str) -> list[str]:
-    """Run the jobs on the store in ``folder``; what does not add up."""
+    """Run the jobs on the store in ``folder``; returns what does not add up."""
     problems: list[str] = []
     with serving(f"rocksdb:{folder}/store") as url:
         server = Server(url)
@@ -84,7 +84,7 @@ def _jobs(run: Any, remote: Remote) -> list[str]:
 
 @contextmanager
 def serving(store: str) -> Iterator[str]:
-    """``penstock serve`` on the store, for as long as the block runs; its URL."""
+    """Run ``penstock serve`` on the store while the block runs; yields its URL."""
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "penstock", "serve", "--store", store, "--port", "0", "--json"),

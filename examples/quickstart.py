@@ -1,7 +1,6 @@
 """The quickstart: a durable store on disk, one queue, publish, claim, settle.
 
-``make run`` runs this on the embedded default. The store stays: run it again and it goes
-on where it was.
+``make run`` runs this on the embedded default. The store stays: a second run continues with it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A small worker: orders are charged, some only at the second try, and receipts are mailed.
+"""A small worker: it charges orders, some only at the second attempt, and mails receipts.
 
-It runs on a store of its own and stops when everything is done; with a URL it works for a
-server until it is told to stop::
+It runs on its own store and stops when everything is done; with a URL it works for a
+server until it is stopped::
 
     python examples/worker.py
     python examples/worker.py http://localhost:8080
@@ -22,23 +22,23 @@ ORDERS = 6
 
 
 class Order(msgspec.Struct):
-    """What is ordered."""
+    """The payload of an order."""
 
     id: int
     amount: int
 
 
 def build(where: str | penstock.Broker) -> App:
-    """The app, on a server or on a store that is open already."""
+    """Build the app, on a server or on an open store."""
     app = App(where)
 
     @app.worker("billing", filter="topic = 'orders'", max_attempts=3)
     async def charge(order: Order, context: Context) -> str:
         if order.amount > 1000:
-            raise Reject(f"nobody pays {order.amount}")
+            raise Reject(f"no card covers {order.amount}")
         if order.id % 3 == 0 and context.attempts == 1:
             raise Retry("the bank is busy", after_ms=200)
-        # Published with the ack: there is a receipt exactly if the order was charged.
+        # Published with the ack: there is a receipt if and only if the order was charged.
         context.publish("receipts", order, headers={"attempts": context.attempts})
         return f"charged {order.amount}"
 
@@ -51,7 +51,7 @@ def build(where: str | penstock.Broker) -> App:
 
 
 async def demo() -> None:
-    """Publish some orders, work until all are settled, and show what became of them."""
+    """Publish some orders, work until all are settled, and print the results."""
     async with penstock.open("memory://") as q:
         app = build(q)
         await app.prepare(q)
@@ -66,7 +66,7 @@ async def demo() -> None:
                 print(f"order {number}: {result.result.decode()}")
             else:
                 print(f"order {number}: {await q.explain('billing', message_id)}")
-        while (await q.stats("mail")).depth:  # noqa: ASYNC110  (nobody tells when it is empty)
+        while (await q.stats("mail")).depth:  # noqa: ASYNC110  (there is no event for empty)
             await asyncio.sleep(0.05)
         app.stop()
         await work

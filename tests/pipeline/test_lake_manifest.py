@@ -152,7 +152,7 @@ def test_a_manifest_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for data, says in (
         (b"", "cannot be read"),
         (whole[:-5], "cannot be read"),
-        (whole.replace(b'"number":2', b'"number":3'), "says that it is commit 3"),
+        (whole.replace(b'"number":2', b'"number":3'), "contains commit 3"),
         (b'{"version":2,"something":"else"}', "newer Penstock"),
     ):
         second.write_bytes(data)

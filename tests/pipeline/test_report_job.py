@@ -139,7 +139,7 @@ def test_the_page_stands_alone(busy: Hosted, spark: SparkSession, tmp_path: Path
 
 def test_a_report_of_nothing(server: Hosted, spark: SparkSession, tmp_path: Path) -> None:
     assert run(server, spark, report, output=str(tmp_path))["messages"] == 0
-    assert "Nothing was published yet" in (tmp_path / "index.html").read_text()
+    assert "Nothing has been published yet" in (tmp_path / "index.html").read_text()
 
 
 def test_what_only_the_lake_has_is_in_it(busy: Hosted, spark: SparkSession, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_headers_may_be_json(spark: SparkSession, server: Hosted) -> None:
         ("SELECT 'x' AS value, 1L AS id", {}, "id is bigint"),
         ("SELECT 't' AS topic", {}, "value or payload"),
         ("SELECT 'x' AS value, 'y' AS payload", {}, "value or payload"),
-        ("SELECT 'x' AS value", {"topic": None}, "give the option topic"),
+        ("SELECT 'x' AS value", {"topic": None}, "set the option topic"),
         ("SELECT 'x' AS value", {"topic": "a.dlq"}, "a.dlq"),
         ("SELECT 'x' AS value", {"topik": "t"}, "did you mean topic"),
         ("SELECT 'x' AS value", {"writeId": "x" * 201}, "writeId"),

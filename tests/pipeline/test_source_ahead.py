@@ -107,7 +107,7 @@ def test_a_server_that_does_not_get_on_is_not_asked_for_ever(server: Hosted) -> 
             list(from_offset(remote, "/v1/log", (), 0, 10))
         server.host.fault(Answer(200, stream("x"), arrow))
         server.host.fault(Answer(200, stream("x"), arrow))
-        with pytest.raises(PipelineError, match="beyond the cursor x"):
+        with pytest.raises(PipelineError, match="beyond cursor x"):
             list(walk_cursor(remote, "/v1/queues/q/deliveries", ()))
         server.host.fault(Answer(200, stream("x"), arrow))
         server.host.fault(Answer(200, stream(""), arrow))

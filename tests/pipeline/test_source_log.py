@@ -211,7 +211,7 @@ def test_offsets_that_are_gone_are_told_before_anything_is_read(server: Hosted) 
     first = server.ask(lambda q: q.log_start())
     assert lost[-1] < first <= kept
     with pytest.raises(
-        OffsetsGone, match=f"offset {lost[0]} on.* up to {lost[-1]}; .* failOnDataLoss=false"
+        OffsetsGone, match=f"offset {lost[0]}, but .* up to {lost[-1]}; .* failOnDataLoss=false"
     ):
         reader(server, startingOffsets=lost[0]).partitions()
     # Nobody asked for them here.
@@ -247,7 +247,7 @@ def test_offsets_that_are_gone_may_be_passed_over(
     found = read(server, startingOffsets=lost[0], failOnDataLoss=False)
     assert found[-1]["offset"] == kept
     assert all(row["value"] != b"lost" for row in found)
-    assert f"from offset {lost[0]} on" in caplog.text
+    assert f"starts at offset {lost[0]}," in caplog.text
     # There is nothing left of this part.
     assert read(server, startingOffsets=lost[0], endingOffsets=lost[2], failOnDataLoss=False) == []
 

@@ -1,7 +1,7 @@
-"""Arguments with a form of their own: durations, sizes, headers, places in the log.
+"""Arguments with a format of their own: durations, headers, positions in the log.
 
-What does not parse is a usage error (exit 2) that shows what would. A bare number is refused
-where a unit is missing: ``--lease 30`` could mean a thousand times more or less than it says.
+Anything that does not parse is a usage error (exit 2) that shows valid forms. A bare number is
+refused if a unit is missing: ``--lease 30`` could be off by a factor of a thousand.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ __all__ = [
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)")
 _DURATION: Final = re.compile(rf"(?:{_PART.pattern})+")
-#: What fits into 63 bits; str.isdigit() knows digits that int() does not.
+#: Fits into 63 bits. ASCII only: str.isdigit() accepts digits that int() does not.
 _COUNT: Final = re.compile(r"[0-9]{1,18}")
-#: As JSON writes numbers: 007 and +5 are text.
+#: Integers as in JSON: 007 and +5 are text.
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
 
 
 def is_count(text: str) -> bool:
-    """Whether it is a whole number, in the digits of ASCII."""
+    """Whether it is a whole number in ASCII digits."""
     return _COUNT.fullmatch(text) is not None
 
 
 def to_duration_ms(text: str) -> int:
-    """Milliseconds of ``250ms``, ``5s``, ``1h30m``; ``ValueError`` says what is wrong."""
+    """Milliseconds of ``250ms``, ``5s``, ``1h30m``; raises ``ValueError`` with the reason."""
     if text == "0":
         return 0
     if is_count(text):
@@ -75,7 +75,7 @@ class Duration(click.ParamType[int]):
 
 
 class Seconds(Duration):
-    """A duration that is kept in whole seconds."""
+    """A duration in whole seconds."""
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -90,10 +90,10 @@ class Seconds(Duration):
 
 
 class CountOrNone(click.ParamType[object]):
-    """A whole number, or ``none`` to take a bound away. ``none`` arrives as ``NONE``."""
+    """A whole number, or ``none`` to remove a limit. ``none`` is converted to ``NONE``."""
 
     name = "count|none"
-    #: Told apart from an option that was not given at all.
+    #: Distinct from None, which means that the option was not given.
     NONE: Final = "none"
 
     def convert(
@@ -104,12 +104,12 @@ class CountOrNone(click.ParamType[object]):
         if text == self.NONE:
             return text
         if not is_count(text):
-            self.fail(f"{text!r} is not a whole number, nor none.", param, ctx)
+            self.fail(f"{text!r} is neither a whole number nor none.", param, ctx)
         return int(text)
 
 
 def to_header(text: str) -> tuple[str, HeaderValue]:
-    """``name=value`` with the type that JSON gives the value, and text for what is not JSON."""
+    """Parse ``name=value``; a value that is valid JSON has its JSON type, others are text."""
     name, separator, raw = text.partition("=")
     if not separator or not name:
         raise ValueError(f"{text!r} is not name=value.")
@@ -140,7 +140,7 @@ class Header(click.ParamType[tuple[str, HeaderValue]]):
 
 
 class StartPoint(click.ParamType[Start]):
-    """Where in the log a queue begins."""
+    """The position in the log at which a queue starts."""
 
     name = "latest|earliest|offset:N|time:T"
 
@@ -168,7 +168,7 @@ class StartPoint(click.ParamType[Start]):
 
 
 def _to_time_ms(text: str) -> int | None:
-    """Epoch milliseconds of an ISO date and time; UTC where it names no zone."""
+    """Epoch milliseconds of an ISO date and time; UTC if it has no zone."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

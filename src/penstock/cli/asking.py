@@ -1,4 +1,4 @@
-"""Asking before something is removed for good."""
+"""Confirmation before something is removed permanently."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["confirm"]
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Go on if the person says so, or has said so with ``--yes``; nobody to ask is a no."""
+    """Ask for confirmation unless ``--yes`` was given; without a terminal it is an error."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} There is nobody to ask: give --yes.")
+        raise click.UsageError(f"{question} The input is not a terminal: use --yes.")
     with _plain_signals():
         click.confirm(question, abort=True, err=True)
 
@@ -27,7 +27,7 @@ def confirm(question: str, yes: bool) -> None:
 def _plain_signals() -> Iterator[None]:
     """Let signals end the program while it waits for an answer.
 
-    The event loop takes them otherwise, and it stands still until somebody answers.
+    The event loop handles them otherwise, and it is blocked until the user answers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,8 +1,8 @@
-"""``penstock bench``: how this store or server compares with the bare disk, in a few seconds.
+"""``penstock bench``: compares this store or server with the bare disk, in a few seconds.
 
-A bare rate says little on a machine one does not know. What it is compared with, the same bytes
-appended to a file and synced, is therefore measured in the same run and by turns, so that a
-slow disk slows both. A ratio of 0.5 means: half as fast as the disk could go.
+A rate alone says little on an unknown machine. The same bytes appended to a file and synced are
+therefore measured in the same run, in alternating turns, so that a slow disk slows down both. A
+ratio of 0.5 means half the speed of the disk.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ __all__ = ["bench"]
 _PAYLOAD_BYTES: Final = 1024
 _BATCH: Final = 100
 _TASKS: Final = 64
-#: Different payloads; more would not change a figure.
+#: Distinct payloads; more would not change the results.
 _PAYLOADS: Final = 256
-#: Messages of one turn before the other side has its own.
+#: Messages per turn, before the turn of the other side.
 _TURN: Final = 1_600
 
 Work: TypeAlias = Callable[[], Awaitable[int]]
@@ -56,7 +56,7 @@ _COLUMNS: Final = (
 
 
 class Figure(Struct, frozen=True):
-    """One kind of work, its rate, and the disk's in the same turns."""
+    """One kind of work, its rate, and the disk's rate in the same turns."""
 
     work: str
     messages_per_second: float
@@ -70,16 +70,16 @@ class Figure(Struct, frozen=True):
     type=click.FloatRange(0.01, 600),
     default=2.0,
     show_default=True,
-    help="For each kind of work.",
+    help="Duration of each kind of work.",
 )
-@click.option("--folder", help="Where the disk is measured; beside the store without.")
+@click.option("--folder", help="Where to measure the disk; by default next to the store.")
 @target_options
 def bench(seconds: float, folder: str | None) -> None:
     """Measure publishing, claiming and acking against the bare disk.
 
-    With --url it works on a queue of its own on that server, deleted afterwards; what it
-    published stays in the log until retention takes it. Otherwise it makes a store of its own
-    beside the one of --store, on the same disk, and removes it. Payloads are 1 KiB.
+    With --url it uses a queue of its own on that server and deletes it afterwards; the messages
+    stay in the log until retention removes them. Otherwise it creates a store of its own next
+    to the one of --store, on the same disk, and removes it. Payloads are 1 KiB.
 
     \b
     Examples:
@@ -118,7 +118,7 @@ async def _measure(seconds: float, folder: str | None) -> list[Figure]:
 
 
 def _chosen() -> Target:
-    """The server if somebody named one, else the embedded store, which needs none."""
+    """The server if one was configured, else the embedded store."""
     target = find_target()
     return target if settings().given("url") else replace(target, url=None)
 
@@ -159,7 +159,7 @@ async def _figures(q: Verbs, name: str, disk: _Disk, seconds: float, bar: Meter)
 
 
 async def _by_turns(work: Work, disk: _Disk, group: int, seconds: float) -> tuple[float, float]:
-    """Messages a second of both, taking turns; ends early when there is nothing left to claim."""
+    """Messages per second of both, in turns; ends early when there is nothing left to claim."""
     done, raw_done, spent, raw_spent = 0, 0, 0.0, 0.0
     while spent < seconds:
         begin = time.perf_counter()
@@ -181,7 +181,7 @@ async def _by_turns(work: Work, disk: _Disk, group: int, seconds: float) -> tupl
 
 
 class _Disk:
-    """Appends to a file, synced: what any durable store has to do at the least."""
+    """Synced appends to a file: the least that any durable store has to do."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -189,7 +189,7 @@ class _Disk:
         self._sync = getattr(os, "fdatasync", os.fsync)
 
     def append(self, count: int) -> int:
-        """One synced write of so many payloads."""
+        """Write ``count`` payloads in one synced write."""
         os.write(self._file, self._payload * count)
         self._sync(self._file)
         return count
@@ -197,7 +197,7 @@ class _Disk:
 
 @asynccontextmanager
 async def _queue(q: Verbs) -> AsyncIterator[str]:
-    """A queue of our own for as long as it is measured."""
+    """A queue for this measurement, deleted afterwards."""
     name = f"penstock-bench-{os.getpid()}"
     await q.create_queue(name, f"topic = '{name}'", done_retention_s=1)
     try:
@@ -214,7 +214,7 @@ def _existing(folder: str) -> Path:
 
 
 def _disk_of(target: Target) -> Path:
-    """The nearest folder that exists above the store; for a server, the working directory."""
+    """The nearest existing directory above the store; for a server, the working directory."""
     path = store_path(target)
     if path is None:
         return Path.cwd()

@@ -1,4 +1,4 @@
-"""``penstock config``: the settings that are in force, and where each comes from."""
+"""``penstock config``: the effective settings, and where each comes from."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["config"]
 def config(toml: bool) -> None:
     """Print the effective settings, secrets masked.
 
-    A flag decides over the environment (PENSTOCK_…), that over the settings file, that over the
-    default. The file is penstock.toml in the working directory, or what PENSTOCK_CONFIG or
-    --config names.
+    A flag overrides the environment (PENSTOCK_…), which overrides the settings file, which
+    overrides the default. The file is penstock.toml in the working directory, or the one that
+    PENSTOCK_CONFIG or --config names.
 
     \b
     Examples:

@@ -1,7 +1,7 @@
 """``penstock consume``: deliveries to stdout or to a command, settled afterwards.
 
-A delivery is acked after its line left this process, never before: whoever reads the pipe may
-see one twice, and never misses one. What could not be written is released.
+A delivery is acked after its line has left this process, never before: the reader of the pipe
+may see one twice, but never misses one. Deliveries that could not be written are released.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from penstock.verbs import Verbs
 
 __all__ = ["consume"]
 
-#: What one claim waits at the most; waiting longer is claiming again.
+#: The longest wait of one claim; a longer wait takes several claims.
 _WAIT_MS: Final = 30_000
 _DEFAULT_BATCH: Final = 100
 
 
 class _Wish(Struct, frozen=True, kw_only=True):
-    """What to claim, and for how long to go on."""
+    """What to claim, and for how long to continue."""
 
     queue: str
     consumer: str
@@ -50,32 +50,32 @@ class _Wish(Struct, frozen=True, kw_only=True):
 
 @click.command
 @click.argument("queue")
-@click.option("--limit", type=click.IntRange(1), help="Stop after so many.")
+@click.option("--limit", type=click.IntRange(1), help="Stop after this many.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more, until Ctrl-C.")
 @click.option(
-    "--wait", "wait_ms", type=DURATION, default="0", help="End when none came for so long: 10s."
+    "--wait", "wait_ms", type=DURATION, default="0", help="End if none arrives for this long: 10s."
 )
 @click.option(
     "--ack/--no-ack",
     default=True,
     show_default=True,
-    help="--no-ack prints one claim and hands it back untouched.",
+    help="--no-ack prints the deliveries of one claim and releases them.",
 )
 @click.option(
     "--exec",
     "command",
     metavar="COMMAND",
-    help="Run this for each, with the payload as its input: ack if it succeeds, nack if not.",
+    help="Run this for each, with the payload as its input: ack if it succeeds, else nack.",
 )
 @click.option("--null", "-0", is_flag=True, help="End payloads with a zero byte, not a newline.")
-@click.option("--consumer", help="The name that claims carry.")
-@click.option("--lease", "lease_ms", type=DURATION, help="How long a claim is held: 30s.")
+@click.option("--consumer", help="The consumer name for claims.")
+@click.option("--lease", "lease_ms", type=DURATION, help="The lease of each claim: 30s.")
 @click.option(
     "--batch",
     type=click.IntRange(1, MAX_CLAIM),
     default=_DEFAULT_BATCH,
     show_default=True,
-    help="Claimed at a time, at the most.",
+    help="The most deliveries per claim.",
 )
 @target_options
 @lasting
@@ -93,7 +93,7 @@ async def consume(
     lease_ms: int | None,
     batch: int,
 ) -> None:
-    """Print the payloads of QUEUE, a line each, and ack them.
+    """Print the payloads of QUEUE, one per line, and ack them.
 
     Ends when the queue is empty; with --follow it waits for more. With --json each line is the
     whole delivery. A delivery is acked after its line was written.
@@ -106,13 +106,13 @@ async def consume(
       penstock consume mails --follow --exec 'sendmail -t'
     """
     if not ack and (follow or command):
-        raise click.UsageError("--no-ack prints one claim: it has no --follow and no --exec.")
+        raise click.UsageError("--no-ack prints one claim: it excludes --follow and --exec.")
     arguments = _split(command)
     wish = _Wish(
         queue=queue,
         consumer=consumer or f"penstock-cli-{os.getpid()}",
         limit=limit,
-        # A command runs for one at a time, and the others should not wait for it.
+        # The command runs for one delivery at a time; others should not wait claimed.
         batch=1 if arguments else batch,
         lease_ms=lease_ms,
         wait_ms=wait_ms,
@@ -130,7 +130,7 @@ async def consume(
                 return
     finally:
         if is_ordered:
-            # Its partitions go to the others at once, and not when the lease is over.
+            # Free its partitions immediately instead of when the lease lapses.
             await q.leave(queue, wish.consumer)
 
 
@@ -156,14 +156,14 @@ async def _claims(q: Verbs, wish: _Wish) -> AsyncIterator[list[Delivery]]:
 
 
 async def _print(q: Verbs, deliveries: Sequence[Delivery], *, end: bytes, ack: bool) -> None:
-    """Write, then settle. Nothing can interrupt between the two but the end of the process."""
+    """Write, then settle. Only the end of the process can interrupt between the two."""
     stream = printing.raw_output()
     try:
         for delivery in deliveries:
             stream.write(_line(delivery) + (b"\n" if choices().json else end))
         stream.flush()
     except OSError:
-        # The reader is gone or the disk is full. Some lines may have arrived: they will twice.
+        # The reader is gone or the disk is full. Lines that did arrive will arrive twice.
         await _settle(q, [Release(item.receipt) for item in deliveries], deliveries[0].queue)
         raise
     settlements = [(Ack if ack else Release)(item.receipt) for item in deliveries]
@@ -171,7 +171,7 @@ async def _print(q: Verbs, deliveries: Sequence[Delivery], *, end: bytes, ack: b
 
 
 async def _settle(q: Verbs, settlements: Sequence[Settlement], queue: str) -> None:
-    """Settle to the end, even if Ctrl-C comes meanwhile: the lines are out."""
+    """Settle completely, even if Ctrl-C comes meanwhile: the lines are written already."""
     settling = asyncio.ensure_future(q.settle(queue, settlements))
     try:
         reply = await asyncio.shield(settling)
@@ -180,14 +180,14 @@ async def _settle(q: Verbs, settlements: Sequence[Settlement], queue: str) -> No
         raise
     stale = sum(not outcome.ok for outcome in reply.outcomes)
     if stale:
-        printing.note(f"{stale} leases were over before they could be settled: see --lease.")
+        printing.note(f"{stale} leases lapsed before they could be settled: see --lease.")
 
 
 def _line(delivery: Delivery) -> bytes:
     if choices().json:
         return msgspec.json.format(_as_json(delivery), indent=-1)
     if sys.stdout.isatty():
-        # Somebody else wrote the payload; a terminal should not obey it.
+        # Payloads are untrusted: a terminal must not interpret control characters in them.
         return safe(delivery.payload.decode(errors="backslashreplace"), lines=True).encode()
     return delivery.payload
 
@@ -197,14 +197,14 @@ def _as_input(delivery: Delivery) -> bytes:
 
 
 def _as_json(delivery: Delivery) -> bytes:
-    # The server's own form of a delivery in JSON; not loaded for anything else.
+    # The JSON form of the HTTP interface; nothing else here needs this import.
     from penstock.wire.payloads import shown_delivery  # noqa: PLC0415
 
     return msgspec.json.encode(shown_delivery(delivery))
 
 
 def _split(command: str | None) -> list[str]:
-    """The command's words; one that cannot be found is refused before anything is claimed."""
+    """The words of the command; raises before anything is claimed if it does not exist."""
     if command is None:
         return []
     try:

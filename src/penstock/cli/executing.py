@@ -1,7 +1,7 @@
-"""``consume --exec``: one command a delivery; how it ends is how the delivery is settled.
+"""``consume --exec``: runs one command per delivery and settles by its exit code.
 
-The lease is extended while the command runs. If this process is told to stop, so is the command,
-and the delivery is released.
+The lease is extended while the command runs. If this process is stopped, it terminates the
+command and releases the delivery.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ async def execute(q: Verbs, delivery: Delivery, arguments: Sequence[str], given:
 
 
 async def _hold(q: Verbs, delivery: Delivery) -> None:
-    """Extend the lease again and again, early enough for two attempts to fail."""
+    """Keep extending the lease, often enough that two extensions may fail."""
     lease_ms = delivery.lease_deadline - delivery.claimed_at
     while True:
         await asyncio.sleep(lease_ms / 3000)
         try:
             await q.extend(delivery, lease_ms)
         except StaleReceipt:
-            return  # Settling will say so.
+            return  # Settling will report it.
 
 
 async def _stop(process: Process) -> None:
@@ -62,9 +62,9 @@ async def _stop(process: Process) -> None:
 
 
 def _variables(delivery: Delivery) -> dict[str, str]:
-    """What a command may want to know beside the payload.
+    """Environment variables for the command, in addition to the payload.
 
-    Not with the prefix of the settings: the command may be a ``penstock`` itself.
+    Without the prefix of the settings, because the command may be ``penstock`` itself.
     """
     message = delivery.message
     return {

@@ -1,7 +1,7 @@
-"""Exit codes, and which error ends with which.
+"""Exit codes, and the errors that each stands for.
 
-A script decides by the code alone whether to correct the call, to wait or to look at the
-server. The table in docs/command-line.md is this module's.
+The code alone lets a script decide whether to correct the call, to wait or to check the
+server. docs/command-line.md has the same table.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ __all__ = ["Exit", "exit_of"]
 
 
 class Exit(IntEnum):
-    """What the end of a command means."""
+    """The exit codes of commands."""
 
     OK = 0
     UNEXPECTED = 1
-    """A bug, or something of the machine that nobody foresaw."""
+    """A bug, or an unforeseen failure of the machine."""
     USAGE = 2
     """The command line itself does not parse."""
     BAD_INPUT = 3
     NOT_FOUND = 4
     CONFLICT = 5
     RETRY_LATER = 6
-    """A queue is full, or the server is at one of its bounds."""
+    """A queue is full, or the server is at one of its limits."""
     UNAVAILABLE = 7
     """The server does not answer, or the store cannot be opened or written."""
     NO_ACCESS = 8
     VIOLATIONS = 9
-    """``penstock verify`` or ``simulate`` found what the laws do not allow."""
+    """``penstock verify`` or ``simulate`` found broken laws."""
     INTERRUPTED = 130
-    """Ctrl-C: 128 and the signal's number, as shells count."""
+    """Ctrl-C: 128 plus the signal's number, as in shells."""
     BROKEN_PIPE = 141
-    """Whoever read the output has left."""
+    """The reader of the output is gone."""
     TERMINATED = 143
 
 
-#: The first class that fits decides, so the narrower one stands above the wider.
+#: The first class that matches decides, so subclasses come first.
 _FAMILIES: tuple[tuple[type[PenstockError], Exit], ...] = (
     (BadInput, Exit.BAD_INPUT),
     (NotFound, Exit.NOT_FOUND),
@@ -64,7 +64,7 @@ _FAMILIES: tuple[tuple[type[PenstockError], Exit], ...] = (
 
 
 def exit_of(error: PenstockError) -> Exit:
-    """The code that a command ends with when this error ended it."""
+    """The exit code of a command that failed with this error."""
     for family, code in _FAMILIES:
         if isinstance(error, family):
             return code

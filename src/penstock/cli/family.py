@@ -1,4 +1,4 @@
-"""A group of commands that are listed as they are declared."""
+"""A group of commands that are listed in the order of their declaration."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["Family"]
 
 
 class Family(click.Group):
-    """Lists its commands in the order that explains them, not by name."""
+    """Lists its commands in the order of their declaration, not by name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """As declared."""
+        """The names, in order of declaration."""
         del ctx
         return list(self.commands)

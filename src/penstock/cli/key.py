@@ -1,7 +1,7 @@
-"""``penstock key``: API keys, made, listed and revoked.
+"""``penstock key``: create, list and revoke API keys.
 
-On a server by its admin's credential; on a store directly, which is how the first key of a server
-with ``--auth`` is made, before it starts.
+On a server this needs an admin's credential. On a store it is direct, which is how to create the
+first key of a server with ``--auth`` before it starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["key"]
 
 @click.group(cls=Family)
 def key() -> None:
-    """Make, list and revoke API keys.
+    """Create, list and revoke API keys.
 
     A grant is an action and a pattern of names: publish:orders-*, consume:billing, admin:*.
 
@@ -35,12 +35,12 @@ def key() -> None:
 
 
 @key.command
-@click.option("--grant", "grants", multiple=True, required=True, help="What it may do; repeat it.")
-@click.option("--name", default="", help="What people call it.")
-@click.option("--expires", "expires_ms", type=DURATION, help="After this time: 90d.")
+@click.option("--grant", "grants", multiple=True, required=True, help="A grant; may be repeated.")
+@click.option("--name", default="", help="A name for people.")
+@click.option("--expires", "expires_ms", type=DURATION, help="Expire after this time: 90d.")
 @target_options
 def create(grants: tuple[str, ...], name: str, expires_ms: int | None) -> None:
-    """Make a key and print it. It is shown once and stored hashed.
+    """Create a key and print it. It is shown once and stored as a hash.
 
     \b
     Examples:
@@ -106,7 +106,7 @@ def list_keys() -> None:
 @click.argument("key_id")
 @target_options
 def revoke(key_id: str) -> None:
-    """Make a key invalid, at once on this server.
+    """Revoke a key. This server refuses it immediately.
 
     \b
     Example:

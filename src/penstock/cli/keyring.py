@@ -1,4 +1,4 @@
-"""Where API keys are kept, for the command line: behind a server, or in a store."""
+"""API keys for the command line: through a server, or directly in a store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Keyring", "opened_keyring"]
 
 _TIMEOUT_S: Final = 30.0
-#: Statuses from here on are problems.
+#: Statuses from here on are errors.
 _REFUSED: Final = 400
 
 
@@ -29,15 +29,15 @@ class Keyring(Protocol):
     """The keys of one tenant."""
 
     async def create(self, grants: Sequence[str], *, name: str, expires_at: int | None) -> NewKey:
-        """Make a key."""
+        """Create a key."""
         ...
 
     async def list(self) -> tuple[KeyInfo, ...]:
-        """The keys, the oldest first."""
+        """The keys, oldest first."""
         ...
 
     async def revoke(self, key_id: str) -> None:
-        """Make a key invalid."""
+        """Revoke a key."""
         ...
 
 
@@ -50,7 +50,7 @@ async def opened_keyring(*, may_create: bool = False) -> AsyncIterator[Keyring]:
         return
     if not may_create:
         refuse_missing(target)
-    # Signatures and hashes; not needed by any other command.
+    # Imports cryptography, which no other command needs.
     from penstock.server.access import Keys  # noqa: PLC0415
 
     async with open_store(target) as broker:
@@ -65,23 +65,23 @@ class _Local:
         self._tenant = tenant
 
     async def create(self, grants: Sequence[str], *, name: str, expires_at: int | None) -> NewKey:
-        """Make a key."""
+        """Create a key."""
         return await self._keys.create(self._tenant, grants, name=name, expires_at=expires_at)
 
     async def list(self) -> tuple[KeyInfo, ...]:
-        """The keys, the oldest first."""
+        """The keys, oldest first."""
         return await self._keys.list(self._tenant)
 
     async def revoke(self, key_id: str) -> None:
-        """Make a key invalid."""
+        """Revoke a key."""
         await self._keys.revoke(self._tenant, key_id)
 
 
 class _Remote:
     """The keys behind a server.
 
-    They are no verbs of a program, so the client has none of this. A call is made once: a key
-    whose reply was lost would otherwise be made twice.
+    Key management is not part of the client. Calls are not retried: if the reply to a create is
+    lost, a retry would create a second key.
     """
 
     def __init__(self, url: str, credential: str | None) -> None:
@@ -89,27 +89,27 @@ class _Remote:
         self._credential = credential or unquote(self._parts.password or "")
 
     async def create(self, grants: Sequence[str], *, name: str, expires_at: int | None) -> NewKey:
-        """Make a key."""
+        """Create a key."""
         from penstock.server.access import NewKey  # noqa: PLC0415
 
         body = {"grants": list(grants), "name": name, "expires_at": expires_at}
         return msgspec.json.decode(await self._call("POST", "/v1/keys", body), type=NewKey)
 
     async def list(self) -> tuple[KeyInfo, ...]:
-        """The keys, the oldest first."""
+        """The keys, oldest first."""
         from penstock.server.access import KeyInfo  # noqa: PLC0415
 
         reply = await self._call("GET", "/v1/keys")
         return msgspec.json.decode(reply, type=dict[str, tuple[KeyInfo, ...]])["keys"]
 
     async def revoke(self, key_id: str) -> None:
-        """Make a key invalid."""
+        """Revoke a key."""
         await self._call("DELETE", f"/v1/keys/{quote(key_id, safe='')}")
 
     async def _call(self, method: str, path: str, body: object = None) -> bytes:
         status, reply = await asyncio.to_thread(self._exchange, method, path, body)
         if status >= _REFUSED:
-            # Errors travel as documents; the codecs are not needed for anything else here.
+            # Only needed for errors.
             from penstock.wire.problems import read_problem, to_error  # noqa: PLC0415
 
             raise to_error(read_problem(status, reply))

@@ -34,17 +34,17 @@ _EVENTS: Final = (
     Column("consumer"),
     Column("error", style="red", wide=True),
 )
-#: What one call of the verb waits at the most; a longer wait is several calls.
+#: The longest wait of one call; a longer wait takes several calls.
 _MAX_WAIT_MS: Final = 30_000
 
 
 @click.command
 @click.argument("message_id", type=int)
-@click.option("--payload", "only_payload", is_flag=True, help="Only the payload, byte for byte.")
+@click.option("--payload", "only_payload", is_flag=True, help="Print only the payload's bytes.")
 @target_options
 @on_target
 async def message(q: Verbs, /, message_id: int, only_payload: bool) -> None:
-    """Show a message, its payload, and where it stands in every queue.
+    """Show a message, its payload, and its state in every queue.
 
     \b
     Examples:
@@ -58,7 +58,7 @@ async def message(q: Verbs, /, message_id: int, only_payload: bool) -> None:
         stream.flush()
         return
     if choices().json:
-        # The server's own form of a message in JSON; not loaded for anything else.
+        # The JSON form of the HTTP interface; nothing else here needs this import.
         from penstock.wire.payloads import shown_message  # noqa: PLC0415
 
         printing.document(shown_message(found))
@@ -84,7 +84,7 @@ async def message(q: Verbs, /, message_id: int, only_payload: bool) -> None:
 @target_options
 @on_target
 async def history(q: Verbs, /, message_id: int) -> None:
-    """List every transition of a message that is still on record.
+    """List every recorded transition of a message.
 
     \b
     Example:
@@ -111,13 +111,13 @@ async def history(q: Verbs, /, message_id: int) -> None:
 @click.command
 @click.argument("queue")
 @click.argument("message_id", type=int)
-@click.option("--wait", "wait_ms", type=DURATION, default="0", help="Wait for it: 10s.")
+@click.option("--wait", "wait_ms", type=DURATION, default="0", help="Wait up to this long: 10s.")
 @target_options
 @on_target
 async def result(q: Verbs, /, queue: str, message_id: int, wait_ms: int) -> None:
-    """Print the result that an ack in QUEUE left behind.
+    """Print the result that the ack of a message in QUEUE carried.
 
-    Byte for byte. Exits with 4 while there is none.
+    Prints its bytes unchanged. Exits with 4 while there is none.
 
     \b
     Example:

@@ -1,8 +1,8 @@
-"""``penstock migrate``: bring a store to the format of this Penstock.
+"""``penstock migrate``: upgrades a store to the format of this version.
 
-A database gets the tables that it lacks. The key-value engine has had one format so far, so there
-is nothing to change: opening the store reads what is there, and refuses what a newer Penstock
-wrote (``StoreTooNew``).
+A database gets the tables that it lacks. The key-value engine has had only one format so far, so
+there is nothing to change: opening the store reads the format, and refuses one that a newer
+version wrote (``StoreTooNew``).
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from penstock.model.secrets import mask_password
 
 __all__ = ["migrate"]
 
-#: Schemes of the stores that are in a database.
+#: Schemes of stores in a database.
 _DATABASES: Final = frozenset({"postgresql", "mysql"})
 
 
 @click.command
 @store_options
 def migrate() -> None:
-    """Bring a store to the present format.
+    """Upgrade a store to the current format.
 
-    In a database it creates or changes the tables. Servers refuse a schema that is not theirs,
-    so run it once before the first one starts, and after an upgrade; it may run several times,
-    and in several places at once.
+    In a database it creates or changes the tables. Servers refuse a schema of another version,
+    so run it once before the first one starts, and after an upgrade. It is safe to run it several
+    times, also concurrently.
 
-    A store in a folder needs no migration today. The command says which format it has, and
-    needs it for itself: stop the server first.
+    A store in a folder needs no migration today. The command prints its format, and needs
+    exclusive access: stop the server first.
 
     \b
     Examples:
@@ -50,7 +50,7 @@ def migrate() -> None:
 
 
 async def _migrate_database(url: str, engine: str) -> None:
-    # Only who has a store in a database loads what is needed for it.
+    # Imported only if the store is in a database.
     from penstock.storage.sql.migrations import migrate as migrate_database  # noqa: PLC0415
 
     done = await migrate_database(url)
@@ -68,18 +68,18 @@ async def _migrate_database(url: str, engine: str) -> None:
         )
     elif done.applied:
         click.echo(
-            f"{store} had schema {done.before} and has schema {done.after}, the present one: "
+            f"{store} had schema {done.before} and has schema {done.after}, the current one: "
             f"applied {', '.join(done.applied)}"
         )
     else:
-        click.echo(f"{store} has schema {done.after}, the present one: nothing to do")
+        click.echo(f"{store} has schema {done.after}, the current one: nothing to do")
 
 
 async def _migrate_folder(target: Target) -> None:
     async with open_store(target) as broker:
         engine = broker.engine
         capabilities = engine.capabilities
-    # Only a store that was opened tells its engine, and only this engine has formats.
+    # The engine is known once the store was opened, and only this engine has formats.
     from penstock.storage.keyvalue.engine import KeyValueEngine  # noqa: PLC0415
 
     assert isinstance(engine, KeyValueEngine)

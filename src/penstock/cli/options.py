@@ -1,8 +1,7 @@
-"""The options that commands share, and where their values are kept.
+"""The options that commands share, and their values.
 
-They stand on ``penstock`` itself and on every command that they make sense for, so that both
-``penstock --url … queue list`` and ``penstock queue list --url …`` work; the one that stands
-last counts.
+``penstock`` itself and every command that can use them accept them, so that both
+``penstock --url … queue list`` and ``penstock queue list --url …`` work; the last one wins.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class Choices:
-    """What the shared options said; filled in while the command line is parsed."""
+    """The values of the shared options, filled in while the command line is parsed."""
 
     url: str | None = None
     store: str | None = None
@@ -33,18 +32,18 @@ class Choices:
 
 
 def choices() -> Choices:
-    """The present command's."""
+    """The choices of the current command."""
     return click.get_current_context().ensure_object(Choices)
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
-    """Put the value where ``choices`` finds it, if one was given."""
+    """Store the value for ``choices``, if one was given."""
     if value is None or value is False:
         return
     assert param.name is not None
     kept = ctx.ensure_object(Choices)
     if param.name in ("url", "store"):
-        # The one that stands last counts, over the other kind too; both at once is a mistake.
+        # The last one wins, also over the other kind; both on the same command is an error.
         other = "store" if param.name == "url" else "url"
         if ctx.meta.get(f"penstock.{other}") is ctx:
             raise click.UsageError("--url and --store exclude each other.", ctx)
@@ -64,14 +63,14 @@ _STORE = _shared(
     help="The store to open directly, without a server: rocksdb:///path, or a database.",
 )
 _TENANT = _shared(
-    "--tenant", metavar="NAME", help="Whose queues, on a store; a server knows by the credential."
+    "--tenant", metavar="NAME", help="Tenant, with --store. A server gets it from the credential."
 )
 _CREDENTIAL = _shared(
     "--credential",
     metavar="KEY",
-    help="The API key or token for the server. Others on this machine may see it in `ps`.",
+    help="The API key or token for the server. Other users may see it in `ps`.",
 )
-_CREDENTIAL_FILE = _shared("--credential-file", metavar="FILE", help="The file that holds it.")
+_CREDENTIAL_FILE = _shared("--credential-file", metavar="FILE", help="A file that contains it.")
 _CONFIG = _shared("--config", metavar="FILE", help="The settings file (TOML).")
 _JSON = _shared("--json", is_flag=True, help="Print JSON, for programs.")
 _DEBUG = _shared("--debug", is_flag=True, help="Print the traceback of an error.")
@@ -79,7 +78,7 @@ _DEBUG = _shared("--debug", is_flag=True, help="Print the traceback of an error.
 
 def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     def decorate(function: F) -> F:
-        # Click lists options from the innermost decorator outwards.
+        # Click lists options from the innermost decorator outward.
         for decorator in reversed(decorators):
             function = decorator(function)
         return function
@@ -95,10 +94,10 @@ def target_options(function: F) -> F:
 
 
 def store_options(function: F) -> F:
-    """For commands that need a store of their own."""
+    """For commands that need direct access to a store."""
     return _all(_STORE, _TENANT, _CONFIG, _JSON, _DEBUG)(function)
 
 
 def printing_options(function: F) -> F:
-    """For commands that need neither."""
+    """For commands that need neither a server nor a store."""
     return _all(_CONFIG, _JSON, _DEBUG)(function)

@@ -1,4 +1,4 @@
-"""``penstock peek``: a queue's deliveries by state and filter, consuming nothing."""
+"""``penstock peek``: browses a queue's deliveries by state and filter, without consuming them."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def delivery_row(item: Snapshot) -> tuple[Cell, ...]:
     type=click.Choice([state.value for state in State]),
     default=State.AVAILABLE.value,
     show_default=True,
-    help="Which deliveries.",
+    help="The state of the deliveries.",
 )
-@click.option("--where", help="Only what this filter is TRUE for.")
+@click.option("--where", help="Only deliveries for which this filter is TRUE.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many."
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most this many."
 )
 @click.option("--payloads", is_flag=True, help="Show payloads too.")
 @target_options
@@ -65,7 +65,7 @@ def delivery_row(item: Snapshot) -> tuple[Cell, ...]:
 async def peek(
     q: Verbs, /, queue: str, state: str, where: str | None, limit: int, payloads: bool
 ) -> None:
-    """Look at deliveries of QUEUE, in the order of claims. With --json, one line a delivery.
+    """Browse deliveries of QUEUE in claim order. With --json, one line per delivery.
 
     \b
     Examples:
@@ -74,7 +74,7 @@ async def peek(
       penstock peek billing.dlq --limit 100000 --json > dead-letters.ndjson
     """
     if choices().json:
-        # The server's own form of a delivery in JSON; not loaded for anything else.
+        # The JSON form of the HTTP interface; nothing else here needs this import.
         from penstock.wire.payloads import shown_page  # noqa: PLC0415
 
         async for page in _pages(q, queue, state, where, limit, payloads):

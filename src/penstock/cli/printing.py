@@ -1,9 +1,9 @@
-"""What a command prints: tables for people, aligned text for pipes, JSON for programs.
+"""Output of commands: tables for people, aligned text for pipes, JSON for programs.
 
-Data goes to stdout, everything about it (progress, notes, errors) to stderr. With ``--json`` a
-command prints one JSON document, or one JSON value a line where it may go on for ever; on a
-terminal without it tables have colours, and through a pipe the same columns are plain text,
-uncut, with bare numbers. rich is imported when there is a terminal to draw on.
+Data goes to stdout; progress, notes and errors go to stderr. With ``--json`` a command prints one
+JSON document, or one JSON value per line if its output is unbounded. Otherwise a terminal gets
+tables with colours, and a pipe the same columns as plain text, untruncated, with bare numbers.
+rich is imported only if there is a terminal.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ Cell: TypeAlias = str | int | bool | None
 
 _GAP: Final = "  "
 _EMPTY: Final = (None, "")
-#: What a column that may be folded keeps on a narrow terminal.
+#: The width that a foldable column keeps on a narrow terminal.
 _LEAST_WIDE: Final = 16
 
 
 class Column(Struct, frozen=True):
-    """One column: its title, where its cells stand, and how a terminal colours it."""
+    """One column: its title, alignment and style on a terminal."""
 
     title: str
     right: bool = False
     style: str = ""
     alarm: bool = False
-    """A number other than zero is something to look at."""
+    """Highlight numbers other than zero."""
     wide: bool = False
-    """Its cells may be long: on a terminal they are folded, so that the others are not."""
+    """Cells may be long: on a terminal they are folded, so that the others need not be."""
 
 
 def document(value: object) -> None:
-    """One JSON document: indented on a terminal, on one line elsewhere."""
+    """Print one JSON document: indented on a terminal, on one line elsewhere."""
     _write(msgspec.json.format(_encode(value), indent=2 if sys.stdout.isatty() else -1))
 
 
 def line(value: object) -> None:
-    """One JSON value on a line of its own; a reader gets it at once."""
+    """Print one JSON value on a line of its own, and flush it."""
     _write(msgspec.json.format(_encode(value), indent=-1))
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], empty: str) -> None:
-    """Rows under their titles; ``empty`` on stderr when there are none."""
+    """Print rows under their titles, or ``empty`` on stderr if there are none."""
     listed = [tuple(row) for row in rows]
     if not listed:
         note(empty)
@@ -78,7 +78,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], empty: str)
 
 
 def fields(pairs: Iterable[tuple[str, Cell]]) -> None:
-    """One thing with its fields, a line each; empty ones are left out."""
+    """Print the fields of one object, one per line; empty ones are left out."""
     shown = [(name, _plain(value)) for name, value in pairs if value not in _EMPTY]
     width = max((len(name) for name, _ in shown), default=0)
     for name, text in shown:
@@ -86,28 +86,28 @@ def fields(pairs: Iterable[tuple[str, Cell]]) -> None:
 
 
 def headers(given: Mapping[str, HeaderValue]) -> str:
-    """Headers as ``publish --header`` takes them."""
+    """Headers in the form that ``publish --header`` accepts."""
     return " ".join(f"{name}={_value(value)}" for name, value in given.items())
 
 
 def setting(value: str | float) -> str:
-    """A setting as its file writes it; booleans are not yes and no there."""
+    """A setting as in the settings file, where booleans are true and false, not yes and no."""
     return _encode(value).decode() if isinstance(value, bool) else str(value)
 
 
 def colour() -> bool | None:
-    """False where nobody wants any (https://no-color.org); None leaves it to the terminal."""
+    """False if NO_COLOR is set (https://no-color.org); None lets the terminal decide."""
     return False if os.environ.get("NO_COLOR") else None
 
 
 def note(text: str) -> None:
-    """Something for a person to know, on stderr."""
+    """Print a note for people on stderr."""
     click.echo(safe(text, lines=True), err=True)
 
 
 def raw_output() -> BinaryIO:
-    """Stdout for payloads, byte for byte."""
-    # What was printed as text before comes first.
+    """Stdout for payloads, as bytes."""
+    # Text that was printed before must come first.
     sys.stdout.flush()
     return sys.stdout.buffer
 
@@ -123,7 +123,7 @@ def _encode(value: object) -> bytes:
 
 
 def _value(value: HeaderValue) -> str:
-    # Text that reads as a number or a truth keeps its quotes, and the same header comes back.
+    # Text that looks like a number or boolean keeps its quotes, so that it parses back as text.
     if isinstance(value, str) and to_header(f"h={value}") == ("h", value):
         return value
     return _encode(value).decode()
@@ -150,7 +150,7 @@ def _align(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
 
 
 def _draw(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-    # A tenth of a second to import, which only a person at a terminal pays.
+    # Importing rich takes a tenth of a second; only terminals pay for it.
     from rich.cells import cell_len  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
@@ -162,7 +162,7 @@ def _draw(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
     for place, column in enumerate(columns):
         shown = [_styled(row[place], column) for row in rows]
         if not any(text for text, _ in shown):
-            continue  # An empty column only takes room from the others.
+            continue  # An empty column would only take width from the others.
         for line_cells, (text, style) in zip(cells, shown, strict=True):
             line_cells.append(Text(text, style=style))
         longest = max(cell_len(text) for text in (column.title, *(text for text, _ in shown)))
@@ -178,7 +178,7 @@ def _draw(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
     for line_cells in cells:
         drawn.add_row(*line_cells)
     console = Console(file=sys.stdout)
-    # A narrow terminal wraps the lines; cutting cells would hide what somebody looks for.
+    # On a narrow terminal lines wrap: truncated cells could hide the relevant part.
     console.width = max(console.width, needed)
     console.print(drawn)
 

@@ -1,7 +1,7 @@
-"""The program: its commands, and how each of its ends looks from outside.
+"""The program: its commands, and how each outcome is reported.
 
-Whatever stops a command becomes a line on stderr that says what is wrong, a line that says
-what to do, and an exit code (``penstock.cli.exits``). Tracebacks are for ``--debug``.
+Any error becomes a line on stderr that states the problem, a line with advice, and an exit code
+(``penstock.cli.exits``). Tracebacks are only printed with ``--debug``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.version import VERSION
 
 __all__ = ["main", "program"]
 
-#: Command to "module:name". A command is imported when it is called or listed.
+#: Command to "module:name". A command is imported when it is run or listed.
 _COMMANDS: Final = {
     "serve": "penstock.cli.serve:serve",
     "publish": "penstock.cli.publish:publish",
@@ -53,15 +53,15 @@ _COMMANDS: Final = {
 
 
 class Program(Family):
-    """The top: loads commands when they are asked for, and ends as the exit codes say."""
+    """The top-level group: imports commands on demand and maps outcomes to exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of a message's life, not by name."""
+        """The names, in the order in which a message meets them."""
         del ctx
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported now."""
+        """Import the command and return it."""
         del ctx
         module, _, name = _COMMANDS.get(cmd_name, "").partition(":")
         if not module:
@@ -71,7 +71,7 @@ class Program(Family):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; a reader that left is not an error of ours."""
+        """Run the command; a reader that closed the pipe is not an error."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -87,7 +87,7 @@ class Program(Family):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> NoReturn:
-        """Run, and leave with the code that fits. It never returns."""
+        """Run a command and exit with the matching code. Never returns."""
         del standalone_mode
         kept = Choices()
         try:
@@ -100,7 +100,7 @@ class Program(Family):
                 obj=kept,
                 **{"color": colour(), **extra},
             )
-            # Text that is still in Python's buffer belongs to the command, errors included.
+            # Flush here, so that a failing write still counts as an error of the command.
             sys.stdout.flush()
         except BrokenPipeError:
             _abandon_stdout()
@@ -111,7 +111,7 @@ class Program(Family):
 
 
 def _report(error: BaseException, *, debug: bool) -> int:
-    """Say what happened on stderr, and choose the code."""
+    """Report the error on stderr and return the exit code."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
@@ -139,16 +139,16 @@ def _complain(detail: str, advice: str) -> None:
 
 
 def _more_advice(error: PenstockError) -> tuple[str, ...]:
-    """What the command line can say beyond the error's own advice."""
+    """Advice that only the command line can add."""
     if isinstance(error, StoreLocked):
-        return ("If a server has it open, talk to that: --url http://127.0.0.1:8080.",)
+        return ("If a server has it open, use the server: --url http://127.0.0.1:8080.",)
     if isinstance(error, Unreachable):
         return ("`penstock serve` starts a server; --store opens a store without one.",)
     return ()
 
 
 def _abandon_stdout() -> None:
-    """Nobody reads any more: keep the interpreter from flushing into the void at its end."""
+    """Redirect stdout to /dev/null: the interpreter's flush at exit would fail again."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):
@@ -199,7 +199,7 @@ def program() -> None:
 def main() -> NoReturn:
     """Run the command line of this process."""
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that knows ASCII only shows an escape; it is no reason to fail.
+        # Escape what the terminal's encoding cannot represent instead of failing.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     program.main()

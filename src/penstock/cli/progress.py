@@ -1,4 +1,4 @@
-"""Progress bars: on stderr, on a terminal only, for anything that may take a while."""
+"""Progress bars for long operations: on stderr, and only on a terminal."""
 
 from __future__ import annotations
 
@@ -14,61 +14,61 @@ __all__ = ["Meter", "meter"]
 
 
 class Meter(Protocol):
-    """Told how far something has come."""
+    """Receives progress."""
 
     def advance(self, count: int) -> None:
         """``count`` more are done."""
         ...
 
     def reach(self, done: int, total: int | None = None) -> None:
-        """``done`` are done, of ``total`` where that is known by now."""
+        """``done`` are done, of ``total`` if that is known."""
         ...
 
     def name(self, label: str) -> None:
-        """Something else is being done now."""
+        """Set the label of the current activity."""
         ...
 
 
 class _Silent:
-    """Stderr is not a terminal: nothing is drawn."""
+    """Draws nothing, because stderr is not a terminal."""
 
     def advance(self, count: int) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def reach(self, done: int, total: int | None = None) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def name(self, label: str) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 class _Bar:
-    """One bar of rich's."""
+    """A bar of rich."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress
         self._task = task
 
     def advance(self, count: int) -> None:
-        """Move the bar on."""
+        """Move the bar forward."""
         self._progress.advance(self._task, count)
 
     def reach(self, done: int, total: int | None = None) -> None:
-        """Move the bar to where it belongs."""
+        """Move the bar to a position."""
         self._progress.update(self._task, completed=done, total=total)
 
     def name(self, label: str) -> None:
-        """Write another label."""
+        """Change the label."""
         self._progress.update(self._task, description=label)
 
 
 @contextmanager
 def meter(label: str, total: int | None = None) -> Iterator[Meter]:
-    """A bar for as long as the block runs; without a total it only shows that it lives."""
+    """Show a bar while the block runs; without a total it only shows activity."""
     if not sys.stderr.isatty():
         yield _Silent()
         return
-    # Imported when there is a terminal to draw on: it takes a while.
+    # Slow to import, so only if there is a terminal.
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
@@ -84,6 +84,6 @@ def meter(label: str, total: int | None = None) -> Iterator[Meter]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    # Transient: what a command prints at its end says the same and stays.
+    # Transient: the command's final output has the same information.
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         yield _Bar(progress, progress.add_task(label, total=total))

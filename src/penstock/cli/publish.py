@@ -1,7 +1,7 @@
 """``penstock publish``: one message, or a stream of them in batches.
 
-The bytes that come in are the bytes that are stored, whatever they mean (P3). A batch is stored
-as a whole (P2); after an error the command says how many messages are safe.
+Bytes are stored exactly as they come in (P3). A batch is stored completely or not at all (P2);
+after an error the command prints how many messages were published.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.verbs import Verbs
 
 __all__ = ["publish"]
 
-#: Payload bytes that one batch gathers: a request stays far below what a server accepts.
+#: Payload bytes per batch, so that a request stays far below the server's limit.
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 _DEFAULT_BATCH: Final = 500
 _LINES: Final = "lines"
@@ -36,7 +36,7 @@ _NDJSON: Final = "ndjson"
 
 
 class Streamed(Struct, frozen=True):
-    """What became of a stream."""
+    """The result of publishing a stream."""
 
     published: int = 0
     duplicates: int = 0
@@ -55,38 +55,38 @@ class Streamed(Struct, frozen=True):
     "headers",
     type=HEADER,
     multiple=True,
-    help="A header; repeat it for more. 250, 2.5, true and false have their type, and quotes "
-    "('zip=\"01234\"') make text of anything.",
+    help="A header; may be repeated. 250, 2.5, true and false have their type; quotes "
+    "('zip=\"01234\"') make anything text.",
 )
 @click.option(
-    "--id", metavar="ID", help="The idempotency id; in a stream each message's is ID-NUMBER."
+    "--id", metavar="ID", help="The idempotency id; the messages of a stream get ID-NUMBER."
 )
 @click.option("--key", help="Replaces the unclaimed message with the same key.")
-@click.option("--partition-key", help="What ordered queues keep the order within.")
+@click.option("--partition-key", help="Ordered queues keep the order within this key.")
 @click.option(
     "--priority",
     type=click.IntRange(0, MAX_PRIORITY),
     default=DEFAULT_PRIORITY,
     show_default=True,
-    help="9 goes first.",
+    help="9 is delivered first.",
 )
 @click.option("--delay", type=DURATION, help="Deliver after this time: 5s, 10m, 2h.")
 @click.option("--ttl", type=DURATION, help="Expire after this time.")
-@click.option("--content-type", help="What the payload is, such as application/json.")
+@click.option("--content-type", help="The type of the payload, such as application/json.")
 @click.option("--lines", "form", flag_value=_LINES, help="Every line of the input is a message.")
 @click.option(
     "--ndjson",
     "form",
     flag_value=_NDJSON,
-    help="Every line is a JSON object: payload, payload_text or payload_base64, and options "
-    "of its own (headers, id, key, priority …).",
+    help="Every line is a JSON object: payload, payload_text or payload_base64, and its own "
+    "options (headers, id, key, priority …).",
 )
 @click.option(
     "--batch",
     type=click.IntRange(1, MAX_BATCH),
     default=_DEFAULT_BATCH,
     show_default=True,
-    help="Messages of a stream that are stored together, at the most.",
+    help="The most messages of a stream that are stored together.",
 )
 @target_options
 def publish(
@@ -105,9 +105,9 @@ def publish(
 ) -> None:
     """Publish PAYLOAD to TOPIC: text, @FILE, or - for stdin.
 
-    The reply comes when the message is on disk. Bytes are stored as they are. Without PAYLOAD
-    the input is read. With --lines or --ndjson it is a stream, published in batches as it
-    arrives; with --id, repeating an interrupted stream publishes nothing twice.
+    Returns when the message is on disk. Bytes are stored unchanged. Without PAYLOAD it reads
+    stdin. With --lines or --ndjson the input is a stream, published in batches as it arrives;
+    with --id, repeating an interrupted stream publishes nothing twice.
 
     \b
     Examples:
@@ -134,7 +134,7 @@ def publish(
 
 
 async def _publish_one(topic: str, argument: str | None, template: NewMessage) -> None:
-    # Read before the store is opened: a missing file should not leave an empty store behind.
+    # Read before opening the store: a missing file should not leave an empty store behind.
     raw, natural_type = await read_payload(argument)
     message = replace(template, payload=raw, content_type=template.content_type or natural_type)
     async with open_target(find_target()) as q:
@@ -181,7 +181,7 @@ async def _pump(q: Verbs, topic: str, source: Source, reader: _Reader, batch: in
 
 
 class _Reader:
-    """Makes messages of lines."""
+    """Turns lines into messages."""
 
     def __init__(self, template: NewMessage, form: str) -> None:
         self._template = template
@@ -189,7 +189,7 @@ class _Reader:
         self._number = 0
 
     def messages(self, lines: Sequence[bytes]) -> Iterator[NewMessage]:
-        """A message a line; what is wrong with one names its number."""
+        """One message per line; errors name the number of the line."""
         for line in lines:
             self._number += 1
             if self._form == _LINES:
@@ -198,13 +198,13 @@ class _Reader:
                 yield self._named(self._decoded(line))
 
     def _named(self, message: NewMessage) -> NewMessage:
-        """An id of the line's own, made of the one that was given."""
+        """Give the message an id made of the given one and the line number."""
         if self._template.id is None or message.id != self._template.id:
             return message
         return replace(message, id=f"{self._template.id}-{self._number}")
 
     def _decoded(self, line: bytes) -> NewMessage:
-        # The codecs of the wire are not needed for anything else here.
+        # Only needed for NDJSON.
         from penstock.wire.codecs import Codec  # noqa: PLC0415
         from penstock.wire.payloads import JsonMessage, to_new_message  # noqa: PLC0415
 

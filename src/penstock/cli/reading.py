@@ -1,8 +1,8 @@
-"""What a command reads: payloads from arguments, files and the standard input, as bytes.
+"""Input of commands: payloads from arguments, files and standard input, as bytes.
 
-The input is read as it comes, so that a slow producer's line goes out at once and a fast one's
-lines go out together. A terminal or a pipe is waited for by the event loop and left as it is: its
-other users would notice a descriptor that no longer blocks.
+Input is read as it arrives, so that a slow producer's line is published immediately and a fast
+producer's lines are published together. The event loop waits for terminals and pipes, which stay
+in blocking mode: other processes may share the descriptor.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from penstock.model.limits import MAX_PAYLOAD_BYTES
 __all__ = ["Source", "open_source", "read_payload"]
 
 _TEXT: Final = "text/plain; charset=utf-8"
-#: Read at a time, while more is there: enough for a batch, little enough to publish soon.
+#: Read in one step while more is available: enough for a batch, little enough to publish soon.
 _BLOCK_BYTES: Final = 1024 * 1024
 _READ_BYTES: Final = 64 * 1024
 
 
 class Source:
-    """Bytes that come in, in blocks or in lines."""
+    """Input bytes, in blocks or lines."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -41,14 +41,14 @@ class Source:
 
     @property
     def size(self) -> int | None:
-        """Bytes in all, where the source is a file."""
+        """Total bytes if the source is a file, else None."""
         if self._descriptor is None:
             return None
         status = os.fstat(self._descriptor)
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     async def read_all(self) -> bytes:
-        """Everything, if it can be a payload at all."""
+        """Read everything; raises ``TooLarge`` beyond the largest payload."""
         parts = []
         while block := await self._block():
             parts.append(block)
@@ -56,7 +56,7 @@ class Source:
         return b"".join(parts)
 
     async def lines(self) -> AsyncIterator[list[bytes]]:
-        """Lines without their newline, as many together as came in together."""
+        """Lines without their newline, in groups as they arrived."""
         rest = b""
         while block := await self._block():
             *whole, rest = (rest + block).split(b"\n")
@@ -67,7 +67,7 @@ class Source:
             yield [rest]
 
     async def _block(self) -> bytes:
-        """What is there now, after waiting for the first byte; nothing at the end."""
+        """Wait for the first byte and read what is available; empty at the end."""
         if self._descriptor is None:
             block = self._stream.read(_BLOCK_BYTES)
         else:
@@ -86,10 +86,10 @@ class Source:
 
 @contextmanager
 def open_source(argument: str | None) -> Iterator[Source]:
-    """``@FILE``, or the standard input for ``-`` and for nothing."""
+    """Open ``@FILE``, or the standard input for ``-`` or None."""
     if argument in (None, "-"):
         if sys.stdin.isatty() and argument is None:
-            raise click.UsageError("There is nothing to publish: give PAYLOAD, @FILE or -.")
+            raise click.UsageError("There is nothing to publish: use PAYLOAD, @FILE or -.")
         yield Source(sys.stdin.buffer)
         return
     if not argument.startswith("@"):
@@ -107,9 +107,9 @@ def open_source(argument: str | None) -> Iterator[Source]:
 
 
 async def read_payload(argument: str | None) -> tuple[bytes, str | None]:
-    """The payload's bytes, and the content type that its form deserves.
+    """The payload's bytes and default content type.
 
-    An argument is text where it is valid UTF-8, and its bytes where it is not.
+    An argument that is valid UTF-8 is text; any other is bytes without a content type.
     """
     if argument is not None and argument != "-" and not argument.startswith("@"):
         raw = os.fsencode(argument)
@@ -132,7 +132,7 @@ def _check_size(size: int) -> None:
 
 
 def _descriptor(stream: BinaryIO) -> int | None:
-    """None for a stream in memory, as tests have."""
+    """None for an in-memory stream, as in tests."""
     try:
         return stream.fileno()
     except (OSError, ValueError, AttributeError):
@@ -140,7 +140,7 @@ def _descriptor(stream: BinaryIO) -> int | None:
 
 
 async def _readable(descriptor: int) -> None:
-    """Wait until a read would not block. A file on disk never does."""
+    """Wait until a read would not block, which is always so for a file on disk."""
     loop = asyncio.get_running_loop()
     signal: asyncio.Future[None] = loop.create_future()
     try:

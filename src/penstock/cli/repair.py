@@ -1,4 +1,4 @@
-"""``penstock repair``: what is missing from a damaged store, and going on without it."""
+"""``penstock repair``: reports what a damaged store has lost, and can make it open without that."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["repair"]
 
 @click.command
 @click.option(
-    "--accept-loss", is_flag=True, help="Go on without what is missing. Cannot be undone."
+    "--accept-loss", is_flag=True, help="Continue without the missing data. Cannot be undone."
 )
 @store_options
 def repair(accept_loss: bool) -> None:
-    """Say what is missing from a store in a folder that refuses to open.
+    """Report what is missing from a store in a folder that refuses to open.
 
-    Without --accept-loss nothing is changed, and the exit code is 9 if something is missing. With
-    it the store keeps everything up to the first missing commit, and opens again; copy the folder
+    Without --accept-loss nothing is changed, and the exit code is 9 if data is missing. With it
+    the store keeps everything up to the first missing commit and opens again; copy the folder
     first. Stop the server before you run it.
 
     \b
@@ -48,7 +48,7 @@ def repair(accept_loss: bool) -> None:
 
 
 async def _repair(path: Path, store: str, accept: bool) -> None:
-    # RocksDB, and all of the engine.
+    # Imports RocksDB and the whole engine.
     from penstock.storage.contract import EngineOptions  # noqa: PLC0415
     from penstock.storage.keyvalue.repair import accept_loss, examine  # noqa: PLC0415
 
@@ -75,16 +75,16 @@ def _lines(store: str, loss: Loss) -> list[str]:
             f"where the log ended at offset {loss.marked_log_end}"
         )
     if loss.accepted_at is None:
-        lines.append("nothing was changed; --accept-loss goes on without what is missing")
+        lines.append("nothing was changed; --accept-loss continues without the missing data")
         return lines
     lines.append(f"kept: up to commit {loss.kept_commit}")
     if loss.missing_commits:
         lines.append(f"missing: {loss.missing_commits} commits that were synced")
     if loss.missing_offsets is not None:
         first, last = loss.missing_offsets
-        lines.append(f"missing: whatever the log had from offset {first} to {last}")
+        lines.append(f"missing: the log entries from offset {first} to {last}")
     lines.append("commits after the last mark may be missing as well")
     if loss.set_aside:
         lines.append(f"set aside: {', '.join(loss.set_aside)}")
-    lines.append("the store opens again; the loss is on record")
+    lines.append("the store opens again; the loss is recorded")
     return lines

@@ -1,4 +1,4 @@
-"""``penstock replay``: deliveries available again, by filter."""
+"""``penstock replay``: makes deliveries available again, by filter."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["replay"]
     type=click.Choice([source.value for source in ReplaySource]),
     default=ReplaySource.FAILED.value,
     show_default=True,
-    help="What is replayed: failed or done deliveries, or whatever of the log matches.",
+    help="What to replay: failed or done deliveries, or matching entries of the log.",
 )
-@click.option("--where", help="Only what this filter is TRUE for.")
+@click.option("--where", help="Only messages for which this filter is TRUE.")
 @click.option("--dry-run", is_flag=True, help="Only count, and show a sample.")
-@click.option("--rate", type=click.IntRange(1), help="Deliveries a second; at once without.")
-@click.option("--replay-id", help="The same id again moves nothing twice.")
+@click.option("--rate", type=click.IntRange(1), help="Deliveries per second; default: unlimited.")
+@click.option("--replay-id", help="A repeat with the same id moves nothing twice.")
 @click.option(
     "--limit",
     type=click.IntRange(1, BULK_LIMIT),
     default=BULK_LIMIT,
     show_default=True,
-    help="At most so many.",
+    help="At most this many.",
 )
 @target_options
 @on_target
@@ -51,7 +51,7 @@ async def replay(
 ) -> None:
     """Make deliveries of QUEUE available again, by filter.
 
-    They come back with attempts 0, at their old place; what is live already is left alone. Try
+    They come back with attempts 0, at their old position; live deliveries stay as they are. Try
     it with --dry-run first.
 
     \b
@@ -60,7 +60,7 @@ async def replay(
       penstock replay billing --where "country = 'AT'" --replay-id ticket-4711
       penstock replay audit --from log --rate 500
     """
-    # One call, because replaying in steps could move again what was settled between two.
+    # In one call: several calls could replay again what was settled between two of them.
     with meter("looking" if dry_run else "replaying"):
         reply = await q.replay(
             queue,

@@ -1,6 +1,6 @@
-"""``penstock serve``: the server in this process, until it is told to stop.
+"""``penstock serve``: runs the server in this process until it is stopped.
 
-Every setting of the server is a flag; ``penstock.settings`` is the list of them.
+Every setting of the server is a flag; ``penstock.settings`` defines them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["serve"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: What only commands that talk to a server are told.
+#: Settings of commands that talk to a server.
 _CLIENT_ONLY: Final = frozenset({"url", "credential", "tenant"})
 
 
 def _flags(function: F) -> F:
-    """An option for every setting of the server."""
+    """Add an option for every setting of the server."""
     for setting in reversed(all_settings()):
         if setting.name not in _CLIENT_ONLY:
             for option in reversed(_options(setting)):
@@ -58,7 +58,7 @@ def _options(setting: Setting) -> list[Callable[[F], F]]:
                 f"{setting.flag}-file",
                 f"{setting.name}_file",
                 metavar="FILE",
-                help=f"The file that holds {setting.flag}.",
+                help=f"A file that contains {setting.flag}.",
             )
         )
     return out
@@ -70,8 +70,8 @@ def _options(setting: Setting) -> list[Callable[[F], F]]:
 def serve(**flags: object) -> None:
     """Serve the store over HTTP until SIGTERM or Ctrl-C.
 
-    Listens on this machine only, without credentials, unless --auth or --insecure is given.
-    Every flag may stand in the environment (PENSTOCK_PORT) or the settings file (port) instead.
+    Listens on this machine only, without credentials, unless --auth or --insecure is given. Every
+    flag can be set in the environment (PENSTOCK_PORT) or the settings file (port) instead.
 
     \b
     Examples:
@@ -80,7 +80,7 @@ def serve(**flags: object) -> None:
       penstock serve --host 0.0.0.0 --auth --tls-cert cert.pem --tls-key key.pem
     """
     found = settings(**flags).settings
-    # The server, its HTTP and its metrics are not needed by any other command.
+    # No other command needs the server, HTTP and metrics.
     from penstock.server.serve import serve as run_server  # noqa: PLC0415
     from penstock.telemetry import configure_logging  # noqa: PLC0415
 
@@ -101,7 +101,7 @@ def serve(**flags: object) -> None:
 
 async def _announce(found: Settings, serving: Serving) -> None:
     key = await _first_key(found, serving)
-    # A server goes on serving, whoever started it may have closed its stdout.
+    # The parent process may have closed stdout; the server must keep running.
     with suppress(OSError):
         if choices().json:
             store = mask_password(found.store)
@@ -111,7 +111,7 @@ async def _announce(found: Settings, serving: Serving) -> None:
 
 
 async def _first_key(found: Settings, serving: Serving) -> str | None:
-    """A key to begin with, where credentials are asked for and nobody could have one."""
+    """Create a first key if credentials are required and no caller can have one yet."""
     if not found.auth or found.jwt_secret or found.jwt_public_key:
         return None
     from penstock.server.access import Keys  # noqa: PLC0415
@@ -122,7 +122,7 @@ async def _first_key(found: Settings, serving: Serving) -> str | None:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The faster loop, where there is one."""
+    """The faster event loop, if it is installed."""
     try:
         import uvloop  # noqa: PLC0415
     except ImportError:

@@ -1,7 +1,7 @@
-"""From a command to the verbs: which server or store, opened for as long as the command runs.
+"""Gives a command the verbs of its server or store, open for as long as the command runs.
 
-A command is a coroutine that takes the verbs first. Ctrl-C and SIGTERM cancel it, so that its
-``finally`` blocks run (a claim is handed back, a store is closed) before the process ends.
+A command is a coroutine whose first argument is the verbs. Ctrl-C and SIGTERM cancel it, so that
+its ``finally`` blocks run (release a claim, close a store) before the process ends.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["creating", "lasting", "on_target", "open_store", "open_target", "run
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: How long a call to a server that does not answer is repeated. A person wants to know soon; a
-#: command that runs for long sits out a restart of the server.
+#: How long to retry a server that does not answer. A person wants an answer soon; a command that
+#: runs for long waits for the server to restart.
 _SOON_MS: Final = 2_000
 _PATIENT_MS: Final = 30_000
 
@@ -49,14 +49,14 @@ def on_target(
 def creating(
     command: Callable[Concatenate[Verbs, P], Awaitable[None]],
 ) -> Callable[P, None]:
-    """As ``on_target``, for commands that a new store may begin with."""
+    """Like ``on_target``, for commands that may create the store."""
     return _bound(command, may_create=True, patient=False)
 
 
 def lasting(
     command: Callable[Concatenate[Verbs, P], Awaitable[None]],
 ) -> Callable[P, None]:
-    """As ``on_target``, for commands that may run for long."""
+    """Like ``on_target``, for commands that may run for long."""
     return _bound(command, may_create=False, patient=True)
 
 
@@ -83,12 +83,12 @@ def _bound(
 
 @asynccontextmanager
 async def open_target(target: Target, *, patient: bool = False) -> AsyncIterator[Verbs]:
-    """The verbs of a server or a store; who is patient sits out a restart of the server."""
+    """The verbs of a server or a store; ``patient`` waits for a server to restart."""
     if target.url is None:
         async with open_store(target) as local:
             yield local
     else:
-        # Loads a lot that `--help` does not need.
+        # Slow to import, and not needed for `--help`.
         from penstock.client import ClientOptions, connect  # noqa: PLC0415
 
         options = ClientOptions(retry_ms=_PATIENT_MS if patient else _SOON_MS)
@@ -98,10 +98,10 @@ async def open_target(target: Target, *, patient: bool = False) -> AsyncIterator
 
 @asynccontextmanager
 async def open_store(target: Target) -> AsyncIterator[Broker]:
-    """The store in this process, with the engine below to hand."""
+    """Open the store in this process, with access to its engine."""
     from penstock import opening  # noqa: PLC0415
 
-    # Without keepers: a command is over before they would do anything.
+    # Without keepers: a command ends before they would do anything.
     async with opening.open(
         target.store, tenant=target.tenant, options=target.options, keepers=False
     ) as broker:

@@ -1,7 +1,7 @@
-"""Values as people read them: times, ages, counts, payloads, all safe for a terminal.
+"""Values formatted for people: times, ages, sizes, payloads, all safe for a terminal.
 
-What a message carries was written by somebody else. A control character in it is shown as its
-escape, so that no header or error text can move the cursor or repaint the screen.
+The content of messages is untrusted. Control characters are shown as escapes, so that no header
+or error text can move the cursor or repaint the screen.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 __all__ = ["age", "amount", "moment", "preview", "safe"]
 
-#: C0 and C1 controls, and what turns the direction of the text around.
+#: C0 and C1 controls, line separators, and characters that change the direction of text.
 _CONTROLS: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -22,7 +22,7 @@ _SIZES: Final = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 
 
 def safe(text: str, *, lines: bool = False) -> str:
-    """``text`` without anything that a terminal obeys; ``lines`` keeps newlines and tabs."""
+    """Escape everything that a terminal interprets; ``lines`` keeps newlines and tabs."""
     return _CONTROLS.sub(lambda found: _escape(found[0], lines), text)
 
 
@@ -34,13 +34,13 @@ def _escape(character: str, lines: bool) -> str:
 
 
 def preview(payload: bytes, width: int = 60) -> str:
-    """The beginning of a payload on one line; bytes that are not text as escapes."""
+    """The beginning of a payload on one line; bytes that are not text are escaped."""
     text = safe(payload[: width * 4].decode(errors="backslashreplace"))
     return text if len(text) <= width and len(payload) <= width * 4 else text[: width - 1] + "…"
 
 
 def moment(at_ms: int | None) -> str:
-    """A time in UTC, to the millisecond; nothing for none."""
+    """A time in UTC, to the millisecond; empty for None."""
     if at_ms is None:
         return ""
     try:
@@ -51,7 +51,7 @@ def moment(at_ms: int | None) -> str:
 
 
 def age(duration_ms: int | None) -> str:
-    """A duration with its two largest units: ``2h5m``, ``31s``, ``250ms``."""
+    """A duration in its two largest units: ``2h5m``, ``31s``, ``250ms``."""
     if duration_ms is None:
         return ""
     if duration_ms < 1000:
@@ -69,7 +69,7 @@ def age(duration_ms: int | None) -> str:
 
 
 def amount(size_bytes: int) -> str:
-    """A size for people."""
+    """A size in bytes, KiB, MiB or GiB."""
     for unit, size in _SIZES:
         if size_bytes >= size:
             return f"{size_bytes / size:.1f} {unit}"

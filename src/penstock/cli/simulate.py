@@ -1,7 +1,7 @@
-"""``penstock simulate``: clients, faults and restarts in interleavings that a seed picks.
+"""``penstock simulate``: runs clients, faults and restarts in interleavings chosen by a seed.
 
-It needs no server, and a store only where servers on a database are simulated. It is the one
-command that imports ``penstock.testing``, and only when it runs.
+It needs no server, and a store only to simulate servers on a database. It is the only command
+that imports ``penstock.testing``, and only when it runs.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ class _Engine(click.ParamType[str]):
     "--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many to run."
 )
 @click.option(
-    "--steps", type=click.IntRange(5), default=60, show_default=True, help="Steps of all clients."
+    "--steps", type=click.IntRange(5), default=60, show_default=True, help="Total client steps."
 )
 @click.option(
     "--first-seed",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="The seed to begin with.",
+    help="The seed to start with.",
 )
 @printing_options
 def simulate(engine: str, store: str | None, seeds: int, steps: int, first_seed: int) -> None:
-    """Run clients, faults and restarts in interleavings that a seed picks.
+    """Run clients, faults and restarts in interleavings chosen by a seed.
 
-    Every seed is another program and another interleaving, and repeats exactly. The first seed
-    that breaks a law is shortened and printed with the command that repeats it; then the exit
-    code is 9.
+    Every seed is a different program and interleaving, and is reproducible. The first seed that
+    breaks a law is minimized and printed with the command that reproduces it, and the exit code
+    is 9.
 
     \b
     Examples:

@@ -1,6 +1,6 @@
-"""What ``penstock serve`` prints when it is up: where, on what, for whom, and what to do next.
+"""What ``penstock serve`` prints at startup: its address, store and auth, and the next steps.
 
-The commands work as they are printed, pasted into the shell of another terminal.
+The printed commands work as they are, pasted into the shell of another terminal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ END"""
 
 
 def next_steps(settings: Settings, url: str, key: str | None) -> str:
-    """The text, for the server that listens at ``url``; ``key`` is the first one, just made."""
+    """The text for a server that listens at ``url``; ``key`` is the first key, just created."""
     url = _reachable(url)
     command = "penstock" if shutil.which("penstock") else f"{quote(sys.executable)} -m penstock"
     lines = [
@@ -58,7 +58,7 @@ def next_steps(settings: Settings, url: str, key: str | None) -> str:
 def _first(key: str | None) -> list[str]:
     if key is None:
         return []
-    told = "The first key may do everything. It is shown this once; keep it:"
+    told = "The first key may do everything. It is shown only once; keep it:"
     return ["", told, "", f"export PENSTOCK_CREDENTIAL={key}"]
 
 
@@ -90,7 +90,7 @@ def _arguments(settings: Settings, url: str) -> str:
 
 
 def _trusting(settings: Settings) -> str:
-    """The certificate may be its own authority; OpenSSL is told so by its own variable."""
+    """The certificate may be self-signed; this variable makes OpenSSL trust it."""
     if settings.tls_cert is None:
         return ""
     return f"SSL_CERT_FILE={quote(str(settings.tls_cert))} "
@@ -98,12 +98,12 @@ def _trusting(settings: Settings) -> str:
 
 def _auth(settings: Settings, command: str) -> str:
     if settings.auth:
-        return f"on: put a key into PENSTOCK_CREDENTIAL; `{command} key create` makes more"
+        return f"on: put a key into PENSTOCK_CREDENTIAL; `{command} key create` creates more"
     if settings.insecure:
-        return "off, by --insecure: anybody who reaches this address may do anything"
+        return "off, by --insecure: anyone who can reach this address may do anything"
     return "off: this machine only"
 
 
 def _reachable(url: str) -> str:
-    """A server that listens everywhere is reached here."""
+    """Replace an address that means all interfaces with loopback."""
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")

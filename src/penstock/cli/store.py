@@ -1,4 +1,4 @@
-"""``penstock store``: which store this is, and the beginning of a new epoch after a restore."""
+"""``penstock store``: the identity of a store, and a new epoch after a restore."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["store"]
 def store() -> None:
     """Show the identity of a store, and begin a new epoch after a restore.
 
-    Lakes and checkpoints carry the identity and the epoch of their store, and are refused by any
-    other: an offset means something else there.
+    Lakes and checkpoints record the identity and the epoch of their store, and any other store
+    refuses them: its offsets refer to other messages.
 
     \b
     Examples:
@@ -48,8 +48,8 @@ def new_epoch() -> None:
     """Begin a new epoch, for every tenant.
 
     Run it on a store that was restored from a snapshot of a disk or a file system, before the
-    first server starts: that is a restore that Penstock cannot detect. It detects folders that
-    were copied and databases that were loaded from a dump, copied or promoted.
+    first server starts: Penstock cannot detect such a restore. It does detect folders that were
+    copied, and databases that were loaded from a dump, copied or promoted.
 
     \b
     Example:

@@ -1,6 +1,6 @@
-"""``penstock tail``: the log, its end or from a place on, and on as it grows.
+"""``penstock tail``: prints the log, its end or from a position, and follows it as it grows.
 
-The log is what was published, whatever queues took it. Reading it consumes nothing.
+The log has everything that was published, in any queue or none. Reading it consumes nothing.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from penstock.verbs import Verbs
 
 __all__ = ["tail"]
 
-#: Entries of one read; with payloads fewer, because a page is held in memory whole.
+#: Entries per read; fewer with payloads, because a page is held in memory.
 _PAGE: Final = MAX_PAGE
 _PAYLOAD_PAGE: Final = 50
-#: How often the end of the log is looked at while nothing comes.
+#: How often to poll the end of the log while it does not grow.
 _POLL_S: Final = 0.25
 _LAST: Final = 10
 
@@ -37,7 +37,7 @@ Wanted: TypeAlias = Callable[[LogEntry], bool]
 
 
 class _Place(click.ParamType[int | str | datetime]):
-    """``earliest``, ``latest``, an offset, how long ago, or a time."""
+    """``earliest``, ``latest``, an offset, a duration before now, or a time."""
 
     name = "earliest|latest|OFFSET|AGO|TIME"
 
@@ -65,12 +65,12 @@ class _Place(click.ParamType[int | str | datetime]):
 
 
 @click.command
-@click.option("--where", help="Only what this filter is TRUE for.")
+@click.option("--where", help="Only messages for which this filter is TRUE.")
 @click.option(
     "--from",
     "place",
     type=_Place(),
-    help="Begin there: an offset, 10m for ten minutes ago, 2025-01-01T00:00Z.",
+    help="Start there: an offset, 10m for ten minutes ago, 2025-01-01T00:00Z.",
 )
 @click.option(
     "--last",
@@ -78,10 +78,10 @@ class _Place(click.ParamType[int | str | datetime]):
     type=click.IntRange(0),
     default=_LAST,
     show_default=True,
-    help="Without --from: so many entries from the end.",
+    help="Without --from: this many entries from the end.",
 )
-@click.option("--limit", type=click.IntRange(1), help="Stop after so many.")
-@click.option("--follow", "-f", is_flag=True, help="Go on as the log grows, until Ctrl-C.")
+@click.option("--limit", type=click.IntRange(1), help="Stop after this many.")
+@click.option("--follow", "-f", is_flag=True, help="Continue as the log grows, until Ctrl-C.")
 @click.option("--payloads", is_flag=True, help="Show payloads too.")
 @target_options
 @lasting
@@ -95,7 +95,7 @@ async def tail(
     follow: bool,
     payloads: bool,
 ) -> None:
-    """Print the log. With --json, one line an entry.
+    """Print the log. With --json, one line per entry.
 
     \b
     Examples:
@@ -125,7 +125,7 @@ async def tail(
 async def _pages(
     q: Verbs, first: int, payloads: bool, *, follow: bool = False, before: int | None = None
 ) -> AsyncIterator[LogPage]:
-    """Pages up to the end or to ``before``; beyond the end where it is followed."""
+    """Pages up to the end or ``before``; with ``follow``, also entries that are appended later."""
     size = _PAYLOAD_PAGE if payloads else _PAGE
     while before is None or first < before:
         page = await q.read_log(first, limit=size, payloads=payloads)
@@ -144,10 +144,10 @@ async def _pages(
 async def _last(
     q: Verbs, wanted: Wanted, count: int, end: Offset, payloads: bool
 ) -> list[LogEntry]:
-    """The last ``count`` entries that are wanted, found backwards.
+    """The last ``count`` entries that match, searched backwards.
 
-    Offsets have gaps: a store leaves some when it is opened again, and retention makes others.
-    An empty stretch doubles the next one.
+    Offsets have gaps: a store skips some when it is reopened, and retention removes others. After
+    an empty range the next one is twice as long.
     """
     size = _PAYLOAD_PAGE if payloads else _PAGE
     found: list[LogEntry] = []
@@ -158,7 +158,7 @@ async def _last(
         async for page in _pages(q, start, payloads, before=before):
             seen = True
             older += [entry for entry in page.entries if wanted(entry)]
-            # Only the last ones count, however long the stretch is.
+            # Keep only the last ones, however long the range is.
             del older[: max(0, len(older) - count)]
         found = older[max(0, len(older) + len(found) - count) :] + found
         before, step = start, size if seen else step * 2
@@ -172,7 +172,7 @@ async def _offset(q: Verbs, place: int | str | datetime, end: Offset) -> int:
         return 0 if place == "earliest" else end
     at = int(place.timestamp() * 1000)
     low, high = 0, int(end)
-    while low < high:  # Bisects by the time of publishing, which only grows.
+    while low < high:  # Bisect by publish time, which never decreases.
         middle = (low + high) // 2
         page = await q.read_log(middle, limit=1)
         if not page.entries or page.entries[0].message.published_at >= at:
@@ -185,7 +185,7 @@ async def _offset(q: Verbs, place: int | str | datetime, end: Offset) -> int:
 def _matcher(where: str | None) -> Wanted:
     if where is None:
         return lambda _: True
-    from penstock.filters import parse  # noqa: PLC0415  (only who filters loads the parser)
+    from penstock.filters import parse  # noqa: PLC0415  (only filters need the parser)
 
     compiled = parse(where)
     return lambda entry: compiled.matches(entry.message)
@@ -193,7 +193,7 @@ def _matcher(where: str | None) -> Wanted:
 
 def _print(entries: list[LogEntry]) -> None:
     if choices().json:
-        # The server's own form of an entry in JSON; not loaded for anything else.
+        # The JSON form of the HTTP interface; nothing else here needs this import.
         from penstock.wire.payloads import shown_log  # noqa: PLC0415
 
         for shown in shown_log(LogPage(tuple(entries), Offset(0))).entries:

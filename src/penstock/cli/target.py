@@ -1,8 +1,8 @@
-"""Which server or store a command works on, by the options and the settings.
+"""The server or store that a command uses, from its options and the settings.
 
-``--store`` opens a store in this process; without it commands talk to the server that the
-setting ``url`` names. The setting ``store`` alone does not send a command there: it is what the
-server has open.
+``--store`` opens a store in this process; without it commands talk to the server of the setting
+``url``. The setting ``store`` alone does not make a command open that store: the server has it
+open.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """A server, or where ``url`` is None a store."""
+    """A server; a store if ``url`` is None."""
 
     url: str | None
     store: str
@@ -45,7 +45,7 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 def settings(**flags: object) -> Loaded:
-    """The settings that are in force, with the shared options and ``flags`` of a command."""
+    """The effective settings, including the shared options and ``flags`` of a command."""
     kept = choices()
     shared = {
         "url": kept.url,
@@ -54,7 +54,7 @@ def settings(**flags: object) -> Loaded:
         "credential": kept.credential,
         "credential_file": kept.credential_file,
     }
-    # A flag of the command stands after the shared one of the same name, and counts if given.
+    # A flag of the command overrides the shared option of the same name.
     given = {name: value for name, value in flags.items() if value is not None}
     config = None if kept.config is None else Path(kept.config)
     loaded = load_settings({**shared, **given}, os.environ, config, Path.cwd())
@@ -63,7 +63,7 @@ def settings(**flags: object) -> Loaded:
 
 
 def _warn(warnings: tuple[str, ...]) -> None:
-    """Show each warning on stderr, once for a command however often it reads its settings."""
+    """Print each warning once per command, however often it reads its settings."""
     shown = click.get_current_context().find_root().meta.setdefault("penstock.warned", set())
     for warning in warnings:
         if warning not in shown:
@@ -85,7 +85,7 @@ def find_target() -> Target:
 
 
 def find_store() -> Target:
-    """The store of ``--store`` or of the settings, for what no server can be asked."""
+    """The store of ``--store`` or of the settings, for commands that no server supports."""
     found = settings().settings
     return Target(
         url=None,
@@ -97,8 +97,8 @@ def find_store() -> Target:
 
 
 def broker_options(found: Settings) -> BrokerOptions:
-    """What the settings mean for a store that is opened in this process."""
-    # The broker brings the parser of filters with it, which takes a while to load.
+    """The broker options for a store that is opened in this process."""
+    # The broker imports the filter parser, which is slow to load.
     from penstock.broker import BrokerOptions  # noqa: PLC0415
     from penstock.storage.contract import EngineOptions  # noqa: PLC0415
 
@@ -109,18 +109,18 @@ def broker_options(found: Settings) -> BrokerOptions:
 
 
 def refuse_missing(target: Target) -> None:
-    """Opening a store creates it; a command that only looks should not."""
+    """Raise if the store does not exist: opening it would create it, and reading must not."""
     path = store_path(target)
     if path is not None and not path.exists():
         raise StoreUnavailable(f"There is no store at {target.store}.", field="store")
 
 
 def store_path(target: Target) -> Path | None:
-    """The folder of the store; None for a server, a database, and a URL that names no folder."""
+    """The folder of the store; None for a server, a database, or a URL without a folder."""
     try:
         parts = urlsplit(target.store)
     except ValueError:
-        # Whoever opens it says what is wrong with it.
+        # Opening the store will report the error.
         return None
     if target.url is not None or parts.scheme != "rocksdb" or not parts.path:
         return None

@@ -1,4 +1,4 @@
-"""``penstock topic``: what a topic demands of what is published under it."""
+"""``penstock topic``: policies of topics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["topic"]
 def topic() -> None:
     """Register topics: default ttl, dedup window, payload schema.
 
-    A topic needs no registration unless the setting require_topics asks for it.
+    Topics need no registration unless the setting require_topics is on.
 
     \b
     Example:
@@ -34,10 +34,10 @@ def topic() -> None:
 
 @topic.command
 @click.argument("name")
-@click.option("--default-ttl", type=DURATION, help="For messages that bring none.")
+@click.option("--default-ttl", type=DURATION, help="For messages without a ttl of their own.")
 @click.option("--dedup-window", type=DURATION, help="How long an idempotency id is remembered.")
-@click.option("--schema-type", type=click.Choice(["json-schema", "avro"]), help="Its language.")
-@click.option("--schema", metavar="TEXT|@FILE", help="What payloads have to follow.")
+@click.option("--schema-type", type=click.Choice(["json-schema", "avro"]), help="Schema language.")
+@click.option("--schema", metavar="TEXT|@FILE", help="The schema of payloads.")
 @target_options
 @creating
 async def put(
@@ -110,7 +110,7 @@ async def show(q: Verbs, /, name: str) -> None:
 @target_options
 @on_target
 async def delete(q: Verbs, /, name: str) -> None:
-    """Forget the policy of the topic NAME; its messages stay.
+    """Remove the policy of the topic NAME; its messages stay.
 
     \b
     Example:
@@ -143,7 +143,7 @@ def _read_schema(given: str) -> str:
         return given
     try:
         with Path(given[1:]).open("rb") as file:
-            # One byte more than is allowed, so that the broker can say what the limit is.
+            # One byte more than allowed, so that the broker reports the limit.
             return file.read(MAX_SCHEMA_BYTES + 1).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"Cannot read {given[1:]}: {error}.", field="schema") from error

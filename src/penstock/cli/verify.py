@@ -1,4 +1,4 @@
-"""``penstock verify``: the laws, checked on a store at rest or at work."""
+"""``penstock verify``: checks the laws on a store, also while it is in use."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _CHECKS: Final = (
 @target_options
 @on_target
 async def verify(q: Verbs, /, queues: tuple[str, ...], quick: bool) -> None:
-    """Check the laws, on all queues or on those named.
+    """Check the laws on all queues, or on those named.
 
-    Checks what can be checked by reading and changes nothing; the store may be in use meanwhile.
+    Checks everything that reading can check, and changes nothing; the store may be in use.
     Exits with 9 if a law is broken, and names the queues and messages.
 
     \b

@@ -1,4 +1,4 @@
-"""``penstock work``: the workers of an app, as a process."""
+"""``penstock work``: runs the workers of an app as a process."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = ["work"]
 def work(app: str) -> None:
     """Run the workers of a penstock.App.
 
-    APP is its name in the Python module MODULE, `app` where it is not given. MODULE is looked for
-    in the working directory too. SIGTERM and Ctrl-C let handlers that run finish; a second one
-    does not. With --json, log lines are JSON.
+    APP is its name in the Python module MODULE; the default is `app`. The working directory is on
+    the module search path. SIGTERM and Ctrl-C let running handlers finish; a second signal does
+    not. With --json, log lines are JSON.
 
     \b
     Examples:
       penstock work shop.workers:app
       penstock work workers
     """
-    # Handlers, threads and typed payloads; not needed by any other command.
+    # No other command needs handlers, threads and typed payloads.
     from penstock.telemetry import configure_logging  # noqa: PLC0415
     from penstock.worker.app import App  # noqa: PLC0415
 
@@ -44,7 +44,7 @@ def work(app: str) -> None:
 
 
 def _find(module: str, name: str) -> object:
-    """The object; an error inside of the module is its author's, and shown as it is."""
+    """The object; an error inside the module propagates unchanged."""
     if not module:
         raise click.UsageError("The app is MODULE:APP, such as shop.workers:app.")
     sys.path.insert(0, os.getcwd())

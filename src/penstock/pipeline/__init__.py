@@ -1,6 +1,6 @@
-"""The data pipeline: everything that is done to messages in bulk, on Spark.
+"""The data pipeline: bulk operations on messages, on Spark.
 
-``format`` is Penstock as a Spark table, ``lake`` what is kept of it for good, ``report`` what it
-looks like, ``jobs`` what is run. A laptop and a cluster differ by the session's settings only.
+``format`` exposes Penstock as Spark tables, ``lake`` is the permanent copy, ``report`` renders
+reports, ``jobs`` are what users run. A laptop and a cluster differ only in the session's settings.
 pyspark comes with the extra ``spark``.
 """

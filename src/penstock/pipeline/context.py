@@ -1,4 +1,4 @@
-"""The surroundings of a job: a server, a Spark session, a lake, somebody who watches, a record."""
+"""The context of a job: a server, a Spark session, a lake, a progress display, a run record."""
 
 from __future__ import annotations
 
@@ -21,51 +21,51 @@ if TYPE_CHECKING:
 __all__ = ["Context", "JobOptions", "Number", "Silent", "Summary", "Watcher"]
 
 Number: TypeAlias = int | float | str
-#: What a job says at its end, and in its record.
+#: The result of a job, printed at its end and stored in its run record.
 Summary: TypeAlias = dict[str, Number]
 
-#: How often the record of a running job is brought up to date.
+#: How often the record of a running job is updated.
 _RECORD_EVERY_MS: Final = 2_000
 
 
 class Watcher(Protocol):
-    """Told how far a job is; a progress bar, a line, or nobody."""
+    """Receives the progress of a job: a progress bar, lines, or nothing."""
 
     def reach(self, what: str, done: int, total: int | None = None) -> None:
-        """``done`` are done, of ``total`` where that is known."""
+        """``done`` are done, of ``total`` if that is known."""
         ...
 
     def note(self, text: str) -> None:
-        """Something that is to be seen even if the job does not come to its end."""
+        """Show a text immediately, even if the job does not finish."""
         ...
 
 
 class Silent:
-    """Nobody watches."""
+    """Ignores all progress."""
 
     def reach(self, what: str, done: int, total: int | None = None) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def note(self, text: str) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 class JobOptions(Struct, frozen=True, kw_only=True):
-    """What all jobs are told."""
+    """The options that all jobs have."""
 
     server: Server
     lake: str | None = None
     master: str | None = None
-    """Where Spark runs; None: on this machine, or where ``spark-submit`` says."""
+    """Where Spark runs; None: on this machine, or as set by ``spark-submit``."""
     settings: Mapping[str, str] = {}
-    """More of Spark's settings."""
+    """Additional Spark settings."""
     continuous: bool = False
     interval_s: float = 10.0
     """Seconds between two passes of a continuous job."""
 
 
 class Context:
-    """The surroundings of one job."""
+    """The context of one run of a job."""
 
     def __init__(
         self,
@@ -81,17 +81,17 @@ class Context:
         self.options = options
         self.server = options.server
         self.run = run
-        """The id of this run; what it does may carry it."""
+        """The id of this run, which its writes may carry."""
         self.job = job
         self.clock = clock or SystemClock()
         self.stopping = stopping or threading.Event()
-        """Set when the job is asked to end; it ends where nothing is half done."""
+        """Set when the job is asked to end; it ends at its next safe point."""
         self.remote: Remote = options.server.open()
         self.report: str | None = None
-        """Where the job has put what a person may want to look at."""
+        """Where the job has written its report, if any."""
         self._watcher = watcher or Silent()
         self._spark = spark
-        #: A session that somebody else has made is theirs to stop.
+        #: A session that the caller created is the caller's to stop.
         self._stops_spark = spark is None
         self._started_at = self.clock.now()
         self._recorded_at = 0
@@ -99,7 +99,7 @@ class Context:
 
     @property
     def spark(self) -> SparkSession:
-        """The session, made when a job first needs it."""
+        """The session, created when a job first needs it."""
         if self._spark is None:
             self._spark = spark_session(
                 f"penstock {self.job}",
@@ -110,13 +110,13 @@ class Context:
 
     @property
     def lake(self) -> str:
-        """The lake's path; refuses where none was given."""
+        """The lake's path; raises ``BadInput`` if none was given."""
         if self.options.lake is None:
-            raise BadInput(f"The job {self.job} needs a lake: give --lake.", field="lake")
+            raise BadInput(f"The job {self.job} needs a lake: use --lake.", field="lake")
         return self.options.lake
 
     def reach(self, what: str, done: int, total: int | None = None) -> None:
-        """Say how far the job is: to whoever watches, and now and then to the broker."""
+        """Report progress to the watcher, and from time to time to the broker."""
         self._watcher.reach(what, done, total)
         now = self.clock.now()
         if now - self._recorded_at >= _RECORD_EVERY_MS:
@@ -126,11 +126,11 @@ class Context:
             self.record("running", progress=progress)
 
     def note(self, text: str) -> None:
-        """Say something at once."""
+        """Show a text immediately."""
         self._watcher.note(text)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the next pass; whether the job is asked to end instead."""
+        """Wait for the next pass; returns True if the job is asked to end instead."""
         return self.stopping.wait(self.options.interval_s if seconds is None else seconds)
 
     def record(
@@ -141,7 +141,7 @@ class Context:
         summary: Summary | None = None,
         error: str | None = None,
     ) -> None:
-        """Write the record of this run."""
+        """Store the record of this run."""
         self._recorded_at = now = self.clock.now()
         run = Run(
             id=self.run,
@@ -161,7 +161,7 @@ class Context:
                 self._heartbeat = Heartbeat(self.server, self.clock)
             self._heartbeat.run = run
         else:
-            # First: a heartbeat that is under way would say that the job still runs.
+            # First: a heartbeat in progress could overwrite the record with state running.
             self._end_heartbeat()
             self.remote.ask(lambda q: q.put_run(run))
 
@@ -171,7 +171,7 @@ class Context:
             self._heartbeat = None
 
     def close(self) -> None:
-        """Let go of the server, and of Spark if this job began it."""
+        """Close the connection, and stop Spark if this job started it."""
         self._end_heartbeat()
         self.remote.close()
         if self._spark is not None and self._stops_spark:

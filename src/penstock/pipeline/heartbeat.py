@@ -1,7 +1,7 @@
-"""The heartbeat of a job: its run is recorded again and again, so that a killed job is noticed.
+"""The heartbeat of a job: stores its run record repeatedly, so that a killed job is noticed.
 
-A job that works for long without progress to report (one large Spark stage, say) is still
-running. A job that was killed says nothing more, and the broker shows its run as lost.
+A job that has no progress to report for long (one large Spark stage, for example) is still
+running. A job that was killed stops its heartbeat, and the broker shows its run as lost.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Records the run that it is given until it is closed, in a thread and on a connection of
-    its own."""
+    """Stores the given run record at intervals until closed, in a thread with its own
+    connection."""
 
     def __init__(self, server: Server, clock: Clock, every_ms: int = RUN_HEARTBEAT_MS) -> None:
         self.run: Run | None = None
-        """What is recorded; set anew when there is news."""
+        """The record to store; the job replaces it when it makes progress."""
         self._server = server
         self._clock = clock
         self._every_s = every_ms / 1000
@@ -37,7 +37,7 @@ class Heartbeat:
         self._thread.start()
 
     def close(self) -> None:
-        """Record nothing more."""
+        """Stop storing."""
         self._over.set()
         self._thread.join()
 
@@ -50,5 +50,5 @@ class Heartbeat:
                 with self._server.open() as remote:
                     remote.ask(lambda q, run=run: q.put_run(run))  # type: ignore[misc]
             except PenstockError as error:
-                # The job itself meets the same error, and says so.
+                # The job itself will hit and report the same error.
                 _log.warning("The run was not recorded: %s", error)

@@ -1,8 +1,8 @@
-"""A server as Spark's processes see it: the client's verbs, each waited for.
+"""A blocking client for Spark's processes.
 
 The driver and the Python workers of Spark are ordinary blocking programs. A :class:`Server` is
-picklable and travels with a partition; a :class:`Remote` is one connection to it, with an event
-loop of its own, and belongs to the thread that opened it.
+picklable and is sent with a partition; a :class:`Remote` is one connection to it, with its own
+event loop, and must be used by the thread that opened it.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ T = TypeVar("T")
 
 
 def _arrow_memory(size: int) -> memoryview:
-    """Memory of Arrow's, which is used again.
+    """Allocate from Arrow's memory pool, which reuses memory.
 
-    A stream is received and done with by two threads. Python would give its memory back to the
-    system every time, and the pages of the next would be made anew: 0.7 µs for each KiB.
+    A stream is received and released by two threads. Python would return its memory to the system
+    every time and fault in the pages of the next one: 0.7 µs per KiB.
     """
     return memoryview(pa.allocate_buffer(size)).cast("B")
 
 
-#: A job sits out a restart of the server, and is told soon that there is none where it runs.
+#: A job waits for a server to restart; commands check beforehand that there is one.
 _PATIENT: Final = ClientOptions(retry_ms=30_000, memory=_arrow_memory)
 
 
 class Server(Struct, frozen=True):
-    """Where a server is, and who asks it."""
+    """The address of a server, and the credential for it."""
 
     url: str
     credential: str | None = None
     ca: str | None = None
-    """The file of the authorities that its certificate may come from."""
+    """A file with the CA certificates for the server."""
 
     def open(self, options: ClientOptions = _PATIENT) -> Remote:
         """Connect to it from this thread."""
         return Remote(self, options)
 
     def __repr__(self) -> str:
-        # Spark writes partitions into its logs.
+        # Without the credential: Spark writes partitions into its logs.
         return f"Server({self.url!r})"
 
 
 class Remote:
-    """One connection, for one thread. ``ask`` waits for the answer of a verb."""
+    """One connection, for one thread. ``ask`` waits for the result of a verb."""
 
     def __init__(self, server: Server, options: ClientOptions) -> None:
         self.server = server
@@ -65,17 +65,17 @@ class Remote:
             raise
 
     def ask(self, call: Callable[[Client], Awaitable[T]]) -> T:
-        """What the call answers: ``remote.ask(lambda q: q.log_end())``."""
+        """Call a verb and return its result: ``remote.ask(lambda q: q.log_end())``."""
 
         async def wait() -> T:
             return await call(self._client)
 
-        # Not by the runner: in a main thread it has a handler of its own for interrupts, and to
-        # take that away it writes down the task with its result, which may be megabytes.
+        # Not Runner.run: in a main thread it installs an interrupt handler, and removing that
+        # takes a repr() of the task including its result, which may be megabytes.
         return self._runner.get_loop().run_until_complete(wait())
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         try:
             self._runner.run(self._client.close())
         finally:

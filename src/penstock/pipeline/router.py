@@ -1,9 +1,9 @@
-"""The router on Spark: which queues take which entries of the log (R1).
+"""The router on Spark: finds which queues take which log entries (R1).
 
-All filters at once over record batches, the same compiler as the broker's. A task gives, for
-each queue, the offsets that it takes of one batch; entries that have a key go to every queue,
-because only the broker knows which values of theirs are the newest. What the driver then hands
-to the broker is assigned with the queue's cursor in one commit.
+It evaluates all filters together over record batches, with the broker's compiler. A task returns,
+per queue, the offsets of one batch that it takes. Entries with a key go to every queue, because
+only the broker knows which of their values are the newest. The driver passes the result to the
+broker, which assigns it and advances the queue's cursor in one commit.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
 
 __all__ = ["ROUTED_SCHEMA", "routed", "routed_by_batch", "router"]
 
-#: For each queue that takes some of a batch, which.
+#: One row per queue that takes entries of a batch, with their offsets.
 ROUTED_SCHEMA: Final = pa.schema([("queue", pa.string()), ("offsets", pa.list_(pa.int64()))])
 _ROUTED: Final = "queue string, offsets array<bigint>"
-#: The offset of an entry; its complement, which is below 0, if the entry has a key. A column for
-#: that alone would cost a tenth of the way to Python.
+#: The offset of an entry, or its bitwise complement, which is negative, if the entry has a key. A
+#: separate column would cost a tenth of the transfer to Python.
 _MARKED: Final = "marked"
-#: Pairs of a queue and an entry that are held at once, at the most; twice as many for a moment.
+#: The most pairs of queue and entry held at one time; briefly twice as many.
 _MOST_PAIRS: Final = 10_000_000
 
 
 class _Pairs(NamedTuple):
-    """Which queues take which entries, by queue and then by offset."""
+    """Pairs of queue and entry, by queue and then by offset."""
 
     queues: Numbers
     offsets: Numbers
 
 
 def routed(log: DataFrame, filters: Mapping[str, Filter]) -> DataFrame:
-    """By queue, the offsets of the entries that it may take, in order; none: no row."""
+    """The offsets that each queue may take, in order; a queue that takes none has no row."""
     together = F.sort_array(F.flatten(F.collect_list("offsets")))
     return routed_by_batch(log, filters).groupBy("queue").agg(together.alias("offsets"))
 
 
 def routed_by_batch(log: DataFrame, filters: Mapping[str, Filter]) -> DataFrame:
-    """The same, once for every batch of the log that a queue takes some of."""
+    """The same, with one row per queue and batch of the log."""
     many = ManyFilters(filters)
     offset = F.col("offset")
     marked = F.when(F.col("key").isNull(), offset).otherwise(F.bitwise_not(offset))
@@ -60,7 +60,7 @@ def routed_by_batch(log: DataFrame, filters: Mapping[str, Filter]) -> DataFrame:
 def router(
     many: ManyFilters,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that runs in Spark's workers; the filters travel with it."""
+    """The function that runs in Spark's workers; the filters are pickled with it."""
 
     def route(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -70,7 +70,7 @@ def router(
 
 
 def _route(many: ManyFilters, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """What queues take of the batch: a row a queue, unless they take very much of it."""
+    """Route one batch: one row per queue, or several if the queues take very many entries."""
     found: list[_Pairs] = []
     step = max(1, _MOST_PAIRS // max(1, len(many)))
     for start in range(0, len(batch), step):

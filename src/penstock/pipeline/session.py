@@ -1,4 +1,4 @@
-"""The Spark session, built in this one place: jobs never name a master.
+"""The Spark session, created only here: jobs never name a master.
 
 On a laptop Spark runs in this process on all cores. Under ``spark-submit``, or with a master in
 the settings, the same job runs on a cluster.
@@ -20,40 +20,40 @@ if TYPE_CHECKING:
 
 __all__ = ["check_java", "session_settings", "spark_session"]
 
-#: What every job relies on. What a caller gives goes over it.
+#: Settings that every job relies on. The caller's settings override them.
 _SETTINGS: Final = {
     # Epoch milliseconds and timestamps are the same instant, wherever a worker runs.
     "spark.sql.session.timeZone": "UTC",
-    # Ranges of offsets and simple comparisons are read by the server, not thrown away by Spark.
+    # The server evaluates offset ranges and simple comparisons, instead of Spark after reading.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.parquet.compression.codec": "zstd",
-    # Rows of a batch that goes to Python. What a batch costs by itself, such as a row a queue, is
-    # shared by more of them than Spark's 10,000; a batch ends after 64 MiB all the same.
+    # Rows per batch for Python. Spark's default is 10,000; more rows share the fixed cost of a
+    # batch, such as one row per queue. A batch also ends after 64 MiB.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-    # Otherwise every operator of a column looks for the line of the program that it comes from.
+    # Otherwise every column operator determines the line of the program that it comes from.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
-#: What Spark says on a terminal; a cluster has its own.
+#: Spark's logging on this machine; a cluster has its own.
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
-#: Where Spark runs if nobody says so.
+#: Where Spark runs by default.
 _LOCAL: Final = "local[*]"
-#: Of a shuffle on one machine. Spark's 200 are for clusters: a report of ten thousand messages took
-#: a minute with them, nearly all of it for tasks that had nothing to do.
+#: Shuffle partitions on one machine. Spark's 200 are for clusters: a report of ten thousand
+#: messages took a minute with them, nearly all of it for empty tasks.
 _LOCAL_PARTITIONS: Final = "16"
 
 
 def spark_session(
     name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process, made if there is none."""
+    """The session of this process, created if there is none."""
     check_java()
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415  (an extra)
     except ImportError as error:
         raise NoSpark("PySpark is not installed: pip install 'penstock[spark]'.") from error
     if not _submitted():
-        # Spark looks for ``python3`` on the path otherwise, which need not have Penstock.
+        # Otherwise Spark uses ``python3`` from the PATH, which may not have Penstock.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
@@ -66,7 +66,7 @@ def spark_session(
 
 
 def session_settings(master: str | None, settings: Mapping[str, str]) -> dict[str, str]:
-    """What the session is made with, if it runs on ``master`` and is given these settings."""
+    """The settings of a session on ``master`` with the caller's ``settings``."""
     chosen = dict(_SETTINGS)
     if not _submitted():
         chosen["spark.master"] = _LOCAL
@@ -80,17 +80,17 @@ def session_settings(master: str | None, settings: Mapping[str, str]) -> dict[st
 
 
 def check_java() -> None:
-    """Refuse, before anything is begun, where there is no Java."""
+    """Raise ``NoSpark`` if there is no Java, before anything is started."""
     home = os.environ.get("JAVA_HOME")
     if home:
         if not (Path(home) / "bin" / "java").exists():
-            raise NoSpark(f"JAVA_HOME is {home!r}, and there is no bin/java.", field="JAVA_HOME")
+            raise NoSpark(f"JAVA_HOME is {home!r}, but has no bin/java.", field="JAVA_HOME")
     elif shutil.which("java") is None:
         raise NoSpark("There is no java on the PATH, and JAVA_HOME is not set.")
 
 
 def _submitted() -> bool:
-    """Whether ``spark-submit`` started this process, and its settings say where to run."""
+    """Whether ``spark-submit`` started this process, so that it decides where to run."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 

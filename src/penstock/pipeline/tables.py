@@ -1,4 +1,4 @@
-"""Tables of a server, as the jobs read them."""
+"""Reads tables of a server, for the jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["read_table", "server_options"]
 
 
 def server_options(server: Server) -> dict[str, str]:
-    """The options of ``format("penstock")`` that say which server, and who asks."""
+    """The options of ``format("penstock")`` for a server and its credential."""
     options = {"url": server.url}
     if server.credential is not None:
         options["credential"] = server.credential
@@ -25,7 +25,7 @@ def server_options(server: Server) -> dict[str, str]:
 def read_table(
     spark: SparkSession, server: Server, table: str, **options: str | int | bool
 ) -> DataFrame:
-    """A table as it is now: ``read_table(spark, server, "log", startingOffsets=0)``."""
+    """The current state of a table: ``read_table(spark, server, "log", startingOffsets=0)``."""
     given = {
         name: str(value).lower() if value is True or value is False else str(value)
         for name, value in options.items()

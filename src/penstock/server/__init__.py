@@ -1,6 +1,5 @@
 """The HTTP server: the broker's verbs for programs in any language.
 
-``app`` is the ASGI application, ``routing`` the table that everything about a path is read
-from, ``native`` the door of Penstock's own interface, ``access`` who may do what, ``serve`` the
-process around it.
+``app`` is the ASGI application, ``routing`` the route table, ``native`` the door of Penstock's
+own HTTP interface, ``access`` authentication and authorization, ``serve`` the process around it.
 """

@@ -1,8 +1,8 @@
-"""The ASGI application: from bytes to a verb and back, the same way for every route.
+"""The ASGI application: decodes requests, calls verbs and encodes replies, for every route.
 
-Find the route, authenticate, check the grant, read the body, call the handler, encode what it
-answers; whatever goes wrong becomes a problem document (E1). There is no framework between the
-socket and the verb: measured on one core with 64 connections, raw ASGI answers twice as many
+Find the route, authenticate, check the grant, read the body, call the handler, encode its
+result; every error becomes a problem document (E1). There is no framework between the socket
+and the verb: measured on one core with 64 connections, raw ASGI answers twice as many
 requests as Starlette and four times as many as FastAPI.
 """
 
@@ -52,12 +52,12 @@ Scope: TypeAlias = MutableMapping[str, Any]
 
 log = logging.getLogger("penstock.server")
 
-#: A caller's own request id is kept if it is short and harmless in a log.
+#: A caller's own request id is used if it is short and safe to log.
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=-]{1,64}")
 _EMPTY: Final = Empty()
-#: What a body is refused with before its end, when it is the field to blame.
+#: With the field ``body``, these refuse a body before all of it was read.
 _UNREAD: Final = (Busy, SlowRequest, TooLarge)
-#: Accept headers that are answered with MessagePack; the common ones, as they are sent.
+#: Accept headers that are answered with MessagePack or JSON without parsing them.
 _MSGPACK: Final = frozenset(kind.encode() for kind in MSGPACK_ALIASES)
 _ANY: Final = frozenset({b"", b"*/*", b"application/json", b"application/*"})
 
@@ -74,7 +74,7 @@ class Application:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; other kinds of connection are not taken."""
+        """Answer one HTTP request; other kinds of connection are ignored."""
         if scope["type"] != "http":
             return
         started = perf_counter()
@@ -98,17 +98,17 @@ class Application:
             else:
                 await send_plain(send, reply, request_id, hold, self.service.patience)
         except Incomplete:
-            # The HTTP server would call it an error of ours if nothing was answered.
+            # If nothing was answered, the HTTP server would report an error of the application.
             outcome = "disconnected"
             await self._refuse(
-                BadInput("The body cannot be read to its end.", field="Content-Length"),
+                BadInput("The body ends before it is complete.", field="Content-Length"),
                 send,
                 request_id,
             )
         except Disconnected:
             outcome = "disconnected"
         except PenstockError as error:
-            # Its traceback holds what had come of the body.
+            # The traceback references the part of the body that was read.
             error.__traceback__ = error.__cause__ = error.__context__ = None
             hold.set(0)
             outcome = await self._refuse(error, send, request_id)
@@ -117,13 +117,13 @@ class Application:
         except Unread as error:
             outcome = "disconnected"
             self.service.metrics.cut()
-            log.warning("A caller did not read the reply to its %s, and was cut.", verb)
+            log.warning("A caller did not read the reply to its %s, and was disconnected.", verb)
             raise Cut from error
         except (asyncio.CancelledError, Cut):
             outcome = "cancelled"
             raise
         except Exception:
-            # The one place where a bug may end up: it is logged whole, and told in one line.
+            # Bugs end up here: log the traceback, answer with one line.
             outcome = "error"
             log.exception("A call of %s failed.", verb)
             await self._refuse(_Bug("The server failed to answer this call."), send, request_id)
@@ -162,7 +162,7 @@ class Application:
             elif len(raw) <= DIRECT_BYTES:
                 body = route.body.decode(raw, call.media)
             else:
-                # What is decoded of a body is about as large.
+                # The decoded body is about as large as the raw one.
                 hold.add(len(raw))
                 body = await route.body.decode_large(raw, call.media, service.payload_bytes)
         value = await route.handler(call, query, body)
@@ -196,10 +196,10 @@ class Application:
 
 
 class Cut(Exception):
-    """A reply failed half way, or is not read: the server cuts it when this is raised.
+    """A reply failed half way, or is not being read; the HTTP server aborts the connection.
 
-    A reply that has begun cannot become a problem document, and one that ended properly would
-    look complete.
+    A reply that has begun cannot become a problem document, and ending it properly would make
+    it look complete.
     """
 
 
@@ -212,7 +212,7 @@ class _Bug(ServiceError):
 
 
 def _wants_msgpack(accept: bytes, route: AnyRoute) -> bool:
-    """Whether the reply is MessagePack; ``NotAcceptable`` if it can be nothing that is wanted."""
+    """Whether the reply is MessagePack; raises ``NotAcceptable`` if no accepted type fits."""
     if accept in _ANY:
         return False
     if accept in _MSGPACK:
@@ -226,4 +226,4 @@ def _wants_msgpack(accept: bytes, route: AnyRoute) -> bool:
     own = {content_type for content_type, _ in route.replies}
     if own and any(kind in own or kind.endswith("/*") for kind in kinds):
         return False
-    raise NotAcceptable(f"None of {accept[:200]!r} can be answered.", field="Accept")
+    raise NotAcceptable(f"No reply type matches {accept[:200]!r}.", field="Accept")

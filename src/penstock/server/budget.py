@@ -1,8 +1,8 @@
-"""The memory budget: everything that callers can make the server hold, against one bound.
+"""The memory budget: one limit for everything that callers can make the server hold.
 
-A request's body counts from its first byte until its verb has answered, what is decoded of it
-while it is used, and a reply until the caller has taken it. Over the budget a call is refused
-with ``Busy``; a caller that takes nothing of its reply for too long is cut (``replies``).
+A request's body counts from its first byte until its verb has answered, its decoded form while
+it is in use, and a reply until the caller has read it. Over the budget a call is refused
+with ``Busy``; a caller that reads nothing of its reply for too long is cut off (``replies``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.errors import Busy
 
 __all__ = ["Budget", "Hold"]
 
-#: When to come back: replies are taken, or cut, within seconds.
+#: Replies are read, or cut off, within seconds.
 _RETRY_AFTER_MS: Final = 1_000
 
 
@@ -29,11 +29,11 @@ class Budget:
         """Calls that were refused."""
 
     def check(self, size: int = 0) -> None:
-        """Raise ``Busy`` if there is no room for so many bytes more."""
+        """Raise ``Busy`` if ``size`` more bytes would exceed the limit."""
         if self.held + size > self.limit:
             self.refused += 1
             raise Busy(
-                f"The server holds {self.held} bytes of requests and replies; it may hold"
+                f"The server holds {self.held} bytes of requests and replies; the limit is"
                 f" {self.limit}.",
                 field="body",
                 limit=self.limit,
@@ -42,7 +42,7 @@ class Budget:
 
 
 class Hold:
-    """What one call holds of the budget."""
+    """The part of the budget that one call holds."""
 
     __slots__ = ("_budget", "size")
 
@@ -55,18 +55,18 @@ class Hold:
         self._budget.check(1)
 
     def take(self, size: int) -> None:
-        """Hold so many bytes more, or raise ``Busy``."""
+        """Hold ``size`` more bytes, or raise ``Busy``."""
         if self._budget.held + size > self._budget.limit:
             self._budget.check(size)
         self._budget.held += size
         self.size += size
 
     def add(self, size: int) -> None:
-        """Hold so many bytes more, even over the budget: they are there already."""
+        """Hold ``size`` more bytes, even over the budget: they are allocated already."""
         self._budget.held += size
         self.size += size
 
     def set(self, size: int) -> None:
-        """Hold exactly so many bytes from now on."""
+        """Hold exactly ``size`` bytes from now on."""
         self._budget.held += size - self.size
         self.size = size

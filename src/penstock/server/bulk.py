@@ -1,10 +1,10 @@
 """Arrow streams: the log, histories and deliveries in bulk, bounded and resumable.
 
-A stream ends after so many bytes, whatever is asked for: the HTTP server keeps what it is given,
-however slowly the caller reads it, and the caller keeps it too. Every record batch says in its
-custom metadata where to go on; the last one may be empty and say only that. Batches are made in
-steps of a few milliseconds, with a turn for everybody else after each; filters and compression,
-which do not need the interpreter, have a thread.
+A stream ends after ``STREAM_BYTES``, however long the requested range is: the HTTP server buffers
+what it is given while the caller reads slowly, and the caller buffers it too. The custom metadata
+of every record batch has the position to continue from; the last batch may have no rows.
+Batches are built in steps of a few milliseconds, with turns for other calls in between; filters
+and compression release the GIL and run in a thread.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from penstock.wire.codecs import ARROW_STREAM
 __all__ = ["delivery_stream", "history_stream", "log_stream"]
 
 #: Bytes of one stream, before compression. The caller holds them in one piece: from 32 MiB on,
-#: fresh memory for that costs nine times as much as copying into it (0.72 against 0.08 µs a KiB).
+#: fresh memory costs nine times as much as copying into it (0.72 against 0.08 µs per KiB).
 STREAM_BYTES: Final = 16 * 1024 * 1024
 #: Payload bytes of one record batch; one payload alone may be larger.
 BATCH_BYTES: Final = 4 * 1024 * 1024
-#: Entries of the log that are read at once.
+#: Log entries per read.
 _BATCH: Final = 4_096
-#: Entries or deliveries that one stream looks at, however few of them it gives.
+#: Entries or deliveries that one stream examines, however few of them it returns.
 _SCAN: Final = 1_000_000
-#: Messages whose histories are read at once.
+#: Messages per read of histories.
 _HISTORIES: Final = 250
 
 
 class _Part(NamedTuple):
     batch: Any
     mark: dict[str, str]
-    """Where to go on after this batch."""
+    """Where to continue after this batch."""
     looked: int
-    """How many entries were looked at for it."""
+    """How many entries were examined for it."""
     data: bytes = b""
-    """The payloads in the batch, one after the other."""
+    """The payloads in the batch, concatenated."""
 
 
 async def log_stream(
     call: Call, start: int, to: int | None, *, payloads: bool, where: str | None, compression: str
 ) -> Streamed:
-    """The log from an offset on, as far as one stream goes."""
+    """The log from an offset on, up to the size of one stream."""
     wanted = to_where(where)
     end = await _end(call, start, to)
     parts = _log(call, Offset(start), end, wanted, payloads=payloads)
@@ -97,13 +97,13 @@ async def delivery_stream(
 
 async def _end(call: Call, start: int, to: int | None) -> Offset:
     if to is not None and not start <= to <= MAX_OFFSET:
-        raise BadInput("to is not below from.", field="to", limit=MAX_OFFSET)
+        raise BadInput("to must not be below from.", field="to", limit=MAX_OFFSET)
     end = await call.broker.log_end()
     return Offset(max(start, end if to is None else min(end, to)))
 
 
 async def _streamed(call: Call, writer: StreamWriter, parts: AsyncIterator[_Part]) -> Streamed:
-    # What is made beside the part that is being sent; the parts count when they are sent.
+    # For the part that is built while another is sent; parts count when they are sent.
     call.hold.take(BATCH_BYTES)
     # The first part is read before the reply begins, so that bad input still gets a 400.
     first = await anext(parts)
@@ -146,11 +146,11 @@ async def _log(
 ) -> AsyncIterator[_Part]:
     position = start
     while True:
-        # There are no more entries below the end than offsets.
+        # There are at most as many entries below the end as offsets.
         limit = min(_BATCH, max(1, end - position))
         columns = await call.broker.read_log_columns(position, limit=limit)
         columns = columns.before(end)
-        # What is below the end was there before it was asked for: nothing more comes (L2).
+        # Everything below the end was stored before the end was read: no more will come (L2).
         following = columns.next_offset if len(columns) else end
         await _turn(call)
         if where is None:
@@ -165,7 +165,7 @@ async def _log(
                 cut = slice(begin, stop)
                 found = await call.broker.read_payloads(offsets[cut], sizes[cut], sums[cut])
                 if found is None:
-                    # Retention was quicker: what is still there is read again.
+                    # Retention removed some of them: read the remaining entries again.
                     following = Offset(offsets[begin])
                     break
                 await _turn(call)
@@ -193,7 +193,7 @@ async def _history(
     position = start
     while True:
         page = await call.broker.read_history(position, limit=_HISTORIES, queue=queue)
-        # A page without transitions says nothing of how many messages it is about.
+        # A page without transitions does not say how many messages it covers.
         is_last = page.next_offset >= end or page.next_offset == position
         following = end if is_last else page.next_offset
         entries = [entry for entry in page.entries if entry.message_id < end]
@@ -223,7 +223,7 @@ async def _deliveries(
 async def _page(
     call: Call, queue: str, state: State, cursor: str | None, where: str | None, *, payloads: bool
 ) -> Page:
-    """Deliveries in bounds; with payloads, as many as fit one batch."""
+    """A page of deliveries; with payloads, at most as many as fit one batch."""
 
     async def peek(limit: int, *, payloads: bool) -> Page:
         return await call.broker.peek(

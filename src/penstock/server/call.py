@@ -1,4 +1,4 @@
-"""One request on its way: who asks, for which tenant, and how the answer is to look."""
+"""One request in progress: its route, headers, credential and tenant."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def _media_of(header: bytes) -> str:
 
 T = TypeVar("T")
 
-#: Path parameters that grants are about; each is the first of its path.
+#: Path parameters that grants apply to; each is the first of its path.
 _IN_PATH: Final = ("queue", "topic")
 
 
 class Call:
-    """What a handler knows of its request beside query and body."""
+    """Everything that a handler needs from its request besides query and body."""
 
     __slots__ = (
         "_leaving",
@@ -69,11 +69,11 @@ class Call:
         self.request_id = request_id
         self.credential = credential
         self.hold = hold
-        """What the call holds of the memory budget."""
+        """The call's share of the memory budget."""
         self.broker: Broker = service.broker.for_tenant(credential.tenant)
         """The verbs, for the caller's tenant (T1)."""
         self.raw = b""
-        """The body as it came."""
+        """The body as received."""
         self._leaving: asyncio.Future[None] | None = None
 
     @property
@@ -87,11 +87,11 @@ class Call:
         return _media_of(self.headers.get(b"content-type", b""))
 
     def check(self, action: str, name: str) -> None:
-        """Refuse what the caller's grants do not cover."""
+        """Raise ``Forbidden`` unless the caller's grants cover the action on the name."""
         self.credential.check(action, name)
 
     def check_need(self, need: Need) -> None:
-        """Refuse the call if the grants do not cover what its route needs."""
+        """Raise ``Forbidden`` unless the grants cover what the call's route needs."""
         if need.action is None:
             return
         if need.parameter == ANY_NAME:
@@ -104,18 +104,17 @@ class Call:
         )
 
     async def check_again(self) -> None:
-        """Refuse to go on if the credential was revoked or has expired since the call began."""
+        """Raise if the credential was revoked or has expired since the call began."""
         access = self.service.access
         header = self.headers.get(b"authorization")
         self.credential = access.recall(header) or await access.authenticate(header)
         self.check_need(self.route.need)
 
     async def wait_for(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Do what may take long; None if the server stops first.
+        """Run work that may take long; None if the server stops first.
 
-        Raises ``Disconnected`` as soon as the caller has gone: whoever hangs up while waiting
-        for a claim must not be handed deliveries that nobody would see before their leases
-        lapse.
+        Raises ``Disconnected`` as soon as the caller hangs up: a claim that keeps waiting
+        would lease deliveries that no one receives until the leases lapse.
         """
         tenant = self.credential.tenant
         try:
@@ -130,10 +129,10 @@ class Call:
             self.service.end_wait(tenant)
 
     async def scan(self, work: Coroutine[Any, Any, T]) -> T:
-        """Read through a log or a queue, for as long as the caller is there.
+        """Scan a log or a queue for as long as the caller stays connected.
 
-        Raises ``Busy`` if the tenant has too many such calls under way, or the server stops
-        first, and ``Disconnected`` as soon as the caller has gone; the work is cancelled then.
+        Raises ``Busy`` if the tenant has too many scans in progress or the server stops first,
+        and ``Disconnected`` as soon as the caller hangs up. The work is cancelled then.
         """
         tenant = self.credential.tenant
         try:
@@ -152,10 +151,10 @@ class Call:
             self.end()
 
     async def _finishes(self, working: asyncio.Future[T]) -> bool:
-        """Wait for the work; False, and it is cancelled, if the server stops first."""
+        """Wait for the work; if the server stops first, cancel it and return False."""
         stopping = asyncio.ensure_future(self.service.stopping.wait())
         if self._leaving is None:
-            # One for the whole call: what ``receive`` gave to a cancelled task is lost.
+            # One task for the whole call: cancelling it would lose what ``receive`` returned.
             self._leaving = asyncio.ensure_future(self._left())
         try:
             await asyncio.wait(
@@ -171,11 +170,11 @@ class Call:
 
     @property
     def has_left(self) -> bool:
-        """Whether the caller is known to have gone."""
+        """Whether the caller is known to have disconnected."""
         return self._leaving is not None and self._leaving.done()
 
     def end(self) -> None:
-        """Stop watching whether the caller is there."""
+        """Stop watching for a disconnect."""
         if self._leaving is not None:
             self._leaving.cancel()
             self._leaving = None

@@ -1,7 +1,7 @@
-"""Large bodies, decoded piece by piece with a turn for everybody else after each.
+"""Large bodies, decoded piece by piece so that the event loop can run other calls in between.
 
-``penstock.wire.splitting`` finds the pieces. A small body is decoded in one go: that takes less
-than finding them would.
+``penstock.wire.splitting`` finds the pieces. A small body is decoded in one step, which takes
+less time than finding its pieces.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ __all__ = [
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
 
-#: A body up to this is decoded in one go, in at most ten milliseconds.
+#: A body up to this size is decoded in one step, in at most ten milliseconds.
 DIRECT_BYTES: Final = 64 * 1024
-#: A batch of messages in MessagePack takes a fifth of the time for its bytes.
+#: Per byte, a batch in MessagePack takes a fifth of the time.
 DIRECT_MSGPACK_BYTES: Final = 256 * 1024
-#: JSON may write a byte as six; options and headers come beside the payload.
+#: JSON may escape one byte as six; options and headers come on top of the payload.
 _ESCAPED: Final = 6
 _OPTIONS_BYTES: Final = 256 * 1024
-#: How msgspec says which item of a list is wrong.
+#: How msgspec reports the index of the wrong item in a list.
 _INDEX: Final = re.compile(r"`\$\[(\d+)\]")
 
 
@@ -50,7 +50,7 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 async def in_turns(steps: Steps[T]) -> T:
-    """The outcome of work that is done in steps; others have their turn between them."""
+    """Run work in steps, yielding to the event loop between them; returns its result."""
     while True:
         try:
             next(steps)
@@ -61,12 +61,12 @@ async def in_turns(steps: Steps[T]) -> T:
 
 
 def item_bytes(payload_bytes: int) -> int:
-    """What a message with a payload of that size takes at most in a body."""
+    """The most bytes that a message with a payload of that size takes in a body."""
     return _ESCAPED * payload_bytes + _OPTIONS_BYTES
 
 
 class Format(Struct, frozen=True):
-    """JSON or MessagePack: how values are found in it, and how lists are put together again."""
+    """JSON or MessagePack: how to find values in a body and how to rebuild lists from pieces."""
 
     cursor: Callable[[bytes, int, int], Cursor]
     is_json: bool
@@ -76,7 +76,7 @@ class Format(Struct, frozen=True):
         return codec.from_json(body) if self.is_json else codec.from_msgpack(body)
 
     def decode_piece(self, codec: Codec[list[T]], body: bytes, piece: Piece, name: str) -> list[T]:
-        """The items of one piece; an error names the item as it is in the body."""
+        """The items of one piece; an error gives the item's index in the whole body."""
         content = body[piece.begin : piece.end]
         whole = b"[%b]" % content if self.is_json else array_header(piece.count) + content
         try:
@@ -98,12 +98,12 @@ MSGPACK_FORMAT: Final = Format(MsgpackCursor, is_json=False)
 
 
 def format_of(media: str) -> Format:
-    """The format of a body by its type; ``UnsupportedMedia`` if it is neither."""
+    """The format for a content type; raises ``UnsupportedMedia`` if it is neither."""
     if media == JSON or not media:
         return JSON_FORMAT
     if media in MSGPACK_ALIASES:
         return MSGPACK_FORMAT
-    raise UnsupportedMedia(f"A body of type {media!r} is not read here.", field="Content-Type")
+    raise UnsupportedMedia(f"A body of type {media!r} is not supported.", field="Content-Type")
 
 
 class Lists(Generic[S]):
@@ -111,7 +111,7 @@ class Lists(Generic[S]):
 
     def __init__(self, kind: type[S], items: Mapping[str, Any]) -> None:
         self._frame = Codec(kind)
-        # msgspec takes a list type that was made at run time.
+        # msgspec accepts a list type that is built at run time.
         self._items: dict[str, Codec[list[Any]]] = {
             name: Codec(list[item])  # type: ignore[valid-type]
             for name, item in items.items()
@@ -128,10 +128,10 @@ class Lists(Generic[S]):
         begin: int = 0,
         end: int | None = None,
     ) -> S:
-        """The struct between two positions, each item of its lists converted.
+        """Decode the struct between two positions and convert each item of its lists.
 
-        What ``nested`` names is a list of items that have long lists themselves: each piece of
-        it has one item, which is decoded by the function.
+        ``nested`` names lists whose items contain long lists themselves. Each piece of such a
+        list is one item, which the given function decodes.
         """
         end = len(body) if end is None else end
         found = await in_turns(split(format.cursor(body, begin, end), body, end, bounds))

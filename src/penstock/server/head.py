@@ -1,8 +1,8 @@
-"""The head of a request: refuse what two HTTP parsers could read in two ways (RFC 9112).
+"""Request heads: refuse any that two HTTP parsers could interpret differently (RFC 9112).
 
-The HTTP server in front of the application (hyper, inside Granian) has parsed it already, and
-answers with an empty 400 when it cannot. It is lenient in what is checked here: Host, headers
-that may be given once, transfer and content codings.
+The HTTP server in front of the application (hyper, inside Granian) has parsed the head already
+and answers with an empty 400 if it cannot. It is lenient about what is checked here: Host,
+headers that may occur only once, transfer and content codings.
 ``tests/service/test_head.py`` shows both what is refused here and what the parser does.
 """
 
@@ -16,7 +16,7 @@ from penstock.errors import BadInput, PenstockError, UnsupportedMedia
 
 __all__ = ["check_head", "ends_connection"]
 
-#: Headers whose second value would be ignored here, and might be the one that counts elsewhere.
+#: Headers that may occur once: we would ignore a second value, another parser might use it.
 _SINGLE: Final = frozenset(
     {
         b"authorization",
@@ -37,28 +37,28 @@ _OWN: Final = b"penstock-"
 def check_head(scope: MutableMapping[str, Any], headers: Mapping[bytes, bytes]) -> None:
     """Raise ``BadInput`` or ``UnsupportedMedia`` for a head that is ambiguous or not supported.
 
-    ``headers`` are those of the scope, of a repeated one the last.
+    ``headers`` are those of the scope, with the last value of each.
     """
     given = scope["headers"]
     if len(given) != len(headers):
         _check_repeated(given)
     if not headers.get(b"host") and scope.get("http_version") == "1.1":
-        raise BadInput("A request of HTTP/1.1 has a Host header.", field="Host")
+        raise BadInput("An HTTP/1.1 request must have a Host header.", field="Host")
     coding = headers.get(b"transfer-encoding")
     if coding is not None and coding.strip().lower() != b"chunked":
-        raise BadInput("The only Transfer-Encoding is chunked, alone.", field="Transfer-Encoding")
+        raise BadInput("The only Transfer-Encoding allowed is chunked.", field="Transfer-Encoding")
     encoding = headers.get(b"content-encoding")
     if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
         raise UnsupportedMedia(
-            "A body with a Content-Encoding is not read here: send it uncompressed.",
+            "A body with a Content-Encoding is not supported: send it uncompressed.",
             field="Content-Encoding",
         )
 
 
 def ends_connection(error: PenstockError) -> bool:
-    """Whether the connection is closed after the refusal.
+    """Whether to close the connection after refusing the request.
 
-    Where the next request begins may not be what the caller, or a proxy before it, believes.
+    The caller, or a proxy in front of it, may disagree about where the next request begins.
     """
     return type(error) is BadInput and error.field in _FRAMING
 

@@ -1,4 +1,4 @@
-"""Health, readiness, metrics, the interface's description, and the front page."""
+"""Health, readiness, metrics, the OpenAPI document, and the front page."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Health(Struct, frozen=True):
-    """The process answers."""
+    """The process responds."""
 
     status: str
     version: str
 
 
 class Front(Struct, frozen=True):
-    """Where to go from here."""
+    """The server's name, version and main paths."""
 
     name: str
     version: str
@@ -34,7 +34,7 @@ class Front(Struct, frozen=True):
 
 
 async def healthz(call: Call, query: Empty, body: Empty) -> Health:  # noqa: ARG001
-    """The process is alive, whatever the store does."""
+    """The process is alive, whether or not the store is."""
     return Health("ok", VERSION)
 
 
@@ -45,7 +45,7 @@ async def readyz(call: Call, query: Empty, body: Empty) -> Health:  # noqa: ARG0
 
 
 async def metrics(call: Call, query: Empty, body: Empty) -> Plain:  # noqa: ARG001
-    """Numbers in Prometheus' format; all for an operator, else those of the tenant (T1)."""
+    """Metrics in Prometheus' format: all for an operator, else those of the tenant (T1)."""
     credential = call.credential
     text = await call.service.metrics.render(None if credential.is_operator else credential.tenant)
     return Plain(200, text, _METRICS)
@@ -57,7 +57,7 @@ async def describe(call: Call, query: Empty, body: Empty) -> Plain:  # noqa: ARG
 
 
 async def front(call: Call, query: Empty, body: Empty) -> Front:  # noqa: ARG001
-    """Where to go from here."""
+    """The main paths of the server."""
     return Front("penstock", VERSION, ("/openapi.json", "/healthz", "/readyz", "/metrics", "/v1/"))
 
 
@@ -66,7 +66,7 @@ ROUTES: Final = (
         method="GET",
         path="/",
         verb="front",
-        summary="Where to go from here",
+        summary="The main paths of the server",
         need=ANYONE,
         handler=front,
         query=Empty,
@@ -100,7 +100,7 @@ ROUTES: Final = (
         method="GET",
         path="/metrics",
         verb="metrics",
-        summary="Numbers in Prometheus' format",
+        summary="Metrics in Prometheus' format",
         need=Need("admin"),
         handler=metrics,
         query=Empty,

@@ -1,11 +1,11 @@
-"""How the process treats memory: what is freed is kept, what lives for good is not looked at.
+"""Memory settings of the process: keep freed memory, exempt permanent objects from collection.
 
-Streams and large requests take and free megabytes many times a second. By default glibc gives
-such memory back to the system at once and gets it again page by page, which takes longer than
-filling it: a sixth of the processor time of a bulk read.
+Streams and large requests allocate and free megabytes many times per second. By default glibc
+returns such memory to the system immediately and faults it in again page by page, which takes
+longer than filling it: a sixth of the processor time of a bulk read.
 
-A full garbage collection looks at every object, on the event loop. Most of them are modules,
-classes and functions, which live as long as the process does: up to 50 ms for nothing.
+A full garbage collection visits every object, on the event loop. Most of them are modules,
+classes and functions, which are never freed: up to 50 ms for nothing.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Final
 
 __all__ = ["keep_freed_memory", "uncollected"]
 
-#: Free memory at the end of the heap above which it is given back.
+#: Free memory at the top of the heap above which glibc returns it to the system.
 _KEPT_BYTES: Final = 64 * 1024 * 1024
-#: What is larger is always taken from the system and given back: glibc allows no higher bound.
+#: Larger blocks are always mapped and unmapped: glibc does not allow a higher threshold.
 _LARGE_BYTES: Final = 32 * 1024 * 1024
-#: Of mallopt(3).
+#: Parameters of mallopt(3).
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 
 
 def keep_freed_memory() -> bool:
-    """Keep up to so much for the next time; whether the C library can."""
+    """Keep up to ``_KEPT_BYTES`` for reuse; returns whether the C library supports it."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
@@ -37,7 +37,7 @@ def keep_freed_memory() -> bool:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Keep the garbage collector away from everything that exists now."""
+    """Exempt every object that exists now from garbage collection."""
     gc.collect()
     gc.freeze()
     try:

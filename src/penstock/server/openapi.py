@@ -1,4 +1,4 @@
-"""The OpenAPI document, generated from the table of routes and the structs they name."""
+"""The OpenAPI document, generated from the route table and the structs that routes use."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from penstock.wire.problems import Problem, problem_type
 
 __all__ = ["openapi"]
 
-#: A piece of the document: what JSON has.
+#: Any part of the document.
 Json: TypeAlias = dict[str, Any]
 
 _REFERENCE: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
-#: What any call may be refused with.
+#: Errors that any call may be refused with.
 _ALWAYS: Final = (
     errors.BadInput,
     errors.UnknownRoute,
@@ -48,13 +48,13 @@ _ALWAYS: Final = (
 _GUARDED: Final = (errors.Unauthenticated, errors.Forbidden)
 _WITH_BODY: Final = (errors.SlowRequest, errors.TooLarge)
 _PUBLISH_HEADERS: Final = (
-    ("Penstock-Id", "string", "Idempotency id: the same one again stores nothing (P4)"),
+    ("Penstock-Id", "string", "Idempotency id: publishing the same one again stores nothing (P4)"),
     ("Penstock-Key", "string", "Replaces the unclaimed message of the same key"),
     ("Penstock-Partition-Key", "string", "Messages of one partition keep their order"),
     ("Penstock-Priority", "integer", "0 to 9; 9 first"),
-    ("Penstock-Delay-Ms", "integer", "Deliver after so many milliseconds"),
+    ("Penstock-Delay-Ms", "integer", "Deliver after this many milliseconds"),
     ("Penstock-Deliver-At", "integer", "Deliver at this time, in epoch milliseconds"),
-    ("Penstock-Ttl-Ms", "integer", "Expire after so many milliseconds"),
+    ("Penstock-Ttl-Ms", "integer", "Expire after this many milliseconds"),
     ("Penstock-Expires-At", "integer", "Expire at this time, in epoch milliseconds"),
     ("Penstock-Durability", "string", "fsync or os"),
     ("Penstock-Headers", "string", "The message's headers as a JSON object"),
@@ -62,7 +62,7 @@ _PUBLISH_HEADERS: Final = (
 
 
 def openapi(routes: Iterable[AnyRoute], service_limits: ServiceLimits, payload_bytes: int) -> Json:
-    """The whole document."""
+    """Build the whole document."""
     routes = tuple(routes)
     schemas = _Schemas(routes)
     paths: dict[str, Json] = {}
@@ -112,7 +112,7 @@ def _operation(route: AnyRoute, schemas: _Schemas) -> Json:
 def _publish_body(schemas: _Schemas) -> Json:
     return {
         "required": False,
-        "description": "Any type that is not one of the batch types is one message, as it is.",
+        "description": "A body of any type but the batch types is one message, stored unchanged.",
         "content": {
             "application/octet-stream": {},
             JSON: {"schema": {}},
@@ -190,7 +190,7 @@ def _limits(service_limits: ServiceLimits, payload_bytes: int) -> Mapping[str, i
 
 
 class _Schemas:
-    """The schemas of all structs, once, and references to them."""
+    """The schemas of all structs, each once, and references to them."""
 
     def __init__(self, routes: Iterable[AnyRoute]) -> None:
         kinds: list[Any] = [Problem, PublishBody, JsonPublishBody]
@@ -237,7 +237,7 @@ def _parts(kind: Any) -> tuple[Any, ...]:
 
 
 def _without_null(shape: Json) -> Json:
-    """A query parameter that is not given is not there; there is no null in a URL."""
+    """Remove null from a query parameter's schema: a URL omits the parameter instead."""
     if "anyOf" not in shape:
         return shape
     others = [part for part in shape["anyOf"] if part.get("type") != "null"]

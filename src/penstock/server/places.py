@@ -1,9 +1,8 @@
-"""Places: how many calls of one kind the server holds at a time, divided between tenants.
+"""Places: limits the concurrent calls of one kind, and divides them between tenants.
 
-There is a limit for all of them and one for each tenant. Between tenants, places are divided by
-what is left: a tenant may take a place while it has less than four times as many as are free.
-One tenant alone gets four fifths of the places, two get four ninths each, and one that comes
-later always finds some free.
+There is one limit for all tenants together and one per tenant. A tenant may take a place only
+while it has less than four times as many as are free. So one tenant alone gets four fifths of
+the places, two get four ninths each, and a tenant that comes later always finds some free.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from penstock.errors import Busy
 
 __all__ = ["Places"]
 
-#: How many times what is free one tenant may have.
+#: A tenant may have this many times as many places as are free.
 _OF_FREE: Final = 4
 
 
 class Places:
-    """The calls of one kind that are under way."""
+    """The calls of one kind that are in progress."""
 
     def __init__(self, kind: str, limit: int, tenant_limit: int, *, field: str | None) -> None:
         self._kind = kind
@@ -28,10 +27,10 @@ class Places:
         self._field = field
         self._taken: dict[str, int] = {}
         self.taken = 0
-        """By all tenants."""
+        """By all tenants together."""
 
     def check(self, tenant: str) -> None:
-        """Raise ``Busy`` if the tenant may not take one more."""
+        """Raise ``Busy`` if the tenant may not take another place."""
         if self.taken >= self._limit:
             raise self._busy(f"{self.taken} calls {self._kind}", self._limit)
         own = self._taken.get(tenant, 0)
@@ -45,7 +44,7 @@ class Places:
         self.taken += 1
 
     def give_back(self, tenant: str) -> None:
-        """Leave the place."""
+        """Return a place."""
         self.taken -= 1
         left = self._taken[tenant] - 1
         if left:

@@ -1,4 +1,4 @@
-"""Reading a request: its body within bounds, its query and its body as typed values (E1)."""
+"""Reading a request: its body within limits, query and body as typed values (E1)."""
 
 from __future__ import annotations
 
@@ -37,35 +37,34 @@ Q = TypeVar("Q", bound=Struct)
 S = TypeVar("S", bound=Struct)
 W = TypeVar("W")
 
-#: ASGI's own shapes.
+#: ASGI's own types.
 Event: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Event]]
 
 _QUERY_FIELDS: Final = 32
-#: Most callers stop sending when they see the reply; those who do not are cut.
+#: Most callers stop sending when they see the reply; the others are disconnected.
 _DROP_S: Final = 1.0
 _MAX_DIGITS: Final = 18
-#: Bytes of a body that are copied in one go.
+#: Bytes of a body that are copied in one step.
 _JOIN_BYTES: Final = 4 * 1024 * 1024
-#: The body of a call that has no long lists.
+#: The limit for a body without long lists.
 SMALL_BYTES: Final = 128 * 1024
 _NUMBERS_A_PIECE: Final = 10_000
 
 
 class Disconnected(Exception):
-    """The caller went away; there is nobody to answer."""
+    """The caller disconnected; no reply can be sent."""
 
 
 class Incomplete(Disconnected):
-    """The body does not come to its end: the caller went away, or it cannot be read."""
+    """The body ended early: the caller disconnected, or the HTTP server could not read it."""
 
 
 async def drop_rest(receive: Receive) -> None:
-    """Take the rest of a body that was refused, for a moment, after the reply was sent.
+    """Receive the rest of a refused body for up to ``_DROP_S``, after the reply was sent.
 
-    The HTTP server ends a connection as soon as a call is over whose body it has not seen the
-    end of, at times before it has written the reply; and a caller who is still sending does
-    not look for one.
+    Otherwise the HTTP server closes the connection as soon as the call ends, at times before it
+    has written the reply, and a caller that is still sending does not read a reply.
     """
     try:
         async with asyncio.timeout(_DROP_S):
@@ -77,7 +76,7 @@ async def drop_rest(receive: Receive) -> None:
 
 
 class Bodies:
-    """Reads bodies: each bounded in size and time, all of them by the memory budget."""
+    """Reads bodies, limiting the size and time of each, and their total by the memory budget."""
 
     def __init__(self, *, body_bytes: int, timeout_s: float) -> None:
         self._body_bytes = body_bytes
@@ -91,9 +90,9 @@ class Bodies:
         hold: Hold,
         most: int | None = None,
     ) -> bytes:
-        """The whole body, counted against the budget from its first byte on.
+        """Read the whole body, charging it to the budget from its first byte on.
 
-        ``most`` is what this call takes, if less than others may.
+        ``most`` is the limit of this call, if lower than the server's.
         """
         most = self._body_bytes if most is None else min(most, self._body_bytes)
         length = headers.get(b"content-length")
@@ -111,9 +110,8 @@ class Bodies:
                 raise Incomplete
             body: bytes = event.get("body", b"")
             hold.take(len(body))
-            # The server says that there is more until it has seen the end; a body that is as
-            # long as it was announced needs no second look, which is another trip between two
-            # threads.
+            # The server sets more_body until it has seen the end. A body that has its announced
+            # length is complete; another receive would cost a switch between two threads.
             if len(body) == expected:
                 return body
             if event.get("more_body", False):
@@ -148,10 +146,10 @@ class Bodies:
 
 
 async def _joined(parts: list[bytes], size: int) -> bytes:
-    """The parts in one piece; a large one is filled step by step.
+    """The parts in one buffer; a large one is filled in steps.
 
-    To copy 64 MiB into fresh memory takes forty milliseconds, and a bytearray of that size takes
-    them to be cleared. A map of memory costs nothing until its pages are written.
+    Copying 64 MiB into fresh memory takes forty milliseconds, and a bytearray of that size as
+    long just to be zeroed. An anonymous mmap costs nothing until its pages are written.
     """
     if size <= _JOIN_BYTES:
         return b"".join(parts)
@@ -165,7 +163,7 @@ async def _joined(parts: list[bytes], size: int) -> bytes:
         if position - stepped > _JOIN_BYTES:
             stepped = position
             await asyncio.sleep(0)
-    # It is read by index, slice and find, and as a buffer, as bytes are.
+    # Callers only use it like bytes: index, slice, find and buffer protocol.
     return cast("bytes", whole)
 
 
@@ -182,7 +180,7 @@ def _too_large(most: int) -> TooLarge:
 
 
 class Body(Generic[B]):
-    """How a body is read: the same type from JSON and from MessagePack."""
+    """How to decode a body: the same type from JSON and from MessagePack."""
 
     def __init__(
         self,
@@ -194,13 +192,13 @@ class Body(Generic[B]):
     ) -> None:
         self.kind = kind
         self.most = most
-        """The largest body of the call; None: the largest there may be."""
+        """The size limit of this call; None: the server's."""
         self.json_kind: type = kind if json_kind is None else json_kind
         self.required = required
         self._codec = Codec(kind)
 
     def decode(self, body: bytes, media: str) -> B:
-        """The value, by the type that the request declares."""
+        """Decode the body by the content type that the request declares."""
         if not body and not self.required:
             return self.kind()
         if format_of(media).is_json:
@@ -208,7 +206,7 @@ class Body(Generic[B]):
         return self._codec.from_msgpack(body)
 
     async def decode_large(self, body: bytes, media: str, payload_bytes: int) -> B:  # noqa: ARG002
-        """The value of a body above ``DIRECT_BYTES``, without holding up others for long."""
+        """Decode a body above ``DIRECT_BYTES`` without blocking the event loop for long."""
         return self.decode(body, media)
 
     def from_json(self, body: bytes) -> B:
@@ -217,7 +215,7 @@ class Body(Generic[B]):
 
 
 class ConvertedBody(Body[B], Generic[B, W]):
-    """A body whose JSON has a shape of its own, from which the value is made."""
+    """A body whose JSON form has another type, which is converted to the value."""
 
     def __init__(self, kind: type[B], json_kind: type[W], convert: Callable[[W], B]) -> None:
         super().__init__(kind, json_kind=json_kind, most=None)
@@ -230,7 +228,7 @@ class ConvertedBody(Body[B], Generic[B, W]):
 
 
 class RawBody(Body[bytes]):
-    """A body that is handed to its route as it came."""
+    """A body that its route receives undecoded."""
 
     def __init__(self) -> None:
         super().__init__(bytes, required=False, most=None)
@@ -240,19 +238,19 @@ class ListBody(Body[S]):
     """A body with one long list of numbers."""
 
     def __init__(self, kind: type[S], name: str, items: int, *, required: bool = True) -> None:
-        # Numbers have at most twenty digits, and something between them.
+        # A number has at most twenty digits, plus separators.
         super().__init__(kind, required=required, most=22 * items + SMALL_BYTES)
         bounds = Bounds(items, piece_items=_NUMBERS_A_PIECE, large_member="")
         self._bounds = {name: bounds}
         self._lists = Lists(kind, {name: int})
 
     async def decode_large(self, body: bytes, media: str, payload_bytes: int) -> S:  # noqa: ARG002
-        """The value, its list decoded in pieces."""
+        """Decode the value, its list in pieces."""
         return await self._lists.decode(format_of(media), body, self._bounds)
 
 
 def read_query(kind: type[Q], query_string: bytes) -> Q:
-    """The query parameters as a struct; unknown ones are refused."""
+    """The query parameters as a struct; raises ``BadInput`` for unknown ones."""
     if not query_string:
         pairs: dict[str, str] = {}
     else:

@@ -1,8 +1,8 @@
-"""Replies: values as JSON or MessagePack, bytes as they are, streams, problems.
+"""Replies: values as JSON or MessagePack, raw bytes, streams, problems.
 
-A small reply is handed to the HTTP server in one piece. A large one is encoded and sent part by
-part: the HTTP server takes a part only when the caller has taken those before it, so that what is
-not read stays here, where it is counted, and a caller that takes nothing for too long is cut.
+A small reply is given to the HTTP server in one piece. A large one is encoded and sent in parts.
+The HTTP server accepts a part only when the caller has read those before it, so unread data stays
+here, where the budget counts it. A caller that reads nothing for too long is disconnected.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
 REQUEST_ID: Final = b"penstock-request-id"
-#: A reply up to this is sent in one piece.
+#: Replies up to this size are sent in one piece.
 SMALL_BYTES: Final = 64 * 1024
-#: What is encoded in one turn, and sent in one part; one payload alone may be larger.
+#: Bytes encoded per step and sent per part; a single payload may be larger.
 PART_BYTES: Final = 256 * 1024
 
 _FIELDS_BYTES: Final = 1024
 
-#: Values whose JSON shows payloads in a form of their own.
+#: Values whose JSON has a special form for payloads.
 _SHOWN: Final[dict[type, Callable[[Any], object]]] = {
     ClaimReply: shown_claims,
     Page: shown_page,
     LogPage: shown_log,
     MessageDeliveries: shown_message,
 }
-#: Values that may carry many payloads: their first field, a list.
+#: Values that may contain many payloads, and their first field, a list.
 _LISTS: Final[dict[type, str]] = {ClaimReply: "deliveries", Page: "items", LogPage: "entries"}
 
 
 class Unread(Exception):
-    """The caller took nothing of its reply for too long."""
+    """The caller read nothing of its reply for too long."""
 
 
 class Plain(Struct, frozen=True):
-    """A reply that is bytes already, in one piece or several."""
+    """A reply whose bytes are complete, in one piece or several."""
 
     status: int
     body: bytes | list[bytes] = b""
@@ -75,25 +75,25 @@ class Plain(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """The bytes of the body."""
+        """The size of the body in bytes."""
         if isinstance(self.body, bytes):
             return len(self.body)
         return sum(len(part) for part in self.body)
 
 
 class Streamed(Struct, frozen=True):
-    """A reply that comes in parts, for as long as the caller listens."""
+    """A reply that is produced in parts for as long as the caller stays connected."""
 
     content_type: str
     parts: AsyncGenerator[bytes, None]
 
 
-#: What a call is answered with.
+#: The reply to a call.
 Reply: TypeAlias = Plain | Streamed
 
 
 async def encode(value: object, status: int, *, as_msgpack: bool) -> Plain:
-    """The value as the caller wants to read it; None is no content."""
+    """Encode a value in the format that the caller accepts; None is no content."""
     if value is None:
         return Plain(204)
     name = _LISTS.get(type(value))
@@ -110,13 +110,13 @@ async def encode(value: object, status: int, *, as_msgpack: bool) -> Plain:
 async def _encode_list(
     value: Any, name: str, items: Sequence[Any], status: int, *, as_msgpack: bool
 ) -> Plain:
-    """A value with a long list in front, some items of it in each turn."""
+    """Encode a value whose first field is a long list, some items per step."""
     empty = type(items)()
     frame = (encode_msgpack if as_msgpack else encode_json)(replace(value, **{name: empty}))
-    # The list is the first field, so the first empty one is its place.
+    # The list is the first field, so the first empty list in the frame is where items go.
     before, _, after = frame.partition(b"\x90" if as_msgpack else b"[]")
     body = [before + (array_header(len(items)) if as_msgpack else b"[")]
-    # An item has other fields than its payload.
+    # An allowance for the other fields of an item.
     sizes = [_payload_bytes(item) + _FIELDS_BYTES for item in items]
     for begin, end in pieces(sizes, PART_BYTES):
         part = items[begin:end]
@@ -134,7 +134,7 @@ async def _encode_list(
 
 
 def pieces(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Runs of payloads that have at most so many bytes together, or are one payload."""
+    """Ranges of payloads with at most ``most`` bytes together, or of one larger payload."""
     if sum(sizes) <= most:
         yield 0, len(sizes)
         return
@@ -175,7 +175,7 @@ async def send_plain(
     headers: Headers = [(REQUEST_ID, request_id.encode())]
     body = reply.body
     size = reply.size
-    # From here on the call holds its reply, and no longer its request.
+    # From here on the call holds its reply and no longer its request.
     hold.set(size)
     if reply.status != 204:
         headers.append((b"content-length", b"%d" % size))
@@ -193,7 +193,7 @@ async def send_plain(
 
 
 async def _send_parts(send: Send, body: list[bytes], hold: Hold, patience: Patience) -> None:
-    """Send what is large; every part is given back as soon as the HTTP server has taken it."""
+    """Send a large reply; each part is released as soon as the HTTP server has accepted it."""
     body.reverse()
     while body:
         piece = body.pop()

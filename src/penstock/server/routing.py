@@ -1,8 +1,8 @@
-"""Routes as data: what each path takes, answers and needs, in one table.
+"""Routes as data: what each path accepts, returns and needs, in one table.
 
-Dispatch, access checks, metrics and the OpenAPI document all read the same ``Route``, so
-none of them can forget one. A path is found in a tree of its segments: every request, not only
-the hot verbs, costs a few dictionary look-ups.
+Dispatch, access checks, metrics and the OpenAPI document all read the same ``Route``, so they
+cannot disagree. Paths are looked up in a tree of segments: every request, not only the hot
+verbs, costs a few dictionary lookups.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class Empty(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Need(Struct, frozen=True):
-    """The grant a route asks for: an action on the name in a path parameter.
+    """The grant that a route requires: an action on the name in a path parameter.
 
-    Without a parameter the action is on everything the tenant has. ``any`` asks for the action
-    on some name or other: the handler shows only what the grants cover.
+    Without a parameter the action must be granted on every name of the tenant. ``any`` requires
+    the action on at least one name: the handler returns only what the grants cover.
     """
 
     action: str | None
     parameter: str | None = None
 
 
-#: Open to everybody: health and the description of the interface tell nothing of a tenant.
+#: No credential needed: health and the OpenAPI document reveal nothing about a tenant.
 ANYONE: Final = Need(None)
-#: In place of a path parameter: a grant on any name at all will do.
+#: Instead of a path parameter: a grant on any name is enough.
 ANY_NAME: Final = "any"
 #: A grant on every name.
 EVERYTHING: Final = "*"
@@ -56,7 +56,7 @@ class Route(Struct, Generic[Q, B], frozen=True, kw_only=True, dict=True):
     method: str
     path: str
     verb: str
-    """The word of docs/semantics.md for what it does: the operation id and a metric's label."""
+    """The operation's name in docs/semantics.md; also the operation id and a metric label."""
     summary: str
     need: Need
     handler: Callable[[Call, Q, B], Awaitable[object]]
@@ -64,29 +64,29 @@ class Route(Struct, Generic[Q, B], frozen=True, kw_only=True, dict=True):
     body: Body[B] | None = None
     status: int = 200
     replies: tuple[tuple[str, type | UnionType | None], ...] = ()
-    """Content types it answers with and the type of each; a type of None is bytes."""
+    """The content types of replies, each with its type; None means bytes."""
     errors: tuple[type[PenstockError], ...] = ()
     tag: str = "queues"
     claims: bool = False
-    """A GET that hands out deliveries: no web page may send it unasked."""
+    """A GET that hands out deliveries: web pages of other sites must not be able to send it."""
     is_raw: bool = False
-    """The handler reads the body itself, by its type and the headers."""
+    """The handler decodes the body itself, by its content type and the headers."""
 
     @cached_property
     def no_query(self) -> Q | None:
-        """The query of a URL that has none; None if something is required."""
+        """The query of a URL without parameters; None if a parameter is required."""
         try:
             return self.query()
         except TypeError:
             return None
 
 
-#: A route, whatever its query and body are.
+#: A route with any query and body.
 AnyRoute: TypeAlias = Route[Any, Any]
 
 
 class Routes:
-    """The tree of segments."""
+    """Finds routes in a tree of path segments."""
 
     def __init__(self, routes: Iterable[AnyRoute]) -> None:
         self.all: tuple[AnyRoute, ...] = tuple(routes)
@@ -95,7 +95,7 @@ class Routes:
             self._root.add(route)
 
     def find(self, method: str, path: str) -> tuple[AnyRoute, list[str]]:
-        """The route and the values of its path parameters, in order."""
+        """The route, and the values of its path parameters in order."""
         node = self._root
         values: list[str] = []
         for segment in path.split("/"):

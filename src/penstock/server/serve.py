@@ -1,9 +1,9 @@
-"""The process: a store, its keepers and the application on a socket, until told to stop.
+"""The server process: a store, its keepers and the application on a socket.
 
-Stopping is graceful: nothing new is accepted, whoever waits is sent home, what is under way is
-answered, the last commit is made, the store is closed. Granian reads and writes HTTP on a
-thread of its own, outside the interpreter lock, and drops connections that send their headers
-too slowly; the application runs on this thread's event loop, beside the store.
+Shutdown is graceful: the server accepts nothing new, ends waiting calls, answers the calls in
+progress, makes the last commit and closes the store. Granian reads and writes HTTP on a thread
+of its own, outside the GIL, and drops connections that send their headers too slowly; the
+application runs on this thread's event loop, together with the store.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ __all__ = ["Serving", "serve"]
 
 log = logging.getLogger("penstock.server")
 
-#: How long the socket may take to listen.
+#: How long the server may take until the socket listens.
 _LISTEN_S: Final = 10.0
-#: Connections that the kernel holds while the server is busy.
+#: Connections that the kernel queues while the server is busy.
 _BACKLOG: Final = 1024
-#: The largest head of a request: what the longest names and all options together need, twice.
+#: The largest request head: twice what the longest names and all options together need.
 _MAX_HEAD_BYTES: Final = 256 * 1024
 
 
 class Serving:
-    """A server that is up: where, and how to stop it."""
+    """A running server: its URL, and how to stop it."""
 
     def __init__(self, url: str, broker: Broker, service: Service, server: Server) -> None:
         self.url = url
@@ -65,14 +65,14 @@ class Serving:
         self._server = server
 
     def stop(self) -> None:
-        """Begin to stop; the second time is as good as the first."""
+        """Begin to stop; calling it again has no effect."""
         if not self._service.stopping.is_set():
             log.info("Stopping.")
             self._service.stopping.set()
             self._server.stop()  # type: ignore[no-untyped-call]
 
     async def stopped(self, grace_s: float) -> None:
-        """Wait until it was told to stop, and then for as long as it may take."""
+        """Wait until the server is stopped, and then for the grace period."""
         await self._service.stopping.wait()
         await asyncio.sleep(grace_s)
 
@@ -123,7 +123,7 @@ async def _open_and_serve(
             websockets=False,
             backlog=_BACKLOG,
             backpressure=_connections(settings.max_connections),
-            # Not pipeline_flush: with it hyper takes a whole reply however slowly it is read.
+            # No pipeline_flush: with it hyper accepts a whole reply however slowly it is read.
             http1_settings=HTTP1Settings(
                 header_read_timeout=int(settings.header_timeout_s * 1000),
                 max_buffer_size=_MAX_HEAD_BYTES,
@@ -162,14 +162,14 @@ async def _serve(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
         if not running.done():
-            log.warning("Calls were still under way after %g s.", settings.grace_s)
+            log.warning("Calls were still in progress after %g s.", settings.grace_s)
             running.cancel()
         with suppress(asyncio.CancelledError):
             await running
 
 
 async def _listening(running: asyncio.Future[None], host: str, port: int) -> None:
-    """Wait until the socket answers, or the server has failed to start."""
+    """Wait until the socket accepts connections, or the server has failed to start."""
     async with asyncio.timeout(_LISTEN_S):
         while not running.done():
             try:
@@ -183,19 +183,19 @@ async def _listening(running: asyncio.Future[None], host: str, port: int) -> Non
 
 
 def _reachable(host: str) -> str:
-    """Where a socket that is bound to every address is reached from here."""
+    """A local address at which a socket that is bound to every address can be reached."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  (not a binding)
 
 
 @contextmanager
 def _reserved(host: str, port: int) -> Iterator[tuple[str, int]]:
-    """The address and port, if nobody else has them, kept from others meanwhile.
+    """Reserve an address and port, or raise ``BadSetting`` if another process has them.
 
-    A name becomes the address that it stands for, and port 0 one that is free.
+    A host name is resolved to its address, and port 0 to a free port.
 
     Granian lets several sockets share a port (SO_REUSEPORT), so two servers that start at the
-    same moment would both listen and each get half of the connections. The one that holds this
-    socket, which never listens, is the only one: it is bound alone, and shared only after.
+    same moment would both listen and each get half of the connections. This socket never
+    listens: it is bound exclusively, which only one server can do, and shared only afterwards.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as held:
@@ -218,10 +218,10 @@ def _reserved(host: str, port: int) -> Iterator[tuple[str, int]]:
 
 
 def _connections(wanted: int) -> int:
-    """As many connections as the limit of open files leaves to them: half.
+    """The number of connections: as wanted, but at most half of the limit of open files.
 
-    The other half is the store's. It fails for good when it cannot open the next file of its
-    log, and whoever opens connections until there are no descriptors left needs no credential.
+    The other half is for the store, which fails permanently if it cannot open the next file of
+    its log. Opening connections until there are no descriptors left takes no credential.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):

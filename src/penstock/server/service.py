@@ -1,7 +1,7 @@
-"""What all requests share: the broker, who may come in, and the bounds.
+"""State that all requests share: the broker, access control and limits.
 
-Every bound refuses with ``Busy`` and a Retry-After instead of queueing: a caller that is told
-at once can go elsewhere, and the server's memory has a ceiling.
+Over a limit a call is refused with ``Busy`` and a Retry-After instead of being queued: the
+caller can go elsewhere immediately, and the server's memory stays bounded.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from penstock.storage.patience import Patience
 
 __all__ = ["Service", "ServiceLimits"]
 
-#: How long a commit counts as proof that the store can commit.
+#: How long a commit counts as evidence that the store can commit.
 _READY_MS: Final = 1_000
-#: Calls of all tenants that read through a log or a queue; each holds a page in memory.
+#: Concurrent scans of a log or a queue, of all tenants; each holds a page in memory.
 _SCANS: Final = 1_000
 
 
 class ServiceLimits(Struct, frozen=True, kw_only=True):
-    """The bounds of one server process."""
+    """The limits of one server process."""
 
     body_bytes: int = 64 * 1024 * 1024
-    """One request's body: sixty-four payloads of the largest default size."""
+    """Per request: 64 payloads of the largest default size."""
     memory_bytes: int = 512 * 1024 * 1024
-    """Requests, what is decoded of them, and replies, of all calls together."""
+    """Requests, their decoded form, and replies, of all calls together."""
     body_timeout_s: float = 30.0
-    """A body that takes longer to arrive is a caller that holds memory for nothing."""
+    """A caller that takes longer to send a body holds memory for nothing."""
     reply_timeout_s: float = 30.0
-    """A caller that takes nothing of its reply for so long is cut."""
+    """A caller that reads nothing of its reply for this long is disconnected."""
     waits: int = 10_000
     """Claims, results and streams that wait at the same time."""
     tenant_waits: int = 10_000
-    """Of one tenant."""
+    """The same, per tenant."""
     tenant_scans: int = 8
-    """Calls of one tenant that read through a log or a queue at the same time."""
+    """Concurrent scans of a log or a queue per tenant."""
 
 
 class Service:
-    """One broker behind one door."""
+    """One broker and everything that serves it over HTTP."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Service:
         self.access = access
         self.metrics = metrics
         self.browsers = browsers
-        """What a web page may not do; None checks nothing."""
+        """Checks on requests from web pages; None disables them."""
         self.limits = ServiceLimits() if limits is None else limits
         self.payload_bytes = broker.options.engine.limits.payload_bytes
         self.bodies = Bodies(
@@ -78,10 +78,10 @@ class Service:
         self.budget = Budget(self.limits.memory_bytes)
         metrics.watch_budget(self.budget)
         self.patience = Patience(self.limits.reply_timeout_s)
-        """With callers that are slow to read."""
+        """The timeout for callers that are slow to read."""
         self.streams = Streams()
         self.stopping = asyncio.Event()
-        """Set once: whoever waits for something that may take long is sent home."""
+        """Set once, when the server stops: calls that wait for long then end."""
         numbers = count(1)
         self.next_request_id: Callable[[], str] = lambda: f"{request_prefix}{next(numbers):x}"
         self._waits = Places(
@@ -90,14 +90,14 @@ class Service:
         self.scans = Places(
             "are reading through a log or a queue", _SCANS, self.limits.tenant_scans, field=None
         )
-        """Previews, dry runs and the like: as much work as there are messages."""
+        """Previews, dry runs and other calls whose work grows with the number of messages."""
         self._probing = asyncio.Lock()
         self._ready_at = -_READY_MS
         self.description = b"{}"
         """The OpenAPI document."""
 
     def now(self) -> int:
-        """The time, by the clock that the store goes by."""
+        """The time of the store's clock."""
         return self._clock.now()
 
     @property
@@ -106,9 +106,9 @@ class Service:
         return self._waits.taken
 
     async def check_ready(self) -> None:
-        """Commit something real, at most once a second however often it is asked.
+        """Make a real commit, at most once per second however often this is called.
 
-        Raises what the store raises when it cannot.
+        Raises the store's error if it cannot commit.
         """
         self.check_running()
         async with self._probing:
@@ -123,13 +123,13 @@ class Service:
         self._waits.check(tenant)
 
     def begin_wait(self, tenant: str) -> None:
-        """Take a place among those that may wait, or raise ``Busy``."""
+        """Take a place for a waiting call, or raise ``Busy``."""
         self.check_running()
         self._waits.take(tenant)
         self.metrics.waits(self._waits.taken)
 
     def end_wait(self, tenant: str) -> None:
-        """Give the place back."""
+        """Return the place."""
         self._waits.give_back(tenant)
         self.metrics.waits(self._waits.taken)
 

@@ -1,4 +1,4 @@
-"""The open streams and their credit: which receipts each has handed out and not settled."""
+"""The open streams and their credit: the receipts that each has handed out, until settled."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from penstock.model.delivery import Receipt
 
 __all__ = ["Stream", "Streams"]
 
-#: Payload bytes that a stream has handed out and not seen settled: what a reader that hangs
-#: may leave in the server's memory.
+#: Unsettled payload bytes per stream: what a reader that hangs may keep in the server's memory.
 MAX_UNSETTLED_BYTES: Final = 64 * 1024 * 1024
 #: A receipt, and the tenant and queue it belongs to.
 Held: TypeAlias = tuple[str, str, Receipt]
@@ -28,15 +27,15 @@ class Stream:
         self._queue = queue
         self._credit = credit
         self._given = asyncio.Event()
-        #: To the lease's deadline and the payload's bytes.
+        #: Each with the deadline of its lease and the size of its payload.
         self.held: dict[Held, tuple[int, int]] = {}
         self._bytes = 0
 
     def room(self, now: int) -> int:
-        """How many more may be handed out; lapsed leases give their credit back.
+        """How many more deliveries may be handed out; lapsed leases give their credit back.
 
-        A stream of which every lease lapsed has a reader who is gone or hangs. Handing it the
-        same deliveries again would only use their attempts up: that is ``Conflict``.
+        Raises ``Conflict`` if no credit is left and every lease lapsed: the reader is gone or
+        hangs, and handing it the same deliveries again would only use up their attempts.
         """
         if self._is_full:
             lapsed = [held for held, (deadline, _) in self.held.items() if deadline < now]
@@ -61,17 +60,17 @@ class Stream:
         self._streams.held[held] = self
 
     def extend(self, held: Held, deadline: int) -> None:
-        """The lease is longer now."""
+        """Record the new deadline of a lease."""
         self.held[held] = (deadline, self.held[held][1])
 
     def drop(self, held: Held) -> None:
-        """It is settled: its credit comes back."""
+        """Give back the credit of a settled or lapsed delivery."""
         _, size = self.held.pop(held)
         self._bytes -= size
         self._given.set()
 
     async def credit_given(self, timeout_ms: int) -> None:
-        """Wait for credit, or long enough to look for lapsed leases."""
+        """Wait for credit, or until it is time to check for lapsed leases."""
         self._given.clear()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -84,12 +83,12 @@ class Streams:
     """All open streams of a server."""
 
     def __init__(self) -> None:
-        #: What has been handed out and not settled, by which stream.
+        #: Unsettled deliveries, each with the stream that handed it out.
         self.held: dict[Held, Stream] = {}
 
     @contextmanager
     def open(self, tenant: str, queue: str, credit: int) -> Iterator[Stream]:
-        """A stream, until it is cut."""
+        """Open a stream until the block ends."""
         stream = Stream(self, tenant, queue, credit)
         try:
             yield stream
@@ -98,13 +97,13 @@ class Streams:
                 self.held.pop(held, None)
 
     def settled(self, held: Held) -> None:
-        """A delivery is settled: if a stream handed it out, its credit comes back."""
+        """A delivery is settled; if a stream handed it out, give its credit back."""
         stream = self.held.pop(held, None)
         if stream is not None:
             stream.drop(held)
 
     def extended(self, held: Held, deadline: int | None) -> None:
-        """A lease is longer now."""
+        """Record the new deadline of a lease, if a stream handed the delivery out."""
         stream = self.held.get(held)
         if stream is not None and deadline is not None:
             stream.extend(held, deadline)

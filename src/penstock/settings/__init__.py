@@ -1,9 +1,9 @@
-"""Settings: read once, from flags, environment and one file, and checked before anything starts.
+"""Settings: read once from flags, environment and one file, and checked before startup.
 
 A setting has one name with three spellings: ``tls_cert`` in the file, ``PENSTOCK_TLS_CERT`` in
-the environment, ``--tls-cert`` as a flag. ``fields`` says which there are, ``loading`` where
-their values come from, ``effective`` shows them with their sources and without their secrets.
-Nothing here keeps state, and nothing else in the package reads the environment.
+the environment, ``--tls-cert`` as a flag. ``fields`` defines them, ``loading`` decides between
+their sources, ``effective`` shows them with their sources and without secrets. Nothing here
+keeps state, and nothing else in the package reads the environment.
 """
 
 from __future__ import annotations

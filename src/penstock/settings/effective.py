@@ -1,7 +1,7 @@
-"""What ``penstock config`` prints: every setting, its value and where it came from.
+"""The output of ``penstock config``: every setting, its value and where it came from.
 
-Secrets are never shown. The TOML can be fed back as a settings file and gives the same
-settings; a secret that stands in no file of its own is left out as a comment.
+Secrets are never shown. The TOML can be used as a settings file and gives the same settings,
+except for secrets that are not in a file of their own: these are commented out.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["Effective", "effective", "to_toml"]
 
 
 class Effective(Struct, frozen=True, kw_only=True):
-    """One setting as it is in force."""
+    """One setting as in effect."""
 
     name: str
     value: str | int | float | None
-    """Secrets masked; None is not set."""
+    """Secrets are masked; None means not set."""
     masked: bool
     source: Source
     description: str
@@ -36,7 +36,7 @@ def effective(loaded: Loaded) -> tuple[Effective, ...]:
 
 
 def to_toml(loaded: Loaded) -> str:
-    """All settings as a settings file, with what each means and where it came from."""
+    """All settings as a settings file, with the meaning and source of each."""
     lines = []
     for item in effective(loaded):
         lines.append(f"# {item.description}")
@@ -75,11 +75,11 @@ def _toml(value: str | float) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # A JSON string is a basic string of TOML, but for DEL, which TOML wants escaped.
+        # A JSON string is a TOML basic string, except that TOML requires DEL to be escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)
 
 
 def _one_line(text: str) -> str:
-    """A comment must not end early: a path may hold a newline."""
+    """Replace unprintable characters: a newline in a path would end the comment."""
     return "".join(character if character.isprintable() else "?" for character in text)

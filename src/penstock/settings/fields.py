@@ -1,8 +1,8 @@
-"""Every setting with its type, its bounds, its default and what it means.
+"""Every setting with its type, limits, default and meaning.
 
-The struct is the only list: the flags, the environment variables, the file's keys and
-``penstock config`` are read off it. Whether a file exists or a key fits its certificate is
-checked by whoever uses it.
+The struct is the only list: flags, environment variables, the file's keys and ``penstock config``
+are derived from it. Whether a file exists or a key matches its certificate is checked where it
+is used.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ PREFIX: Final = "PENSTOCK_"
 #: The setting ``jwt_secret`` may be given as ``jwt_secret_file``: the path of a file that holds it.
 FILE_SUFFIX: Final = "_file"
 
-#: A body is read into memory whole.
+#: A body is read into memory completely.
 _MAX_BODY_BYTES: Final = 4 * 1024**3
 #: More than a process has file descriptors for on any common system.
 _MAX_CONNECTIONS: Final = 1_000_000
-#: More only wait for each other: one slice of such work runs at a time.
+#: More would only wait for each other: one slice of such work runs at a time.
 _MAX_SCANS: Final = 1_000
 _HOUR_S: Final = 3600
-#: Clocks that differ by more are broken, and a leeway for them prolongs every token.
+#: Clocks that differ by more are broken, and the leeway prolongs every token.
 _MAX_LEEWAY_S: Final = 300
 
-#: May be given as a file, and is never shown.
+#: May be given as a file, and is never printed.
 _SECRET: Final = {"secret": True, "file": True}
-#: May be given as a file: its value is unhandy elsewhere, or may hold a password.
+#: May be given as a file: the value is long, or may contain a password.
 _FILE: Final = {"file": True}
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What ``penstock serve`` and the client commands are told."""
+    """The settings of ``penstock serve`` and the client commands."""
 
     # -- the store ---------------------------------------------------------------------
 
     store: Annotated[
         str,
         Meta(
-            description="The store's URL. A relative path is below the folder of the file that "
-            "names it, or below the working directory.",
+            description="The store's URL. A relative path is relative to the directory of the "
+            "file that contains it, else to the working directory.",
             extra=_FILE,
         ),
     ] = "rocksdb:penstock-data"
@@ -64,14 +64,14 @@ class Settings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=MAX_TIME_MS // 1000,
-            description="Seconds that the log keeps what no queue needs any more.",
+            description="Seconds that the log keeps entries that no queue needs any more.",
         ),
     ] = 24 * _HOUR_S
     auto_create: Annotated[
         bool, Meta(description="A message that matches no queue creates one named after its topic.")
     ] = True
     require_topics: Annotated[
-        bool, Meta(description="Publishing to a topic that is not registered is refused.")
+        bool, Meta(description="Refuse to publish to a topic that is not registered.")
     ] = False
     archive: Annotated[
         bool, Meta(description="Retention waits for a verified copy in the archive (A1).")
@@ -79,8 +79,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     routing: Annotated[
         Literal["broker", "pipeline"],
         Meta(
-            description="Who fills queues that are far behind the log: the broker, or the job "
-            "`penstock pipeline route`."
+            description="What catches up queues that are far behind the log: the broker, or the "
+            "job `penstock pipeline route`."
         ),
     ] = "broker"
 
@@ -88,14 +88,14 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     host: Annotated[str, Meta(description="The address to listen on.")] = "127.0.0.1"
     port: Annotated[
-        int, Meta(ge=0, le=65_535, description="The port to listen on; 0 is any free one.")
+        int, Meta(ge=0, le=65_535, description="The port to listen on; 0 picks a free one.")
     ] = 8080
     grace_s: Annotated[
         float,
         Meta(
             ge=0,
             le=_HOUR_S,
-            description="Seconds that a stopping server gives the calls that are under way.",
+            description="Seconds that a stopping server gives calls in progress to finish.",
         ),
     ] = 30.0
 
@@ -103,34 +103,34 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     auth: Annotated[bool, Meta(description="Every call needs an API key or a token.")] = False
     insecure: Annotated[
-        bool, Meta(description="Listen beyond this machine without auth. Anybody may do anything.")
+        bool, Meta(description="Listen beyond this machine without auth. Anyone may do anything.")
     ] = False
     allowed_hosts: Annotated[
         str | None,
         Meta(
-            description="Names that callers may know this server by, with commas between them:"
-            " `queue.example.com`, `*.example.com`, or `*` for any. Addresses and localhost may"
-            " always be used. Not set: with auth any name, without auth the name in `host`."
+            description="Host names that callers may use for this server, separated by commas:"
+            " `queue.example.com`, `*.example.com`, or `*` for any. Addresses and localhost are"
+            " always allowed. Default: with auth any name, without auth the name in `host`."
         ),
     ] = None
     allowed_origins: Annotated[
         str | None,
         Meta(
-            description="Origins whose web pages may call this server, with commas between them:"
-            " `https://app.example.com`, or `*` for any. Not set: with auth any, without auth"
+            description="Origins whose web pages may call this server, separated by commas:"
+            " `https://app.example.com`, or `*` for any. Default: with auth any, without auth"
             " the server's own."
         ),
     ] = None
     jwt_secret: Annotated[
         str | None,
-        Meta(description="Accept tokens signed with HS256 by this secret.", extra=_SECRET),
+        Meta(description="Accept tokens signed with HS256 and this secret.", extra=_SECRET),
     ] = None
     jwt_public_key: Annotated[
         str | None,
-        Meta(description="Accept tokens signed with RS256; the public key in PEM.", extra=_FILE),
+        Meta(description="Accept tokens signed with RS256; the public key, in PEM.", extra=_FILE),
     ] = None
     jwt_issuer: Annotated[str | None, Meta(description="The `iss` that tokens must have.")] = None
-    jwt_audience: Annotated[str | None, Meta(description="The `aud` that tokens must name.")] = None
+    jwt_audience: Annotated[str | None, Meta(description="The `aud` that tokens must have.")] = None
     jwt_leeway_s: Annotated[
         int,
         Meta(
@@ -140,14 +140,14 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = 30
     tls_cert: Annotated[
-        Path | None, Meta(description="The server's certificate chain, a file in PEM.")
+        Path | None, Meta(description="The server's certificate chain, a PEM file.")
     ] = None
     tls_key: Annotated[
-        Path | None, Meta(description="Its private key, a file in PEM (PKCS #8).")
+        Path | None, Meta(description="The private key of tls_cert, a PEM file (PKCS #8).")
     ] = None
     tls_client_ca: Annotated[
         Path | None,
-        Meta(description="Demand client certificates that this CA signed, a file in PEM."),
+        Meta(description="Require client certificates signed by this CA, a PEM file."),
     ] = None
 
     # -- limits ------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1024,
             le=1024 * _MAX_BODY_BYTES,
-            description="Requests and replies that the server holds at the same time, together.",
+            description="Requests and replies that the server holds at one time, in total.",
         ),
     ] = 512 * 1024 * 1024
     max_queues: Annotated[
@@ -171,7 +171,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=MAX_QUEUES,
-            description="The queues of a tenant, whether created by a call or by a publish.",
+            description="Queues per tenant, whether created by a call or by a publish.",
         ),
     ] = 10_000
     max_unindexed_filters: Annotated[
@@ -179,8 +179,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=MAX_QUEUES,
-            description="The queues of a tenant whose filter is evaluated for every message, "
-            "because it requires no equality and reads more than the topic.",
+            description="Queues per tenant whose filter is evaluated for every message, because it "
+            "requires no equality and reads more than the topic.",
         ),
     ] = 1_000
     min_free_disk_bytes: Annotated[
@@ -189,19 +189,19 @@ class Settings(Struct, frozen=True, kw_only=True):
             ge=0,
             le=MAX_FREE_DISK_BYTES,
             description="Free space on an embedded store's disk below which publishes are refused "
-            "(507), at most a twentieth of the disk; 0 never refuses.",
+            "(507); at most a twentieth of the disk. 0 disables the check.",
         ),
     ] = 256 * 1024 * 1024
     max_connections: Annotated[
         int,
-        Meta(ge=1, le=_MAX_CONNECTIONS, description="Connections that are open at the same time."),
+        Meta(ge=1, le=_MAX_CONNECTIONS, description="Connections that are open at one time."),
     ] = 10_000
     max_waits: Annotated[
         int,
         Meta(
             ge=0,
             le=_MAX_CONNECTIONS,
-            description="Claims, results and streams that wait at the same time.",
+            description="Claims, results and streams that wait at one time.",
         ),
     ] = 10_000
     max_tenant_waits: Annotated[
@@ -209,7 +209,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=_MAX_CONNECTIONS,
-            description="Of one tenant. While others wait, it is its fair part at most.",
+            description="The same per tenant. While other tenants wait, a fair share at most.",
         ),
     ] = 10_000
     max_tenant_scans: Annotated[
@@ -217,7 +217,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=_MAX_SCANS,
-            description="Previews, dry runs and filtered browsing of one tenant at the same time.",
+            description="Concurrent previews, dry runs and filtered browsing per tenant.",
         ),
     ] = 8
     header_timeout_s: Annotated[
@@ -232,7 +232,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=_HOUR_S,
-            description="Seconds after which a caller that takes nothing of its reply is cut.",
+            description="Seconds after which a caller that reads nothing of its reply is cut off.",
         ),
     ] = 30.0
 
@@ -243,7 +243,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = "text"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        Meta(description="The least severe log lines that are written."),
+        Meta(description="The lowest severity of log lines that are written."),
     ] = "info"
 
     # -- client commands ---------------------------------------------------------------
@@ -258,12 +258,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     tenant: Annotated[
         str,
-        Meta(description="Whose queues, where a client command opens a store itself."),
+        Meta(description="The tenant, if a client command opens a store directly."),
     ] = "default"
 
     @property
     def limits(self) -> Limits:
-        """The bounds that a store is opened with."""
+        """The limits that a store is opened with."""
         return Limits(
             payload_bytes=self.max_payload_bytes,
             log_retention_ms=self.log_retention_s * 1000,
@@ -273,7 +273,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         )
 
     def __repr__(self) -> str:
-        # Settings end up in tracebacks and debug logs; their secrets must not.
+        # Settings end up in tracebacks and debug logs; secrets must not.
         changed = (
             (setting, value)
             for setting in all_settings()
@@ -291,17 +291,17 @@ class Setting(Struct, frozen=True, kw_only=True):
 
     name: str
     type: Any
-    """Its kind with its bounds: what ``msgspec.convert`` checks a value against."""
+    """Its type with its limits, which ``msgspec.convert`` checks values against."""
     kind: type
     """str, int, float, bool or Path."""
     default: str | int | float | Path | None
     optional: bool
-    """None is a value: the setting may be left out."""
+    """None is allowed: the setting may be omitted."""
     description: str
     choices: tuple[str, ...] = ()
     secret: bool = False
     file: bool = False
-    """There is a second setting with the suffix ``_file``, whose file holds the value."""
+    """A second setting with the suffix ``_file`` names a file that contains the value."""
 
     @property
     def variable(self) -> str:

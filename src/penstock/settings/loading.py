@@ -1,7 +1,7 @@
-"""Which value a setting has: a flag's, else the environment's, else the file's, else its default.
+"""Decides the value of each setting: flag, else environment, else file, else default.
 
-What a source says is checked even where a stronger one decides: a mistake in the file should
-not wait for the day on which the flag is dropped. Every error names the source to blame (E1).
+Values are checked even if a stronger source overrides them: a mistake in the file should not
+go unnoticed until a flag is dropped. Every error names the source that is wrong (E1).
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ __all__ = ["Loaded", "load_settings"]
 
 
 class Loaded(Struct, frozen=True):
-    """The settings, and where each of them came from."""
+    """The settings, and where each came from."""
 
     settings: Settings
     sources: Mapping[str, Source]
     warnings: tuple[str, ...] = ()
-    """What was ignored, a line for each."""
+    """One line for each value that was ignored."""
 
     def given(self, name: str) -> bool:
-        """Whether somebody set it, even to its default."""
+        """Whether a source set it, even to its default."""
         return self.sources[name].kind != "default"
 
 
@@ -49,15 +49,15 @@ def load_settings(
     config: Path | None,
     cwd: Path,
 ) -> Loaded:
-    """Read and check everything; a flag with the value None was not given.
+    """Read and check all settings; a flag whose value is None was not given.
 
-    ``config`` is the file that a flag named; without one it is the one that PENSTOCK_CONFIG
-    names, or ``penstock.toml`` in ``cwd`` if there is one.
+    ``config`` is the file that a flag named. If None, PENSTOCK_CONFIG names the file, else it
+    is ``penstock.toml`` in ``cwd``, if that exists.
     """
     cwd = cwd.absolute()
     decided: dict[str, Given] = {}
     variables, warnings = from_environ(environ, cwd)
-    # The weakest source comes first, and what follows replaces it.
+    # From weakest to strongest: later sources override earlier ones.
     for source in (from_file(environ, config, cwd), variables, from_flags(flags, cwd)):
         decided |= _checked(source)
     values: dict[str, object] = {}
@@ -73,14 +73,14 @@ def load_settings(
 
 
 def _checked(source: Mapping[str, Given]) -> dict[str, Given]:
-    """What one source decides: values converted, ``_file`` names turned into their settings."""
+    """The settings of one source: values converted, ``_file`` names mapped to their settings."""
     decided: dict[str, Given] = {}
     for setting in all_settings():
         plain = source.get(setting.name)
         file = source.get(setting.name + FILE_SUFFIX) if setting.file else None
         if plain is not None and file is not None:
             raise BadSetting(
-                f"{plain.source} and {file.source} exclude each other: one setting, two values.",
+                f"{plain.source} and {file.source} exclude each other: use one of them.",
                 field=setting.name,
             )
         if plain is not None:
@@ -93,9 +93,9 @@ def _checked(source: Mapping[str, Given]) -> dict[str, Given]:
 
 
 def _final(setting: Setting, given: Given) -> object:
-    """The value itself: out of its file if it is in one, relative stores made absolute."""
+    """The final value: read from its file if it has one, a relative store made absolute."""
     if given.source.path is not None:
-        # Only the file that decides is read: a weaker source may name one that is not here.
+        # Read only the file that takes effect: a weaker source may name one that does not exist.
         given = given.with_value(read_value(setting.name, given.source))
         given = given.with_value(_converted(setting, given))
     if setting.name == "store":
@@ -108,7 +108,7 @@ def _converted(setting: Setting, given: Given) -> object:
     if setting.kind is Path:
         return _to_path(setting.name, given)
     try:
-        # What comes as text from the environment or out of a file is read as its type.
+        # Text from the environment or a file is parsed as the setting's type.
         checked = msgspec.convert(value, setting.type, strict=not given.is_text)
     except msgspec.ValidationError as error:
         expected = str(error)
@@ -122,7 +122,7 @@ def _converted(setting: Setting, given: Given) -> object:
 
 
 def _check_meaning(setting: Setting, given: Given) -> None:
-    """What a type cannot say."""
+    """Check what the type cannot express."""
     if isinstance(given.value, str) and (not given.value or "\0" in given.value):
         raise _refused(setting, given, "Expected text that is not empty and has no zero byte")
     if setting.name == "tenant":
@@ -135,7 +135,7 @@ def _check_meaning(setting: Setting, given: Given) -> None:
 
 
 def _check_together(settings: Settings) -> None:
-    """Settings that contradict each other."""
+    """Raise ``BadSetting`` for settings that contradict each other."""
     pairs = (
         ("max_payload_bytes", "max_body_bytes", "no message of that size could be published"),
         ("max_body_bytes", "memory_budget_bytes", "no body of that size could be received"),
@@ -163,7 +163,7 @@ def _to_path(name: str, given: Given) -> Path:
 
 
 def _absolute_store(url: str, base: Path) -> str:
-    """``rocksdb:relative/path`` as an absolute one, so that it means the same from anywhere."""
+    """``rocksdb:relative/path`` with an absolute path, so that it is valid in any directory."""
     scheme, _, path = url.partition(":")
     if scheme != "rocksdb" or not path or path.startswith("/"):
         return url

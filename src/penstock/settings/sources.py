@@ -1,8 +1,8 @@
 """Reading the sources of settings: flags, environment variables, one TOML file.
 
-A source gives names and values, each with where it stands. An unknown flag or key is an error that
-suggests the nearest known one. An unknown variable is only worth a warning: other programs may use
-the same prefix, as Kubernetes does. What a value has to be is not decided here.
+A source gives names and values, each with its origin. An unknown flag or key is an error that
+suggests the nearest known one. An unknown variable only causes a warning: other programs may use
+the same prefix, as Kubernetes does. Values are validated elsewhere.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ __all__ = [
     "read_value",
 ]
 
-#: Names the settings file; it is no setting itself.
+#: Names the settings file; not a setting itself.
 CONFIG_VARIABLE: Final = "PENSTOCK_CONFIG"
-#: Read from the working directory if it is there and no other file is named.
+#: Read from the working directory if it exists and no other file is named.
 DEFAULT_CONFIG: Final = "penstock.toml"
-#: Variables that tests and benchmarks are steered by; they are not the product's settings.
+#: Variables for tests and benchmarks, which are not settings.
 _NOT_SETTINGS: Final = ("PENSTOCK_BENCH_", "PENSTOCK_TEST_")
 
-#: What Kubernetes sets PENSTOCK_PORT to, in every pod beside a service that is named penstock.
+#: What Kubernetes sets PENSTOCK_PORT to, in every pod next to a service named penstock.
 _SERVICE_LINK: Final = "tcp://"
 
-#: A settings file has some dozens of lines.
+#: A settings file has a few dozen lines.
 _MAX_CONFIG_BYTES: Final = 1024 * 1024
 #: The largest value that is given as a file is a public key.
 _MAX_VALUE_BYTES: Final = 64 * 1024
@@ -54,7 +54,7 @@ class Source(Struct, frozen=True):
     where: str = ""
     """The flag, the variable, or the file and line."""
     path: Path | None = None
-    """The file that holds the value itself, where it was given with the suffix ``_file``."""
+    """The file that contains the value, if it was given with the suffix ``_file``."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.where}".rstrip()
@@ -66,29 +66,29 @@ class Given(Struct, frozen=True):
     value: object
     source: Source
     base: Path
-    """What its relative paths are relative to."""
+    """The directory that relative paths are relative to."""
 
     @property
     def is_text(self) -> bool:
-        """Whether the source knows text only, so that a number comes as text too."""
+        """Whether the source only has text, so that numbers come as text too."""
         return isinstance(self.value, str) and self.source.kind == "environment"
 
     def with_value(self, value: object) -> Given:
-        """The same place with another value."""
+        """The same origin with another value."""
         return Given(value, self.source, self.base)
 
 
 def from_flags(flags: Mapping[str, object], cwd: Path) -> dict[str, Given]:
-    """The flags that were given, by setting; None is one that was not."""
+    """The given flags, by setting; None means not given."""
     given = {name: value for name, value in flags.items() if value is not None}
     _check_known(given, "flag", _flag)
     return {name: Given(value, Source("flag", _flag(name)), cwd) for name, value in given.items()}
 
 
 def from_environ(environ: Mapping[str, str], cwd: Path) -> tuple[dict[str, Given], tuple[str, ...]]:
-    """The variables that begin with PENSTOCK_, by setting, and a warning for each that is none.
+    """The variables that begin with PENSTOCK_, by setting, and a warning for each unknown one.
 
-    One that is set to nothing is not set: that is how compose files and units leave one out.
+    An empty variable counts as not set: compose files and systemd units leave one out that way.
     """
     given = {
         name.removeprefix(PREFIX).lower(): value.strip()
@@ -99,14 +99,14 @@ def from_environ(environ: Mapping[str, str], cwd: Path) -> tuple[dict[str, Given
         and value.strip()
     }
     warnings = {
-        name: f"Ignored the environment variable {shown(_variable(name))}, which is no setting."
+        name: f"Ignored the environment variable {shown(_variable(name))}, which is not a setting."
         + _nearest(name, _variable)
         for name in sorted(given.keys() - _known())
     }
     if given.get("port", "").startswith(_SERVICE_LINK):
         warnings["port"] = (
             "Ignored the environment variable PENSTOCK_PORT, which Kubernetes set for a service "
-            "named penstock: give the pod enableServiceLinks: false, or the service another name."
+            "named penstock: set enableServiceLinks: false in the pod, or rename the service."
         )
     found = {
         name: Given(value, Source("environment", _variable(name)), cwd)
@@ -117,7 +117,7 @@ def from_environ(environ: Mapping[str, str], cwd: Path) -> tuple[dict[str, Given
 
 
 def from_file(environ: Mapping[str, str], config: Path | None, cwd: Path) -> dict[str, Given]:
-    """The keys of the settings file, by setting; nothing if there is no file."""
+    """The keys of the settings file, by setting; empty if there is no file."""
     path = _config_path(environ, config, cwd)
     if path is None:
         return {}
@@ -125,7 +125,7 @@ def from_file(environ: Mapping[str, str], config: Path | None, cwd: Path) -> dic
         text = _read_bounded(path, _MAX_CONFIG_BYTES).decode()
         table = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        # A TOMLDecodeError is a ValueError that says the line.
+        # A TOMLDecodeError is a ValueError whose text includes the line.
         raise BadSetting(
             f"The settings file {path} cannot be read: {error}.", field="config"
         ) from error
@@ -137,7 +137,7 @@ def from_file(environ: Mapping[str, str], config: Path | None, cwd: Path) -> dic
 
 
 def read_value(name: str, source: Source) -> str:
-    """What stands in the file that a source names, without the newlines at its end."""
+    """The content of the file that a source names, without trailing newlines."""
     assert source.path is not None
     try:
         return _read_bounded(source.path, _MAX_VALUE_BYTES).decode().rstrip("\r\n")
@@ -176,20 +176,20 @@ def _check_known(names: Iterable[object], what: str, spelt: Callable[[str], str]
 
 
 def _known() -> dict[object, None]:
-    """The names that a source may give, in the order of their documentation."""
+    """The names that a source may use, in the order of their documentation."""
     names: dict[object, None] = dict.fromkeys(setting.name for setting in all_settings())
     return names | dict.fromkeys(s.name + FILE_SUFFIX for s in all_settings() if s.file)
 
 
 def _nearest(name: str, spelt: Callable[[str], str]) -> str:
-    """A sentence that suggests the nearest known name, if one is near."""
+    """A sentence that suggests the nearest known name, if there is one."""
     known = map(str, _known())
     close = get_close_matches(name.replace("-", "_").lower(), list(known), n=1)
     return f" Did you mean {spelt(close[0])}?" if close else ""
 
 
 def _line_of(name: str, text: str) -> str:
-    # Settings are top-level keys, so a line that begins with the name is the one.
+    # Settings are top-level keys, so the line that begins with the name is the right one.
     found = re.search(rf"^[ \t]*[\"']?{re.escape(name)}[\"']?[ \t]*=", text, re.MULTILINE)
     return "" if found is None else f", line {text.count(chr(10), 0, found.end()) + 1}"
 

@@ -58,14 +58,14 @@ def test_a_database_is_migrated_once(database: Server) -> None:
         "before": last,
         "applied": [],
     }
-    expected = f"{masked(database)} has schema {last}, the present one: nothing to do\n"
+    expected = f"{masked(database)} has schema {last}, the current one: nothing to do\n"
     assert sh("migrate").stdout == expected
 
 
 def test_what_was_done_is_said_in_words(database: Server) -> None:
     names = [item.name for item in known(database.SCHEME)]
     assert Shell(database.url(NAME))("migrate").stdout == (
-        f"{masked(database)} had schema 0 and has schema {len(names)}, the present one: "
+        f"{masked(database)} had schema 0 and has schema {len(names)}, the current one: "
         f"applied {', '.join(names)}\n"
     )
 

@@ -96,7 +96,7 @@ def test_variables_of_others_are_warned_of_once(sh: Shell, monkeypatch: pytest.M
         result = sh.run(*command)
         assert result.exit_code == 0, result.output
         assert result.stderr.splitlines()[0] == (
-            "warning: Ignored the environment variable 'PENSTOCK_STOER', which is no setting. "
+            "warning: Ignored the environment variable 'PENSTOCK_STOER', which is not a setting. "
             "Did you mean PENSTOCK_STORE?"
         )
         assert result.stderr.count("PENSTOCK_STOER") == 1

@@ -130,9 +130,9 @@ def test_variables_of_others_are_ignored_with_a_warning(load: Load) -> None:
     assert loaded.settings.host == "example"
     assert loaded.settings.port == 8080
     file, prot, service = loaded.warnings
-    assert "'PENSTOCK_PORT_FILE', which is no setting" in file
-    assert prot.endswith("'PENSTOCK_PROT', which is no setting. Did you mean PENSTOCK_PORT?")
-    assert service.endswith("'PENSTOCK_SERVICE_HOST', which is no setting.")
+    assert "'PENSTOCK_PORT_FILE', which is not a setting" in file
+    assert prot.endswith("'PENSTOCK_PROT', which is not a setting. Did you mean PENSTOCK_PORT?")
+    assert service.endswith("'PENSTOCK_SERVICE_HOST', which is not a setting.")
 
 
 def test_what_kubernetes_sets_is_ignored_with_a_warning(load: Load) -> None:

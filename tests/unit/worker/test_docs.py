@@ -90,6 +90,6 @@ def test_the_example_runs() -> None:
     )
     assert "order 1: charged 101" in done.stdout
     assert "receipt for order 3, charged at attempt 2" in done.stdout
-    assert "nobody pays 5000" in done.stdout
+    assert "no card covers 5000" in done.stdout
     assert "billing: 5 done, 1 failed; mail: 5 done" in done.stdout
     assert done.stderr == ""

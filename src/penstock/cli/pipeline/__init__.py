@@ -1,1 +1,1 @@
-"""``penstock pipeline``: jobs over everything that was published, on Spark."""
+"""``penstock pipeline``: Spark jobs over all published messages."""

@@ -1,4 +1,4 @@
-"""The jobs as commands; what each does is in ``penstock.pipeline.jobs``."""
+"""The pipeline jobs as commands; ``penstock.pipeline.jobs`` implements them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["archive", "ingest", "replay", "report", "retention", "route", "run_a
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @job_options
 def route(queues: tuple[str, ...], **options: Any) -> None:
-    """Fill the queues that are behind, all or those named, from the log.
+    """Fill queues that are behind from the log: all of them, or those named.
 
     \b
     Examples:
@@ -30,25 +30,25 @@ def route(queues: tuple[str, ...], **options: Any) -> None:
 
 
 @click.command
-@click.option("--no-history", is_flag=True, help="Leave out what happened to the messages.")
-@click.option("--no-compaction", is_flag=True, help="Leave small files as they are.")
-@click.option("--skip-missing", is_flag=True, help="Go on where retention was quicker.")
+@click.option("--no-history", is_flag=True, help="Leave out the histories of the messages.")
+@click.option("--no-compaction", is_flag=True, help="Do not merge small files.")
+@click.option("--skip-missing", is_flag=True, help="Continue past entries that retention removed.")
 @click.option(
     "--tell/--no-tell",
     default=True,
-    help="Tell the broker at once what may go, or leave that to the job retention.",
+    help="Let the broker remove archived entries immediately, or leave that to the job retention.",
 )
 @click.option(
     "--table-format",
     type=click.Choice(["parquet", "delta"]),
     default="parquet",
     show_default=True,
-    help="How the lake's tables are kept.",
+    help="The format of the lake's tables.",
 )
 @click.option(
     "--step",
     type=click.IntRange(min=1),
-    help="Entries of the log a commit, at most; what is killed loses no more.  [default: 500000]",
+    help="Log entries per commit: the most that a killed job loses.  [default: 500000]",
 )
 @click.option(
     "--adopt",
@@ -66,9 +66,9 @@ def archive(
     adopt: bool,
     **options: Any,
 ) -> None:
-    """Bring the log and the histories of its messages into the lake.
+    """Copy the log and the histories of its messages into the lake.
 
-    What is in the lake is read back and compared before the broker is told that it may go.
+    The copy is read back and compared before the broker may remove anything.
 
     \b
     Examples:
@@ -94,10 +94,10 @@ def archive(
 
 
 @click.command
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @job_options
 def retention(dry_run: bool, **options: Any) -> None:
-    """Remove from the store what nothing refers to and the lake verifiably has.
+    """Remove entries from the store that nothing refers to and that the lake verifiably has.
 
     \b
     Examples:
@@ -109,10 +109,10 @@ def retention(dry_run: bool, **options: Any) -> None:
 
 
 @click.command
-@click.option("--output", metavar="DIR", help="Where it goes; by default the lake's `reports`.")
+@click.option("--output", metavar="DIR", help="Output folder; by default the lake's `reports`.")
 @job_options
 def report(output: str | None, **options: Any) -> None:
-    """Say what happened: throughput, depth, latencies, failures, as a page and as tables.
+    """Report throughput, depth, latencies and failures, as a page and as tables.
 
     \b
     Examples:
@@ -130,9 +130,9 @@ def report(output: str | None, **options: Any) -> None:
     type=click.Choice(["failed", "done", "log", "lake"]),
     default="failed",
     show_default=True,
-    help="Where deliveries are taken from; of the lake, messages are published again.",
+    help="Where deliveries come from; messages from the lake are published again.",
 )
-@click.option("--where", metavar="FILTER", help="Only what this filter takes.")
+@click.option("--where", metavar="FILTER", help="Only messages for which this filter is TRUE.")
 @click.option(
     "--fingerprint",
     "fingerprints",
@@ -141,8 +141,8 @@ def report(output: str | None, **options: Any) -> None:
     help="Only failures with this fingerprint (see the report); may be repeated.",
 )
 @click.option("--topic", metavar="NAME", help="Publish to this topic instead, from the lake.")
-@click.option("--replay-id", metavar="ID", help="The same again moves nothing twice.")
-@click.option("--rate", type=click.IntRange(min=1), metavar="N", help="Deliveries a second.")
+@click.option("--replay-id", metavar="ID", help="A repeat with the same id moves nothing twice.")
+@click.option("--rate", type=click.IntRange(min=1), metavar="N", help="Deliveries per second.")
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @job_options
 def replay(
@@ -156,7 +156,7 @@ def replay(
     dry_run: bool,
     **options: Any,
 ) -> None:
-    """Deliver again what failed, was done or is in the log; or publish again from the lake.
+    """Redeliver failed, done or logged messages, or publish messages from the lake again.
 
     \b
     Examples:
@@ -191,17 +191,17 @@ def replay(
     type=click.Choice(["parquet", "json", "csv", "text", "orc"]),
     default="parquet",
     show_default=True,
-    help="Of the files.",
+    help="The format of the files.",
 )
-@click.option("--value", metavar="COLUMN", help="The payload; without it the row as JSON is.")
+@click.option("--value", metavar="COLUMN", help="The payload; by default the row as JSON.")
 @click.option(
     "--column",
     "columns",
     multiple=True,
     metavar="NAME=COLUMN",
-    help="key, partition_key, priority or headers, and the column that it is taken from.",
+    help="key, partition_key, priority or headers, and the column to take it from.",
 )
-@click.option("--ingest-id", metavar="ID", help="Instead of one made of the files' names.")
+@click.option("--ingest-id", metavar="ID", help="By default derived from the names of the files.")
 @job_options
 def ingest(
     path: str,
@@ -212,7 +212,7 @@ def ingest(
     ingest_id: str | None,
     **options: Any,
 ) -> None:
-    """Publish every row of Parquet, JSON, CSV, text or ORC files, once.
+    """Publish each row of Parquet, JSON, CSV, text or ORC files once.
 
     \b
     Examples:
@@ -258,18 +258,18 @@ def verify(**options: Any) -> None:
 
 
 @click.command("run")
-@click.option("--output", metavar="DIR", help="Where reports go; by default below the lake.")
+@click.option("--output", metavar="DIR", help="Folder for reports; by default below the lake.")
 @click.option(
     "--report-every",
     type=click.FloatRange(min=1),
     default=300.0,
     show_default=True,
     metavar="SECONDS",
-    help="Between two reports.",
+    help="Interval between reports.",
 )
 @job_options
 def run_all(output: str | None, report_every: float, **options: Any) -> None:
-    """Route, archive and report, under one Spark session; for ever with --continuous.
+    """Route, archive and report in one Spark session; with --continuous, until it is stopped.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``penstock pipeline``: the family, put together."""
+"""``penstock pipeline``: the command group."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["pipeline"]
 
 @click.group(cls=Family)
 def pipeline() -> None:
-    """Jobs over everything that was published, on Spark.
+    """Spark jobs over all published messages.
 
-    They run on this machine unless --master says otherwise, and may be killed and run again at
-    any moment. Needs Java and penstock[spark].
+    They run on this machine unless --master says otherwise, and may be killed and restarted at
+    any moment. Requires Java and penstock[spark].
 
     \b
     Examples:

@@ -1,7 +1,7 @@
-"""From a command to a job: its context, who watches it, how it ends.
+"""Runs a job from a command: its context, progress display and shutdown.
 
-SIGINT and SIGTERM ask the job to end where nothing is half done; a second one does not ask. The
-summary goes to stdout, progress to stderr: a bar on a terminal, a line now and then elsewhere.
+SIGINT and SIGTERM ask the job to end at its next safe point; a second signal interrupts it. The
+summary goes to stdout, progress to stderr: a bar on a terminal, occasional lines elsewhere.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ __all__ = ["job_options", "run"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Seconds between two lines of progress where there is no terminal.
+#: Seconds between two lines of progress without a terminal.
 _LINE_EVERY_S: Final = 5.0
-#: How long a server that does not answer is asked before a job is begun.
+#: How long to retry a server that does not answer before a job begins.
 _SOON_MS: Final = 2_000
-#: Of the id of a run: it is part of the names of files.
+#: Length of a run id, which is part of file names.
 _RUN_DIGITS: Final = 12
 _OPTIONS: Final = (
-    click.option("--ca", metavar="FILE", help="The authorities of an https server's certificate."),
+    click.option("--ca", metavar="FILE", help="CA certificates for an https server."),
     click.option(
         "--master",
         metavar="URL",
         help="Where Spark runs: local[*] (the default), spark://host:7077, yarn, k8s://…",
     ),
-    click.option("--lake", metavar="PATH", help="The lake: a folder, or a URI that Spark takes."),
+    click.option("--lake", metavar="PATH", help="The lake: a folder, or a URI for Spark."),
     click.option(
-        "--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's; may be repeated."
+        "--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."
     ),
     click.option(
         "--once/--continuous",
         default=True,
-        help="One pass over what there is, or again and again until it is stopped.",
+        help="Run one pass, or repeat passes until stopped.",
     ),
     click.option(
         "--interval",
@@ -58,13 +58,13 @@ _OPTIONS: Final = (
         default=10.0,
         show_default=True,
         metavar="SECONDS",
-        help="Between two passes of a continuous job.",
+        help="Interval between passes of a continuous job.",
     ),
 )
 
 
 def job_options(function: F) -> F:
-    """The options that every job has."""
+    """Add the options that every job has."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return target_options(function)
@@ -81,11 +81,11 @@ def run(
     once: bool,
     interval: float,
 ) -> Summary:
-    """Run the job, and print its summary."""
+    """Run the job and print its summary."""
     if choices().store is not None:
-        raise BadInput("Jobs talk to a server: give --url.", field="store")
+        raise BadInput("Jobs talk to a server: use --url.", field="store")
     found = settings().settings
-    # Needs pyspark and pyarrow no sooner than a job is run.
+    # Import pyspark and pyarrow only when a job runs.
     from penstock.client.options import ClientOptions, random_prefix  # noqa: PLC0415
     from penstock.pipeline.context import Context, JobOptions  # noqa: PLC0415
     from penstock.pipeline.jobs.job import run_job  # noqa: PLC0415
@@ -101,7 +101,7 @@ def run(
         continuous=not once,
         interval_s=interval,
     )
-    # A server that is not there is told of soon; once there was one, a restart is sat out.
+    # Fail early if the server is unreachable; later the job waits for a server to restart.
     with options.server.open(ClientOptions(retry_ms=_SOON_MS)) as remote:
         remote.ask(lambda q: q.log_end())
     stopping = threading.Event()
@@ -154,14 +154,14 @@ class _Bar:
 
 
 class _Lines:
-    """Progress in a log: a line when something else is done, and every few seconds."""
+    """Progress in a log: a line for each new activity, and every few seconds."""
 
     def __init__(self) -> None:
         self._what = ""
         self._at = 0.0
 
     def reach(self, what: str, done: int, total: int | None = None) -> None:
-        """Write a line, if it is time for one."""
+        """Write a line if it is due."""
         now = time.monotonic()
         if what == self._what and now - self._at < _LINE_EVERY_S:
             return
@@ -184,7 +184,7 @@ def _watching(name: str) -> Iterator[_Bar | _Lines]:
 
 @contextmanager
 def _asked_to_end(stopping: threading.Event) -> Iterator[None]:
-    """Signals ask the job to end; asked twice, it is not asked."""
+    """Let the first signal set ``stopping``, and the second raise ``KeyboardInterrupt``."""
 
     def ask(number: int, frame: FrameType | None) -> None:
         del number, frame

@@ -1,1 +1,1 @@
-"""``penstock queue``: the commands by what they do to a queue."""
+"""``penstock queue``: the commands on queues."""

@@ -1,4 +1,4 @@
-"""Queues come, change and go: create, update, pause, resume, delete."""
+"""Commands that change queues: create, update, pause, resume, delete."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ __all__ = ["create", "delete", "pause", "resume", "update"]
 
 @click.command
 @click.argument("name")
-@click.option("--filter", default="TRUE", show_default=True, help="Which messages it takes.")
+@click.option("--filter", default="TRUE", show_default=True, help="The messages that it takes.")
 @click.option(
     "--start",
     type=START,
     default="latest",
     show_default=True,
-    help="Where in the log it begins; anything but latest takes history.",
+    help="Where in the log it starts; all but latest include older messages.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what of the log the filter would take.")
+@click.option("--dry-run", is_flag=True, help="Only print what the filter would take from the log.")
 @policy_options
 @target_options
 @creating
 async def create(
     q: Verbs, /, name: str, filter: str, start: Start, dry_run: bool, **policy: object
 ) -> None:
-    """Create the queue NAME, or give the one of that name exactly this policy.
+    """Create the queue NAME, or replace the policy of an existing one.
 
     \b
     Examples:
@@ -56,12 +56,12 @@ async def create(
 
 @click.command
 @click.argument("name")
-@click.option("--filter", help="Which messages it takes from now on.")
+@click.option("--filter", help="The messages that it takes from now on.")
 @policy_options
 @target_options
 @on_target
 async def update(q: Verbs, /, name: str, filter: str | None, **policy: object) -> None:
-    """Change some of the queue's policy; what is not given stays.
+    """Change some fields of the queue's policy; the others stay.
 
     \b
     Examples:
@@ -72,7 +72,7 @@ async def update(q: Verbs, /, name: str, filter: str | None, **policy: object) -
     if filter is not None:
         changes["filter"] = filter
     if not changes:
-        raise click.UsageError("There is nothing to change: give at least one option.")
+        raise click.UsageError("There is nothing to change: use at least one option.")
     print_info(await q.update_queue(name, **changes))
 
 
@@ -81,7 +81,7 @@ async def update(q: Verbs, /, name: str, filter: str | None, **policy: object) -
 @target_options
 @on_target
 async def pause(q: Verbs, name: str) -> None:
-    """Hand out nothing until `resume`; publishing goes on.
+    """Hand out nothing until `resume`; publishing continues.
 
     \b
     Example:
@@ -96,7 +96,7 @@ async def pause(q: Verbs, name: str) -> None:
 @target_options
 @on_target
 async def resume(q: Verbs, name: str) -> None:
-    """Hand out again.
+    """Hand out deliveries again.
 
     \b
     Example:
@@ -135,7 +135,7 @@ async def _told(q: Verbs, name: str, what: str) -> None:
 
 
 async def _catch_up(q: Verbs, info: QueueInfo) -> None:
-    """Route the history that a queue asked for; a crash on the way repeats nothing."""
+    """Route the older messages that a queue asked for; a crash meanwhile repeats nothing."""
     if info.cursor is None:
         return
     begin = info.cursor

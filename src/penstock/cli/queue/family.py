@@ -1,4 +1,4 @@
-"""``penstock queue``: the family, put together."""
+"""``penstock queue``: the command group."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["queue"]
 
 @click.group(cls=Family)
 def queue() -> None:
-    """Make, change, look at and empty queues.
+    """Create, change, inspect and empty queues.
 
-    A queue is a filter over everything that is published, with its own delivery state. NAME.dlq
-    is its dead-letter queue: what failed.
+    A queue is a filter over all published messages, with its own delivery state. NAME.dlq is its
+    dead-letter queue, with the failed deliveries.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Looking at queues: list, show, stats, explain. Nothing is consumed."""
+"""Commands that inspect queues: list, show, stats, explain. Nothing is consumed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PARTITIONS = (
 @target_options
 @on_target
 async def list_queues(q: Verbs) -> None:
-    """List all queues with their numbers.
+    """List all queues with their statistics.
 
     \b
     Examples:
@@ -61,7 +61,7 @@ async def list_queues(q: Verbs) -> None:
 @target_options
 @on_target
 async def show(q: Verbs, name: str) -> None:
-    """Show the queue's policy and its numbers.
+    """Show the queue's policy and statistics.
 
     \b
     Examples:
@@ -86,14 +86,14 @@ async def show(q: Verbs, name: str) -> None:
 
 @click.command
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option(
-    "--every", "every_ms", type=DURATION, default="1s", show_default=True, help="How often."
+    "--every", "every_ms", type=DURATION, default="1s", show_default=True, help="The interval."
 )
 @target_options
 @on_target
 async def stats(q: Verbs, names: tuple[str, ...], watch: bool, every_ms: int) -> None:
-    """Print the numbers of the queues NAME, or of all. With --json, one line a queue.
+    """Print statistics of the queues NAME, or of all. With --json, one line per queue.
 
     \b
     Examples:
@@ -119,7 +119,7 @@ async def stats(q: Verbs, names: tuple[str, ...], watch: bool, every_ms: int) ->
 @target_options
 @on_target
 async def explain(q: Verbs, name: str, message_id: int) -> None:
-    """Say why the queue does, or does not, hand out a message.
+    """Explain why the queue does, or does not, hand out a message.
 
     \b
     Example:
@@ -130,7 +130,7 @@ async def explain(q: Verbs, name: str, message_id: int) -> None:
         printing.document(why)
         return
     state = "not in the queue" if why.state is None else why.state.value
-    told = "a claim would be given it now" if why.deliverable else "a claim would not be given it"
+    told = "a claim would get it now" if why.deliverable else "a claim would not get it"
     click.echo(f"message {why.message_id} in {why.queue}: {state}; {told}")
     for reason in why.reasons:
         click.echo(f"  {safe(reason)}")

@@ -1,6 +1,6 @@
-"""A queue's policy as options, and the options as changes of a policy.
+"""A queue's policy as options, and options as changes of a policy.
 
-Bounds are the broker's business (exit 3, with the field's name); here is only the form.
+Only the format is checked here. The broker checks limits (exit 3, with the field's name).
 """
 
 from __future__ import annotations
@@ -17,58 +17,58 @@ __all__ = ["policy_options", "to_changes"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Option to (field of the policy, what click makes of it).
+#: One option per field of the policy, except the two of the backoff.
 _OPTIONS: Final = (
-    click.option("--max-attempts", type=int, help="Grants before a delivery fails."),
+    click.option("--max-attempts", type=int, help="Attempts before a delivery fails."),
     click.option(
         "--visibility-timeout",
         "visibility_timeout_ms",
         type=DURATION,
-        help="The lease of a claim that names none: 30s.",
+        help="The lease of claims that specify none: 30s.",
     ),
-    click.option("--min-lease", "min_lease_ms", type=DURATION, help="No lease is shorter."),
-    click.option("--max-lease", "max_lease_ms", type=DURATION, help="No lease is longer."),
-    click.option("--backoff-base", type=DURATION, help="The wait after the first nack, at most."),
-    click.option("--backoff-max", type=DURATION, help="The wait after any nack, at most."),
+    click.option("--min-lease", "min_lease_ms", type=DURATION, help="The shortest lease allowed."),
+    click.option("--max-lease", "max_lease_ms", type=DURATION, help="The longest lease allowed."),
+    click.option("--backoff-base", type=DURATION, help="The longest delay after the first nack."),
+    click.option("--backoff-max", type=DURATION, help="The longest delay after any nack."),
     click.option(
         "--done-retention",
         "done_retention_s",
         type=SECONDS,
-        help="How long done and expired deliveries are kept; 0 is for ever.",
+        help="How long done and expired deliveries are kept; 0 is forever.",
     ),
     click.option(
         "--failed-retention",
         "failed_retention_s",
         type=SECONDS,
-        help="How long failed deliveries are kept; 0 is for ever.",
+        help="How long failed deliveries are kept; 0 is forever.",
     ),
-    click.option("--max-depth", type=COUNT_OR_NONE, help="Publishing past it is refused."),
+    click.option("--max-depth", type=COUNT_OR_NONE, help="Refuse to publish beyond this depth."),
     click.option(
-        "--throughput-limit", type=COUNT_OR_NONE, help="Deliveries a second that claims give."
+        "--throughput-limit", type=COUNT_OR_NONE, help="Deliveries per second that claims return."
     ),
     click.option(
         "--ordering",
         type=click.Choice([ordering.value for ordering in Ordering]),
-        help="`partition` keeps publish order inside a partition key.",
+        help="`partition` keeps the publish order within a partition key.",
     ),
     click.option(
-        "--partition-concurrency", type=int, help="In flight inside one partition, at most."
+        "--partition-concurrency", type=int, help="The most in flight within one partition."
     ),
     click.option("--bucket-size", type=int, help="For key-value engines: an exponent, 0 to 4."),
-    click.option("--paused/--not-paused", default=None, help="Whether it hands out nothing."),
+    click.option("--paused/--not-paused", default=None, help="Whether to hand out nothing."),
     click.option("--description", help="What it is for."),
 )
 
 
 def policy_options(function: F) -> F:
-    """Every field of a queue's policy but the filter."""
+    """Add an option for every field of a queue's policy except the filter."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
 
 
 def to_changes(given: Mapping[str, object], backoff: Backoff) -> dict[str, object]:
-    """The fields that were given; half a backoff keeps the other half of ``backoff``."""
+    """The given fields; a backoff that is given in part takes the rest from ``backoff``."""
     changes = {name: value for name, value in given.items() if value is not None}
     for name in ("max_depth", "throughput_limit"):
         if changes.get(name) == CountOrNone.NONE:

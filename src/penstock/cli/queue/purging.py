@@ -1,4 +1,4 @@
-"""``penstock queue purge``: deliveries removed for good, in bounded steps."""
+"""``penstock queue purge``: removes deliveries permanently, in bounded steps."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from penstock.verbs import BULK_LIMIT, Verbs
 
 __all__ = ["purge"]
 
-#: Deliveries that one call removes: a commit stays small, and the bar moves.
+#: Deliveries per call: keeps commits small and the progress bar moving.
 _STEP: Final = 10_000
 _STATES: Final = [state.value for state in State if state is not State.IN_FLIGHT]
 
 
 @click.command
 @click.argument("name")
-@click.option("--state", type=click.Choice(_STATES), required=True, help="What is removed.")
-@click.option("--where", help="Only what this filter is TRUE for.")
+@click.option("--state", type=click.Choice(_STATES), required=True, help="The state to remove.")
+@click.option("--where", help="Only deliveries for which this filter is TRUE.")
 @click.option(
-    "--limit", type=click.IntRange(1, BULK_LIMIT), help="At most so many; otherwise everything."
+    "--limit", type=click.IntRange(1, BULK_LIMIT), help="At most this many; by default all."
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @target_options
@@ -34,7 +34,7 @@ _STATES: Final = [state.value for state in State if state is not State.IN_FLIGHT
 async def purge(
     q: Verbs, name: str, state: str, where: str | None, limit: int | None, yes: bool
 ) -> None:
-    """Remove deliveries in one state for good. Messages stay in the log.
+    """Permanently remove deliveries in one state. Messages stay in the log.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Queues in words and numbers: their policy, their counts."""
+"""Policies and statistics of queues, formatted."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def numbers(name: str, stats: QueueStats) -> tuple[Cell, ...]:
 
 
 def called(info: QueueInfo) -> str:
-    """The name, and that it is paused."""
+    """The name, marked if the queue is paused."""
     return f"{info.name} (paused)" if info.policy.paused else info.name
 
 
 def combined(info: QueueInfo, stats: QueueStats) -> dict[str, object]:
-    """A queue with its numbers, as JSON."""
+    """A queue with its statistics, as JSON."""
     return {**asdict(info), "stats": stats}
 
 
 def print_info(info: QueueInfo) -> None:
-    """The queue as it is now."""
+    """Print the queue's current policy."""
     if choices().json:
         printing.document(info)
     else:
@@ -62,7 +62,7 @@ def print_info(info: QueueInfo) -> None:
 
 
 def info_fields(info: QueueInfo) -> list[tuple[str, Cell]]:
-    """The policy, a field a line."""
+    """The policy, one field per line."""
     policy = info.policy
     return [
         ("queue", info.name),
@@ -79,7 +79,7 @@ def info_fields(info: QueueInfo) -> list[tuple[str, Cell]]:
         ("max depth", "none" if policy.max_depth is None else policy.max_depth),
         (
             "throughput limit",
-            "none" if policy.throughput_limit is None else f"{policy.throughput_limit} a second",
+            "none" if policy.throughput_limit is None else f"{policy.throughput_limit} per second",
         ),
         ("ordering", policy.ordering.value),
         ("partition concurrency", policy.partition_concurrency),
@@ -90,7 +90,7 @@ def info_fields(info: QueueInfo) -> list[tuple[str, Cell]]:
 
 
 def stat_fields(stats: QueueStats) -> list[tuple[str, Cell]]:
-    """The numbers, a field a line."""
+    """The statistics, one field per line."""
     consumers = ", ".join(
         f"{name} {count}" for name, count in sorted(stats.in_flight_by_consumer.items())
     )
@@ -113,4 +113,4 @@ def stat_fields(stats: QueueStats) -> list[tuple[str, Cell]]:
 
 
 def _kept(seconds: int) -> str:
-    return age(seconds * 1000) if seconds else "for ever"
+    return age(seconds * 1000) if seconds else "forever"

@@ -1,1 +1,1 @@
-"""``format("penstock")``: the log, deliveries and histories as Spark tables, and the way back."""
+"""``format("penstock")``: the log, deliveries and histories as Spark tables, and a sink."""

@@ -1,8 +1,8 @@
-"""One attempt at a partition: its rows go out in chunks while more of them come in.
+"""One attempt at a partition: publishes its rows in chunks while more rows arrive.
 
-Requests run in a thread, so that the next chunk is made ready while the last is on its way. A
-lane never has two chunks under way: whoever sends the next before it knows the last could
-publish a row twice (see ``chunks``).
+Requests run in a thread, so that the next chunk is prepared while the last one is in flight. A
+lane never has two chunks in flight: an attempt that sends the next chunk before it knows the
+outcome of the last could publish a row twice (see ``chunks``).
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ __all__ = ["Attempt", "Counts"]
 
 T = TypeVar("T")
 
-#: Payload bytes that wait in all lanes before the fullest are sent, full or not.
+#: Payload bytes waiting in all lanes above which every lane sends a chunk, full or not.
 WAITING_BYTES: Final = 8 * CHUNK_BYTES
-#: A full queue or a server that is restarted is waited for; then the task fails, and Spark
-#: decides. A few connections: lanes of many topics share them.
+#: Waits for a full queue or a restarting server; then the task fails, and Spark decides. A few
+#: connections are enough: lanes of many topics share them.
 _OPTIONS: Final = ClientOptions(retry_ms=120_000, retry_when_full=True, max_connections=4)
 
 
 class Counts(Struct):
-    """What came of an attempt."""
+    """The result of an attempt."""
 
     published: int = 0
-    """Rows that it has published."""
+    """Rows that this attempt published."""
     found: int = 0
     """Rows that another attempt had published before."""
     strays: int = 0
-    """Rows that another attempt has published and this one does not have: the input of the
-    partition was not the same."""
+    """Rows that another attempt published and this one does not have: the input of the partition
+    was not the same."""
     topics: dict[str, int] = {}
-    """Of a registered write, rows by topic, published by this attempt or by others."""
+    """For a registered write, rows by topic, published by this attempt or by others."""
     skipped: dict[str, int] = {}
-    """Rows by topic of a write that was finished before: nothing was done with them."""
+    """Rows by topic of a write that was finished before; they were not published."""
 
 
 class Attempt:
@@ -64,7 +64,7 @@ class Attempt:
         registration: Registration | None = None,
     ) -> None:
         self._registration = registration
-        #: Topics that were asked about, and whether their write was finished before.
+        #: Topics that were looked up, and whether their write was finished before.
         self._finished: dict[str, bool] = {}
         self._skipped: dict[str, int] = {}
         self._prefix = f"{write_id}/{partition}"
@@ -73,7 +73,7 @@ class Attempt:
         self._loop = _Loop(server)
 
     def add(self, groups: Mapping[Group, Sequence[NewMessage]]) -> None:
-        """Take rows; full chunks of them leave."""
+        """Add rows, and send full chunks."""
         for group, rows in groups.items():
             if group[1] is not None and self._is_finished(group[0]):
                 self._skipped[group[0]] = self._skipped.get(group[0], 0) + len(rows)
@@ -85,7 +85,7 @@ class Attempt:
         self._relieve()
 
     def finish(self) -> Counts:
-        """Send the rest; returns when all of it is published."""
+        """Send the remaining rows; returns when all rows are published."""
         senders = self._senders.values()
         while not all(sender.is_done for sender in senders):
             for sender in senders:
@@ -105,7 +105,7 @@ class Attempt:
         )
 
     def _is_finished(self, topic: str) -> bool:
-        """Whether the write to a topic was finished by an earlier run; registers it if not."""
+        """Whether an earlier run finished the write to a topic; registers it if not."""
         registration = self._registration
         if registration is None:
             return False
@@ -120,13 +120,13 @@ class Attempt:
 
     def _sender(self, topic: str, kind: Kind | None) -> _Sender:
         if kind is None:
-            # An idempotency id alone says whether its row is published.
+            # With an idempotency id the server itself detects duplicates.
             return _Sender(self._loop, topic, Lane(Kind(), self._chunk_rows), None)
         lane = Lane(kind, self._chunk_rows)
         return _Sender(self._loop, topic, lane, f"{self._prefix}/{topic}/{kind.name}")
 
     def _relieve(self) -> None:
-        """Many topics with few rows each have to fit the memory too."""
+        """Bound the memory if there are many topics with few rows each."""
         senders = self._senders.values()
         if sum(sender.lane.waiting_bytes for sender in senders) > WAITING_BYTES:
             for sender in senders:
@@ -145,7 +145,7 @@ class Attempt:
 
 
 class _Sender:
-    """A lane, and the one request that it may have under way."""
+    """A lane, and its one request in flight."""
 
     def __init__(self, loop: _Loop, topic: str, lane: Lane, prefix: str | None) -> None:
         self.lane = lane
@@ -156,17 +156,17 @@ class _Sender:
 
     @property
     def is_done(self) -> bool:
-        """Whether every row that came is published."""
+        """Whether every row added so far is published."""
         return self._under_way is None and self.lane.is_empty
 
     def add(self, rows: Sequence[NewMessage]) -> None:
-        """Take rows; whole chunks of them leave, the last of them still under way."""
+        """Add rows and send whole chunks; the last one may still be in flight."""
         self.lane.add(rows)
         while self.lane.is_full:
             self.send()
 
     def send(self) -> None:
-        """Have the answer to the last chunk, then send the next, if there is one."""
+        """Wait for the reply to the last chunk, then send the next, if there is one."""
         self._settle()
         if self.lane.is_empty:
             return
@@ -194,8 +194,8 @@ class _Sender:
 async def _read_back(
     q: Client, kind: Kind, topic: str, batch_id: str, reply: PublishReply
 ) -> list[Stored]:
-    """The rows of a chunk that is published, from the log."""
-    # By the batch: who may publish to the topic may read again what it has published.
+    """Read the rows of a published chunk from the log."""
+    # By batch id, because permission to publish to the topic includes reading its own batches.
     entries = await entries_at(
         lambda start, limit: q.batch_log(topic, batch_id, start, limit=limit),
         (published.offset for published in reply.messages),
@@ -203,14 +203,14 @@ async def _read_back(
     if len(entries) != len(reply.messages):
         raise PipelineError(
             f"An earlier attempt has published {len(reply.messages)} rows of which the log has "
-            f"only {len(entries)} any more, so nobody can tell which are left. Keep the log for "
-            "longer than a query may stand still (log_retention).",
+            f"only {len(entries)} left, so the rows still to publish are unknown. Keep the log for "
+            "longer than a query may be stopped (log_retention).",
         )
     return [stored_of(kind, entry.message, entry.payload or b"") for entry in entries.values()]
 
 
 class _Loop:
-    """A client in a thread of its own."""
+    """A client on an event loop in its own thread."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -221,7 +221,7 @@ class _Loop:
         self._ready.wait()
 
     def start(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Begin the call; its answer comes in the future."""
+        """Start the call; the future gets its result."""
 
         async def ask() -> T:
             return await call(await self._connected())
@@ -245,6 +245,6 @@ class _Loop:
                 runner.run(self._client.close())
 
     def close(self) -> None:
-        """End it; what is still under way is given up."""
+        """Stop the thread; requests in flight are abandoned."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

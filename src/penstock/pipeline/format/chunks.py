@@ -1,16 +1,16 @@
-"""Chunks: every row of a partition is published once, whichever attempts write it (P4).
+"""Chunks: every row of a partition is published once, even if several attempts write it (P4).
 
-Spark runs the task of a partition again when it fails, twice at a time when it is slow, and
-again when a query is restarted, and the rows may come in another order each time. What is
-published is therefore a log of numbered chunks to which attempts append by comparing: chunk
-``k`` is a batch whose id ends in ``k``, so exactly one attempt wins it. Whoever loses is told
-what the winner's chunk holds, takes those rows out of its own, and goes on with ``k + 1``.
-Nobody can append chunk ``k`` without knowing all chunks below it, hence no row is published
-twice, and an attempt that comes to its end has seen every one of its rows published.
+Spark runs the task of a partition again when it fails, twice concurrently when it is slow, and
+again when a query is restarted, and the rows may come in another order each time. Published rows
+therefore form a log of numbered chunks, to which attempts append by compare-and-set: chunk ``k``
+is a batch whose id ends in ``k``, so exactly one attempt wins it. A loser reads the winner's
+chunk, removes those rows from its own, and continues with ``k + 1``. No attempt can append chunk
+``k`` without knowing all chunks below it, so no row is published twice, and an attempt that
+finishes has seen every one of its rows published.
 
-The rows of a partition are told apart by their content, of which the log keeps an image. Where
-the image is coarser than the row there is a lane for such rows, with chunks of its own: it
-then says exactly what it can, and the others lose nothing by it.
+Rows are identified by their content, as far as the log preserves it. Rows whose stored form is
+less specific than the row go to a lane of their own, with separate chunks, which compares only
+what the log preserves. Other lanes are not affected.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ from penstock.model.message import HeaderValue, Message, NewMessage
 
 __all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "Kind", "Lane", "Stored", "stored_of"]
 
-#: Rows of a chunk: the request's own cost does not show any more, and the server's other
-#: callers wait for some tens of milliseconds at the most.
+#: Rows per chunk: enough to amortize a request, and few enough that the server's other callers
+#: wait for a few tens of milliseconds at most.
 CHUNK_ROWS: Final = 2_000
-#: Payload bytes of a chunk; one row that is larger goes alone.
+#: Payload bytes per chunk; a larger row is a chunk of its own.
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 _DIGEST_BYTES: Final = 16
 
 
 class Kind(Struct, frozen=True):
-    """What the log can say about the rows of a lane."""
+    """Which fields of the rows in a lane the log preserves."""
 
     keyed: bool = False
-    """A message with a key may replace another, whose place in the log's words it then has:
-    priority, partition key and due time are not compared."""
+    """A message with a key may replace another and keep its priority, partition key and due
+    time: these are not compared."""
     delayed: bool = False
-    """``deliver_at`` was given; the log has the later of that and the time of the publish."""
+    """``deliver_at`` was given; the log has the later of it and the publish time."""
     expiring: bool = False
-    """``expires_at`` was given; otherwise the topic's default may stand there."""
+    """``expires_at`` was given; otherwise the log may have the topic's default."""
 
     @property
     def name(self) -> str:
-        """Its part of a batch id."""
+        """The part of a batch id for this kind."""
         return "k" * self.keyed + "d" * self.delayed + "e" * self.expiring
 
 
 class Stored(Struct, frozen=True, gc=False):
-    """One row of a chunk that another attempt has published."""
+    """One row of a chunk that another attempt published."""
 
     identity: bytes
     at: int
     """When it was published."""
     due: int
-    """When it may be delivered: not before ``at``."""
+    """When it may be delivered: never before ``at``."""
 
 
 def stored_of(kind: Kind, message: Message, payload: bytes) -> Stored:
-    """A log entry as the row that it was."""
+    """The row that a log entry was made of."""
     identity = _identity(kind, message, payload)
     return Stored(identity, message.published_at, message.deliver_at)
 
@@ -84,10 +84,10 @@ def _in_order(headers: Mapping[str, HeaderValue]) -> list[tuple[str, HeaderValue
 
 
 class Lane:
-    """One attempt's rows of one kind for one topic, and how far their chunks are known.
+    """One attempt's rows of one kind for one topic, and the state of their chunks.
 
-    It does no I/O: whoever drives it publishes ``chunk()`` under ``number`` and says how that
-    came out, by ``won()`` or by ``lost(…)``, before it asks for the next chunk.
+    It does no I/O: the caller publishes ``chunk()`` under ``number`` and reports the outcome with
+    ``won()`` or ``lost(…)`` before it asks for the next chunk.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Lane:
     ) -> None:
         self.kind = kind
         self.number = 0
-        """Of the next chunk: all below are known."""
+        """The number of the next chunk; all below are known."""
         self.found = 0
         """Rows that other attempts had published."""
         self.published = 0
@@ -104,35 +104,35 @@ class Lane:
         self._chunk_bytes = chunk_bytes
         self._rows: list[NewMessage] = []
         self._bytes = 0
-        #: How many of the first rows are on their way.
+        #: How many of the first rows are in flight.
         self._sent = 0
         self._sent_bytes = 0
-        #: Rows that were published by others and have not come yet.
+        #: Rows published by other attempts that were not added here yet.
         self._ahead: dict[bytes, list[Stored]] = {}
 
     @property
     def waiting_bytes(self) -> int:
-        """Payload bytes of the rows that are not on their way."""
+        """Payload bytes of the rows that are not in flight."""
         return self._bytes - self._sent_bytes
 
     @property
     def is_full(self) -> bool:
-        """Whether there is a whole chunk beside the one that is on its way."""
+        """Whether there is a whole chunk in addition to the one in flight."""
         waiting = len(self._rows) - self._sent
         return waiting >= self._chunk_rows or self.waiting_bytes >= self._chunk_bytes
 
     @property
     def is_empty(self) -> bool:
-        """Whether every row that came is known to be published."""
+        """Whether every row added so far is known to be published."""
         return not self._rows
 
     @property
     def strays(self) -> int:
-        """Published rows that have not come; at the end, rows that this attempt does not have."""
+        """Published rows not added yet; at the end, rows that this attempt does not have."""
         return sum(map(len, self._ahead.values()))
 
     def add(self, rows: Iterable[NewMessage]) -> None:
-        """Take more rows, except those that are published already."""
+        """Add rows, except those that are published already."""
         fresh = [row for row in rows if not self._is_ahead(row)] if self._ahead else list(rows)
         self._rows += fresh
         self._bytes += sum(len(row.payload) for row in fresh)
@@ -150,14 +150,14 @@ class Lane:
         return self._rows[:count]
 
     def won(self) -> None:
-        """The chunk is published, by this attempt."""
+        """This attempt published the chunk."""
         self.published += self._sent
         del self._rows[: self._sent]
         self._bytes -= self._sent_bytes
         self._next()
 
     def lost(self, chunk: Iterable[Stored]) -> None:
-        """The chunk is another's: its rows are published, those that were sent are not."""
+        """Another attempt published this chunk: its rows are done, ours are still to publish."""
         left = dict(enumerate(self._rows))
         places: dict[bytes, list[int]] = {}
         for place, row in left.items():
@@ -183,8 +183,8 @@ class Lane:
         fitting = [one for one in self._ahead.get(identity, ()) if self._fits(row, one)]
         if not fitting:
             return False
-        # One that was published before its time stands for rows with this very time only; of the
-        # others the oldest stands for the fewest.
+        # A row stored with due > at can only match this exact deliver_at; among the others, the
+        # oldest matches the fewest rows.
         best = min(fitting, key=lambda one: (one.due != row.deliver_at, one.at))
         self._ahead[identity].remove(best)
         if not self._ahead[identity]:
@@ -193,7 +193,7 @@ class Lane:
         return True
 
     def _fits(self, row: NewMessage, stored: Stored) -> bool:
-        """Whether the row, published when that was, would have the same times."""
+        """Whether the row, if published at that time, would have the same due time."""
         if self.kind.keyed or not self.kind.delayed:
             return True
         return max(row.deliver_at or 0, stored.at) == stored.due

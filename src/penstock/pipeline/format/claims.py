@@ -1,9 +1,9 @@
-"""A micro-batch of claims: what Spark's offset says of it, and its rows.
+"""A micro-batch of claims: its Spark offset and its rows.
 
-The offset names every delivery of the batch, by its place in the log and by its receipt, and
-how the batch is cut into partitions. So a batch that is run again after a restart has the same
-rows in the same partitions, whatever became of the claims meanwhile: whoever published them
-before under that batch's number publishes nothing twice, and nothing is acked that was not in it.
+The offset lists every delivery of the batch, by offset and receipt, and how the batch is divided
+into partitions. A batch that is repeated after a restart therefore has the same rows in the same
+partitions, even if the claims have changed meanwhile: a sink that publishes under the batch's
+number publishes nothing twice, and only deliveries of the batch are acked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.pipeline.format.schemas import table_schema
 
 __all__ = ["Batch", "Claim", "SparkOffset", "claim_of", "claimed_rows", "consumer_schema", "cut"]
 
-#: Spark keeps it as JSON, of plain values.
+#: A JSON object of plain values, which Spark stores.
 SparkOffset: TypeAlias = dict[str, Any]
 
 _MS: Final = pa.timestamp("ms", tz="UTC")
@@ -35,7 +35,7 @@ _FIELDS: Final = {"value": "payload", "timestamp": "published_at"}
 
 
 class Claim(Struct, frozen=True, gc=False, array_like=True):
-    """One delivery of a batch: where its message is, and what acks it."""
+    """One delivery of a batch: the offset of its message, and its receipt."""
 
     offset: int
     attempts: int
@@ -43,17 +43,17 @@ class Claim(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Batch(Struct, frozen=True):
-    """The claims of one micro-batch, cut into slices."""
+    """The claims of one micro-batch, divided into slices."""
 
     number: int
     claims: list[Claim]
     slices: list[int]
-    """How many claims each partition has."""
+    """The number of claims per partition."""
     store: StoreIdentity | None = None
-    """Of the store they were claimed from; None: written by an older Penstock."""
+    """The store they were claimed from; None: written by an older version."""
 
     def to_offset(self) -> SparkOffset:
-        """For Spark, compact: receipts have much in common."""
+        """Encode for Spark, compressed: receipts have much in common."""
         packed = zlib.compress(msgspec.msgpack.encode((self.claims, self.slices)), 1)
         offset = {"batch": self.number, "claims": b64encode(packed).decode()}
         if self.store is not None:
@@ -62,7 +62,7 @@ class Batch(Struct, frozen=True):
 
     @classmethod
     def from_offset(cls, offset: SparkOffset) -> Batch:
-        """Read what ``to_offset`` wrote, maybe before a restart."""
+        """Decode what ``to_offset`` wrote, possibly before a restart."""
         try:
             packed = b64decode(offset["claims"], validate=True)
             claims, slices = _CONTENT.decode(zlib.decompress(packed)) if packed else ([], [])
@@ -74,12 +74,12 @@ class Batch(Struct, frozen=True):
             *(zlib.error, msgspec.MsgspecError),
         ) as error:
             raise BadInput(
-                "The checkpoint is not that of a stream that consumes a queue.",
+                "The checkpoint does not belong to a stream that consumes a queue.",
                 field="checkpointLocation",
             ) from error
 
     def parts(self) -> Iterator[list[Claim]]:
-        """The claims, a partition at a time."""
+        """The claims of each partition."""
         for start, end in pairwise((0, *accumulate(self.slices))):
             yield self.claims[start:end]
 
@@ -88,12 +88,12 @@ _CONTENT: Final = msgspec.msgpack.Decoder(tuple[list[Claim], list[int]])
 
 
 def claim_of(delivery: Delivery) -> Claim:
-    """What a batch keeps of a delivery."""
+    """The part of a delivery that a batch records."""
     return Claim(int(delivery.message.offset), delivery.attempts, delivery.receipt)
 
 
 def cut(sizes: Sequence[int], most: int, most_bytes: int) -> list[int]:
-    """How many of the first, the next and so on make a slice, bounded in number and bytes."""
+    """The sizes of consecutive slices, each with limited rows and bytes."""
     slices: list[int] = []
     count = room = 0
     for size in sizes:
@@ -106,7 +106,7 @@ def cut(sizes: Sequence[int], most: int, most_bytes: int) -> list[int]:
 
 
 def consumer_schema(*, payload: bool) -> pa.Schema:
-    """The columns of a queue that is consumed: those of the log, and of the claim."""
+    """The columns of a consumed queue: those of the log and of the claim."""
     log = table_schema("log", payload=payload)
     return pa.schema([*log, ("attempts", pa.int32()), ("receipt", pa.string())])
 
@@ -114,7 +114,7 @@ def consumer_schema(*, payload: bool) -> pa.Schema:
 def claimed_rows(
     claims: Sequence[Claim], messages: Sequence[Message], payloads: Sequence[bytes | None]
 ) -> pa.RecordBatch:
-    """Rows of claims, with their payloads."""
+    """Rows for claims, with their payloads."""
     columns: dict[str, pa.Array] = {
         "headers": headers_of([message.headers for message in messages]),
         "value": pa.array(payloads, pa.binary()),

@@ -1,9 +1,9 @@
-"""A queue as a stream: every micro-batch is claimed, and acked when the sink has it.
+"""A queue as a stream: each micro-batch is claimed, and acked once the sink has it.
 
-At least once, never lost. A micro-batch is what was claimed for it: Spark's offset names its
-deliveries (``claims``), so the same batch is read again after a restart, from the log. Acking is
-the last step: in ``commit``, and before the next claim of a query that was restarted between its
-sink's commit and that. A claim whose lease was lost is left alone; its message comes again.
+Delivery is at least once. A micro-batch is what was claimed for it: Spark's offset lists its
+deliveries (``claims``), so after a restart the same batch is read again, from the log. Acking is
+the last step: in ``commit``, or before the next claim if the query was restarted after its sink's
+commit but before that. A claim whose lease was lost is not acked; its message is redelivered.
 """
 
 from __future__ import annotations
@@ -53,33 +53,33 @@ _OPTIONS: Final = (
     "failOnDataLoss",
 )
 _MAX_TRIGGER: Final = 1_000_000
-#: How long a claim waits for a message if there is none. Spark asks again at once, so it costs
-#: no time; and a query that is stopped waits for it at the most.
+#: How long a claim waits for a message. Spark asks again immediately, so it costs no time; a query
+#: that is stopped waits this long at most.
 _WAIT_MS: Final = 500
-#: Payload bytes that a micro-batch is claimed up to.
+#: Payload bytes after which no more is claimed for a micro-batch.
 _BATCH_BYTES: Final = 64 * 1024 * 1024
-#: Payload bytes of a partition.
+#: Payload bytes per partition.
 _SLICE_BYTES: Final = 16 * 1024 * 1024
-#: Payload bytes that travel with a partition: Spark warns of tasks above a million.
+#: Payload bytes sent with a partition: Spark warns of tasks above a million bytes.
 _INLINE_BYTES: Final = 700_000
 
 
 class ConsumerOptions(Struct, frozen=True, kw_only=True):
-    """A queue to consume, and how."""
+    """The queue to consume, and how."""
 
     server: Server
     queue: str
     consumer: str = "spark"
     lease_ms: int = 60_000
     per_trigger: int = 10_000
-    """Deliveries of a micro-batch at the most."""
+    """The most deliveries per micro-batch."""
     per_partition: int = 2_000
     payload: bool = True
     fail_on_data_loss: bool = True
 
 
 class Slice(InputPartition):
-    """The claims of one partition, with their rows where those are small and at hand."""
+    """The claims of one partition, with their rows if these are small and available."""
 
     def __init__(
         self, claims: list[Claim], rows: bytes | None, store: StoreIdentity | None
@@ -91,7 +91,7 @@ class Slice(InputPartition):
 
 
 def queue_stream(options: Mapping[str, str]) -> QueueStream:
-    """The reader of ``readStream.format("penstock").option("queue", …)``, options checked."""
+    """The reader of ``readStream.format("penstock").option("queue", …)``; checks the options."""
     given = Given(options)
     given.refuse_others((*SERVER_OPTIONS, *_OPTIONS), "Consuming a queue")
     usual = ConsumerOptions(server=given.server(), queue=check_queue(given.needed("queue")))
@@ -113,41 +113,41 @@ def queue_stream(options: Mapping[str, str]) -> QueueStream:
 
 
 class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Claims in a process beside the driver that lives as long as the query; reads in workers."""
+    """Claims in a process next to the driver that runs as long as the query; reads in workers."""
 
     def __init__(self, options: ConsumerOptions) -> None:
         self._options = options
         self._remote: Remote | None = None
         self._leases: Leases | None = None
-        #: The last batch that was claimed here, with its rows; gone with the next.
+        #: The last batch that was claimed here, with its rows; replaced by the next.
         self._claimed: tuple[int, list[Delivery]] | None = None
         self._unplanned: list[Receipt] = []
-        #: The number of the last batch that is acked.
+        #: The number of the last acked batch.
         self._acked = 0
-        #: What a query that takes what is there now may still claim.
+        #: How many more an availableNow query may claim.
         self._left: int | None = None
 
     # -- planning ----------------------------------------------------------------------
 
     def initialOffset(self) -> SparkOffset:  # noqa: N802
-        """Before the first batch."""
+        """The offset before the first batch."""
         return Batch(0, [], [], self._store()).to_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What ``maxOffsetsPerTrigger`` says."""
+        """The limit from ``maxOffsetsPerTrigger``."""
         return ReadMaxRows(self._options.per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The query ends when the queue is empty, or has given as many as it has now."""
+        """End the query when the queue is empty, or after as many deliveries as it has now."""
         stats = self._open().ask(lambda q: q.stats(self._options.queue))
         self._left = stats.available + stats.delayed + stats.in_flight
 
     def latestOffset(self, start: SparkOffset, limit: ReadLimit) -> SparkOffset:  # noqa: N802
-        """Claim the next batch; ``start`` again if there is nothing to claim."""
+        """Claim the next batch; returns ``start`` if there is nothing to claim."""
         last, store = Batch.from_offset(start), self._store()
         if last.number > self._acked:
-            # Spark asks for the next batch when this one is committed, and does not tell a
-            # reader that was not there.
+            # Spark asks for the next batch when this one is committed, but does not repeat the
+            # commit for a reader that was restarted.
             self.commit(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.per_trigger
         deliveries = self._claim(most if self._left is None else min(most, self._left))
@@ -163,11 +163,11 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return batch.to_offset()
 
     def _claim(self, most: int) -> list[Delivery]:
-        """Up to ``most``, waiting a moment for the first."""
+        """Claim up to ``most``, waiting briefly for the first."""
         options, remote = self._options, self._open()
         found: list[Delivery] = []
         room = _BATCH_BYTES
-        # A query that ends with the queue does not wait for more.
+        # A query that ends with the queue does not wait for more messages.
         wait_ms = _WAIT_MS if self._left is None else 0
         while len(found) < most and room > 0:
             count = min(MAX_CLAIM, most - len(found))
@@ -183,7 +183,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             except PenstockError:
                 if found:
-                    break  # What there is, is a batch.
+                    break  # Use what was claimed so far.
                 raise
             if not some:
                 break
@@ -206,7 +206,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         if self._claimed is not None and self._claimed[0] == batch.number:
             return list(self._slices(batch, self._claimed[1]))
-        # Those that have not lapsed are ours.
+        # Claims that have not lapsed are still held by this consumer.
         self._hold([claim.receipt for claim in batch.claims], self._options.lease_ms)
         return [Slice(part, None, batch.store) for part in batch.parts()]
 
@@ -219,7 +219,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield Slice(part, _packed(part, own) if small else None, batch.store)
 
     def commit(self, end: SparkOffset) -> None:
-        """The sink has the batch: ack it."""
+        """Ack the batch: the sink has it."""
         batch = Batch.from_offset(end)
         if batch.number <= self._acked or not self._is_ours(batch):
             return
@@ -231,12 +231,12 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._leases.drop(receipts)
         if stale:
             _log.warning(
-                "Batch %d: %d of %d claims in %r were lost before the ack; they come again.",
+                "Batch %d: %d of %d claims in %r were lost before the ack and are redelivered.",
                 *(batch.number, len(stale), len(receipts), queue),
             )
 
     def stop(self) -> None:
-        """The query is over: what was claimed and never planned is anybody's at once."""
+        """End the query and release claims that were never planned."""
         if self._leases is not None:
             self._leases.close()
             self._leases = None
@@ -248,7 +248,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if receipts:
                 remote.ask(lambda q: settle(q, queue, releases(receipts)))
         except PenstockError as error:
-            _log.warning("%d claims come back when they lapse: %s", len(receipts), error)
+            _log.warning("%d claims are available again when they lapse: %s", len(receipts), error)
         finally:
             remote.close()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -259,8 +259,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _is_ours(self, batch: Batch) -> bool:
         """Whether the batch was claimed from the store that the server has now.
 
-        Raises ``OtherStore`` if it was not: its offsets are those of other messages here. Where the
-        query shall go on whatever is lost, the batch is left out.
+        Raises ``OtherStore`` if not: its offsets refer to other messages here. With
+        ``failOnDataLoss`` false the batch is skipped instead.
         """
         if batch.store is None:
             return True
@@ -269,7 +269,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except OtherStore as error:
             if self._options.fail_on_data_loss:
                 raise
-            _log.warning("%s The batch is left out.", error.detail)
+            _log.warning("%s The batch is skipped.", error.detail)
             return False
         return True
 
@@ -282,17 +282,17 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._leases.hold(receipts, lease_ms)
 
     def _open(self) -> Remote:
-        """The connection of the planner. Copies for the workers are made before there is one."""
+        """The planner's connection. Spark copies the reader for workers before this is opened."""
         if self._remote is None:
             self._remote = self._options.server.open()
-            # Spark ends this process by a signal, and calls ``stop`` only if that is an exception.
+            # Spark sends this process SIGTERM; ``stop`` only runs if that raises an exception.
             signal.signal(signal.SIGTERM, _end)
         return self._remote
 
     # -- reading -----------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one slice, in the order of their claims."""
+        """The rows of one slice, in claim order."""
         assert isinstance(partition, Slice)
         names = consumer_schema(payload=self._options.payload).names
         if partition.rows is not None:
@@ -319,12 +319,12 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not missing:
             return
         gone = OffsetsGone(
-            f"{missing} messages of a batch that is run again are not in the log any more.",
+            f"{missing} messages of a batch that is run again are no longer in the log.",
             field="failOnDataLoss",
         )
         if self._options.fail_on_data_loss:
             raise gone
-        _log.warning("%s They are left out.", gone.detail)
+        _log.warning("%s They are skipped.", gone.detail)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001

@@ -1,8 +1,8 @@
-"""The leases of a consuming stream, kept alive while its micro-batches run.
+"""Keeps the leases of a consuming stream alive while its micro-batches run.
 
-A thread with a connection of its own extends every claim that is held, three times a lease, and
-heartbeats for the partitions of an ordered queue. A claim that turns out to be stale is let go:
-its delivery is somebody else's, and comes again (C5).
+A thread with its own connection extends every held claim three times per lease, and sends
+heartbeats for the partitions of an ordered queue. A stale claim is dropped: another consumer may
+have its delivery, which is redelivered (C5).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["Leases", "acks", "releases", "settle"]
 
 _log: Final = logging.getLogger(__name__)
 
-#: Settlements of one call.
+#: Settlements per call.
 _CALL: Final = 1_000
 
 
 async def settle(q: Client, queue: str, settlements: Sequence[Settlement]) -> list[Receipt]:
-    """Settle all of them; the receipts that were stale, which is nobody's error here."""
+    """Settle all of them; returns the stale receipts, which are not an error here."""
     stale: list[Receipt] = []
     for start in range(0, len(settlements), _CALL):
         reply = await q.settle(queue, settlements[start : start + _CALL])
@@ -36,7 +36,7 @@ async def settle(q: Client, queue: str, settlements: Sequence[Settlement]) -> li
 
 
 class Leases:
-    """What one stream holds of one queue."""
+    """The claims that one stream holds in one queue."""
 
     def __init__(self, server: Server, queue: str, consumer: str, *, ordered: bool) -> None:
         self._server = server
@@ -55,19 +55,19 @@ class Leases:
             return iter(list(self._held))
 
     def hold(self, receipts: Iterable[Receipt], lease_ms: int) -> None:
-        """Keep these alive, by ``lease_ms`` at a time."""
+        """Keep these alive, extending by ``lease_ms`` each time."""
         with self._lock:
             self._held.update(dict.fromkeys(receipts))
             self._lease_ms = lease_ms
 
     def drop(self, receipts: Iterable[Receipt]) -> None:
-        """Let them lapse, or forget them: they are settled."""
+        """Stop extending these, because they are settled or stale."""
         with self._lock:
             for receipt in receipts:
                 self._held.pop(receipt, None)
 
     def close(self) -> None:
-        """Extend nothing more."""
+        """Stop extending."""
         self._over.set()
         self._thread.join()
 
@@ -92,16 +92,16 @@ class Leases:
         stale = await settle(q, self._queue, extensions)
         if stale:
             _log.warning(
-                "%d claims in %r are no longer held; they come again.", len(stale), self._queue
+                "%d claims in %r are lost; their messages come again.", len(stale), self._queue
             )
         self.drop(stale)
 
 
 def acks(receipts: Iterable[Receipt]) -> list[Settlement]:
-    """Done, each of them."""
+    """An ack for each receipt."""
     return [Ack(receipt) for receipt in receipts]
 
 
 def releases(receipts: Iterable[Receipt]) -> list[Settlement]:
-    """Untouched, each of them."""
+    """A release for each receipt."""
     return [Release(receipt) for receipt in receipts]

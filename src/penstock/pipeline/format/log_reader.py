@@ -1,4 +1,4 @@
-"""The table ``log`` in batch: ranges of offsets, each read by a task of its own."""
+"""The table ``log`` in batch mode: ranges of offsets, each read by its own task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["LogReader", "plan_ranges", "read_range"]
 
 
 class LogReader(DataSourceReader):
-    """Plans in the driver; reads in a worker, which gets a copy."""
+    """Plans in the driver; reads in workers, which get a copy."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         options.refuse("maxOffsetsPerTrigger", why="is for readStream")
@@ -37,7 +37,7 @@ class LogReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> Any:  # noqa: N802
-        """What Spark hands its filters to; see ``Pushing``."""
+        """The callable that gets Spark's filters; see ``Pushing``."""
         return Pushing(self._push)
 
     def _push(self, filters: Iterable[Filter]) -> list[Filter]:
@@ -45,13 +45,13 @@ class LogReader(DataSourceReader):
         return left
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Where tasks begin and end. The end of the log is where it is now (L2)."""
+        """The ranges of tasks. The read ends at the current end of the log (L2)."""
         with self._options.server.open(PLANNING) as remote:
             return plan_ranges(remote, self._options, self._pushed)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The entries of one range, in order."""
-        # Spark makes up a partition where there is none.
+        # Spark invents a partition if there is none.
         if not isinstance(partition, Range):
             return iter(())
         return read_range(partition, self._options, self._schema, self._pushed.where)
@@ -74,7 +74,7 @@ def plan_ranges(remote: Remote, options: SourceOptions, pushed: Pushed = NOTHING
 def read_range(
     part: Range, options: SourceOptions, schema: pa.Schema, where: str | None
 ) -> Iterator[pa.RecordBatch]:
-    """The entries of a range that ``where`` is TRUE for, as batches of the table, read ahead."""
+    """The entries of a range for which ``where`` is TRUE, as table batches, read ahead."""
     query = (
         ("payloads", options.payload),
         ("where", where),
@@ -85,7 +85,7 @@ def read_range(
         with options.server.open() as remote:
 
             def still_there(start: int) -> None:
-                # Retention that ran while the stream was made may have taken some of it.
+                # Retention may have removed part of the range while the stream was produced.
                 if options.fail_on_data_loss:
                     check_kept(remote, start, fail=True, known=part.trimmed)
                 check_range(remote, part)

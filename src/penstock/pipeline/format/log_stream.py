@@ -1,8 +1,8 @@
 """The table ``log`` as a stream: micro-batches of ranges of offsets, each entry once.
 
-A micro-batch ends where the log ended when it was planned, and Spark keeps that in its
-checkpoint: what is read again after a failure is the same (L1, L2). Nothing is told to the
-server, so ``commit`` has nothing to do.
+A micro-batch ends where the log ended when it was planned, and Spark stores that in its
+checkpoint: a repeated read after a failure returns the same entries (L1, L2). The server keeps
+no state for the stream, so ``commit`` does nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["LogStream", "limited", "noted", "resumed"]
 
 _log: Final = logging.getLogger(__name__)
 
-#: What a checkpoint keeps.
+#: Keys of a position in a checkpoint.
 _OFFSET: Final = "offset"
 _STORE: Final = "store"
 _EPOCH: Final = "epoch"
@@ -46,31 +46,31 @@ _PIECES: Final = 10_000
 
 
 class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans in a process beside the driver that lives as long as the query; reads in workers."""
+    """Plans in a process next to the driver that runs as long as the query; reads in workers."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         options.refuse("endingOffsets", why="is for read; a stream ends with its query")
         self._options = options
         self._schema = schema
         self._remote: Remote | None = None
-        #: Where a query that reads what is there now comes to its end.
+        #: Where an availableNow query ends.
         self._target: int | None = None
 
     # -- planning ----------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a query begins that has no checkpoint."""
+        """Where a query without a checkpoint starts."""
         remote = self._open()
         store, trimmed = remote.ask(lambda q: q.identity()), _trimmed(remote)
         return noted(store, locate(remote, self._options.start), trimmed)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What ``maxOffsetsPerTrigger`` says."""
+        """The limit from ``maxOffsetsPerTrigger``."""
         most = self._options.per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The query ends where the log ends now."""
+        """End the query at the current end of the log."""
         self._target = locate(self._open(), LATEST)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -94,7 +94,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return noted(store, max(begin, end), trimmed)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where the log ends, for those who watch the query."""
+        """The end of the log, for the query's progress report."""
         remote = self._open()
         store, trimmed = remote.ask(lambda q: q.identity()), _trimmed(remote)
         return noted(store, locate(remote, LATEST), trimmed)
@@ -106,7 +106,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, stop = start[_OFFSET], end[_OFFSET]
         if start != end:
             begin = self._resumed(start, store)
-            # The end may be of a store that the server no longer has: nothing of it can be read.
+            # The end may belong to a store that the server no longer has, and cannot be read.
             stop = self._resumed(end, store)
         if start[_OFFSET] > end[_OFFSET]:
             # The position was above the log's end when the batch was planned, so the batch began
@@ -122,10 +122,10 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return cut(remote, begin, stop, entries, store)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The sink has everything up to there; the log does not have to know."""
+        """Do nothing: the server does not track the position of a stream."""
 
     def stop(self) -> None:
-        """The query is over."""
+        """Close the connection."""
         if self._remote is not None:
             self._remote.close()
             self._remote = None
@@ -134,7 +134,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return resumed(self._open(), position, store, fail=self._options.fail_on_data_loss)
 
     def _open(self) -> Remote:
-        """The connection of the planner. Copies for the workers are made before there is one."""
+        """The planner's connection. Spark copies the reader for workers before this is opened."""
         if self._remote is None:
             self._remote = self._options.server.open()
         return self._remote
@@ -158,10 +158,10 @@ def _trimmed(remote: Remote) -> int:
 
 
 def resumed(remote: Remote, position: dict[str, Any], store: StoreIdentity, *, fail: bool) -> int:
-    """The offset of a position that a checkpoint has, if the log still is the one it is of.
+    """The offset of a position from a checkpoint, if the log is still the same.
 
-    Raises ``OtherStore`` if it is not, or if the log ends below. With ``fail`` false reading begins
-    again at the start of the log. A checkpoint of an older Penstock does not say whose it is.
+    Raises ``OtherStore`` if it is not, or if the log ends below it. With ``fail`` false, reading
+    restarts at the beginning of the log. Checkpoints of older versions have no identity.
     """
     offset: int = position[_OFFSET]
     known = StoreIdentity(position.get(_STORE, store.store), position.get(_EPOCH, store.epoch))
@@ -172,13 +172,13 @@ def resumed(remote: Remote, position: dict[str, Any], store: StoreIdentity, *, f
     except OtherStore as error:
         if fail:
             raise
-        _log.warning("%s Reading begins again at the start of the log.", error.detail)
+        _log.warning("%s Reading restarts at the beginning of the log.", error.detail)
         return locate(remote, EARLIEST)
     return offset
 
 
 def limited(remote: Remote, start: int, end: int, limit: ReadLimit) -> int:
-    """The end that a limit of entries leaves of the log between two offsets."""
+    """The end of a micro-batch between two offsets under a limit of entries."""
     match limit:
         case ReadMaxRows(max_rows=most):
             return _after(remote, start, end, most)
@@ -190,11 +190,11 @@ def limited(remote: Remote, start: int, end: int, limit: ReadLimit) -> int:
 
 
 def _after(remote: Remote, start: int, end: int, entries: int) -> int:
-    """The offset after so many entries, or ``end``."""
+    """The offset after ``entries`` entries, or ``end``."""
     near = min(end, start + entries * _PIECES)
     bound: int = remote.ask(lambda q: q.log_splits(Offset(start), Offset(near), entries))[1]
     if bound - start <= entries or entries > READ_BATCH:
         return bound
-    # A piece is as large as what one commit wrote, where a store keeps that in one row.
+    # A piece can be larger: stores with one row per commit only split between commits.
     page = remote.ask(lambda q: q.read_log(start, limit=entries))
     return min(near, page.next_offset) if page.entries else bound

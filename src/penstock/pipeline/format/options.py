@@ -1,7 +1,7 @@
-"""The options of ``format("penstock")``: what a Spark user wrote, checked before anything is read.
+"""The options of ``format("penstock")``, checked before anything is read.
 
-Spark hands options over as text, in whatever case they were written. Each is known and makes
-sense for the table that is read, or the call is refused with the option's name (E1).
+Spark passes options as text, in the case in which they were written. An option that is unknown
+or not valid for the table is refused with its name (E1).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ LATEST: Final = "latest"
 #: An offset, or one of the two ends of the log.
 Position: TypeAlias = int | str
 
-#: What every use of the format has.
+#: The options that every use of the format has.
 SERVER_OPTIONS: Final = ("url", "credential", "ca")
 _RANGE: Final = ("startingOffsets", "endingOffsets", "entriesPerPartition", "failOnDataLoss")
 _STATE: Final = ("queue", "topic", "where", "payload")
-#: By table, the options that it has beside the server's.
+#: Additional options per table.
 _TABLES: Final[dict[str, tuple[str, ...]]] = {
     "log": (*_RANGE, "topic", "where", "payload", "maxOffsetsPerTrigger"),
     "deliveries": _STATE,
@@ -47,18 +47,18 @@ _TABLES: Final[dict[str, tuple[str, ...]]] = {
 }
 _COMPRESSIONS: Final = ("none", "lz4", "zstd")
 _TRUTHS: Final = {"true": True, "false": False}
-#: Entries of a partition or a micro-batch: below 64 bits by far, above any log.
+#: The limit of entries per partition or micro-batch: far below 64 bits, above any log.
 _MAX_ENTRIES: Final = MAX_OFFSET
 
 
 class Given:
-    """Options as they were given, by name in any case; each is taken out typed, or refused."""
+    """The given options, by name in any case; each getter returns a typed value or raises."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
 
     def refuse_others(self, known: Iterable[str], whose: str) -> None:
-        """Every option that was given is one of ``known``."""
+        """Raise ``BadInput`` for any option that is not in ``known``."""
         names = {name.lower(): name for name in known}
         for name in self._options:
             if name not in names:
@@ -69,18 +69,18 @@ class Given:
         return name.lower() in self._options
 
     def text(self, name: str) -> str | None:
-        """The option as it is; None: it was not given."""
+        """The option's text; None if it was not given."""
         return self._options.get(name.lower())
 
     def needed(self, name: str) -> str:
-        """The option as it is; it has to be there."""
+        """The option's text; raises ``BadInput`` if it was not given."""
         value = self.text(name)
         if not value:
             raise BadInput(f"The option {name} is missing.", field=name)
         return value
 
     def choice(self, name: str, choices: Iterable[str], default: str) -> str:
-        """One of some words, in any case."""
+        """One of the given words, in any case."""
         value = (self.text(name) or default).lower()
         if value not in choices:
             allowed = ", ".join(choices)
@@ -97,12 +97,12 @@ class Given:
         return _TRUTHS[value.lower()]
 
     def number(self, name: str, least: int, most: int) -> int | None:
-        """A whole number in bounds; None: it was not given."""
+        """A whole number within limits; None if it was not given."""
         value = self.text(name)
         return None if value is None else _number(name, value, least, most)
 
     def position(self, name: str, words: tuple[str, ...], default: Position) -> Position:
-        """An offset, or one of some words for one."""
+        """An offset, or one of ``words``."""
         value = self.text(name)
         if value is None:
             return default
@@ -114,7 +114,7 @@ class Given:
         return _number(name, value, 0, MAX_OFFSET)
 
     def server(self) -> Server:
-        """The server that the options name. That it answers is found by the first call."""
+        """The server that the options name. Whether it answers shows on the first call."""
         url = self.needed("url")
         parse_address(url)
         credential = self.text("credential")
@@ -124,7 +124,7 @@ class Given:
 
 
 def _number(name: str, value: str, least: int, most: int) -> int:
-    # Twenty digits are more than any bound has, and fewer than Python refuses to read.
+    # Twenty digits exceed any limit here, and stay below Python's limit for int().
     good = value.isascii() and value.isdigit() and len(value) <= 20
     if not good or not least <= int(value) <= most:
         raise BadInput(
@@ -143,26 +143,26 @@ def _hint(name: str, names: Mapping[str, str]) -> str:
 
 
 class SourceOptions(Struct, frozen=True, kw_only=True):
-    """A table to read, and how."""
+    """The table to read, and how."""
 
     server: Server
     table: str = "log"
     queue: str | None = None
     """None: all of them."""
     where: str | None = None
-    """The filter over messages, topics included, as the server is asked for it."""
+    """The combined filter of ``topic`` and ``where``, which the server evaluates."""
     start: Position = EARLIEST
     end: Position = LATEST
     per_partition: int | None = None
-    """Entries of a partition; None: as many as are some tens of megabytes."""
+    """Entries per partition; None: a few tens of megabytes."""
     per_trigger: int | None = None
-    """Entries of a micro-batch; None: all there are."""
+    """Entries per micro-batch; None: all available."""
     payload: bool = True
     fail_on_data_loss: bool = True
     compression: str = "none"
 
     def refuse(self, *names: str, why: str) -> None:
-        """Options that were given though this kind of read has none of them."""
+        """Raise ``BadInput`` if any of these options was given: this kind of read lacks them."""
         usual = SourceOptions(server=self.server)
         for name, field in (("maxOffsetsPerTrigger", "per_trigger"), ("endingOffsets", "end")):
             if name in names and getattr(self, field) != getattr(usual, field):
@@ -170,12 +170,12 @@ class SourceOptions(Struct, frozen=True, kw_only=True):
 
 
 def is_consumer(given: Given) -> bool:
-    """Whether these options mean a queue that is consumed: a queue, and no table of it."""
+    """Whether these options select a queue to consume: ``queue`` without ``table``."""
     return given.has("queue") and not given.has("table")
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
-    """The options of a read, checked against each other and against the table."""
+    """The options of a read, checked for consistency and against the table."""
     given = Given(options)
     table = given.choice("table", _TABLES, "log")
     known = (*SERVER_OPTIONS, "table", "compression", *_TABLES[table])
@@ -204,7 +204,7 @@ def _queue(given: Given) -> str | None:
 
 
 def _where(given: Given) -> str | None:
-    """The filter that topics and ``where`` come to together."""
+    """The conjunction of ``topic`` and ``where``."""
     parts: list[str] = []
     topics = given.text("topic")
     if topics is not None:
@@ -212,7 +212,7 @@ def _where(given: Given) -> str | None:
         parts.append(f"topic IN ({', '.join(names)})")
     where = given.text("where")
     if where is not None:
-        # For an error that points into what the user wrote.
+        # Parse it alone first, so that an error points into the user's text.
         parse(where)
         parts.append(where)
     if not parts:

@@ -1,8 +1,8 @@
-"""Spark's filters as ranges of offsets and as a filter of the server: only where they are the same.
+"""Filter pushdown: Spark's filters as offset ranges and server filters, if exactly equivalent.
 
-Spark trusts what a source claims, so a filter is claimed only if the server's meaning is exactly
-Spark's, NULL included. Everything else is left to Spark. Both compare text by code point and
-whole numbers by value; a time is compared as the millisecond that it falls into.
+Spark does not re-apply a filter that a source accepts, so a filter is accepted only if the server
+evaluates it exactly as Spark does, including NULL. All others are left to Spark. Both compare text
+by code point and integers by value; a time is compared as the millisecond that it falls into.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _FUNCTIONS: Final[dict[type[Filter], str]] = {
 
 
 class Pushed(Struct, frozen=True):
-    """What is left to read: offsets from ``low`` to below ``high`` for which ``where`` is TRUE."""
+    """What to read: offsets from ``low`` to below ``high`` for which ``where`` is TRUE."""
 
     low: int = 0
     high: int = MAX_OFFSET + 1
@@ -72,7 +72,7 @@ NOTHING: Final = Pushed()
 
 
 def push(filters: Iterable[Filter], pushed: Pushed) -> tuple[Pushed, list[Filter]]:
-    """The filters added to ``pushed``, and those that Spark has to apply itself."""
+    """Add filters to ``pushed``; returns also those that Spark has to apply itself."""
     left: list[Filter] = []
     for one in filters:
         added = _narrowed(one, pushed) or _tightened(one, pushed)
@@ -84,10 +84,10 @@ def push(filters: Iterable[Filter], pushed: Pushed) -> tuple[Pushed, list[Filter
 
 
 class Pushing:
-    """``pushFilters`` of a reader that is right with pushdown and without.
+    """A ``pushFilters`` that works with pushdown enabled or disabled.
 
-    Spark's pushdown into Python sources is off unless a session turns it on, and a reader that
-    has a ``pushFilters`` of its own is then refused. Going by ``__func__``, this one has none.
+    Spark disables pushdown into Python sources by default, and then rejects readers that override
+    ``pushFilters``. It compares ``__func__``, which here is that of the base class.
     """
 
     def __init__(self, take: Callable[[Iterable[Filter]], list[Filter]]) -> None:
@@ -95,7 +95,7 @@ class Pushing:
         self._take = take
 
     def __call__(self, filters: list[Filter]) -> list[Filter]:
-        """Take what can be taken; returns the rest."""
+        """Accept the filters that can be pushed down; returns the rest."""
         return self._take(filters)
 
 
@@ -103,7 +103,7 @@ class Pushing:
 
 
 def _narrowed(one: Filter, pushed: Pushed) -> Pushed | None:
-    """The range that a comparison of offsets leaves; None: it is none."""
+    """The range after a comparison of offsets; None if the filter is not one."""
     if not isinstance(one, _Comparison) or one.attribute != ("offset",):
         return None
     value = one.value
@@ -121,7 +121,7 @@ def _narrowed(one: Filter, pushed: Pushed) -> Pushed | None:
 
 
 def _tightened(one: Filter, pushed: Pushed) -> Pushed | None:
-    """The filter with one condition more; None: there is no such condition, or no room for it."""
+    """The filter with one more condition; None if it cannot be expressed or is too long."""
     if isinstance(one, IsNotNull) and _column(one.attribute) in _NEVER_NULL:
         return pushed
     text = _condition(one)
@@ -136,7 +136,7 @@ def _tightened(one: Filter, pushed: Pushed) -> Pushed | None:
 
 
 def _condition(one: Filter) -> str | None:
-    """The same condition in the server's language."""
+    """The same condition in the server's filter language."""
     match one:
         case Not(child=EqualNullSafe()):
             return None
@@ -146,7 +146,7 @@ def _condition(one: Filter) -> str | None:
         case IsNull(attribute=path) | IsNotNull(attribute=path):
             return _nullness(path, isinstance(one, IsNull))
         case EqualNullSafe(attribute=path, value=value):
-            # At the top, where NULL and FALSE are the same.
+            # Only at the top level, where NULL and FALSE are equivalent.
             return _nullness(path, True) if value is None else _compared(path, EqualTo, value)
         case In(attribute=path, value=values):
             return _among(path, values)
@@ -167,7 +167,7 @@ def _compared(path: Sequence[str], kind: type[Filter], value: Any) -> str | None
 
 
 def _timed(kind: type[Filter], value: Any) -> str | None:
-    """A time is a whole millisecond, and is on one side of every instant between two of them."""
+    """Compare whole milliseconds: an instant between two of them is rounded up or down."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     whole, rest = divmod(value - _EPOCH, _MILLISECOND)
@@ -206,5 +206,5 @@ def _literal(name: str, value: Any) -> str | None:
 
 
 def _column(path: Sequence[str]) -> str:
-    """The name of a column; empty for what is inside of one."""
+    """The name of a top-level column; empty for a nested field."""
     return path[0] if len(path) == 1 else ""

@@ -1,8 +1,8 @@
-"""Ranges of offsets: which part of the log is read, and in how many pieces.
+"""Ranges of offsets: which part of the log to read, in how many pieces.
 
-The end of a read is fixed when it is planned, and nothing appears below it afterwards (L2).
-Where retention has removed what is asked for, the reader is told before a job starts, or goes
-on without it, as ``failOnDataLoss`` says.
+The end of a read is fixed when it is planned, and nothing appears below it afterwards (L2). If
+retention has removed part of the range, ``failOnDataLoss`` decides whether the read fails before
+the job starts or continues without that part.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["PLANNING", "Range", "check_kept", "check_range", "cut", "locate", "u
 
 _log: Final = logging.getLogger(__name__)
 
-#: Whoever plans a query waits for its answer: a server that is restarted is waited for, one
-#: that is not there is told of soon.
+#: A user waits for the plan of a query: retry long enough for a server to restart, but report
+#: one that is unreachable soon.
 PLANNING: Final = ClientOptions(retry_ms=5_000)
-#: What a partition reads, in bytes: enough that starting its task does not show, little enough
-#: that the last one to end does not keep the others waiting.
+#: Bytes per partition: enough to amortize starting a task, few enough that the last task to end
+#: does not keep the others waiting.
 _PARTITION_BYTES: Final = 32 * 1024 * 1024
-#: What an entry takes without its payload, roughly.
+#: The rough size of an entry without its payload.
 _ENTRY_BYTES: Final = 128
-#: Entries that are looked at to know how large others may be.
+#: Entries sampled to estimate the size of entries.
 _SAMPLE: Final = 100
 _LEAST_ENTRIES: Final = 1_000
 
@@ -55,7 +55,7 @@ class Range(InputPartition):
 
 
 def locate(remote: Remote, position: Position) -> int:
-    """The offset that a position means now."""
+    """The current offset of a position."""
     match position:
         case int():
             return position
@@ -80,8 +80,8 @@ def check_kept(remote: Remote, start: int, *, fail: bool, known: int | None = No
     if start >= trimmed or (start >= first and (known is None or trimmed <= known)):
         return start
     gone = OffsetsGone(
-        f"The log is asked for from offset {start} on, and retention has removed entries up to "
-        f"{trimmed - 1}; it begins at {first}.",
+        f"Reading starts at offset {start}, but retention has removed entries up to "
+        f"{trimmed - 1}; the log begins at {first}.",
         field="startingOffsets",
     )
     if fail:
@@ -114,7 +114,7 @@ def cut(remote: Remote, start: int, end: int, entries: int, store: StoreIdentity
 
 
 def usual_entries(remote: Remote, start: int, end: int, *, payload: bool) -> int:
-    """How many entries make a partition, going by the size of some."""
+    """How many entries make a partition, estimated from the size of a sample."""
     if start >= end or not payload:
         return _PARTITION_BYTES // _ENTRY_BYTES
     sizes = _sizes(remote, start) + _sizes(remote, (start + end) // 2)

@@ -1,7 +1,7 @@
-"""Entries of the log by their offsets: few or many, close together or far apart.
+"""Reads log entries at given offsets, whether few or many, dense or sparse.
 
-Offsets that are near each other are read in one go, those in between thrown away; what lies far
-apart is asked for by itself, several at a time.
+Offsets that are close together are read in one request, and the entries in between are dropped.
+Distant offsets are read by separate requests, several concurrently.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from penstock.pipeline.remote import Remote
 
 __all__ = ["entries_at", "read_back", "runs"]
 
-#: Claims whose payloads are in memory at a time.
+#: Claims whose payloads are in memory at one time.
 _AT_A_TIME: Final = 500
-#: Entries that are read for nothing rather than asking once more.
+#: Reading up to this many unneeded entries is cheaper than another request.
 _GAP: Final = 16
 _UNDER_WAY: Final = 4
-#: What an entry may take to become readable: a publish that hangs holds the log back, and the
-#: database ends it.
+#: How long an entry may take to become readable: a publish that hangs delays the visible end of
+#: the log until the database aborts it.
 _VISIBLE_S: Final = 120.0
 _LOOK_S: Final = 0.05
 
 
-#: A page of the log from an offset on, of at most so many entries.
+#: Reads a page of the log from an offset, with at most the given number of entries.
 Pages: TypeAlias = Callable[[int, int], Awaitable[LogPage]]
 
 
 def read_back(
     remote: Remote, queue: str, claims: Sequence[Claim]
 ) -> Iterator[tuple[Sequence[Claim], dict[int, LogEntry]]]:
-    """The claims, some at a time, each time with their entries as far as the log has them."""
+    """The claims in portions, each with the entries that the log still has."""
     for begin in range(0, len(claims), _AT_A_TIME):
         some = claims[begin : begin + _AT_A_TIME]
         yield some, remote.ask(partial(_handed_out, queue, [claim.offset for claim in some]))
 
 
 async def _handed_out(queue: str, offsets: Sequence[int], q: Client) -> dict[int, LogEntry]:
-    """Entries of messages that the queue has handed out: who may consume it may read them."""
+    """Entries of messages that the queue handed out; the permission to consume it is enough."""
 
     def pages(start: int, limit: int) -> Awaitable[LogPage]:
         return q.queue_log(queue, start, limit=limit)
@@ -54,7 +54,7 @@ async def _handed_out(queue: str, offsets: Sequence[int], q: Client) -> dict[int
 
 
 def runs(offsets: Sequence[int], gap: int = _GAP) -> list[tuple[int, int]]:
-    """The first and the last of offsets that are near each other; ``offsets`` rise."""
+    """First and last offset of each group of close offsets; ``offsets`` must be ascending."""
     found: list[tuple[int, int]] = []
     for offset in offsets:
         if found and offset - found[-1][1] <= gap:
@@ -65,10 +65,10 @@ def runs(offsets: Sequence[int], gap: int = _GAP) -> list[tuple[int, int]]:
 
 
 async def entries_at(pages: Pages, offsets: Iterable[int]) -> dict[int, LogEntry]:
-    """The entries at these offsets with their payloads; what retention has removed is missing.
+    """The entries at these offsets, with payloads, except those that retention has removed.
 
-    They are committed, but an open publish may hold the log back for a moment (L2): then it is
-    waited for.
+    The entries are committed, but an open publish may hide them for a moment (L2). This waits
+    until they are visible.
     """
     wanted = frozenset(offsets)
     room = asyncio.Semaphore(_UNDER_WAY)

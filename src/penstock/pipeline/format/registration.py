@@ -1,20 +1,20 @@
-"""Registered writes: a write under a given id is published once, however it is partitioned (P4).
+"""Registered writes: a write with a given id is published once, however it is partitioned (P4).
 
-A task knows its partition but not how many there are, and what a partition has published can be
-compared only with the same partition of an earlier run (see ``chunks``), as long as the server
-remembers its chunks. So a write with an id, or a micro-batch, is registered with the broker,
-topic by topic, before its first row, under a token of this run:
+A task knows its partition but not how many there are. A partition's rows can be compared only
+with the same partition of an earlier run (see ``chunks``), while the server remembers its chunks.
+So a write with an id, or a micro-batch, is registered with the broker, per topic, before its
+first row, under a token of this run:
 
-- The run that began it publishes.
-- A run that finds it finished publishes nothing, whatever its partitions: it counts its rows, and
-  fails at the end if there are not as many as were published.
+- The run that began the write publishes.
+- A run that finds it finished publishes nothing, in any partitioning: it only counts its rows,
+  and fails at the end if their number differs from the published one.
 - A run that finds it begun by another run and not finished is refused before its first row,
-  unless the caller says that the partitions are the same (``samePartitions``) and all chunks are
-  still remembered. Then it compares, and publishes what is missing.
-- The same holds for a finished write whose input may have grown (``grows``): while all chunks are
-  remembered it publishes what is new, and later it publishes nothing.
+  unless the caller states that the partitions are the same (``samePartitions``) and all chunks
+  are still remembered. Then it compares, and publishes the missing rows.
+- The same applies to a finished write whose input may have grown (``grows``): while all chunks
+  are remembered it publishes the new rows, and later it publishes nothing.
 
-A registration is kept for longer than the chunks (``WRITE_KEPT_MS``).
+A registration is kept for longer than its chunks (``WRITE_KEPT_MS``).
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from penstock.pipeline.remote import Server
 
 __all__ = ["BATCH_MS", "Registration", "finish_writes", "is_finished"]
 
-#: For how long the server remembers a chunk: a query may be restarted after a long weekend.
+#: How long the server remembers a chunk: a query may be restarted after a long weekend.
 BATCH_MS: Final = 7 * 24 * 3600 * 1000
-#: For how long after its begin a write is compared: no chunk is forgotten while a run compares.
+#: How long after its begin a write is compared, so that no chunk is forgotten during a run.
 _COMPARED_MS: Final = BATCH_MS - 24 * 3600 * 1000
 
 
 class Registration(Struct, frozen=True):
-    """How the runs of one write are told apart."""
+    """Identifies a write and the run that writes it."""
 
     write_id: str
     run: str
-    """Of this run of the job; all of its tasks have it."""
+    """The token of this run of the job, shared by all of its tasks."""
     same_partitions: bool
-    """The caller says that every run is cut into the same partitions."""
+    """The caller states that every run has the same partitions."""
     number: int | None = None
-    """Of a micro-batch; the write id is then that of the query."""
+    """The number of a micro-batch; the write id is then that of the query."""
     grows: bool = False
-    """Later runs may have more rows, in the same partitions as those that they share."""
+    """Later runs may have more rows; shared rows are in the same partitions."""
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The write as named in messages."""
         number = "" if self.number is None else f" number {self.number}"
         return f"{self.write_id!r}{number}"
 
 
 def is_finished(registration: Registration, topic: str, write: Write) -> bool:
-    """Whether the write has nothing left to publish; ``OtherRun`` if nobody can tell what."""
+    """Whether nothing is left to publish; raises ``OtherRun`` if that cannot be determined."""
     if write.run == registration.run:
         return False
     is_remembered = write.asked_at - write.begun_at < _COMPARED_MS
@@ -84,7 +84,7 @@ def finish_writes(
     published: Mapping[str, int],
     skipped: Mapping[str, int],
 ) -> None:
-    """All tasks have ended: rows by topic that are published now, and that were before."""
+    """Finish the writes after all tasks: rows by topic published now, and before."""
     write_id, run, number = registration.write_id, registration.run, registration.number
 
     async def finish(q: Client) -> None:

@@ -1,7 +1,7 @@
-"""Rows of a DataFrame as messages: which columns there may be, and what they become.
+"""Rows of a DataFrame as messages: the allowed columns, and their conversion.
 
-The columns are checked on the driver, before anything runs; the record batches of a task are
-then turned into messages column by column.
+The columns are checked on the driver before anything runs; tasks then convert record batches to
+messages column by column.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.pipeline.format.chunks import Kind
 __all__ = ["Columns", "Group", "check_columns", "groups_of"]
 
 _Headers: TypeAlias = dict[str, HeaderValue]
-#: Rows that go the same way: a topic and a kind; None: rows with an idempotency id.
+#: Rows that are published together: a topic and a kind; None: rows with an idempotency id.
 Group: TypeAlias = tuple[str, Kind | None]
 
 _INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
@@ -32,7 +32,7 @@ _TIMES: Final = frozenset({"timestamp", "bigint"})
 _TEXT: Final = frozenset({"string"})
 _BYTES: Final = frozenset({"string", "binary"})
 _TYPED_HEADERS: Final = "map<string,struct<s:string,i:bigint,d:double,b:boolean>>"
-#: By column, the types that it may have.
+#: The allowed types per column.
 _TYPES: Final[dict[str, frozenset[str]]] = {
     "value": _BYTES,
     "payload": _BYTES,
@@ -46,7 +46,7 @@ _TYPES: Final[dict[str, frozenset[str]]] = {
     "expires_at": _TIMES,
     "id": _TEXT,
 }
-#: The columns by which rows go different ways.
+#: The columns that decide the group of a row.
 _SORTING: Final = frozenset({"topic", "id", "key", "deliver_at", "expires_at"})
 _KINDS: Final = {flags: Kind(*flags) for flags in product((False, True), repeat=3)}
 _PLAIN: Final = Kind()
@@ -54,16 +54,16 @@ _decode_headers: Final = msgspec.json.Decoder(dict[str, HeaderValue]).decode
 
 
 class Columns(Struct, frozen=True):
-    """The columns of a write, checked."""
+    """The validated columns of a write."""
 
     names: frozenset[str]
     payload: str
     topic: str | None
-    """The topic of rows that name none."""
+    """The topic of rows without one."""
 
 
 def check_columns(schema: StructType, topic: str | None) -> Columns:
-    """The columns, if messages can be made of them."""
+    """Check that messages can be made of the columns; raises ``BadInput`` if not."""
     names = [field.name for field in schema.fields]
     for field in schema.fields:
         allowed = _TYPES.get(field.name)
@@ -73,7 +73,7 @@ def check_columns(schema: StructType, topic: str | None) -> Columns:
                 f"Columns are {', '.join(_TYPES)}.",
                 field=field.name,
             )
-        # A collation does not change the text.
+        # A collation does not affect the value.
         kind = field.dataType.simpleString().partition(" collate")[0]
         if kind not in allowed:
             raise BadInput(
@@ -81,17 +81,17 @@ def check_columns(schema: StructType, topic: str | None) -> Columns:
                 field=field.name,
             )
         if names.count(field.name) > 1:
-            raise BadInput(f"The column {field.name} is there twice.", field=field.name)
+            raise BadInput(f"The column {field.name} occurs twice.", field=field.name)
     payload = [name for name in ("value", "payload") if name in names]
     if len(payload) != 1:
         raise BadInput("There has to be one column called value or payload.", field="value")
     if topic is None and "topic" not in names:
-        raise BadInput("There is no column topic: give the option topic.", field="topic")
+        raise BadInput("There is no column topic: set the option topic.", field="topic")
     return Columns(frozenset(names), payload[0], topic)
 
 
 def groups_of(batch: pa.RecordBatch, columns: Columns) -> dict[Group, list[NewMessage]]:
-    """The rows as messages, by the way that they go."""
+    """The rows as messages, by group."""
     messages = _messages(batch, columns)
     names = columns.names
     if names.isdisjoint(_SORTING):
@@ -114,7 +114,7 @@ def _messages(batch: pa.RecordBatch, columns: Columns) -> list[NewMessage]:
     names, rows = columns.names, batch.num_rows
     payloads = batch.column(columns.payload).cast(pa.binary()).to_pylist()
     if None in payloads:
-        raise BadInput("A row has no payload; where that is meant, make it empty.", field="value")
+        raise BadInput("A row has no payload. Use an empty one if that is intended.", field="value")
     if names <= {columns.payload, "topic"}:
         return list(map(NewMessage, payloads))
 
@@ -145,7 +145,7 @@ def _topics(batch: pa.RecordBatch, columns: Columns) -> Sequence[str]:
     column = batch.column("topic")
     if column.null_count:
         if usual is None:
-            raise BadInput("A row has no topic: fill it in, or give the option.", field="topic")
+            raise BadInput("A row has no topic: fill it in, or set the option.", field="topic")
         column = column.fill_null(usual)
     topics: list[str] = column.to_pylist()
     return topics
@@ -161,16 +161,16 @@ def _times(batch: pa.RecordBatch, name: str, names: frozenset[str]) -> Iterable[
         return repeat(None, batch.num_rows)
     column = batch.column(name)
     if pa.types.is_timestamp(column.type):
-        # Cut, not rounded: a message is not delivered later for a fraction of a millisecond.
+        # Truncated, not rounded: a message must not be delivered a fraction of a ms later.
         column = pc.cast(column, pa.timestamp("ms", tz=column.type.tz), safe=False).cast(pa.int64())
     times: list[int | None] = column.to_pylist()
     return times
 
 
 def _headers(column: pa.Array) -> Sequence[_Headers]:
-    """Headers as a map of text, as a map of typed values, or as a JSON object in text.
+    """Headers from a map of text, a map of typed values, or a JSON object as text.
 
-    A name without a value is no header.
+    A name with a null value is not a header.
     """
     if not pa.types.is_map(column.type):
         try:
@@ -200,8 +200,8 @@ def _headers(column: pa.Array) -> Sequence[_Headers]:
 
 
 def _typed(items: pa.StructArray) -> list[HeaderValue | None]:
-    """The one value of each; None where there is none."""
-    # Flattened, the fields know of the structs that are null.
+    """The single value of each struct; None if it has none."""
+    # flatten() propagates the nulls of the structs to their fields.
     parts = [part for part in items.flatten() if part.null_count < len(part)]
     if not parts:
         return [None] * len(items)

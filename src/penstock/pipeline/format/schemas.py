@@ -1,8 +1,8 @@
-"""The tables of ``format("penstock")``: their columns, and record batches of the wire as theirs.
+"""The schemas of the tables of ``format("penstock")``, and conversion of wire batches to them.
 
-Spark takes a batch only if its schema is the table's to the letter, so there is one schema of
-each table, in Arrow, and Spark's is made of it. Batches are cast column by column: no value
-goes through Python, and what has the right type already is not copied.
+Spark accepts a batch only if its schema matches the table's exactly, so each table has one Arrow
+schema, and Spark's is derived from it. Batches are cast column by column: no value passes through
+Python, and a column that has the right type already is not copied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.pipeline.format.options import SourceOptions
 __all__ = ["HISTORY_SCHEMA", "check_schema", "spark_schema", "table_schema", "to_table"]
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
-#: What times are on the wire.
+#: The type of times on the wire.
 _WIRE_TIME: Final = pa.timestamp("ms", tz="UTC")
 
 _VALUE: Final = ("value", pa.binary())
@@ -63,7 +63,7 @@ HISTORY_SCHEMA: Final = pa.schema(
         ("error", pa.string()),
     ]
 )
-#: By column of a table, the column of the wire that it is made of, where it has another name.
+#: Columns whose name on the wire differs.
 _WIRE_NAMES: Final = {"timestamp": "published_at", "value": "payload"}
 _HISTORY_NAMES: Final = {"id": "message_id"}
 
@@ -81,24 +81,24 @@ def table_schema(table: str, *, payload: bool) -> pa.Schema:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The same for Spark."""
+    """The same schema for Spark."""
     return from_arrow_schema(schema)
 
 
 def check_schema(wanted: StructType, options: SourceOptions) -> pa.Schema:
-    """The table's schema, if it is what Spark was told to expect."""
+    """The table's schema; raises ``BadInput`` if Spark expects another."""
     schema = table_schema(options.table, payload=options.payload)
     ours = [(field.name, field.dataType) for field in spark_schema(schema).fields]
     if [(field.name, field.dataType) for field in wanted.fields] != ours:
         raise BadInput(
-            f"The table {options.table} has columns of its own; leave schema() out.",
+            f"The table {options.table} has a fixed schema; leave schema() out.",
             field="schema",
         )
     return schema
 
 
 def to_table(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of the wire with exactly the columns of a table."""
+    """Convert a wire batch to exactly the columns of a table."""
     names = _HISTORY_NAMES if "transition" in schema.names else _WIRE_NAMES
     columns = [
         _cast(batch.column(names.get(field.name, field.name)), field.type) for field in schema
@@ -110,6 +110,6 @@ def _cast(column: pa.Array, type_: pa.DataType) -> pa.Array:
     if column.type.equals(type_):
         return column
     if type_ == _TIME:
-        # Milliseconds are what the number means; only that to microseconds counts anything.
+        # Integers are milliseconds; casting directly would read them as microseconds.
         return column.cast(_WIRE_TIME).cast(_TIME)
     return column.cast(type_)

@@ -1,13 +1,13 @@
-"""The sink: rows of a DataFrame or of a stream, published once each.
+"""The sink: publishes each row of a DataFrame or a stream once.
 
-What makes it once is in ``chunks``: attempts at the same partition of the same write append to
-the same log of chunks. A write is known by its id. A batch write has one of its own, or the one
-in the option ``writeId``, under which a job that is run again publishes nothing twice
-(``registration``); a micro-batch is known by its query and its number, which a checkpoint keeps,
-and is registered in the same way.
+``chunks`` guarantees that: attempts at the same partition of the same write append to the same
+log of chunks. A write is identified by its id. A batch write has a random one, or the option
+``writeId``, under which a repeated job publishes nothing twice (``registration``). A micro-batch
+is identified by its query and number, which the checkpoint keeps, and is registered in the same
+way.
 
-A row can be read as soon as it is published: a write that fails half way leaves what it has
-published, and the next attempt goes on from there.
+A row is readable as soon as it is published: a write that fails half way leaves the rows it has
+published, and the next attempt continues from there.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ __all__ = ["BatchWriter", "StreamWriter", "Written", "batch_writer", "stream_wri
 
 _log: Final = logging.getLogger(__name__)
 
-#: What a task is told of the stream that it works for (``StreamExecution.QUERY_ID_KEY`` and
-#: ``MicroBatchExecution.BATCH_ID_KEY`` in Spark). The query's id is in its checkpoint.
+#: Local properties with which Spark identifies a stream to its tasks (``QUERY_ID_KEY`` and
+#: ``BATCH_ID_KEY`` in its source). The query's id is in its checkpoint.
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
-#: A batch id holds a topic, a partition and a number beside it.
+#: A batch id also contains a topic, a partition and a number.
 _MAX_WRITE_ID: Final = 200
 _WRITE_OPTIONS: Final = ("topic", "writeId", "samePartitions", "grows", "path")
-#: Options that belong to Spark and are handed on to the sink of a stream.
+#: Spark's own options, which it passes on to the sink of a stream.
 _SPARKS: Final = ("checkpointLocation", "path", "queryName")
 
 
 class Written(WriterCommitMessage):
-    """What a task says to the driver."""
+    """The message of a task to the driver."""
 
     def __init__(
         self, partition: int, counts: Counts, registration: Registration | None = None
@@ -79,18 +79,18 @@ class BatchWriter(DataSourceArrowWriter):
         self._registration = registration
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Publish the rows of a partition; in a task."""
+        """Publish the rows of a partition; runs in a task."""
         return _write(
             self._server, self._columns, f"w/{self._write_id}", iterator, self._registration
         )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Finish the write, and say what was published; it can be read already."""
+        """Finish the write and log what was published; the rows are readable already."""
         _say("Write", self._write_id, messages)
         _finish(self._server, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Say that some rows are published and others are not."""
+        """Log that only some rows are published."""
         _say_half("Write", self._write_id, messages)
 
 
@@ -101,38 +101,38 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._server = server
         self._columns = columns
         self._same_partitions = same_partitions
-        #: Of this run of the query: it goes to the tasks with the writer.
+        #: The token of this run of the query; tasks get it with the writer.
         self._run = random_prefix()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Publish the rows of a partition of a micro-batch; in a task."""
+        """Publish the rows of a partition of a micro-batch; runs in a task."""
         context = _task()
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         if not query or not batch:
-            raise PipelineError("Spark does not say which micro-batch of which query this is.")
+            raise PipelineError("Spark did not provide the ids of the query and the micro-batch.")
         registration = Registration(
             f"s/{query}", self._run, same_partitions=self._same_partitions, number=int(batch)
         )
         return _write(self._server, self._columns, f"s/{query}/{batch}", iterator, registration)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Say what was published; it can be read already."""
+        """Log what was published and finish the write; the rows are readable already."""
         _say("Micro-batch", batchId, messages)
         _finish(self._server, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Say that some rows are published and others are not."""
+        """Log that only some rows are published."""
         _say_half("Micro-batch", batchId, messages)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
-    """The writer of ``df.write.format("penstock")``; refuses what cannot be published (E1)."""
+    """The writer of ``df.write.format("penstock")``; checks options and columns (E1)."""
     given = Given(options)
     given.refuse_others((*SERVER_OPTIONS, *_WRITE_OPTIONS), "Writing")
     server, columns = _target(given, schema, overwrite)
     write_id = given.text("writeId")
     if write_id is None:
-        # No other run has this id, so there is nothing to register.
+        # No other run uses this id, so there is nothing to register.
         return BatchWriter(server, columns, random_prefix())
     check_text("writeId", write_id, least=1, most=_MAX_WRITE_ID)
     registration = Registration(
@@ -142,7 +142,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         grows=given.truth("grows", False),
     )
     if registration.grows and not registration.same_partitions:
-        raise BadInput("What grows has to have the same partitions too.", field="grows")
+        raise BadInput("grows requires samePartitions.", field="grows")
     return BatchWriter(server, columns, write_id, registration)
 
 
@@ -180,20 +180,20 @@ def _write(
 def _task() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise PipelineError("A writer publishes in a task of Spark only.")
+        raise PipelineError("A writer can only publish in a Spark task.")
     return context
 
 
 def _say(what: str, name: object, messages: Sequence[WriterCommitMessage | None]) -> None:
     counts = _sum(messages)
     _log.info(
-        "%s %s: %d rows published, %d had been before.",
+        "%s %s: %d rows published, %d had been published before.",
         *(what, name, counts.published, counts.found),
     )
     if counts.strays:
         _log.warning(
             "%s %s: earlier attempts published %d rows that the last ones did not have. A "
-            "partition has to have the same rows whenever it is computed.",
+            "partition must have the same rows whenever it is computed.",
             *(what, name, counts.strays),
         )
 
@@ -201,14 +201,14 @@ def _say(what: str, name: object, messages: Sequence[WriterCommitMessage | None]
 def _say_half(what: str, name: object, messages: Sequence[WriterCommitMessage | None]) -> None:
     done = sum(isinstance(message, Written) for message in messages)
     _log.warning(
-        "%s %s failed. %d of %d partitions are published as a whole, others may be in part. Write "
-        "it again under the same id, and each row is published once.",
+        "%s %s failed. %d of %d partitions are published completely, others perhaps in part. Write "
+        "it again under the same id: each row is published once.",
         *(what, name, done, len(messages)),
     )
 
 
 def _finish(server: Server, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Finish a registered write, whose tasks have all ended."""
+    """Finish a registered write after all of its tasks have ended."""
     tasks = [message for message in messages if isinstance(message, Written)]
     if tasks and tasks[0].registration is not None:
         finish_writes(

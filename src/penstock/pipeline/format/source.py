@@ -1,7 +1,7 @@
-"""``format("penstock")``: which reader or writer the options mean.
+"""``format("penstock")``: selects the reader or writer for the options.
 
-Whatever is wrong with the options is said when a DataFrame is loaded, and what is wrong with the
-server when it is planned; Spark shows the error with its advice.
+Errors in the options are raised when a DataFrame is loaded, errors of the server when it is
+planned; Spark shows them with their advice.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ __all__ = ["PenstockSource"]
 
 
 class PenstockSource(DataSource):
-    """Penstock as Spark sees it: four tables, a stream of the log, a consumer, two sinks."""
+    """Penstock for Spark: four tables, a stream of the log, a consumer, two sinks."""
 
     @classmethod
     def name(cls) -> str:
-        """What ``format`` is told."""
+        """The name for ``format``."""
         return "penstock"
 
     def schema(self) -> StructType:
-        """The columns of the table; a queue that is consumed has those of the log, and two more."""
+        """The columns of the table; a consumed queue has those of the log and two more."""
         given = Given(self.options)
         if is_consumer(given):
             return spark_schema(consumer_schema(payload=given.truth("payload", True)))
@@ -43,10 +43,10 @@ class PenstockSource(DataSource):
         return spark_schema(table_schema(options.table, payload=options.payload))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A table in batch."""
+        """A table in batch mode."""
         if is_consumer(Given(self.options)):
             raise BadInput(
-                "A queue is consumed with readStream; to look at it, say table=deliveries.",
+                "A queue is consumed with readStream; to browse it, use table=deliveries.",
                 field="queue",
             )
         options = source_options(self.options)
@@ -60,7 +60,7 @@ class PenstockSource(DataSource):
                 return DeliveriesReader(options, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """The log, or a queue that is consumed."""
+        """The log, or a queue to consume."""
         if is_consumer(Given(self.options)):
             from penstock.pipeline.format.consumer import queue_stream  # noqa: PLC0415  (some need it)
 
@@ -69,13 +69,13 @@ class PenstockSource(DataSource):
         return LogStream(options, check_schema(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Rows as messages."""
+        """Publishes rows as messages."""
         from penstock.pipeline.format.sink import batch_writer  # noqa: PLC0415  (readers have none)
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Rows of micro-batches as messages, each once."""
+        """Publishes rows of micro-batches as messages, each once."""
         from penstock.pipeline.format.sink import stream_writer  # noqa: PLC0415  (readers have none)
 
         return stream_writer(self.options, schema, overwrite)
@@ -84,8 +84,8 @@ class PenstockSource(DataSource):
 def _streamed(options: SourceOptions) -> SourceOptions:
     if options.table != "log":
         raise BadInput(
-            f"The table {options.table} is for read. A stream is the log, or with queue=… and no "
-            "table a queue that is consumed.",
+            f"The table {options.table} is for read. readStream supports the log, or with queue=… "
+            "and no table, a queue to consume.",
             field="table",
         )
     return options

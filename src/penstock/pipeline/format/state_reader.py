@@ -1,8 +1,8 @@
-"""The tables ``deliveries``, ``failed`` and ``history``: where messages stand, and since when.
+"""The tables ``deliveries``, ``failed`` and ``history``: the states of messages and their history.
 
-Deliveries are read by queue and state, one task each. They move while they are read, so the
-table is exact where nothing happens, and otherwise what each queue and state held when its task
-came by. Histories are read by ranges of offsets, as the log is.
+Deliveries are read by queue and state, one task each. They change while they are read, so the
+table is exact only if the store is idle; otherwise each part is as of when its task ran.
+Histories are read by ranges of offsets, like the log.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Shelf(InputPartition):
 
 
 class DeliveriesReader(DataSourceReader):
-    """The deliveries of one queue or of all, in any state or failed."""
+    """The deliveries of one queue or of all, in any state or only failed."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """A task for every queue and state that has deliveries."""
+        """One task per queue and state with deliveries."""
         states = (State.FAILED,) if self._options.table == "failed" else tuple(State)
         with self._options.server.open(PLANNING) as remote:
             return [
@@ -73,7 +73,7 @@ class DeliveriesReader(DataSourceReader):
 
 
 def _queues(remote: Remote, queue: str | None) -> Iterator[tuple[str, QueueStats]]:
-    """Names and numbers; a queue that is named has to be there."""
+    """Names and statistics; raises if the named queue does not exist."""
     names = [queue] if queue is not None else [one.name for one in remote.ask(lambda q: q.queues())]
     for name in names:
         yield name, _stats(remote, name)
@@ -84,14 +84,14 @@ def _stats(remote: Remote, queue: str) -> QueueStats:
 
 
 class HistoryReader(DataSourceReader):
-    """Every transition of the messages of a part of the log, in one queue or in all."""
+    """Every transition of the messages in a range of the log, in one queue or in all."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges of offsets, as the log's."""
+        """Ranges of offsets, like those of the log."""
         queue = self._options.queue
         with self._options.server.open(PLANNING) as remote:
             if queue is not None:

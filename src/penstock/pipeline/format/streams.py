@@ -1,8 +1,8 @@
-"""Arrow streams of a server, one after the other, read ahead while Spark takes what there is.
+"""Reads Arrow streams from a server, one after another, ahead of Spark.
 
-The server bounds each stream and says with every batch where its reader goes on. A thread asks
-for the next stream while Spark works on the batches of the last; it stays ahead by a bounded
-number of bytes, so a partition of any size is read in the same memory.
+The server limits each stream and states with every batch where to continue. A thread requests the
+next stream while Spark processes the batches of the last. It stays ahead by a limited number of
+bytes, so a partition of any size is read in the same memory.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from penstock.pipeline.remote import Remote
 
 __all__ = ["AHEAD_BYTES", "Query", "ahead", "batches_of", "from_offset", "walk_cursor"]
 
-#: Names and values of a query; None: the name is left out.
+#: Names and values of a query; a value of None is omitted.
 Query: TypeAlias = Sequence[tuple[str, object]]
 
-#: Bytes of batches that wait for Spark.
+#: Bytes of batches that may wait for Spark.
 AHEAD_BYTES: Final = 32 * 1024 * 1024
-#: What one stream should have: as much as the server puts into one, so that none is cut short.
+#: The target size of a stream: the server's limit, so that none is cut short.
 _STREAM_BYTES: Final = 16 * 1024 * 1024
-#: Offsets that are asked for at the least: a stream each would be worth it for no fewer.
+#: The fewest offsets per request, so that streams do not become too small.
 _LEAST_STEP: Final = 1_000
 _NEXT_OFFSET: Final = b"next_offset"
 _CURSOR: Final = b"cursor"
 
 
 def batches_of(stream: bytes | memoryview, mark: bytes) -> Iterator[tuple[pa.RecordBatch, str]]:
-    """The batches of a stream, each with where to go on after it."""
+    """The batches of a stream, each with the position to continue from."""
     try:
         with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
             while True:
@@ -42,7 +42,7 @@ def batches_of(stream: bytes | memoryview, mark: bytes) -> Iterator[tuple[pa.Rec
                 except StopIteration:
                     return
                 if metadata is None or mark not in metadata:
-                    raise BadReply(f"A batch does not say its {mark.decode()}.")
+                    raise BadReply(f"A batch has no {mark.decode()} in its metadata.")
                 yield batch, metadata[mark].decode()
     except (pa.ArrowException, OSError) as error:
         raise BadReply(f"The Arrow stream cannot be read: {error}.") from error
@@ -56,7 +56,7 @@ def from_offset(
     end: int,
     after: Callable[[int], None] = lambda _: None,
 ) -> Iterator[pa.RecordBatch]:
-    """What is between two offsets; ``after`` is told where each stream began, once it is there."""
+    """The batches between two offsets; ``after`` gets the start of each stream once it is read."""
     position = start
     step = max(_LEAST_STEP, (end - start + 1) // 2)
     while position < end:
@@ -68,12 +68,12 @@ def from_offset(
             if batch.num_rows:
                 yield batch
         if position <= begun:
-            raise PipelineError(f"The server does not get beyond offset {begun} of {path}.")
+            raise PipelineError(f"The server does not advance beyond offset {begun} of {path}.")
         step = max(_LEAST_STEP, (position - begun) * _STREAM_BYTES // len(stream))
 
 
 def walk_cursor(remote: Remote, path: str, query: Query) -> Iterator[pa.RecordBatch]:
-    """Everything behind a cursor, to its end."""
+    """All batches, following the cursor to its end."""
     cursor = None
     while cursor != "":
         begun = cursor
@@ -83,7 +83,7 @@ def walk_cursor(remote: Remote, path: str, query: Query) -> Iterator[pa.RecordBa
             if batch.num_rows:
                 yield batch
         if cursor == begun:
-            raise PipelineError(f"The server does not get beyond the cursor {begun} of {path}.")
+            raise PipelineError(f"The server does not advance beyond cursor {begun} of {path}.")
 
 
 def _stream(remote: Remote, path: str, query: Query) -> memoryview:
@@ -93,18 +93,18 @@ def _stream(remote: Remote, path: str, query: Query) -> memoryview:
 def ahead(
     source: Callable[[], Iterator[pa.RecordBatch]], room: int = AHEAD_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of ``source``, which runs in a thread of its own and ahead by ``room`` bytes."""
+    """The batches of ``source``, which runs in a thread and stays up to ``room`` bytes ahead."""
     waiting = _Waiting(room)
     threading.Thread(target=waiting.fill, args=(source,), daemon=True).start()
     try:
         yield from waiting.taken()
     finally:
-        # Spark may have enough before the end. The thread ends with the stream that is under way.
+        # Spark may stop early. The thread ends after the stream that it is reading.
         waiting.give_up()
 
 
 class _Waiting:
-    """Batches between the thread that reads them and the one that takes them."""
+    """A bounded buffer between the reading thread and the consumer."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -116,7 +116,7 @@ class _Waiting:
         self._error: BaseException | None = None
 
     def fill(self, source: Callable[[], Iterator[pa.RecordBatch]]) -> None:
-        """Read to the end, or for as long as somebody takes."""
+        """Read to the end, or until the consumer gives up."""
         error: BaseException | None = None
         try:
             for batch in source():
@@ -129,7 +129,7 @@ class _Waiting:
             self._changed.notify_all()
 
     def _put(self, batch: pa.RecordBatch) -> bool:
-        """Whether more is wanted. A batch that is larger than the room goes in alone."""
+        """Add a batch; returns whether more is wanted. A batch above the limit goes in alone."""
         size = batch.nbytes
         with self._changed:
             self._changed.wait_for(
@@ -141,7 +141,7 @@ class _Waiting:
             return not self._unwanted
 
     def taken(self) -> Iterator[pa.RecordBatch]:
-        """The batches in order; then the error that reading ended with, if there is one."""
+        """The batches in order; then raises the error that ended reading, if any."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._batches or self._ended)
@@ -155,7 +155,7 @@ class _Waiting:
             raise self._error
 
     def give_up(self) -> None:
-        """Nothing more is wanted."""
+        """Stop the reading thread."""
         with self._changed:
             self._unwanted = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""``archive``: the log and the histories of its messages into the lake, for good (A1)."""
+"""``archive``: copies the log and the histories of its messages into the lake (A1)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def archive(
     step: int | None = None,
     adopt: bool = False,
 ) -> Summary:
-    """Archive what there is, ``step`` entries a commit; continuously, until it is asked to end.
+    """Archive everything new, ``step`` entries per commit; if continuous, until asked to end.
 
-    With ``adopt`` a lake of an earlier epoch of the store is continued, if everything that the
-    log and the lake both should have is the same.
+    With ``adopt``, continue a lake of an earlier epoch of the store, if all entries that the log
+    and the lake share are the same.
 
-    With ``tell=False`` the broker is not told what may go: the job ``retention`` does that,
-    after it has read the lake once more.
+    With ``tell=False`` the broker may not remove archived entries yet: the job ``retention``
+    allows that after it has read the lake once more.
     """
     archiving = Archiving(
         context,
@@ -65,9 +65,9 @@ class Archiving:
         adopt: bool = False,
     ) -> None:
         if step is not None and step < 1:
-            raise BadInput("step is at least 1.", field="step")
+            raise BadInput("step must be at least 1.", field="step")
         if table_format not in ("parquet", "delta"):
-            raise BadInput("table_format is parquet or delta.", field="table_format")
+            raise BadInput("table_format must be parquet or delta.", field="table_format")
         self._archiver = Archiver(
             context, skip_missing=skip_missing, tell=tell, step=step, adopt=adopt
         )
@@ -81,11 +81,11 @@ class Archiving:
         self._fewer = 0
 
     def begin(self) -> None:
-        """Take the lake over."""
+        """Take over the lake."""
         self._archiver.begin()
 
     def once(self) -> None:
-        """Bring in what is new."""
+        """Archive everything new."""
         self._done += self._archiver.archive()
         if self._history:
             self._done += archive_histories(self._archiver)
@@ -93,7 +93,7 @@ class Archiving:
             self._fewer += sum(compact(self._archiver, table) for table in TABLES)
 
     def summary(self) -> Summary:
-        """What was done so far."""
+        """Totals so far."""
         done = self._done
         return {
             "entries": done.entries,

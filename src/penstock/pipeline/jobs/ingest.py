@@ -1,8 +1,8 @@
-"""``ingest``: Parquet, CSV or JSON files become messages of a topic, each row once (P4).
+"""``ingest``: publishes the rows of Parquet, CSV or JSON files to a topic, each once (P4).
 
-A row is a message. One column may be its payload; otherwise all of it is, as JSON. The files are
-cut the same way every time, and what is published carries an id made of the files and of where
-they go, so that a run that was killed may be repeated as it was.
+A row is a message. One column may be its payload; otherwise the whole row is, as JSON. Files are
+divided into partitions the same way every time, and the write id is derived from the files and
+the destination, so that a killed run can simply be repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "ingest"]
 
 FORMATS: Final = ("parquet", "json", "csv", "text", "orc")
-#: How files are cut into partitions: by bytes alone, whatever the machine.
+#: How files are divided into partitions: by bytes alone, independent of the machine.
 _CUTS: Final = {
     "spark.sql.files.maxPartitionBytes": "134217728",
     "spark.sql.files.openCostInBytes": "4194304",
@@ -45,13 +45,13 @@ def ingest(
     columns: Mapping[str, str] | None = None,
     ingest_id: str | None = None,
 ) -> Summary:
-    """Publish every row; ``columns`` says which column is the message's key, say."""
+    """Publish every row; ``columns`` maps fields of the message, such as key, to columns."""
     check_name(topic, "topic")
     if format not in FORMATS:
-        raise BadInput(f"format is one of {', '.join(FORMATS)}.", field="format")
+        raise BadInput(f"format must be one of {', '.join(FORMATS)}.", field="format")
     for name in columns or {}:
         if name not in _MESSAGE_COLUMNS:
-            raise BadInput(f"A message has no column {name!r} to be given.", field="columns")
+            raise BadInput(f"The field {name!r} cannot come from a column.", field="columns")
     for key, cut in _CUTS.items():
         context.spark.conf.set(key, cut)
     try:
@@ -71,7 +71,7 @@ def ingest(
         **server_options(context.server),
         topic=topic,
         writeId=f"ingest-{write_id}",
-        samePartitions="true",  # By ``_CUTS``, whatever the machine.
+        samePartitions="true",  # Guaranteed by ``_CUTS`` on any machine.
     ).mode("append").save()
     return {"rows": rows.count(), "topic": topic, "ingest_id": write_id, "path": path}
 
@@ -89,7 +89,7 @@ def _messages(rows: DataFrame, value: str | None, columns: Mapping[str, str]) ->
 
 
 def _write_id(rows: DataFrame, topic: str, value: str | None, columns: Mapping[str, str]) -> str:
-    """The same for the same files, as they are now, to the same place."""
+    """An id that is the same for the same, unchanged files and the same destination."""
     found = rows.select(
         "_metadata.file_path", "_metadata.file_size", "_metadata.file_modification_time"
     ).distinct()

@@ -1,4 +1,4 @@
-"""Running a job: recorded with the broker while it runs and when it is over.
+"""Runs a job, and stores its run record with the broker while it runs and at its end.
 
 A job is a function of a :class:`Context` that returns a summary, a flat dict of names and
 numbers.
@@ -20,18 +20,18 @@ Job: TypeAlias = Callable[[Context], Summary]
 
 
 def run_job(job: Job, context: Context) -> Summary:
-    """Run the job to its end, recorded. The server is asked before Spark is started."""
+    """Run the job to its end and record it. The server is contacted before Spark starts."""
     context.record("running")
     try:
         summary = job(context)
     except BaseException as error:
         detail = error.detail if isinstance(error, PenstockError) else str(error)
-        # The server may be what has failed.
+        # The error may be that the server is unreachable.
         with suppress(PenstockError):
             context.record("failed", error=f"{type(error).__name__}: {detail}"[:2_000])
         raise
     if summary.get("violations"):
-        # It did what it was asked for, and what it found is nobody's success.
+        # The job itself ran to its end, but violations count as a failure.
         found = f"{summary['violations']} violations of the laws; see the summary."
         context.record("failed", summary=summary, error=found)
     else:

@@ -1,9 +1,9 @@
-"""``replay``: deliveries, or messages of the lake, once more; each once a replay id (P4).
+"""``replay``: repeats deliveries or publishes from the lake, each once per replay id (P4).
 
-Deliveries that a queue still has (failed, done, or in the log) are made available again by the
-broker, at their old place. Messages that only the lake has are published anew, through the sink,
-with a header that says of which replay they are. Killed and run again with the same replay id,
-either goes on where it was.
+The broker makes deliveries that a queue still has (failed, done, or in the log) available again,
+at their old position. Messages that only the lake has are published again, through the sink, with
+a header that names the replay. A killed replay that is run again with the same replay id
+continues where it was.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = ["SOURCES", "replay"]
 SOURCES: Final = ("failed", "done", "log", "lake")
 #: The header of a message that was published again: the replay's id.
 HEADER: Final = "penstock-replay"
-#: Partitions of what is published from the lake, whatever the machine.
+#: Partitions when publishing from the lake, independent of the machine.
 _PARTITIONS: Final = 8
-#: Of an id that is derived.
+#: Length of a derived id.
 _ID_DIGITS: Final = 24
-#: Messages that one call to the broker names.
+#: Messages per call to the broker.
 _AT_ONCE: Final = 50_000
 
 
@@ -53,16 +53,16 @@ def replay(
     rate: int | None = None,
     dry_run: bool = False,
 ) -> Summary:
-    """Replay what is selected, or only say how much that is."""
+    """Replay the selected messages, or only count them."""
     if source not in SOURCES:
-        raise BadInput(f"source is one of {', '.join(SOURCES)}.", field="source")
+        raise BadInput(f"source must be one of {', '.join(SOURCES)}.", field="source")
     if where is not None:
         parse(where)
     if source == "lake":
         return _from_lake(context, where, topic, replay_id, dry_run=dry_run)
     run = replay_id or context.run
     if queue is None:
-        raise BadInput(f"A replay of {source} deliveries is of a queue.", field="queue")
+        raise BadInput(f"A replay of {source} deliveries needs a queue.", field="queue")
     if fingerprints and source != "failed":
         raise BadInput("Only failed deliveries have a fingerprint.", field="fingerprint")
     context.remote.ask(lambda q: q.queue(queue))
@@ -116,13 +116,13 @@ def _from_lake(
     lake = require_lake(context, files)
     run = replay_id or lake_replay_id(context, lake, where, topic)
     if replay_id is None and not dry_run:
-        # Before anything is published: whoever kills this job can repeat it.
+        # Before anything is published, so that the user can repeat a killed job.
         context.note(
-            f"replay id {run}, from what is replayed to where: the same command publishes nothing "
-            "twice within thirty days. Give --replay-id to replay it once more."
+            f"replay id {run}, derived from the selection and its destination: the same command "
+            "publishes nothing twice within thirty days. Use --replay-id to replay it once more."
         )
     rows = read_lake(context.spark, files, MESSAGES)
-    # What this very replay has published may be in the lake by now.
+    # Messages that this replay published may be in the lake already.
     rows = rows.where(~F.col("headers")[HEADER].s.eqNullSafe(run))
     if where is not None:
         rows = rows.where(matches(parse(where)))
@@ -136,14 +136,14 @@ def _from_lake(
 
 
 def lake_replay_id(context: Context, lake: Lake, where: str | None, topic: str | None) -> str:
-    """The same for the same selection of the same lake, into the same store."""
+    """An id that is the same for the same selection of the same lake, into the same store."""
     origin = context.lake if lake.store is None else str(lake.store.store)
     text = "\0".join([origin, store_of(context).store, where or "", topic or ""])
     return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
 
 
 def _publish(context: Context, rows: DataFrame, run: str) -> None:
-    """Publish rows of the lake again, under one write id."""
+    """Publish rows of the lake again under one write id."""
     mark = F.create_map(
         F.lit(HEADER),
         F.struct(
@@ -154,8 +154,8 @@ def _publish(context: Context, rows: DataFrame, run: str) -> None:
         ),
     )
     kept = F.map_filter(F.coalesce("headers", F.create_map()), lambda name, _: name != HEADER)
-    # Cut by the offsets alone: between a run and its repetition files are put together and added,
-    # and the sink knows what it has published by the partition that it was in.
+    # Partition by offset alone: files may be compacted and added before a repeated run, and the
+    # sink finds what it has published by partition.
     columns = rows.repartition(_PARTITIONS, "offset").select(
         "topic",
         "value",
@@ -169,5 +169,5 @@ def _publish(context: Context, rows: DataFrame, run: str) -> None:
         **server_options(context.server),
         writeId=f"replay-{run}",
         samePartitions="true",
-        grows="true",  # The lake may have more by the time of a repetition.
+        grows="true",  # The lake may have more rows when the run is repeated.
     ).mode("append").save()

@@ -1,4 +1,4 @@
-"""``report``: what happened, as a page with charts and as the tables behind it.
+"""``report``: writes a page with charts and the tables behind it.
 
 It is about what the store still knows and, where there is a lake, about all that the lake has
 too. A lake of another store is refused: the lake counts below where it ends, the store above.
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 __all__ = ["report"]
 
 _PAGE: Final = "index.html"
-#: Where a report goes if only a lake is named.
+#: The folder below the lake for reports without an output of their own.
 _FOLDER: Final = "reports"
 _LOG_COLUMNS: Final = ("offset", "topic", "timestamp", "size")
 _HISTORY_COLUMNS: Final = ("id", "queue", "seq", "at", "transition", "state", "consumer", "error")
 
 
 def report(context: Context, *, output: str | None = None) -> Summary:
-    """Write the page and its tables; continuously, again and again."""
+    """Write the page and its tables; if continuous, at intervals."""
     if output is None and context.options.lake is None:
-        raise BadInput("Say where the report goes: give --output or --lake.", field="output")
+        raise BadInput("The report needs a destination: use --output or --lake.", field="output")
     folder = output or f"{context.lake.rstrip('/')}/{_FOLDER}"
     while True:
         if context.options.lake is not None:
@@ -110,7 +110,7 @@ def _log(context: Context) -> DataFrame:
         return hot
     files = open_files(context.lake, lambda: context.spark)
     cold = read_lake(context.spark, files, MESSAGES).select(*_LOG_COLUMNS)
-    # The lake has all below where it ends, the store what is above.
+    # Up to its last offset use the lake, above it the store.
     through = _through(cold)
     return cold.unionByName(hot.where(F.col("offset") > through))
 
@@ -130,7 +130,7 @@ def _through(cold: DataFrame) -> int:
 
 
 def _depths(context: Context) -> dict[str, int]:
-    """What is waiting in every queue now, by the broker."""
+    """The current depth of every queue, from the broker."""
     names = [info.name for info in context.remote.ask(lambda q: q.queues())]
     return {
         name: context.remote.ask(lambda q, name=name: q.stats(name)).depth  # type: ignore[misc]

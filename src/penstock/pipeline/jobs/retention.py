@@ -1,10 +1,10 @@
-"""``retention``: out of the store goes what nothing refers to and the lake verifiably has (A1, G1).
+"""``retention``: removes entries from the store that the lake has and nothing refers to (A1, G1).
 
-Spark finds the entries that may go: older than the log is kept, routed by every queue, referred
-to by no delivery, and in files of the lake that were read through again and compared with the
-manifest and with the log. The broker is told how far that is right, and sweeps. It looks at every
-reference again in its own commit: a list that was made outside is old when it arrives, so none is
-handed over (docs/decisions/0034).
+Spark finds the entries that may be removed: older than the log retention, routed by every queue,
+referenced by no delivery, and in files of the lake that were read again and compared with the
+manifest and with the log. The job reports to the broker up to which offset the lake is verified,
+and sweeps. The broker checks every reference again in its own commit: a list made outside would
+be stale on arrival, so none is passed (docs/decisions/0034).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 __all__ = ["retention"]
 
-#: Why an entry stays, the first that holds; and what may go.
+#: Why an entry stays, in order of precedence; and ``candidate`` for one that may be removed.
 _REASONS: Final = ("unverified", "young", "unrouted", "referred", "candidate")
-#: Sweeps in a row that find nothing although there is more; then it is not for us to find.
+#: Stop after this many consecutive sweeps that removed nothing although there is more.
 _FRUITLESS: Final = 100
 _SWEEP: Final = 10_000
 
 
 class _Verified(Struct, frozen=True):
-    """How far the lake has what the log has."""
+    """How far the lake matches the log."""
 
     through: int
-    """Every entry of the log below it is in the lake, and its file is what was written."""
+    """Every log entry below it is in the lake, in an undamaged file."""
     checked: int
     bad: list[File]
 
@@ -48,10 +48,10 @@ class _Verified(Struct, frozen=True):
 def retention(
     context: Context, *, dry_run: bool = False, log_retention_ms: int | None = None
 ) -> Summary:
-    """Verify, tell, sweep; or only say what would go.
+    """Verify, report to the broker and sweep; or only count what would be removed.
 
-    ``log_retention_ms`` is the server's, where that is not the usual; it only changes what
-    is expected to go.
+    ``log_retention_ms`` is the server's setting if it is not the default; it only affects the
+    counts.
     """
     files = open_files(context.lake, lambda: context.spark)
     store = store_of(context)
@@ -84,7 +84,7 @@ def retention(
     if verified.bad:
         raise corrupt(
             [file.path for file in verified.bad],
-            f"What is at and above offset {verified.through} stays in the store, and {removed} "
+            f"Entries at and above offset {verified.through} stay in the store, and {removed} "
             "entries below it were removed. Files of the lake are not what was archived",
         )
     return {
@@ -100,7 +100,7 @@ def retention(
 
 
 def _verify(context: Context, files: Files, lake: Lake, log: DataFrame, first: int) -> _Verified:
-    """Read the files of what is in the store, and compare what they hold with it."""
+    """Read the files for entries that are still in the store, and compare the two."""
     hot = [file for file in lake.of(MESSAGES) if file.last >= first]
     bad = damaged(context.spark, files, hot)
     whole = [file for file in hot if file not in bad]
@@ -119,7 +119,7 @@ def _verify(context: Context, files: Files, lake: Lake, log: DataFrame, first: i
 
 
 def _count(context: Context, log: DataFrame, through: int, kept_ms: int) -> dict[str, int]:
-    """How many entries may go, and how many stay for which reason."""
+    """Count the entries that may be removed, and those that stay, by reason."""
     spark, now = context.spark, context.clock.now()
     queues = context.remote.ask(lambda q: q.queues())
     routed = min((int(one.cursor) for one in queues if one.cursor is not None), default=MAX_OFFSET)
@@ -140,7 +140,7 @@ def _count(context: Context, log: DataFrame, through: int, kept_ms: int) -> dict
 
 
 def _sweep(context: Context) -> int:
-    """Let the broker remove what may go; how many entries did."""
+    """Sweep until nothing is left to remove; returns the number of removed entries."""
     removed = fruitless = 0
     while not context.stopping.is_set() and fruitless < _FRUITLESS:
         reply = context.remote.ask(lambda q: q.sweep(_SWEEP))

@@ -1,8 +1,8 @@
-"""``route``: fills the queues that are behind, from the log, by their filters (R1).
+"""``route``: fills queues that are behind from the log, by their filters (R1).
 
-The broker's own router works on the same cursors at the same time, and neither minds the other:
-what is assigned twice is assigned once. The last stretch, up to what is being published at this
-moment, is always the broker's.
+The broker's own router may advance the same cursors at the same time: assigning a message twice
+has no effect. The last part, up to the messages being published at the moment, is always routed
+by the broker.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from penstock.pipeline.tables import read_table
 
 __all__ = ["Routing", "route"]
 
-#: Entries of the log that are routed at a time.
+#: Log entries per step.
 STEP_ENTRIES: Final = 250_000
-#: Offsets that one commit of the broker assigns.
+#: Offsets assigned per commit of the broker.
 _ASSIGNED_AT_ONCE: Final = 10_000
-#: Queues that are assigned to at the same time.
+#: Queues assigned to concurrently.
 _QUEUES_AT_ONCE: Final = 8
 
 
 def route(context: Context, *, queues: Sequence[str] = (), step: int = STEP_ENTRIES) -> Summary:
-    """Route until the queues are where the log ended when the job began; or go on for ever."""
+    """Route up to where the log ended when the job began; if continuous, until asked to end."""
     routing = Routing(context, queues, step)
     while True:
         routing.catch_up()
@@ -42,7 +42,7 @@ def route(context: Context, *, queues: Sequence[str] = (), step: int = STEP_ENTR
 
 
 class Routing:
-    """One run of the router. A queue that is not there is refused before Spark is started."""
+    """One run of the router. Raises ``UnknownQueue`` before Spark starts."""
 
     def __init__(
         self, context: Context, queues: Sequence[str] = (), step: int = STEP_ENTRIES
@@ -60,7 +60,7 @@ class Routing:
             raise UnknownQueue(f"There is no queue {name!r}.", field="queue")
 
     def summary(self) -> Summary:
-        """What was done so far."""
+        """Totals so far."""
         return {
             "queues": len(self._routed),
             "scanned": self._scanned,
@@ -69,9 +69,9 @@ class Routing:
         }
 
     def catch_up(self) -> None:
-        """Route everything that was in the log when this began."""
+        """Route everything that is in the log when this is called."""
         ask = self._context.remote.ask
-        # Read before the log is, so that offsets are never those of another store (A1).
+        # Ask before reading the log, so that offsets are never those of another store (A1).
         self._store = ask(lambda q: q.identity())
         end = int(ask(lambda q: q.log_end()))
         begin: int | None = None
@@ -87,7 +87,7 @@ class Routing:
             self._context.reach("routed", last - begin, end - begin)
 
     def _behind(self, end: int) -> list[tuple[QueueInfo, int]]:
-        """The queues that have something below ``end`` to be routed, and from where."""
+        """The queues with entries below ``end`` still to route, and their cursors."""
         return [
             (info, int(info.cursor))
             for info in self._context.remote.ask(lambda q: q.queues())
@@ -115,7 +115,7 @@ class Routing:
             if len(turn) == _QUEUES_AT_ONCE:
                 self._assign(start, end, turn)
                 turn = []
-        # Those that take nothing of the range are past it all the same.
+        # Advance the cursor of queues that take nothing from the range too.
         self._assign(start, end, [*turn, *((info, ()) for info in left.values())])
 
     def _assign(self, start: int, end: int, turn: list[tuple[QueueInfo, Sequence[int]]]) -> None:
@@ -130,7 +130,7 @@ class Routing:
 
         for reply in self._context.remote.ask(assign):
             if reply is None:
-                # Its filter was changed, or it was deleted: the next look at the queues tells.
+                # Its filter was changed, or it was deleted: the next listing will show.
                 self._conflicts += 1
             else:
                 name, scanned, assigned = reply
@@ -142,7 +142,7 @@ class Routing:
 async def _assign(
     q: Client, store: StoreIdentity, info: QueueInfo, start: int, end: int, offsets: Sequence[int]
 ) -> tuple[str, int, int] | None:
-    """Assign in commits of a bounded size, in order; None: the queue is another now."""
+    """Assign in order, in commits of bounded size; None if the queue has changed."""
     scanned = assigned = 0
     cuts = range(0, max(len(offsets), 1), _ASSIGNED_AT_ONCE)
     for cut in cuts:

@@ -1,4 +1,4 @@
-"""``run``: route, archive and report, again and again, under one session."""
+"""``run``: routes, archives and reports repeatedly in one session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["run"]
 
 
 def run(context: Context, *, output: str | None = None, report_every_s: float = 300.0) -> Summary:
-    """One pass of each; continuously, until it is asked to end."""
+    """Run one pass of each; if continuous, until asked to end."""
     routing = Routing(context)
     archiving = Archiving(context)
     archiving.begin()

@@ -1,9 +1,9 @@
-"""``verify``: the laws over the whole store and the lake, where one process would take too long.
+"""``verify``: checks the laws over the whole store and the lake, distributed over Spark.
 
-Each check says how much it looked at and what it found, as ``penstock verify`` does. The store
-may be in use meanwhile: the log is read before what refers to it, so that nothing is missed for
-having gone; and a delivery that looks wrong is looked at again, message by message, before it
-counts.
+Each check reports how much it examined and what it found, like ``penstock verify``. The store
+may be in use: the log is read before anything that refers to it, so that a removed entry is not
+reported as missing. A suspicious delivery is examined again, individually, before it counts as a
+violation.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 
 __all__ = ["verify", "verify_all"]
 
-#: Deliveries that look wrong and are looked at again; the others stay unresolved.
+#: Suspicious deliveries that are examined again; any others stay unresolved.
 _SUSPECTS: Final = 1_000
-#: States that some event of the history leads to; others come about by time as well.
+#: States that only an event leads to; the others are also reached by the passage of time.
 _EXPLAINED: Final = ("done", "in_flight", "expired", "failed")
-#: Violations that the summary has in words.
+#: Violations described in the summary.
 _SHOWN: Final = 10
 
 
 def verify(context: Context) -> Summary:
-    """Check everything; the summary says how many violations there are, and the first of them."""
+    """Check everything; the summary has the number of violations and the first of them."""
     report = verify_all(context)
     summary: Summary = {
         "violations": report.violation_count,
@@ -66,7 +66,7 @@ def verify(context: Context) -> Summary:
 
 
 def verify_all(context: Context) -> Report:
-    """Every check, with what it found. Without a lake, those of the store."""
+    """Run every check; without a lake, only those of the store."""
     started_at = context.clock.now()
     if context.options.lake is not None:
         require_lake(context, open_files(context.lake, lambda: context.spark))
@@ -76,7 +76,7 @@ def verify_all(context: Context) -> Report:
     log = _read_log(context, first, end, payload=False).cache()
     deliveries = read_table(context.spark, context.server, "deliveries", payload=False).cache()
     try:
-        # The log first: whatever refers to an entry came after it, and goes before it.
+        # The log first: references to an entry are created after it and removed before it.
         entries = log.count()
         count = deliveries.count()
         checks = [
@@ -137,7 +137,7 @@ def _lake_checks(context: Context, log: DataFrame) -> list[Check]:
 
 
 def _check_identity(context: Context, files: Files, lake: Lake) -> Check:
-    """The lake holds the log of this store, in its present epoch (A1)."""
+    """The lake holds the log of this store in its current epoch (A1)."""
     found: tuple[Violation, ...] = ()
     try:
         check_owner(context, files, lake, store_of(context))
@@ -177,7 +177,7 @@ def _store_checks(
         "The message of every delivery is in the log.",
         older.count(),
         orphans,
-        lambda row: f"queue {row['queue']!r} has it {row['state']}, and the log has not",
+        lambda row: f"queue {row['queue']!r} has it {row['state']}, but the log does not have it",
     )
     context.reach("checks", 2, 7)
     states = _check_states(context, deliveries, first, end)
@@ -186,7 +186,7 @@ def _store_checks(
 
 
 def _check_states(context: Context, deliveries: DataFrame, first: int, end: int) -> Check:
-    """One state a delivery, and a history that leads there (S3)."""
+    """Every delivery has one state, and a history that leads to it (S3)."""
     histories = read_table(
         context.spark,
         context.server,
@@ -229,7 +229,7 @@ def _check_states(context: Context, deliveries: DataFrame, first: int, end: int)
 
 
 def _look_again(context: Context, message_id: int, queue: str) -> str | None:
-    """What is wrong with a delivery at a moment at which it does not move; None: nothing is."""
+    """What is wrong with a delivery while it does not change; None if nothing is."""
 
     def events() -> Sequence[Event]:
         found = context.remote.ask(lambda q: q.history(message_id))

@@ -1,1 +1,1 @@
-"""The lake: messages and histories as Parquet for good, and a manifest of what is there (A1)."""
+"""The lake: a permanent copy of messages and histories as Parquet, with a manifest (A1)."""

@@ -1,9 +1,9 @@
-"""Archiving: a range of the log becomes files of the lake, checked before anybody relies on it.
+"""Archiving: copies ranges of the log into files of the lake, and verifies them before use.
 
-For each range: what the server says the log holds there, in short; the rows into staging; the
-same rows read back from there, payloads hashed again, and compared with that; then the files
-into place, the commit, and only then is the broker told that the range may go (A1). Killed at
-any point it leaves a lake that says what it did before, and files that the next run removes.
+For each range: compute a digest of the log on the server's side; write the rows to staging; read
+them back, hash the payloads again, and compare with the digest; move the files into place and
+commit; only then may the broker remove the range (A1). Killed at any point, it leaves the lake as
+of the last commit, and files that the next run removes.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE_BYTES", "STEP_ENTRIES", "Archived", "Archiver", "compare"]
 
-#: Entries of the log, and bytes of payload, that one commit brings in at most.
+#: The most log entries, and payload bytes, per commit.
 STEP_ENTRIES: Final = 500_000
 STEP_BYTES: Final = 2 * 1024 * 1024 * 1024
-#: Bytes of payload that one file holds, about; what it takes on disk is less.
+#: Approximate payload bytes per file; compressed it is smaller.
 FILE_BYTES: Final = 128 * 1024 * 1024
 
 
 class Archived(Struct, frozen=True):
-    """What some passes brought into the lake."""
+    """Totals of what was archived."""
 
     entries: int = 0
     payload_bytes: int = 0
     file_bytes: int = 0
     files: int = 0
     histories: int = 0
-    """Transitions that are new."""
+    """New transitions."""
 
     def __add__(self, other: Archived) -> Archived:
         return Archived(
@@ -73,7 +73,7 @@ class Archived(Struct, frozen=True):
 
 
 class Archiver:
-    """One run's hold on a lake."""
+    """One run that owns a lake."""
 
     def __init__(
         self,
@@ -90,14 +90,14 @@ class Archiver:
         self._skip_missing = skip_missing
         self._tells = tell
         self.on_commit: Callable[[Archiver], None] = lambda _: None
-        """Told of every commit, and once a run has begun; what is replaced is still there then."""
+        """Called after every commit and after ``begin``, before replaced files are removed."""
         self.files = open_files(context.lake, lambda: context.spark)
         self.manifest = Manifest(self.files)
         self.begun = 0
-        """The commit that this run began with."""
+        """The commit that this run started with."""
 
     def begin(self) -> None:
-        """Take the lake over, clear away what a run that was killed has left, and look at it.
+        """Take over the lake, remove files that a killed run left, and check for missing files.
 
         Raises ``OtherStore``, and changes nothing, if the lake holds another store's log, and
         ``LakeCorrupt`` if its manifest has lost commits.
@@ -129,7 +129,7 @@ class Archiver:
         self.on_commit(self)
 
     def _remove_unfinished_commits(self) -> None:
-        """Of commits that others have made since: what they would have been can be no more."""
+        """Remove temporary files of commits that can no longer complete."""
         finished = set(self.files.names(MANIFEST))
         for path in self.files.walk(MANIFEST):
             name = path.rpartition("/")[2]
@@ -149,7 +149,7 @@ class Archiver:
         settled: bool = False,
         last: EntryMark | None = None,
     ) -> Sequence[File]:
-        """Put staged files into place and commit them, in the place of those ``removed``."""
+        """Move staged files into place and commit them, replacing those in ``removed``."""
         self.manifest.hold()
         self._check_store()
         added: Sequence[File] = ()
@@ -171,7 +171,7 @@ class Archiver:
                 last=last,
             )
         except Conflict:
-            # No commit has them, and none will: their names carry the number that was not got.
+            # No commit contains them or ever will: their names have the number of the lost commit.
             self.files.remove([file.path for file in added])
             raise
         self.on_commit(self)
@@ -179,7 +179,7 @@ class Archiver:
         return added
 
     def archive(self) -> Archived:
-        """Bring in what the log has and the lake has not."""
+        """Archive the part of the log that the lake does not have."""
         start, end = self._range()
         done = Archived()
         if start < end:
@@ -193,10 +193,10 @@ class Archiver:
         return done
 
     def _range(self) -> tuple[int, int]:
-        """From where to where the log is not in the lake."""
+        """The part of the log that is not in the lake."""
         lake, ask = self.manifest.lake, self.context.remote.ask
         self._check_store()
-        # In this order: what is published between the two is above the end.
+        # In this order, so that anything published in between is above the end.
         end = int(ask(lambda q: q.log_end()))
         check_position(lake.through, end, f"The lake {self.context.lake}")
         # In every pass: a store may be rolled back while a run goes on.
@@ -210,17 +210,17 @@ class Archiver:
         trimmed = int(self.context.remote.ask(lambda q: q.log_trimmed()))
         if lake.began is not None and trimmed > lake.through and not self._skip_missing:
             raise OffsetsGone(
-                f"The lake ends at {lake.through}, and retention has removed entries of the log up "
-                f"to {trimmed - 1}: some were not archived. Serve with --archive to keep them "
-                "until they are, and give --skip-missing to go on without.",
+                f"The lake ends at {lake.through}, but retention has removed entries of the log up "
+                f"to {trimmed - 1}: some were not archived. Serve with --archive to keep entries "
+                "until they are archived, and use --skip-missing to continue without these.",
                 field="lake",
             )
 
     def _check_store(self) -> StoreIdentity:
-        """The store whose log is archived, which the server still has.
+        """The store whose log is archived; raises ``OtherStore`` if the server has another now.
 
-        Asked after the rows were read: a server that was restarted on another store in the
-        meantime brings nothing in.
+        Called after the rows were read, so that nothing is committed if the server was restarted
+        on another store meanwhile.
         """
         store = self.manifest.lake.store
         assert store is not None, "a run begins with its store"
@@ -234,7 +234,7 @@ class Archiver:
     def _archive_range(self, start: int, end: int) -> Archived:
         told = digest_of(self._log(start, end, payload=False), MESSAGES)
         if told.payload_bytes > STEP_BYTES and told.rows > 1:
-            # Large payloads: as many entries as are one step.
+            # Large payloads: split into steps of fewer entries.
             entries = max(1, told.rows * STEP_BYTES // told.payload_bytes // 2)
             bounds = self._bounds(start, end, entries)
             if len(bounds) > 2:
@@ -251,7 +251,7 @@ class Archiver:
         )
 
     def _staged(self, start: int, end: int, told: Digest) -> Staged | None:
-        """The range, written and read back, if it is what was told."""
+        """Stage the range, and check that it matches the digest."""
         if not told.rows:
             return None
         parts = max(1, -(-told.payload_bytes // FILE_BYTES))
@@ -278,7 +278,7 @@ class Archiver:
         )
 
     def _tell(self) -> None:
-        """Tell the broker what is safe here. What was told before is told again: it may be new."""
+        """Report to the broker how far the lake goes, even if unchanged: it may not know yet."""
         through = self.manifest.lake.through
         if self._tells and through > 0:
             store = self._check_store()
@@ -305,7 +305,7 @@ def _check_commits(lake: Lake, paths: Sequence[str]) -> None:
 
 
 def compare(wanted: Digest, found: Digest, what: str) -> None:
-    """Refuse rows that were read back and are not those that were to be written."""
+    """Raise ``LakeCorrupt`` if the rows read back differ from those to be written."""
     if not wanted.same(found):
         raise LakeCorrupt(
             f"Of {what}, {wanted.rows} rows were to be written and {found.rows} were read back, "

@@ -1,7 +1,7 @@
-"""Whether a lake has what the log has, and is what its manifest says: checks of the job ``verify``.
+"""Checks of the job ``verify``: the lake matches the log and its own manifest.
 
-A check is what ``penstock.verify`` calls one: how much was looked at, and what is wrong, the
-first of it in words and all of it counted.
+A check is that of ``penstock.verify``: how much was examined, how many violations there are, and
+a description of the first ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["check_copies", "check_files", "check_histories", "check_offsets", "f
 def found_by(
     law: str, name: str, what: str, examined: int, wrong: DataFrame, says: Callable[[Any], str]
 ) -> Check:
-    """A check whose violations are rows with an ``id``; ``says`` puts one into words."""
+    """A check whose violations are rows with an ``id``; ``says`` describes one."""
     kept = wrong.limit(MAX_KEPT + 1).collect()
     count = len(kept) if len(kept) <= MAX_KEPT else wrong.count()
     return Check(
@@ -47,7 +47,7 @@ def found_by(
 
 
 def check_files(spark: SparkSession, files: Files, lake: Lake) -> Check:
-    """Every file of the lake is read through (X1, P3)."""
+    """Read every file of the lake completely (X1, P3)."""
     bad = damaged(spark, files, list(lake.files.values()))
     return Check(
         law="X1",
@@ -64,7 +64,7 @@ def check_files(spark: SparkSession, files: Files, lake: Lake) -> Check:
 
 
 def check_copies(log: DataFrame, messages: DataFrame, lake: Lake) -> Check:
-    """What the log has of the lake's ranges is in the lake, alike (A1)."""
+    """Log entries in archived ranges are in the lake, unchanged (A1)."""
     ranges = _joined((block.start, block.end) for block in lake.blocks)
     offset = F.col("offset")
     inside = reduce(
@@ -82,7 +82,7 @@ def check_copies(log: DataFrame, messages: DataFrame, lake: Lake) -> Check:
         wrong,
         lambda row: (
             f"the entry at {row['offset']} is "
-            + ("not in the lake" if row["hash"] is None else "another in the lake")
+            + ("not in the lake" if row["hash"] is None else "different in the lake")
         ),
     )
 
@@ -118,7 +118,7 @@ def check_offsets(messages: DataFrame, lake: Lake) -> Check:
 
 
 def check_histories(histories: DataFrame, log: DataFrame, messages: DataFrame) -> Check:
-    """What happened in the lake happened to messages that are there (A1)."""
+    """Every history in the lake belongs to a known message (A1)."""
     known = messages.select("id").union(log.select("id"))
     wrong = histories.groupBy("id").count().join(known, "id", "left_anti")
     return found_by(
@@ -127,12 +127,12 @@ def check_histories(histories: DataFrame, log: DataFrame, messages: DataFrame) -
         "Every history in the lake is of a message that the lake or the log has.",
         histories.count(),
         wrong,
-        lambda row: f"the lake has {row['count']} transitions of it, and nobody has the message",
+        lambda row: f"the lake has {row['count']} transitions of it, but the message is nowhere",
     )
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges that touch each other as one."""
+    """Merge adjacent ranges."""
     found: list[tuple[int, int]] = []
     for start, end in ranges:
         if found and found[-1][1] == start:

@@ -1,9 +1,9 @@
-"""Whether files hold what they should: counts, and digests over rows in any order (A1, P3, X1).
+"""Verifies the content of files by counts and order-independent digests (A1, P3, X1).
 
-The digest of some rows is the XOR of a hash of each, over every column but the payload, whose
-own checksum is among them. It is the same for the log as the server tells it and for the files
-that were made of it, in whatever order and number of files. The payloads are read back from the
-files and hashed again, so that what is in the lake is what its publishers handed in.
+The digest of a set of rows is the XOR of a hash of each row, over every column except the payload,
+whose checksum is one of the columns. It is the same for the log from the server and for the files
+made of it, in any order and number of files. Payloads are read back from the files and hashed
+again, so that the lake provably has the published bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
     "wrong_payloads",
 ]
 
-#: Columns that are hashed; headers are a map, which Spark hashes as a list only.
+#: Columns that are hashed. Headers are a map, which Spark can only hash as a list of entries.
 _COLUMNS: Final = {
     "messages": (
         "offset",
@@ -60,13 +60,13 @@ _COLUMNS: Final = {
     ),
     "history": ("id", "queue", "seq", "at", "transition", "state", "consumer", "error"),
 }
-#: Files that an error names.
+#: How many files an error names.
 _NAMED: Final = 10
 _LOW: Final = 2**64 - 1
-#: A file that Spark cannot read gives fewer rows, and is found by that.
+#: A file that Spark cannot read yields fewer rows, which the check detects.
 LENIENT: Final = {"ignoreCorruptFiles": "true", "ignoreMissingFiles": "true"}
 
-#: What the check gives for some rows of one file.
+#: The result of ``examine_batches`` for some rows of one file.
 _EXAMINED: Final = (
     "file string, rows bigint, digest bigint, first bigint, last bigint, "
     "wrong bigint, payload_bytes bigint, largest bigint"
@@ -83,7 +83,7 @@ _EXAMINED_SCHEMA: Final = pa.schema(
 
 
 class Digest(Struct, frozen=True):
-    """Some rows in short."""
+    """A summary of some rows."""
 
     rows: int = 0
     digest: str = "0"
@@ -92,7 +92,7 @@ class Digest(Struct, frozen=True):
     payload_bytes: int = 0
     largest: int = 0
     wrong: int = 0
-    """Payloads that are not of the size and the checksum that they should be."""
+    """Payloads whose size or checksum is wrong."""
 
     def __add__(self, other: Digest) -> Digest:
         if not self.rows:
@@ -110,13 +110,13 @@ class Digest(Struct, frozen=True):
         )
 
     def same(self, other: Digest) -> bool:
-        """Whether both are of the same rows, and no payload is wrong."""
+        """Whether both summarize the same rows, and no payload is wrong."""
         alike = (self.rows, self.digest) == (other.rows, other.digest)
         return alike and not self.wrong and not other.wrong
 
 
 def combined(files: Iterable[File]) -> Digest:
-    """The rows of several files in short, as the manifest has them."""
+    """The digest of several files together, from the manifest."""
     return sum((_of_file(file) for file in files), Digest())
 
 
@@ -129,16 +129,16 @@ def _number(table: Table) -> Column:
 
 
 def row_hash(table: Table) -> Column:
-    """One row of a table as a number; the payload is in it by its checksum."""
+    """The hash of a row; it covers the payload by its checksum."""
     names = _COLUMNS[table]
-    # Spark passes absent values by, and one row could pass for another.
+    # xxhash64 skips nulls, so rows that differ only in where a null is would collide.
     there = F.concat(*[F.when(F.col(name).isNull(), "n").otherwise("v") for name in names])
     more = [F.map_entries("headers")] if table == MESSAGES else []
     return F.xxhash64(there, *[F.col(name) for name in names], *more)
 
 
 def digest_of(rows: DataFrame, table: Table) -> Digest:
-    """Rows in short that are not of files: payloads are not looked at."""
+    """The digest of rows that are not in files; payloads are not checked."""
     number = _number(table)
     size = F.col("size") if table == MESSAGES else F.lit(0)
     (found,) = rows.agg(
@@ -153,7 +153,7 @@ def digest_of(rows: DataFrame, table: Table) -> Digest:
 
 
 def examine(rows: DataFrame, table: Table) -> dict[str, Digest]:
-    """By URI, what the files that ``rows`` is read from hold; every payload is hashed again."""
+    """The digest of each file that ``rows`` is read from, by URI; hashes every payload again."""
     columns = [
         F.col("_metadata.file_path").alias("file"),
         row_hash(table).alias("hash"),
@@ -171,11 +171,11 @@ def examine(rows: DataFrame, table: Table) -> dict[str, Digest]:
 
 
 def examine_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Each batch in short, file by file."""
+    """Summarize each batch, per file."""
     for batch in batches:
         places = batch.column("file").dictionary_encode()
         names = places.dictionary.to_pylist()
-        # Mostly a batch is of one file.
+        # Most batches are from one file.
         parts = [batch] if len(names) == 1 else _parts(batch, places.indices, len(names))
         rows = [{"file": name, **_in_short(part)} for name, part in zip(names, parts, strict=True)]
         yield pa.RecordBatch.from_pylist(rows, schema=_EXAMINED_SCHEMA)
@@ -187,7 +187,7 @@ def _parts(batch: pa.RecordBatch, indices: pa.Array, count: int) -> Iterator[pa.
 
 
 def _in_short(part: pa.RecordBatch) -> dict[str, int]:
-    """Rows of one file, at least one."""
+    """Summarize the rows of one file; there must be at least one."""
     sizes, right = _payloads(part)
     numbers = part.column("number")
     return {
@@ -202,7 +202,7 @@ def _in_short(part: pa.RecordBatch) -> dict[str, int]:
 
 
 def _payloads(batch: pa.RecordBatch) -> tuple[Sequence[int], Sequence[bool]]:
-    """Of each row, the size of the payload, and whether that is what it should be."""
+    """The payload size of each row, and whether its size and checksum are right."""
     if "value" not in batch.schema.names:
         return [0] * batch.num_rows, [True] * batch.num_rows
     values = batch.column("value").to_pylist()
@@ -217,7 +217,7 @@ def _payloads(batch: pa.RecordBatch) -> tuple[Sequence[int], Sequence[bool]]:
 
 
 def wrong_payloads(rows: DataFrame) -> DataFrame:
-    """Offset and id of the rows whose payload is not of their size and checksum."""
+    """Offset and id of the rows whose payload does not match its size and checksum."""
     chosen = rows.select("offset", "id", "size", "checksum", "value")
     return chosen.mapInArrow(_wrong_rows, "offset bigint, id bigint")
 
@@ -233,12 +233,12 @@ def _wrong_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def lost(there: dict[str, int], wanted: Iterable[File]) -> list[str]:
-    """Files that are not among those ``there``, or of another size."""
+    """Files that are missing from ``there``, or have another size."""
     return [file.path for file in wanted if there.get(file.path) != file.bytes]
 
 
 def damaged(spark: SparkSession, files: Files, chosen: Sequence[File]) -> list[File]:
-    """Those of some files that are not what the manifest says; all are read through."""
+    """The files that do not match the manifest; reads all of them completely."""
     there = {path: size for table in TABLES for path, size in files.walk(table).items()}
     bad = set(lost(there, chosen))
     for table in TABLES:
@@ -261,13 +261,13 @@ def _unlike(spark: SparkSession, files: Files, chosen: Sequence[File], table: Ta
 
 
 def relative(uri: str, folder: str) -> str:
-    """A file's path below the lake by its URI; ``folder`` is the one below the lake it is in."""
-    # Nothing in our own paths is escaped, so the URI ends with one as it is.
+    """The path of a file below the lake, from its URI; ``folder`` is its top-level folder."""
+    # Our own paths contain nothing that is escaped, so the URI ends with the path as it is.
     return f"{folder}/{uri.rpartition(f'/{folder}/')[2]}"
 
 
 def corrupt(paths: Sequence[str], what: str) -> LakeCorrupt:
-    """An error that names files."""
+    """A ``LakeCorrupt`` that names some of the files."""
     named = ", ".join(paths[:_NAMED])
     more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
     return LakeCorrupt(f"{what}: {named}{more}.", field="lake")

@@ -1,4 +1,4 @@
-"""What is in a lake, as values: its files, the commits that change it, and what they add up to."""
+"""The state of a lake as values: its files, the commits that change it, and their result."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["VERSION", "Block", "Change", "Commit", "EntryMark", "File", "Lake", 
 
 Table: TypeAlias = Literal["messages", "history"]
 Change: TypeAlias = Literal["archive", "history", "compact"]
-#: Of the format. A reader refuses what is newer.
+#: The version of the format. Readers refuse newer ones.
 VERSION: Final = 1
 
 
 class File(Struct, frozen=True, omit_defaults=True):
-    """One Parquet file, and what makes sure that it is the one that was written."""
+    """One Parquet file, with the data to verify it."""
 
     path: str
     table: Table
@@ -30,9 +30,9 @@ class File(Struct, frozen=True, omit_defaults=True):
     """Its size on disk."""
     first: int
     last: int
-    """The lowest and the highest offset (message id, of histories) in it."""
+    """The lowest and the highest offset in it (for histories, message id)."""
     digest: str
-    """Over all rows, whatever their order; see ``checks``."""
+    """Over all rows, in any order; see ``checks``."""
     payload_bytes: int = 0
     largest: int = 0
     """Bytes of the largest payload."""
@@ -47,23 +47,23 @@ class Commit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: int
     kind: Literal["begin", "archive", "history", "compact"]
     start: int | None = None
-    """The offsets that were archived, or whose histories were."""
+    """The archived offsets, or those whose histories were read."""
     end: int | None = None
     entries: int = 0
-    """Entries of the log in that range."""
+    """Log entries in that range."""
     quiet: bool = False
     settled: bool = False
-    """Of histories: see :class:`Block`."""
+    """For histories: see :class:`Block`."""
     added: tuple[File, ...] = ()
     removed: tuple[str, ...] = ()
     store: StoreIdentity | None = None
-    """Of ``begin``: the store that the run archives."""
+    """For ``begin``: the store that the run archives."""
     last: EntryMark | None = None
-    """Of ``archive``: the last entry of the range, if it has one."""
+    """For ``archive``: the last entry of the range, if it has any."""
 
 
 class EntryMark(Struct, frozen=True):
-    """What tells one entry of a log from any other that might be at its offset."""
+    """Identifies an entry, so that another one at the same offset is recognized."""
 
     offset: int
     id: int
@@ -74,35 +74,35 @@ class EntryMark(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True, omit_defaults=True):
-    """A range of offsets whose messages are in the lake, and what is known of their histories."""
+    """A range of offsets whose messages are in the lake, and the state of their histories."""
 
     start: int
     end: int
     entries: int
     archived_at: int
     read_at: int | None = None
-    """When the histories were read last; None: never."""
+    """When the histories were last read; None: never."""
     quiet: bool = False
-    """Then nothing more happened to these messages by itself: all were done, expired or gone."""
+    """At that time all deliveries were done, expired or gone: nothing more happens by itself."""
     settled: bool = False
-    """The messages had left the store: nothing can happen to them any more."""
+    """The messages have left the store: their histories cannot change any more."""
 
 
 class Lake(Struct, frozen=True, omit_defaults=True):
-    """What is in the lake after a number of commits."""
+    """The state of the lake after a number of commits."""
 
     number: int = 0
-    """The last commit."""
+    """The number of the last commit."""
     begun: int = 0
-    """The commit with which the run began whose commits are taken now."""
+    """The ``begin`` commit of the run that owns the lake."""
     through: int = 0
-    """Every entry of the log below it, from ``began`` on, is in ``messages``."""
+    """Every log entry below it, from ``began`` on, is in ``messages``."""
     began: int | None = None
-    """The offset that the archive begins with."""
+    """The first offset of the archive."""
     store: StoreIdentity | None = None
-    """Whose log is archived here; None: an older Penstock did not say."""
+    """The store whose log is archived here; None: written by an older version."""
     last: EntryMark | None = None
-    """The last entry that was archived."""
+    """The last archived entry."""
     blocks: tuple[Block, ...] = ()
     files: dict[str, File] = {}
 
@@ -112,22 +112,22 @@ class Lake(Struct, frozen=True, omit_defaults=True):
         return sorted(found, key=lambda file: (file.first, file.path))
 
     def gaps(self) -> Iterator[tuple[int, int]]:
-        """Ranges between the first and the last offset that were left out (skip_missing)."""
+        """Ranges between the first and the last offset that were skipped (skip_missing)."""
         for before, after in pairwise(self.blocks):
             if before.end < after.start:
                 yield before.end, after.start
 
     def after(self, commit: Commit) -> Lake:
-        """The lake with one commit more."""
+        """The lake after one more commit."""
         if commit.number != self.number + 1:
             raise LakeCorrupt(f"Commit {self.number + 1} of the manifest is missing.")
         files = dict(self.files)
         for path in commit.removed:
             if files.pop(path, None) is None:
-                raise LakeCorrupt(f"Commit {commit.number} removes {path}, which is not there.")
+                raise LakeCorrupt(f"Commit {commit.number} removes {path}, which does not exist.")
         for file in commit.added:
             if file.path in files:
-                raise LakeCorrupt(f"Commit {commit.number} adds {file.path}, which is there.")
+                raise LakeCorrupt(f"Commit {commit.number} adds {file.path}, which exists already.")
             files[file.path] = file
         lake = replace(self, number=commit.number, files=files)
         match commit.kind:
@@ -143,7 +143,7 @@ class Lake(Struct, frozen=True, omit_defaults=True):
 
 def _range(commit: Commit) -> tuple[int, int]:
     if commit.start is None or commit.end is None:
-        raise LakeCorrupt(f"Commit {commit.number} does not say which offsets it is about.")
+        raise LakeCorrupt(f"Commit {commit.number} has no range of offsets.")
     return commit.start, commit.end
 
 
@@ -161,11 +161,11 @@ def _archived(lake: Lake, commit: Commit) -> Lake:
 
 
 def _read(blocks: Sequence[Block], commit: Commit) -> tuple[Block, ...]:
-    """The blocks whose histories were read become one; so do neighbours that are settled."""
+    """Merge the blocks whose histories were read, and adjacent settled blocks."""
     start, end = _range(commit)
     inside = [block for block in blocks if start <= block.start and block.end <= end]
     if not inside or (inside[0].start, inside[-1].end) != (start, end):
-        raise LakeCorrupt(f"Commit {commit.number} has histories of offsets that are not there.")
+        raise LakeCorrupt(f"Commit {commit.number} has histories of offsets not in the lake.")
     merged = Block(
         start,
         end,

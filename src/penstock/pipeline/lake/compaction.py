@@ -1,9 +1,8 @@
-"""Compaction: many small files of a folder become few.
+"""Compaction: merges many small files of a folder into few.
 
-Archiving every few seconds makes files of a few kilobytes, and whoever reads the lake pays for
-each. The rows stay the same, by their digest. Between the moment that the new files are in place
-and the moment that the old ones are gone, a reader that lists folders finds rows twice; one that
-asks the manifest does not.
+Archiving every few seconds creates files of a few kilobytes, and readers of the lake pay for each
+one. The rows stay the same, as their digest proves. Until the old files are removed, a reader that
+lists folders finds rows twice; a reader that uses the manifest does not.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from penstock.pipeline.lake.staging import stage
 
 __all__ = ["compact", "groups"]
 
-#: A file of less than a quarter of the size that is aimed at is small.
+#: Files below a quarter of the target size are small.
 _SMALL: Final = FILE_BYTES // 4
-#: So many small files of a folder are worth the work.
+#: The fewest small files in a folder that are worth merging.
 FEWEST: Final = 8
 
 
 def groups(files: Sequence[File], blocks: tuple[Block, ...], fewest: int) -> list[list[File]]:
-    """The files that are worth putting together, folder by folder, in order.
+    """The files that are worth merging, per folder, in order.
 
-    Histories of different blocks stay apart: a block's are replaced as a whole.
+    Histories of different blocks are not merged, because those of a block are replaced together.
     """
     folders: dict[tuple[str, int], list[File]] = defaultdict(list)
     for file in files:
@@ -58,7 +57,7 @@ def _size(file: File) -> int:
 
 
 def compact(archiver: Archiver, table: Table) -> int:
-    """Put small files together; how many files there are fewer now."""
+    """Merge small files; returns by how many files the lake has become smaller."""
     context, files, lake = archiver.context, archiver.files, archiver.manifest.lake
     fewer = 0
     for group in groups(lake.of(table), lake.blocks, FEWEST):

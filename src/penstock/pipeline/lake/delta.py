@@ -1,10 +1,10 @@
-"""The lake as Delta tables: the same files, and beside them the log of a Delta table.
+"""The lake as Delta tables: the same files, plus the log of a Delta table.
 
-Spark writes the Parquet; a transaction of the ``deltalake`` library names the files. Each table
-of the lake is a Delta table by itself. The manifest stays what is right: after every commit, and
-when a run begins, the Delta table is made to have the files that the manifest has, in one
-transaction that carries the commit's number. Killed in between, the next run makes up for it, and
-nothing is added twice.
+Spark writes the Parquet files; a transaction of the ``deltalake`` library adds them. Each table of
+the lake is a separate Delta table. The manifest stays authoritative: after every commit, and when
+a run begins, the Delta table is brought to the manifest's set of files in one transaction that
+carries the commit's number. If a run is killed in between, the next one catches up, and nothing
+is added twice.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 __all__ = ["APP", "sync"]
 
-#: Whose transactions they are; their version is the number of the manifest's commit.
+#: The application id of the transactions; their version is the manifest's commit number.
 APP: Final = "penstock"
 _TABLES: Final[tuple[Table, ...]] = (MESSAGES, HISTORY)
 
 
 def sync(archiver: Archiver) -> None:
-    """Make the Delta tables have what the manifest has."""
+    """Bring the Delta tables to the manifest's set of files."""
     if not isinstance(archiver.files, LocalFiles):
         raise BadInput(
-            "Delta tables are kept in lakes of a local path; leave --table-format out.",
+            "Delta tables need a lake on a local path; leave --table-format out.",
             field="table_format",
         )
     lake = archiver.manifest.lake
@@ -82,18 +82,18 @@ def _sync_table(uri: str, table: Table, files: dict[str, File], number: int, now
 
 
 def _below(file: File) -> str:
-    """A file's path below its table."""
+    """The path of a file below its table."""
     return file.path.removeprefix(f"{file.table}/")
 
 
 def _folders(path: str) -> dict[str, str | None]:
-    """The values that are in the path."""
+    """The partition values in the path."""
     pairs = (part.partition("=") for part in path.split("/")[:-1])
     return {name: value for name, _, value in pairs}
 
 
 def _stats(file: File) -> str:
-    """What lets a reader pass the file by."""
+    """Statistics that let readers skip the file."""
     number = "offset" if file.table == MESSAGES else "id"
     return json.dumps(
         {

@@ -1,11 +1,11 @@
-"""The files of a lake, wherever it is: a folder of this machine, or anything that Spark reads.
+"""The files of a lake: in a local folder, or on any file system that Spark supports.
 
-A path without a scheme, or with ``file:``, is a folder, and needs no Spark. Everything else goes
-through Hadoop's FileSystem in Spark's JVM. Paths below are relative to the lake, with ``/``.
+A path without a scheme, or with ``file:``, is a local folder and needs no Spark. Everything else
+goes through Hadoop's FileSystem in Spark's JVM. Paths are relative to the lake, with ``/``.
 
-``create`` makes a file whole or not at all, and refuses where there is one: that is what commits
-of the manifest stand on. A local file system and HDFS keep that; an object store keeps it as
-far as its connector does, so there one archiving run at a time is the operator's business.
+``create`` writes a file completely or not at all, and fails if it exists: commits of the manifest
+rely on that. Local file systems and HDFS guarantee it. An object store does only if its connector
+does, so there the operator must ensure that only one archiving run is active at a time.
 """
 
 from __future__ import annotations
@@ -26,56 +26,56 @@ if TYPE_CHECKING:
 
 __all__ = ["Files", "HadoopFiles", "LocalFiles", "open_files"]
 
-#: What a file is called until all of it is there; readers pass it by.
+#: Suffix of a file that is not complete; readers ignore it.
 _PARTIAL: Final = ".partial"
-#: Spark takes these in a path for a pattern.
+#: Spark interprets these characters in a path as a pattern.
 _PATTERN: Final = frozenset("*?[]{}\\")
 
 
 class Files(ABC):
-    """What a lake needs of a file system."""
+    """The file system operations that a lake needs."""
 
     root: str
-    """The lake, as Spark takes it."""
+    """The path of the lake for Spark."""
 
     def uri(self, path: str) -> str:
-        """A path below the lake, as Spark takes it."""
+        """A path below the lake, for Spark."""
         return f"{self.root.rstrip('/')}/{path}"
 
     @abstractmethod
     def read(self, path: str) -> bytes:
-        """The whole file. ``FileNotFoundError`` if there is none."""
+        """Read the whole file; raises ``FileNotFoundError`` if there is none."""
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> bool:
-        """Make the file, whole; False, and nothing, if there is one of that name."""
+        """Create the file completely; returns False, changing nothing, if it exists."""
 
     @abstractmethod
     def names(self, path: str) -> list[str]:
-        """The files and folders in a folder, by name; none if there is no such folder.
+        """The names of the files and folders in a folder; empty if it does not exist.
 
-        Files that were not finished are not among them.
+        Incomplete files are left out.
         """
 
     @abstractmethod
     def walk(self, path: str) -> dict[str, int]:
-        """All files below a folder, at any depth, with their sizes, by path."""
+        """The sizes of all files below a folder, at any depth, by path."""
 
     @abstractmethod
     def move(self, source: str, target: str) -> None:
-        """Move a file, durably, to where none is, making folders on the way."""
+        """Move a file durably to a path that does not exist yet, creating folders as needed."""
 
     @abstractmethod
     def remove(self, paths: Sequence[str]) -> None:
-        """Remove files; what is not there is fine. Folders that are left empty may go too."""
+        """Remove files; missing ones are ignored. Folders that become empty may be removed too."""
 
     @abstractmethod
     def remove_tree(self, path: str) -> None:
-        """Remove a folder and all that is in it, if it is there."""
+        """Remove a folder with its content, if it exists."""
 
 
 class LocalFiles(Files):
-    """A folder of this machine."""
+    """A local folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
@@ -94,10 +94,10 @@ class LocalFiles(Files):
                 file.flush()
                 os.fsync(file.fileno())
             try:
-                # A link, unlike a rename, refuses to take the place of a file.
+                # A link, unlike a rename, does not replace an existing file.
                 os.link(partial, target)
             except (FileExistsError, FileNotFoundError):
-                # There is one; a run that began since may have tidied up ours, too.
+                # The file exists, or a run that began since has removed the partial file.
                 return False
         finally:
             partial.unlink(missing_ok=True)
@@ -144,7 +144,7 @@ class LocalFiles(Files):
             try:
                 folder.rmdir()
             except OSError:
-                return  # There is something in it, or it is gone already.
+                return  # It is not empty, or is gone already.
             folder = folder.parent
 
     def remove_tree(self, path: str) -> None:
@@ -152,12 +152,12 @@ class LocalFiles(Files):
 
 
 class HadoopFiles(Files):
-    """Anything that Hadoop has a file system for, through Spark's JVM."""
+    """Any file system that Hadoop supports, through Spark's JVM."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self.root = root
         context: Any = spark.sparkContext
-        self._jvm = context._jvm  # noqa: SLF001  (PySpark gives no other way to Hadoop)
+        self._jvm = context._jvm  # noqa: SLF001  (PySpark has no public access to Hadoop)
         configuration = context._jsc.hadoopConfiguration()  # noqa: SLF001
         self._system: Any = self._path("").getFileSystem(configuration)
 
@@ -184,8 +184,8 @@ class HadoopFiles(Files):
             stream.write(data)
         finally:
             stream.close()
-        # HDFS does not let a rename take the place of a file, and says False. Others may let
-        # it, so what is there is looked at.
+        # On HDFS a rename does not replace an existing file and returns False. Others may replace
+        # it, so read the file back.
         if self._system.rename(partial, target) and self.read(path) == data:
             return True
         self._system.delete(partial, False)
@@ -223,26 +223,26 @@ class HadoopFiles(Files):
 
 
 def open_files(lake: str, spark: Callable[[], SparkSession] | None = None) -> Files:
-    """The files of the lake at a path or URI; ``spark`` is asked for where that needs it."""
+    """Open the lake at a path or URI; ``spark`` is called only if that needs Spark."""
     parts = urlsplit(lake)
     if not lake or parts.query or parts.fragment:
-        raise BadInput(f"{lake!r} is no path or URI of a folder.", field="lake")
+        raise BadInput(f"{lake!r} is not a path or URI of a folder.", field="lake")
     if _PATTERN.intersection(lake):
-        raise BadInput(f"{lake!r} has one of {' '.join(sorted(_PATTERN))} in it.", field="lake")
+        raise BadInput(f"{lake!r} contains one of {' '.join(sorted(_PATTERN))}.", field="lake")
     if parts.scheme in ("", "file"):
         return LocalFiles(Path(lake if not parts.scheme else unquote(parts.path)))
     if spark is None:
-        raise BadInput(f"The lake {lake} is read through Spark only.", field="lake")
+        raise BadInput(f"The lake {lake} can only be read through Spark.", field="lake")
     return HadoopFiles(spark(), lake)
 
 
 def _unique() -> str:
-    """A part of a name that nobody else on this machine gives at the same time."""
+    """A part of a name that no other thread on this machine uses at the same time."""
     return f"{os.getpid()}-{threading.get_ident()}"
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, each as durable as what will be in it."""
+    """Create a folder and its parents durably."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)
@@ -251,7 +251,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the names in it as durable as the files."""
+    """Make the names in the folder durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

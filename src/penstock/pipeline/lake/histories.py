@@ -1,14 +1,13 @@
-"""Histories: what happened to the messages that are in the lake.
+"""Histories: archives the transitions of the messages in the lake.
 
-A message is archived once, and things happen to it afterwards, so its history is read again and
-again. A block of the lake is read when it is new; from then on when it is twice as old as it was
-the last time, so that each is read a few times only, and never later than a queue forgets what is
-done. Blocks that are due together become one. A run that was asked for one pass reads every
-block of which something is not done yet. A block whose messages have left the store is settled,
-and never read again.
+A message is archived once but its history continues, so histories are read repeatedly. A block of
+the lake is read when it is new, and then whenever its age has doubled since the last time, so that
+each is read only a few times, but always before a queue forgets done deliveries. Blocks that are
+due together are merged. A run of a single pass reads every block that has unfinished deliveries.
+A block whose messages have left the store is settled and never read again.
 
 The store forgets the histories of deliveries that retention removed, and the oldest events of
-very long ones. The lake keeps what it has and adds what is new.
+very long ones. The lake keeps what it has and adds new events.
 """
 
 from __future__ import annotations
@@ -33,24 +32,24 @@ if TYPE_CHECKING:
 
 __all__ = ["archive_histories", "block_of", "due", "merged", "spans"]
 
-#: Where a delivery can be and nothing more happens to it by itself.
+#: States in which nothing more happens to a delivery by itself.
 _AT_REST: Final = ("done", "expired")
-#: Transitions of a file, about.
+#: Approximate transitions per file.
 _MOST_ROWS: Final = 5_000_000
-#: What makes two transitions of a message in a queue the same; ``seq`` is only where the store
-#: has it now.
+#: The columns that identify a transition of a message in a queue; ``seq`` is only its current
+#: position in the store.
 _EVENT: Final = ("id", "queue", "at", "transition", "state", "consumer", "error")
 _DAY_MS: Final = 24 * 3600 * 1000
 
 
 def archive_histories(archiver: Archiver) -> Archived:
-    """Bring in what happened to the messages of every block that is due."""
+    """Archive the transitions of the messages in every block that is due."""
     context = archiver.context
     now = context.clock.now()
     first = int(context.remote.ask(lambda q: q.log_start()))
     longest_ms = _longest_ms(archiver)
     for span in spans([one for one in _unsettled(archiver) if one.end <= first], MAX_OFFSET):
-        # Their messages have left the store. What the lake has of them is all there is.
+        # Their messages have left the store, so the lake has all there is.
         archiver.commit("history", None, span[0].start, span[-1].end, quiet=True, settled=True)
     once = not context.options.continuous
     chosen = [block for block in _unsettled(archiver) if due(block, now, longest_ms, once=once)]
@@ -69,7 +68,7 @@ def _unsettled(archiver: Archiver) -> list[Block]:
 
 
 def due(block: Block, now: int, longest_ms: int, *, once: bool) -> bool:
-    """Whether the histories of a block that is not settled are to be read now."""
+    """Whether the histories of an unsettled block should be read now."""
     if block.read_at is None or (once and not block.quiet):
         return True
     age_ms = block.read_at - block.archived_at
@@ -77,7 +76,7 @@ def due(block: Block, now: int, longest_ms: int, *, once: bool) -> bool:
 
 
 def spans(blocks: list[Block], entries: int) -> Iterator[list[Block]]:
-    """Neighbours together, as long as they have no more than so many entries."""
+    """Groups of adjacent blocks with at most ``entries`` entries together."""
     span: list[Block] = []
     for block in blocks:
         fits = sum(one.entries for one in span) + block.entries <= entries
@@ -90,7 +89,7 @@ def spans(blocks: list[Block], entries: int) -> Iterator[list[Block]]:
 
 
 def _longest_ms(archiver: Archiver) -> int:
-    """Half of the time after which a queue forgets what is done."""
+    """Half of the shortest time after which a queue forgets done deliveries."""
     queues = archiver.context.remote.ask(lambda q: q.queues())
     times = [one.policy.done_retention_s * 500 for one in queues if one.policy.done_retention_s]
     return min([*times, _DAY_MS])
@@ -101,7 +100,7 @@ def _archive_span(archiver: Archiver, span: list[Block]) -> Archived:
     start, end = span[0].start, span[-1].end
     routed = _is_routed(archiver, end)
     old = [file for file in manifest.lake.of(HISTORY) if start <= file.first and file.last < end]
-    # What has left the store since is in the lake.
+    # Entries that have left the store since are in the lake, so data loss is no error.
     current = read_table(
         context.spark,
         context.server,
@@ -136,9 +135,9 @@ def _archive_span(archiver: Archiver, span: list[Block]) -> Archived:
 
 
 def merged(current: DataFrame, known: DataFrame) -> DataFrame:
-    """Every transition that the store or the lake knows, once, numbered anew.
+    """Every transition that the store or the lake has, once, renumbered.
 
-    Of two that are alike in all but their number there are as many as there are in either.
+    Of transitions that differ only in their number, the larger count of the two is kept.
     """
     alike = Window.partitionBy(*_EVENT).orderBy("seq")
     both = [
@@ -147,7 +146,7 @@ def merged(current: DataFrame, known: DataFrame) -> DataFrame:
     ]
     names = [*_EVENT, "seq", "copy", "source"]
     union = both[0].toDF(*names).unionByName(both[1].toDF(*names))
-    # What only the lake knows is older than what the store still has at the same time.
+    # An event that only the lake has is older than one in the store with the same time.
     once = union.groupBy(*_EVENT, "copy").agg(F.max(F.struct("source", "seq")).alias("place"))
     order = Window.partitionBy("id", "queue").orderBy("at", "place")
     numbered = once.withColumn("seq", (F.row_number().over(order) - 1).cast("int"))
@@ -161,13 +160,13 @@ def _moving(current: DataFrame) -> bool:
 
 
 def _is_routed(archiver: Archiver, end: int) -> bool:
-    """Whether every queue has taken what it takes below an offset."""
+    """Whether every queue has been routed up to ``end``."""
     queues = archiver.context.remote.ask(lambda q: q.queues())
     return all(one.cursor is None or int(one.cursor) >= end for one in queues)
 
 
 def block_of(file: File, blocks: tuple[Block, ...]) -> int:
-    """The number of the block that a file of histories belongs to."""
+    """The index of the block that a file of histories belongs to."""
     return next(
         number
         for number, block in enumerate(blocks)

@@ -1,16 +1,16 @@
-"""Where things are in a lake.
+"""The layout of a lake.
 
 ::
 
     messages/date=2026-11-15/topic=orders/100-200-7-0.parquet
     history/date=2026-11-15/100-200-8-0.parquet
-    _penstock/manifest/00000000000000000007.json     what is in the lake: one commit a file
-    _penstock/manifest/…64.checkpoint.json           all commits up to that one, added up
-    _penstock/staging/6/…                            what a run has not moved into place yet
+    _penstock/manifest/00000000000000000007.json     the commits, one per file
+    _penstock/manifest/…64.checkpoint.json           the result of all commits up to that one
+    _penstock/staging/6/…                            files that a run has not moved into place yet
 
-A data file is named after the offsets that it is about (from, to below), the commit that brought
-it in, and a number. The folders of the tables have nothing in them but Parquet, so that anything
-that reads Parquet reads them; folders that begin with an underscore are passed by.
+A data file is named after its range of offsets (from, to below), the commit that added it, and a
+number. The folders of the tables contain only Parquet, so that any Parquet reader can read them;
+readers skip folders that begin with an underscore.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TABLES: Final = (MESSAGES, HISTORY)
 MANIFEST: Final = "_penstock/manifest"
 STAGING: Final = "_penstock/staging"
 
-#: Twenty digits: names in the order of the text are in the order of the commits.
+#: Twenty digits: sorting the names sorts the commits.
 _DIGITS: Final = 20
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.json")
@@ -53,7 +53,7 @@ def commit_name(number: int) -> str:
 
 
 def commit_number(name: str) -> int | None:
-    """The number of a commit by the name of its file; None: it is something else."""
+    """The number of a commit from the name of its file; None if it is not a commit."""
     return _number(_COMMIT, name)
 
 
@@ -63,7 +63,7 @@ def checkpoint_name(number: int) -> str:
 
 
 def checkpoint_number(name: str) -> int | None:
-    """The last commit of a checkpoint by the name of its file; None: it is something else."""
+    """The last commit of a checkpoint from the name of its file; None if it is not a checkpoint."""
     return _number(_CHECKPOINT, name)
 
 
@@ -73,14 +73,14 @@ def _number(pattern: re.Pattern[str], name: str) -> int | None:
 
 
 def data_name(start: int, end: int, commit: int, number: int) -> str:
-    """The name of a data file, which no other run and no other commit gives."""
+    """The name of a data file, unique across runs and commits."""
     return f"{start}-{end}-{commit}-{number}.parquet"
 
 
 def is_data(path: str) -> bool:
-    """Whether a path below a table is named as archiving runs name their files.
+    """Whether a path below a table has the name of a file that archiving runs create.
 
-    Whatever else somebody has put there, a Delta table's log say, is not ours to remove.
+    Other files there, such as the log of a Delta table, must not be removed.
     """
     return data_commit(path) is not None
 
@@ -93,5 +93,5 @@ def data_commit(path: str) -> int | None:
 
 
 def staging_folder(begun: int) -> str:
-    """Where the run that began with this commit writes before it moves."""
+    """The staging folder of the run that began with this commit."""
     return f"{STAGING}/{begun}"

@@ -1,15 +1,15 @@
-"""The manifest: what is in the lake, as a row of commits that are never changed (A1).
+"""The manifest: the content of the lake, as a sequence of immutable commits (A1).
 
-What the lake has is what its commits say. A run that is killed leaves files that no commit
-names; they are nothing, and the next run removes them. A commit is a file whose number is one
-above the last, made whole or not at all, so of two runs one commits and the other notices.
+The lake contains exactly what its commits list. A killed run leaves files that no commit lists;
+they do not count, and the next run removes them. A commit is a file whose number is one above the
+last, created completely or not at all, so of two concurrent runs one commits and the other fails.
 
-Every run begins with a commit of its own (``begin``). From then on no other run's commits are
-taken, until that one begins anew: whatever a run that was thought dead still has in hand, it
-cannot bring in any more, and its leftovers may be removed.
+Every run begins with a ``begin`` commit. From then on, commits of other runs are refused until
+they begin anew: a run that was presumed dead cannot commit its work any more, and its files can
+be removed.
 
-Now and then all commits so far are added up in a checkpoint, from which readers go on. Commits
-below a checkpoint that is a week old are removed.
+At intervals a checkpoint records the result of all commits so far, and readers start from it.
+Commits below a checkpoint that is a week old are removed.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ T = TypeVar("T")
 
 #: Commits between two checkpoints.
 CHECKPOINT_EVERY: Final = 64
-#: How long commits stay that a checkpoint has added up. No run stands still between looking and
-#: committing for so long; one that did would find its commit's number free again.
+#: How long commits below a checkpoint are kept. A run that stalled for longer between reading the
+#: manifest and committing would find the number of its commit free again.
 _KEEP_MS: Final = 7 * 24 * 3600 * 1000
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
-    """All commits up to one."""
+    """The result of all commits up to one."""
 
     version: int
     at: int
@@ -71,7 +71,7 @@ _checkpoint: Final = msgspec.json.Decoder(Checkpoint)
 
 
 class Manifest:
-    """Reads the commits of a lake, and adds to them."""
+    """Reads and appends commits of a lake."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -79,7 +79,7 @@ class Manifest:
         self.lake = Lake()
 
     def refresh(self) -> Lake:
-        """Read what was committed since the last time."""
+        """Read new commits."""
         names = self._files.names(MANIFEST)
         points = [number for name in names if (number := checkpoint_number(name)) is not None]
         newest = max(points, default=0)
@@ -92,9 +92,9 @@ class Manifest:
         return self.lake
 
     def begin(self, run: str, at: int, store: StoreIdentity, check: Callable[[Lake], None]) -> int:
-        """Be the run whose commits are taken, for ``store``; the number of that commit.
+        """Make this run, for ``store``, the owner of the lake; returns the commit's number.
 
-        ``check`` raises if the lake, as it is right before the commit, is not this store's.
+        ``check`` raises if the lake, as of right before the commit, is not this store's.
         """
         while True:
             check(self.refresh())
@@ -106,14 +106,14 @@ class Manifest:
                 return commit.number
 
     def hold(self) -> None:
-        """Look at the manifest again, and raise ``Conflict`` if another run has begun since."""
+        """Read new commits, and raise ``Conflict`` if another run has begun since."""
         self.refresh()
         if self.lake.begun != self._begun:
             raise _taken()
 
     @property
     def next(self) -> int:
-        """The number of the next commit; data files carry it."""
+        """The number of the next commit; data files are named after it."""
         return self.lake.number + 1
 
     def commit(
@@ -131,7 +131,7 @@ class Manifest:
         removed: Iterable[str] = (),
         last: EntryMark | None = None,
     ) -> Lake:
-        """Commit a change on top of what this run has seen, or raise ``Conflict``."""
+        """Commit a change on top of the commits read so far, or raise ``Conflict``."""
         self.hold()
         commit = Commit(
             version=VERSION,
@@ -162,7 +162,7 @@ class Manifest:
         return True
 
     def _add_up(self, at: int) -> None:
-        """Write a checkpoint, and remove what one of a week ago has made needless."""
+        """Write a checkpoint, and remove commits below one that is a week old."""
         point = Checkpoint(version=VERSION, at=at, lake=self.lake)
         self._files.create(checkpoint_name(self.lake.number), _encode(point))
         names = self._files.names(MANIFEST)
@@ -183,20 +183,20 @@ class Manifest:
         name = commit_name(number)
         commit = _decoded(name, self._files.read(name), _commit)
         if commit.number != number:
-            raise LakeCorrupt(f"{name} says that it is commit {commit.number}.")
+            raise LakeCorrupt(f"{name} contains commit {commit.number}.")
         return commit
 
     def _read_checkpoint(self, number: int) -> Checkpoint:
         name = checkpoint_name(number)
         point = _decoded(name, self._files.read(name), _checkpoint)
         if point.lake.number != number:
-            raise LakeCorrupt(f"{name} says that it ends with commit {point.lake.number}.")
+            raise LakeCorrupt(f"{name} ends with commit {point.lake.number}.")
         return point
 
 
 def _decoded(name: str, data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
-        # Whatever else is in it, this is where it is.
+        # Every version of the format has this field in the same place.
         if _version.decode(data).version > VERSION:
             raise LakeCorrupt(f"{name} was written by a newer Penstock.")
         return decoder.decode(data)
@@ -205,4 +205,4 @@ def _decoded(name: str, data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 def _taken() -> Conflict:
-    return Conflict("Another run has begun to work on this lake.", field="lake")
+    return Conflict("Another run has taken over this lake.", field="lake")

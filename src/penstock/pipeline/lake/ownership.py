@@ -1,13 +1,13 @@
-"""Which store a lake belongs to, and whether the log is still the one that was archived (A1).
+"""Checks that a lake belongs to a store, and that the log is still the archived one (A1).
 
-A lake says in its manifest which store and epoch it holds, and what the last entry was. A run
-that archives, or tells the broker what may go, compares all of that first: archiving another
-store's log into a lake would leave out what the lake seems to have already, and the store would
-remove it.
+The manifest of a lake records the store, its epoch and the last archived entry. A run that
+archives, or lets the broker remove entries, compares all of that first: if another store's log
+were archived into a lake, offsets that the lake already has would be skipped, and the store would
+remove those entries.
 
-A lake of an older Penstock does not say whose it is. It becomes the store's on first use, if every
-entry that both should have is the same in both. A lake of an earlier epoch of the same store is
-continued in the same way, but only when the operator asks for it (``adopt``).
+A lake of an older version has no identity. The first store that uses it becomes its owner, if
+every entry that both should have is the same in both. A lake of an earlier epoch of the same store
+is continued under the same condition, but only if the operator asks for it (``adopt``).
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ __all__ = [
 
 
 def store_of(context: Context) -> StoreIdentity:
-    """Which store the server has now."""
+    """The identity of the store that the server has now."""
     return context.remote.ask(lambda q: q.identity())
 
 
 def require_lake(context: Context, files: Files) -> Lake:
-    """The lake as its manifest says; ``BadInput`` if there is none."""
+    """The lake according to its manifest; raises ``BadInput`` if there is none."""
     lake = Manifest(files).refresh()
     if not lake.number:
         raise BadInput(
             f"There is no lake at {context.lake}: it has no manifest. Check the path; "
-            "the job archive makes a lake.",
+            "the job archive creates a lake.",
             field="lake",
         )
     return lake
@@ -60,7 +60,7 @@ def require_lake(context: Context, files: Files) -> Lake:
 def check_owner(
     context: Context, files: Files, lake: Lake, store: StoreIdentity, *, adopt: bool = False
 ) -> None:
-    """Raise ``OtherStore`` unless the lake holds a part of the log that the store has or had."""
+    """Raise ``OtherStore`` unless the lake was made from the log of this store."""
     what = f"The lake {context.lake}"
     if lake.store is not None and not (adopt and lake.store.store == store.store):
         check_store(store, lake.store, what)
@@ -71,7 +71,7 @@ def check_owner(
 
 
 def mark_at(context: Context, offset: int) -> EntryMark | None:
-    """The entry that the log has at an offset, in short; None: it has none there."""
+    """Identifies the log's entry at an offset; None if there is none."""
     page = context.remote.ask(lambda q: q.read_log(offset, limit=1))
     found = [entry.message for entry in page.entries if entry.message.offset == offset]
     return _mark(found[0]) if found else None
@@ -94,7 +94,7 @@ def check_last(context: Context, lake: Lake) -> None:
     if last is None:
         return
     found = mark_at(context, last.offset)
-    # Asked second: what retention removes in between is not missed.
+    # Ask second, so that an entry that retention removes in between does not count as missing.
     trimmed = int(context.remote.ask(lambda q: q.log_trimmed()))
     if found == last or (found is None and last.offset < trimmed):
         return
@@ -102,7 +102,7 @@ def check_last(context: Context, lake: Lake) -> None:
         f"The lake {context.lake} ends with message {last.id} at offset {last.offset}, and the log "
         "has "
         + ("no entry" if found is None else f"message {found.id}, or another version of it,")
-        + " there: the store was restored from a backup and went on from there.",
+        + " there: the store was restored from a backup and used since.",
         field="store",
     )
 
@@ -129,7 +129,7 @@ def check_left_out(context: Context, lake: Lake) -> None:
 
 
 def _check_entries(context: Context, files: Files, lake: Lake, what: str) -> None:
-    """Every entry that the log and the lake both should have is the same in both."""
+    """Check that every entry that the log and the lake should both have is the same in both."""
     first = int(context.remote.ask(lambda q: q.log_start()))
     chosen = [file for file in lake.of(MESSAGES) if file.last >= first]
     missing = lost(files.walk(MESSAGES), chosen)
@@ -148,7 +148,7 @@ def _check_entries(context: Context, files: Files, lake: Lake, what: str) -> Non
     trimmed = int(context.remote.ask(lambda q: q.log_trimmed()))
     if newest >= trimmed and mark_at(context, newest) is None:
         raise OtherStore(
-            f"{what} ends with the entry at offset {newest}, and the log never had one there.",
+            f"{what} ends with the entry at offset {newest}, but the log never had one there.",
             field="store",
         )
 

@@ -1,4 +1,4 @@
-"""Reading the lake by its manifest: what was committed, with the types it was written in."""
+"""Reads the lake by its manifest: committed files only, with the types they were written in."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["ARROW_SCHEMAS", "PARTITIONS", "SCHEMAS", "read_files", "read_lake"]
 
 _DATE: Final = pa.field("date", pa.date32())
-#: The columns that are in the path.
+#: The partition columns, whose values are in the path.
 PARTITIONS: Final[dict[Table, tuple[str, ...]]] = {
     "messages": ("date", "topic"),
     "history": ("date",),
 }
 _LOG: Final = table_schema("log", payload=True)
-#: The columns of each table, those in the path last.
+#: The columns of each table, partition columns last.
 ARROW_SCHEMAS: Final[dict[Table, pa.Schema]] = {
     "messages": pa.schema(
         [*(field for field in _LOG if field.name != "topic"), _DATE, _LOG.field("topic")]
@@ -39,7 +39,7 @@ SCHEMAS: Final[dict[Table, StructType]] = {
 
 
 def read_lake(spark: SparkSession, files: Files, table: Table = MESSAGES) -> DataFrame:
-    """A table of the lake as its manifest has it now."""
+    """A table of the lake according to its current manifest."""
     manifest = Manifest(files)
     return read_files(spark, files, manifest.refresh().of(table), table)
 
@@ -47,7 +47,7 @@ def read_lake(spark: SparkSession, files: Files, table: Table = MESSAGES) -> Dat
 def read_files(
     spark: SparkSession, files: Files, chosen: Sequence[File], table: Table, **options: str
 ) -> DataFrame:
-    """These files, all of one table."""
+    """Read these files, all of one table."""
     if not chosen:
         return spark.createDataFrame([], SCHEMAS[table])
     reader = spark.read.schema(SCHEMAS[table]).options(basePath=files.uri(table), **options)

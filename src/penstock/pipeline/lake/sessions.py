@@ -1,7 +1,6 @@
-"""Settings of Spark's that reading and writing a lake depends on, for as long as it takes.
+"""Temporary Spark settings for reading and writing a lake.
 
-They are the session's, not an operation's, and the session may be a user's own: so they are put
-back.
+They apply to the whole session, which may be the user's own, so they are restored afterwards.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ if TYPE_CHECKING:
 __all__ = ["reading_payloads", "writing"]
 
 _WRITING: Final = {
-    # What others read too; what Spark writes by default is its own and long deprecated.
+    # Readable by others too; Spark's default (INT96) is deprecated.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # The date of a folder is that of the time in UTC.
+    # The date of a folder is in UTC.
     "spark.sql.session.timeZone": "UTC",
 }
-#: Rows that Spark decodes, or hands to Python, at once: as many as have room here, since one
-#: column of them has to fit one array of 2 GiB.
+#: Limits the rows that Spark decodes, or passes to Python, in one batch: one column of a batch
+#: must fit one array of 2 GiB.
 _BATCH_BYTES: Final = 256 * 1024 * 1024
 _MOST_ROWS: Final = 4_096
 
 
 @contextmanager
 def writing(spark: SparkSession) -> Iterator[None]:
-    """Parquet is written as every reader takes it, under dates in UTC."""
+    """Write Parquet that every reader supports, under dates in UTC."""
     with _set(spark, _WRITING):
         yield
 
 
 @contextmanager
 def reading_payloads(spark: SparkSession, largest: int) -> Iterator[None]:
-    """Payloads of up to ``largest`` bytes are read in batches that fit."""
+    """Read payloads of up to ``largest`` bytes in batches that fit."""
     rows = str(max(1, min(_MOST_ROWS, _BATCH_BYTES // max(largest, 1))))
     with _set(
         spark,

@@ -1,4 +1,4 @@
-"""Staging: files that are written, read back and checked before they are put into place."""
+"""Staging: files are written, read back and checked before they are moved into place."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Staged", "stage"]
 
-#: Inside a file, after the columns that are in its path.
+#: The sort order within a file, after the partition columns.
 _ORDER: Final[dict[Table, tuple[str, ...]]] = {
     "messages": ("offset",),
     "history": ("id", "queue", "seq"),
 }
-#: What the date is taken from.
+#: The column that the date is derived from.
 _TIME: Final[dict[Table, str]] = {"messages": "timestamp", "history": "at"}
 
 
@@ -39,9 +39,9 @@ def stage(
     most: int,
     largest: int = 0,
 ) -> Staged:
-    """Write rows of the table, at most so many a file, and read them back.
+    """Write rows of a table, at most ``most`` per file, and read them back.
 
-    What the run had staged before is gone; ``largest`` is the size of the largest payload.
+    Replaces what the run had staged before; ``largest`` is the size of the largest payload.
     """
     folder = f"{staging_folder(begun)}/{table}"
     files.remove_tree(folder)
@@ -52,13 +52,13 @@ def stage(
             compression="zstd", maxRecordsPerFile=str(max(most, 1))
         ).parquet(files.uri(folder))
     with reading_payloads(spark, largest):
-        # By the schema that was written: a topic of digits is no number.
+        # With an explicit schema, because a topic of digits would be read as a number.
         again = spark.read.schema(SCHEMAS[table]).parquet(files.uri(folder))
         found = {relative(uri, folder): digest for uri, digest in examine(again, table).items()}
     staged: list[File] = []
     for path, size in files.walk(folder).items():
         if path not in found:
-            continue  # Spark's own: a mark that it has finished, checksums.
+            continue  # Spark's own files: success marker, checksums.
         of = found[path]
         staged.append(
             File(
@@ -80,7 +80,7 @@ def stage(
 
 
 class Staged:
-    """Files that were read back."""
+    """Files that were written and read back."""
 
     def __init__(self, files: Files, folder: str, table: Table, staged: Sequence[File]) -> None:
         self._files = files
@@ -90,11 +90,11 @@ class Staged:
 
     @property
     def digest(self) -> Digest:
-        """All rows in short."""
+        """The digest of all rows."""
         return combined(self._staged)
 
     def put_into_place(self, start: int, end: int, commit: int) -> list[File]:
-        """Move the files to where readers look, named by what they hold and who brings them."""
+        """Move the files into their table, named by range and commit."""
         moved = [
             replace(file, path=self._place(file, data_name(start, end, commit, number)))
             for number, file in enumerate(self._staged)

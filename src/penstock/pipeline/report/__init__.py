@@ -1,1 +1,1 @@
-"""The report: what happened to messages, as tables and as one page with charts."""
+"""The report: the history of messages as tables and as one page with charts."""

@@ -1,4 +1,4 @@
-"""Charts as SVG, drawn here: a page with them needs no script, no font and no network."""
+"""Charts as inline SVG: a page with them needs no script, no font and no network."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from msgspec import Struct
 
 __all__ = ["COLOURS", "Bar", "bar_chart", "line_chart", "shown_ms", "shown_number"]
 
-#: Told apart by those who see colours differently too (Okabe and Ito), on light and dark.
+#: Distinguishable with colour blindness (Okabe and Ito), on light and dark backgrounds.
 COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c7a1a")
-#: Lines in one chart; what is more is left to the tables.
+#: Lines per chart; the tables have the rest.
 MOST_LINES: Final = len(COLOURS)
 
 _WIDTH: Final = 760
@@ -25,13 +25,13 @@ _BOTTOM: Final = 26
 _TICKS: Final = 4
 _BAR: Final = 22
 _LABELS: Final = 190
-#: About the width of a letter.
+#: Approximate width of a letter.
 _LETTER: Final = 6.4
 _DAY_S: Final = 86_400
 
 
 class Bar(Struct, frozen=True):
-    """One bar: what it is, how long, and in parts if it has several."""
+    """One bar: its label, the lengths of its parts, and its text."""
 
     label: str
     parts: Sequence[float]
@@ -45,7 +45,7 @@ def line_chart(
     label: str,
     shown: Callable[[float], str] | None = None,
 ) -> str:
-    """Values over time: ``times`` in epoch seconds, one value of each line a time."""
+    """Values over time: ``times`` in epoch seconds, and one value per line and time."""
     shown = shown or shown_number
     top = _nice_top(max((value for line in lines.values() for value in line), default=0))
     parts = [_open(_HEIGHT, label), _grid(top, shown), _time_axis(times)]
@@ -74,7 +74,7 @@ def bar_chart(
     label: str,
     shown: Callable[[float], str] | None = None,
 ) -> str:
-    """Bars beside their labels; a bar of several parts has them one upon the other."""
+    """Horizontal bars next to their labels; several parts of a bar are stacked."""
     shown = shown or shown_number
     height = len(bars) * (_BAR + 8) + 8
     longest = max((sum(bar.parts) for bar in bars), default=0) or 1
@@ -104,7 +104,7 @@ def bar_chart(
 
 
 def shown_number(value: float) -> str:
-    """A count, short: 1,234 or 1.2 M."""
+    """A short form of a count: 1,234 or 1.2 M."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
         if abs(value) >= size:
             return f"{value / (1e3 if unit == 'k' else size):.3g} {unit}"
@@ -112,7 +112,7 @@ def shown_number(value: float) -> str:
 
 
 def shown_ms(value: float) -> str:
-    """A time, short."""
+    """A short form of a duration."""
     if value < 1000:
         return f"{value:.0f} ms"
     if value < 120_000:
@@ -127,7 +127,7 @@ def _open(height: int, label: str) -> str:
 
 
 def _nice_top(highest: float) -> float:
-    """The end of an axis: 1, 2, 2.5 or 5 times a power of ten, above everything."""
+    """The end of an axis: 1, 2, 2.5 or 5 times a power of ten, above all values."""
     if highest <= 0:
         return 1.0
     power = 1.0

@@ -1,4 +1,4 @@
-"""Fingerprints: errors that differ only in names and numbers are the same error."""
+"""Fingerprints: errors that differ only in names and numbers count as the same error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fingerprint", "pattern"]
 
-#: What is replaced, in this order, and by what. Java's regular expressions.
+#: Regular expressions (Java's) and their replacements, applied in this order.
 _REPLACED: Final = (
     (r"0[xX][0-9a-fA-F]+", "<hex>"),
     (r"\b[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b", "<uuid>"),
@@ -26,7 +26,7 @@ _DIGITS: Final = 12
 
 
 def pattern(error: Column) -> Column:
-    """The first line of an error, without what differs from one time to the next."""
+    """The first line of an error, with the variable parts replaced."""
     text = F.trim(F.split_part(F.coalesce(error, F.lit("")), F.lit("\n"), F.lit(1)))
     for found, instead in _REPLACED:
         text = F.regexp_replace(text, found, instead)
@@ -34,5 +34,5 @@ def pattern(error: Column) -> Column:
 
 
 def fingerprint(error: Column) -> Column:
-    """A short name for the pattern, to select by."""
+    """A short name for the pattern, for selecting by it."""
     return F.substring(F.sha2(pattern(error), 256), 1, _DIGITS)

@@ -1,4 +1,4 @@
-"""The report as one page: figures, charts and tables, with nothing to be loaded from elsewhere."""
+"""The report as one self-contained page: figures, charts and tables."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ footer { margin-top: 40px; color: var(--soft); font-size: 13px; }
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """What the page is made of: small tables, as rows."""
+    """The data of the page: small tables, as rows."""
 
     url: str
     made_at: int
@@ -72,7 +72,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     rows: Mapping[str, Sequence[Row]]
     """By the names of ``tables.Tables``."""
     depths: Mapping[str, int]
-    """By queue, what the broker says is waiting now."""
+    """The current depth by queue, from the broker."""
 
 
 def make_page(figures: Figures) -> str:
@@ -80,7 +80,7 @@ def make_page(figures: Figures) -> str:
     rows = figures.rows
     made = datetime.fromtimestamp(figures.made_at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     if figures.span is None:
-        body = "<p>Nothing was published yet.</p>"
+        body = "<p>Nothing has been published yet.</p>"
     else:
         body = "".join(
             (
@@ -99,7 +99,7 @@ def make_page(figures: Figures) -> str:
         f"<title>Penstock report, {made}</title><style>{_STYLE}</style></head><body>"
         f'<h1>Penstock report</h1><p class="about">{escape(figures.url)}, {_period(figures.span)}; '
         f"made {made}</p>{body}<footer>The tables behind this page are Parquet files in "
-        "<code>tables/</code> beside it. Times are UTC.</footer></body></html>\n"
+        "<code>tables/</code> next to it. Times are UTC.</footer></body></html>\n"
     )
 
 
@@ -149,8 +149,8 @@ def _throughput(rows: Mapping[str, Sequence[Row]], span: Span) -> str:
         if name in totals
     }
     return _section(
-        "Throughput, messages a second",
-        line_chart(times, lines, label="Messages a second over time, by what happened to them"),
+        "Throughput, messages per second",
+        line_chart(times, lines, label="Messages per second over time, by what happened to them"),
     )
 
 
@@ -171,14 +171,14 @@ def _depth(rows: Mapping[str, Sequence[Row]], figures: Figures) -> str:
             shown_number(figures.depths.get(row["queue"], row["depth"])),
             f"{row['arrivals_a_second']:.3g}",
             f"{row['settled_a_second']:.3g}",
-            "never, at this pace"
+            "never, at this rate"
             if row["empty_in_s"] is None
             else shown_ms(row["empty_in_s"] * 1000),
         )
         for row in sorted(rows["forecast"], key=lambda row: (-row["depth"], row["queue"]))
     ]
-    titles = ("queue", "waiting now", "arrivals a second", "settled a second", "empty in")
-    chart = line_chart(times, lines, label="Deliveries that are not settled, over time, by queue")
+    titles = ("queue", "waiting now", "arrivals per second", "settled per second", "empty in")
+    chart = line_chart(times, lines, label="Unsettled deliveries over time, by queue")
     return _section("Depth", chart + _table(titles, forecast, right=(1, 2, 3, 4)))
 
 
@@ -192,8 +192,8 @@ def _latency(rows: Sequence[Row]) -> str:
         for row in sorted(rows, key=lambda row: (-row["p95"], row["queue"], row["kind"]))
     ]
     about = (
-        '<p class="about">Wait is from publish to the first claim, work from a claim to what ended '
-        "it.</p>"
+        '<p class="about">Wait is the time from publish to the first claim, work from a claim to '
+        "its end.</p>"
     )
     chart = bar_chart(
         bars[:_MOST_ROWS],
@@ -255,7 +255,7 @@ def _retries(rows: Sequence[Row]) -> str:
 
 def _failures(rows: Sequence[Row]) -> str:
     if not rows:
-        return _section("Errors", "<p>None was reported.</p>")
+        return _section("Errors", "<p>None were reported.</p>")
     drawn: list[str] = []
     for row in rows[:_MOST_ROWS]:
         example = escape((row["example"] or "(no error was given)")[:_MOST_ERROR])
@@ -274,9 +274,9 @@ def _failures(rows: Sequence[Row]) -> str:
         '<th>error, with an example</th><th class="n">last</th></tr>'
     )
     about = (
-        '<p class="about">Errors that differ only in names and numbers are one. '
-        "<code>penstock pipeline replay QUEUE --fingerprint NAME</code> delivers again what failed "
-        "by one of them.</p>"
+        '<p class="about">Errors that differ only in names and numbers count as one. '
+        "<code>penstock pipeline replay QUEUE --fingerprint NAME</code> redelivers the messages "
+        "that failed with it.</p>"
     )
     table = f'<div class="scroll"><table>{head}{"".join(drawn)}</table></div>'
     return _section("Errors", about + table)

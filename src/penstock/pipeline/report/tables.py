@@ -1,7 +1,7 @@
-"""The tables behind a report: aggregates over the log and over every transition on record.
+"""The tables behind a report: aggregates over the log and over every recorded transition.
 
-Everything is a native aggregate. ``latency`` carries a quantile sketch beside the percentiles, so
-that reports of several days are put together by merging, not by reading everything again.
+All of them are native Spark aggregates. ``latency`` has a quantile sketch next to the percentiles,
+so that reports of several days can be merged without reading everything again.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Span", "Tables", "make_tables", "span_of"]
 
-#: Widths of a bucket of time, in seconds; the first that gives no more than ``_BUCKETS`` is taken.
+#: Bucket widths in seconds; the first that gives at most ``_BUCKETS`` buckets is used.
 _WIDTHS: Final = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 6 * 3600, 86_400, 7 * 86_400)
 _BUCKETS: Final = 96
 _PERCENTILES: Final = (0.5, 0.9, 0.95, 0.99)
-#: Of approximate percentiles: one in so many.
+#: The accuracy of approximate percentiles: one in this many.
 _ACCURACY: Final = 1_000
 _LIVE: Final = ("delayed", "available", "in_flight")
-#: What ends a claim.
+#: The transitions that end a claim.
 _ENDS: Final = ("ack", "nack", "reject", "release", "lapse")
 _EXAMPLES: Final = 3
 
 
 class Span(Struct, frozen=True):
-    """The time that a report is about, in epoch seconds, cut into buckets."""
+    """The period of a report in epoch seconds, divided into buckets."""
 
     start: int
     end: int
@@ -40,37 +40,37 @@ class Span(Struct, frozen=True):
 
     @property
     def buckets(self) -> range:
-        """Where each begins."""
+        """The start of each bucket."""
         return range(self.start, self.end + 1, self.width)
 
 
 class Tables(Struct, frozen=True):
-    """What a report shows, a data frame each."""
+    """The tables of a report, one data frame each."""
 
     published: DataFrame
     """By bucket and topic: messages and bytes."""
     events: DataFrame
-    """By bucket, queue and transition: how many."""
+    """By bucket, queue and transition: the count."""
     depth: DataFrame
-    """By bucket and queue: deliveries that were not settled at its end."""
+    """By bucket and queue: unsettled deliveries at its end."""
     latency: DataFrame
-    """By queue and kind (wait: publish to first claim; work: claim to what ended it), in ms."""
+    """By queue and kind (wait: publish to first claim; work: claim to its end), in ms."""
     rates: DataFrame
     """By queue: claims, acks, retries, failures."""
     failures: DataFrame
-    """By fingerprint of the error: how often, where, since when, and examples."""
+    """By fingerprint of the error: count, queues, first and last time, and examples."""
     consumers: DataFrame
-    """By queue and consumer: what they settled, and how long they took."""
+    """By queue and consumer: how many claims ended, and how long they took."""
     forecast: DataFrame
-    """By queue: what is waiting, and when it would be settled at the pace of the last buckets."""
+    """By queue: depth, and when it would be empty at the rate of the last buckets."""
 
     def named(self) -> dict[str, DataFrame]:
-        """By name."""
+        """The tables by name."""
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
 def span_of(log: DataFrame, history: DataFrame) -> Span | None:
-    """From the first message to the last thing that happened; None: nothing did."""
+    """From the first message to the last transition; None if there is neither."""
     (published,) = log.agg(
         F.min("timestamp").alias("low"), F.max("timestamp").alias("high")
     ).collect()
@@ -85,7 +85,7 @@ def span_of(log: DataFrame, history: DataFrame) -> Span | None:
 
 
 def make_tables(log: DataFrame, history: DataFrame, span: Span) -> Tables:
-    """The tables; ``history`` is read more than once, so hand in what is cached."""
+    """Build the tables; ``history`` is read more than once, so it should be cached."""
     claims = _claims(history)
     depth = _depth(history, span)
     return Tables(
@@ -111,7 +111,7 @@ def _bucket(column: str, span: Span) -> Column:
 
 
 def _claims(history: DataFrame) -> DataFrame:
-    """One row a claim that is over: who had it, for how long, and how it ended."""
+    """One row per ended claim: its consumer, duration and end."""
     order = Window.partitionBy("id", "queue").orderBy("seq")
     following = history.select(
         "id",
@@ -153,7 +153,7 @@ def _latency(history: DataFrame, claims: DataFrame) -> DataFrame:
 
 
 def _depth(history: DataFrame, span: Span) -> DataFrame:
-    """How many deliveries were live at the end of each bucket in which that changed."""
+    """The depth at the end of each bucket in which it changed."""
     order = Window.partitionBy("id", "queue").orderBy("seq")
     live = F.col("state").isin(*_LIVE)
     before = F.coalesce(F.lag(live).over(order), F.lit(False))
@@ -212,7 +212,7 @@ def _consumers(claims: DataFrame) -> DataFrame:
 
 
 def _forecast(depth: DataFrame, history: DataFrame, span: Span) -> DataFrame:
-    """The pace is that of the last tenth of the time, and of one bucket at least."""
+    """Uses the rates of the last tenth of the period, or of one bucket if that is longer."""
     window = max(span.width, (span.end - span.start) // 10)
     recent = history.where(F.unix_timestamp("at") > span.end - window)
     pace = recent.groupBy("queue").agg(

@@ -1,9 +1,9 @@
-"""Access: who calls, for which tenant, and what they may do with which names.
+"""Access: who is calling, for which tenant, and what they may do with which names.
 
-``grants`` and ``credential`` say what may be done, ``keys`` and ``tokens`` what proves it,
-``access`` gets from a request's header to a credential, ``browsers`` keeps web pages out,
-``binding`` and ``tls`` decide what a server may listen on and how.
-Which route needs which grant is said by the route.
+``grants`` and ``credential`` describe permissions, ``keys`` and ``tokens`` prove them, ``access``
+maps a request's Authorization header to a credential, ``browsers`` rejects cross-site requests,
+``binding`` and ``tls`` decide which addresses a server may listen on and how.
+Each route declares the grant that it needs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Access: from the header of a request to the credential behind it.
+"""Access: maps the Authorization header of a request to a credential.
 
-What was authenticated is remembered by the bytes of the header, so that a call costs a
-look-up and not a hash, a signature or a read of the store. What was remembered is looked at
-again after ``FRESH_MS``, by one call while the others go on, and never used for longer than
-``STALE_MS``: so long may a key live that was revoked through another server on the same store.
-One that was revoked through this server is refused at once. Refusals are not remembered.
+Authenticated credentials are cached by the bytes of the header, so that a call costs a lookup
+instead of a hash, a signature check or a read of the store. After ``FRESH_MS`` one call
+re-validates a cached credential while the others keep using it, for at most ``STALE_MS``. A key
+that was revoked through another server on the same store is therefore accepted for up to that
+long; one revoked through this server is refused immediately. Refusals are not cached.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ __all__ = ["FRESH_MS", "MAX_REMEMBERED", "STALE_MS", "Access"]
 
 FRESH_MS: Final = 1_000
 STALE_MS: Final = 5_000
-#: Credentials in memory, of at most ``_MAX_HEADER`` bytes each; the oldest one goes.
+#: Cached credentials, of at most ``_MAX_HEADER`` bytes each; the oldest is evicted.
 MAX_REMEMBERED: Final = 4_096
-#: A token with the most grants there may be fits.
+#: Large enough for a token with ``MAX_GRANTS`` grants.
 _MAX_HEADER: Final = 16 * 1024
-#: RFC 6750: the word in any case, blanks, then what may stand in a token.
+#: RFC 6750: the scheme in any case, spaces, then the token.
 _BEARER: Final = re.compile(rb"(?i:bearer) +([A-Za-z0-9._~+/=-]+) *")
 
 
 class Access:
-    """Who may come in."""
+    """Authenticates requests."""
 
     def __init__(
         self, clock: Clock, keys: Keys, tokens: Tokens | None = None, *, enabled: bool = True
     ) -> None:
         self.keys = keys
         self.enabled = enabled
-        """Without, everybody may do anything."""
+        """If False, every caller may do anything."""
         self._clock = clock
         self._tokens = tokens
         self._known: dict[bytes, _Known] = {}
         self._revision = keys.revision
 
     def recall(self, header: bytes | None) -> Credential | None:
-        """The credential, if the header is a known one; else ``authenticate`` has to look."""
+        """The cached credential; None if the caller has to ``authenticate``."""
         if not self.enabled:
             return ANYBODY
         if self._revision != self.keys.revision:
@@ -60,12 +60,12 @@ class Access:
         credential = known.credential
         if credential.expires_at is not None and now >= credential.expires_at:
             return None
-        # A clock that was set back makes an age negative: then it is looked at again.
+        # A clock that was set back makes the age negative; validate again in that case.
         longest = STALE_MS if known.checking else FRESH_MS
         return credential if 0 <= now - known.checked_at < longest else None
 
     async def authenticate(self, header: bytes | None) -> Credential:
-        """Whom the value of an Authorization header stands for, or ``Unauthenticated``."""
+        """The credential that an Authorization header proves; raises ``Unauthenticated``."""
         credential = self.recall(header)
         if credential is not None:
             return credential
@@ -83,7 +83,7 @@ class Access:
         finally:
             if known is not None:
                 known.checking = False
-        # A key that was revoked in the meantime is not remembered as it was before.
+        # A key may have been revoked during the await; do not cache it.
         if revision == self.keys.revision:
             self._remember(header, credential)
         return credential
@@ -92,11 +92,11 @@ class Access:
         if text.startswith(KEY_PREFIX):
             return await self.keys.authenticate(text)
         if self._tokens is None:
-            raise Unauthenticated("This is no API key, and tokens are not accepted here.")
+            raise Unauthenticated("This is not an API key, and tokens are not accepted here.")
         return self._tokens.authenticate(text)
 
     def _remember(self, header: bytes, credential: Credential) -> None:
-        # Taken out and put in again at the end: whoever is in use is not the oldest.
+        # Reinsert at the end, so that a credential in use is not the oldest.
         self._known.pop(header, None)
         if len(self._known) >= MAX_REMEMBERED:
             del self._known[next(iter(self._known))]
@@ -104,7 +104,7 @@ class Access:
 
 
 class _Known:
-    """A credential, when it was last looked at, and whether somebody is looking now."""
+    """A credential, when it was last validated, and whether a call is validating it now."""
 
     __slots__ = ("checked_at", "checking", "credential")
 

@@ -1,7 +1,7 @@
-"""What a server may listen on: this machine alone, unless it asks for credentials.
+"""Which addresses a server may listen on: loopback only, unless it requires credentials.
 
-Decided before a socket is opened, from what the address says and without asking a resolver: a
-name other than ``localhost`` may mean anything, and so counts as the world.
+This is decided before a socket is opened, from the address alone and without a resolver: a
+name other than ``localhost`` may resolve to any address, so it counts as public.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ def is_loopback(host: str) -> bool:
 
 
 def check_binding(host: str, *, auth: bool, insecure: bool) -> None:
-    """Refuse to let the world in without a credential, unless that is what is wanted."""
+    """Raise ``BadSetting`` for a public address without auth, unless ``insecure`` is set."""
     if not (auth or insecure or is_loopback(host)):
         raise BadSetting(
             f"Without auth the server listens on this machine only, and {shown(host)} may be"
-            " reached from others. Give --auth, or --insecure to let anybody do anything.",
+            " reached from others. Set --auth, or --insecure to let anybody do anything.",
             field="host",
         )
 
 
 def binding_warnings(host: str, *, auth: bool, insecure: bool, tls: bool) -> tuple[str, ...]:
-    """What an operator should read in the log at the start."""
+    """Warnings to log at startup."""
     if is_loopback(host):
         return ()
     if not auth and insecure:
         return (f"Anybody who reaches {host} may do anything: auth is off and insecure is on.",)
     if auth and not tls:
         clear = f"API keys and tokens for {host} cross the network in the clear."
-        return (f"{clear} Give tls_cert and tls_key, or put a proxy that ends TLS in front.",)
+        return (f"{clear} Set tls_cert and tls_key, or use a proxy that terminates TLS.",)
     return ()

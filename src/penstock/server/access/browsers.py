@@ -1,4 +1,4 @@
-"""Web browsers: a page from elsewhere must not use a server that asks for no credential.
+"""Web browsers: pages of other sites must not use a server that requires no credential.
 
 A page on the internet can make its visitor's browser call ``http://localhost:8080``, and a name
 that an attacker controls can be made to resolve to 127.0.0.1 after the page was loaded (DNS
@@ -11,8 +11,8 @@ rebinding), so that the page may read the replies too. Three checks stop this:
 - A POST has a content type that a form cannot send, or a ``Penstock-`` header. A browser asks
   before it sends either to another site (a CORS preflight), and this server never agrees. PUT,
   PATCH and DELETE need nothing: a browser always asks before it sends those. A GET that claims
-  (a stream) needs the same as a POST, unless the browser said whose page it is: an image has no
-  ``Origin``, and over plain HTTP to another machine no ``Sec-Fetch-Site`` either.
+  (a stream) needs the same as a POST, unless the browser named the page's site: an image request
+  has no ``Origin``, and over plain HTTP to another machine no ``Sec-Fetch-Site`` either.
 
 With ``auth`` every call needs a bearer credential, which a browser does not add by itself. Then
 nothing is checked unless ``allowed_hosts`` or ``allowed_origins`` is set.
@@ -32,11 +32,11 @@ from penstock.wire.codecs import JSON, media_type
 __all__ = ["Browsers"]
 
 ANY: Final = "*"
-#: Content types that a page may send to any site without asking (the Fetch standard).
+#: Content types that a page may send to any site without a preflight (the Fetch standard).
 _SIMPLE: Final = frozenset(
     {"", "text/plain", "multipart/form-data", "application/x-www-form-urlencoded"}
 )
-#: Values of a header that were found good; more are checked again each time.
+#: Header values cached as good; any beyond this limit are checked each time.
 _MAX_REMEMBERED: Final = 1_024
 _HOST: Final = re.compile(r"(?P<name>[^\[\]:@/\s]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _PATTERN: Final = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?")
@@ -44,7 +44,7 @@ _ORIGIN: Final = re.compile(r"https?://[^/\s,*]+")
 
 
 class Browsers:
-    """Refuses what a page from another site makes a browser send."""
+    """Refuses requests that a page of another site makes a browser send."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Browsers:
         allowed_hosts: str | None,
         allowed_origins: str | None,
     ) -> Self:
-        """The checks for a server; ``listening`` are names and addresses of this one."""
+        """The checks for a server; ``listening`` has the server's own names and addresses."""
         hosts = _names(allowed_hosts)
         origins = _origin_list(allowed_origins)
         if not auth:
@@ -95,7 +95,7 @@ class Browsers:
     def check_claim(self, headers: Mapping[bytes, bytes]) -> None:
         """Raise ``ForeignOrigin`` for a GET that claims and that a page may have sent.
 
-        It has passed ``check``: what the browser said about the page, if anything, was good.
+        The call must have passed ``check``, which validated Origin and Sec-Fetch-Site if present.
         """
         if not self._needs_header or b"origin" in headers or b"sec-fetch-site" in headers:
             return
@@ -108,13 +108,13 @@ class Browsers:
             )
 
     def _check_host(self, host: bytes) -> None:
-        # Without a Host no browser sent it; HTTP/1.1 requires one, which is checked elsewhere.
+        # A browser always sends Host. HTTP/1.1 requires it, which ``head`` checks.
         if host and self._names is not None:
             text = host.decode("latin-1")
             found = _HOST.fullmatch(text)
             if found is None or not _is_named(found["name"].lower(), self._names):
                 raise ForeignOrigin(
-                    f"This server does not go by the name {shown(text)}."
+                    f"This server does not have the name {shown(text)}."
                     " Add the name to allowed_hosts if it should.",
                     field="Host",
                 )
@@ -128,7 +128,7 @@ class Browsers:
         if origin.lower() not in self._origins and ANY not in self._origins:
             raise ForeignOrigin(
                 f"A page of {shown(origin)} may not call this server."
-                " Add it to allowed_origins if it may.",
+                " Add it to allowed_origins to allow that.",
                 field="Origin",
             )
 
@@ -153,7 +153,7 @@ def _has_own_header(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _check_site(site: bytes) -> None:
-    """A request without Origin, such as that of an image: the browser says whose page it was."""
+    """Check a request without Origin, such as for an image: the browser states the page's site."""
     if site not in (b"same-origin", b"none"):
         raise ForeignOrigin(
             "A page of another site may not call this server.", field="Sec-Fetch-Site"

@@ -1,7 +1,7 @@
-"""A credential: whom a call acts for, and what it may do.
+"""A credential: the tenant that a call acts for, and what it may do.
 
 It names one tenant, and everything a call does happens in that tenant (T1). A credential is a
-value; whether it is still valid was decided when it was made of a key or a token.
+value: the key or token was validated when the credential was created.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Credential(Struct, frozen=True, kw_only=True):
     tenant: str
     grants: tuple[Grant, ...]
     name: str
-    """What people call it."""
+    """The name that people gave it."""
     id: str
-    """Of the key or token; in logs, where the secret never is."""
+    """The id of the key or token. It appears in logs; the secret never does."""
     expires_at: int | None = None
     """Epoch milliseconds; None is never."""
 
     def allows(self, action: str, name: str) -> bool:
-        """Whether a grant covers this action on this topic or queue; ``*`` is all of them."""
+        """Whether a grant covers this action on this topic or queue; ``*`` means all of them."""
         for grant in self.grants:  # noqa: SIM110  (a generator costs twice as much, every call)
             if grant.covers(action, name):
                 return True
@@ -43,7 +43,7 @@ class Credential(Struct, frozen=True, kw_only=True):
         """Raise ``Forbidden`` unless a grant covers it."""
         if not self.allows(action, name):
             raise Forbidden(
-                # Only what the caller said himself is repeated; other names are not his business.
+                # Repeat only the name that the caller gave: other names may be confidential.
                 f"This needs the grant {shown(f'{action}:{name}')}, which the credential"
                 f" {self.name!r} does not have.",
                 field="grants",
@@ -51,11 +51,11 @@ class Credential(Struct, frozen=True, kw_only=True):
 
     @property
     def is_operator(self) -> bool:
-        """May do what concerns every tenant, such as to sweep or to read all metrics."""
+        """Whether it may do what affects every tenant, such as sweep or read all metrics."""
         return self.tenant == DEFAULT_TENANT and self.allows(Action.ADMIN, EVERYTHING)
 
     def check_operator(self) -> None:
-        """Raise ``Forbidden`` unless it is an operator's."""
+        """Raise ``Forbidden`` unless the credential is an operator's."""
         if not self.is_operator:
             raise Forbidden(
                 f"This concerns every tenant: it needs the grant {Action.ADMIN}:{EVERYTHING} in"
@@ -64,9 +64,9 @@ class Credential(Struct, frozen=True, kw_only=True):
             )
 
     def is_valid(self, now: int) -> bool:
-        """Whether it has not expired at this time, in epoch milliseconds."""
+        """Whether it is still valid at this time, in epoch milliseconds."""
         return self.expires_at is None or now < self.expires_at
 
 
-#: Who calls a server without auth: they may do anything, in its one tenant.
+#: The credential of every caller of a server without auth: anything, in the default tenant.
 ANYBODY: Final = Credential(tenant=DEFAULT_TENANT, grants=ALL_GRANTS, name="anybody", id="anybody")

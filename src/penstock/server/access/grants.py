@@ -1,9 +1,9 @@
 """Grants: an action on the names that a pattern matches.
 
 ``publish:orders-*`` lets its holder publish to every topic whose name begins with ``orders-``.
-The only wildcard is ``*``, which stands for any characters, none included. ``admin`` implies
+The only wildcard is ``*``, which matches any characters, including none. ``admin`` implies
 ``publish`` and ``consume`` on the same names, and a grant on a queue covers its dead-letter
-queue. What is not granted is refused.
+queue. Everything else is refused.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ __all__ = [
     "parse_grants",
 ]
 
-#: The need for every name there is, as reading the log has it. Since no name holds a ``*`` and
-#: a pattern matches one by a wildcard only, nothing but the pattern ``*`` meets it.
+#: The name to check for operations on all names, such as reading the log. No name contains a
+#: ``*``, so only the pattern ``*`` covers it.
 EVERYTHING: Final = "*"
-#: A check looks at every grant of a credential.
+#: Every check scans all grants of a credential.
 MAX_GRANTS: Final = 64
 
-#: Of a name with the suffix of a dead-letter queue.
+#: The longest name, with the suffix of a dead-letter queue.
 _MAX_NAME: Final = 128 + len(DLQ_SUFFIX)
 _PATTERN: Final = re.compile(r"[A-Za-z0-9*][A-Za-z0-9._*-]{0,127}")
 
 
 class Action(StrEnum):
-    """What may be done with a name."""
+    """What a grant permits on a name."""
 
     PUBLISH = "publish"
     """To a topic."""
     CONSUME = "consume"
     """From a queue: claim, settle, join; browse it and count it."""
     ADMIN = "admin"
-    """Everything: create, change, pause, purge, replay, delete; and the two others."""
+    """Everything: create, change, pause, purge, replay, delete, and the other two actions."""
 
 
 class Grant(Struct, frozen=True):
@@ -58,10 +58,10 @@ class Grant(Struct, frozen=True):
     pattern: str
 
     def covers(self, action: str, name: str) -> bool:
-        """Whether it lets its holder do ``action`` with ``name``."""
+        """Whether it permits ``action`` on ``name``."""
         if self.action != action and self.action is not Action.ADMIN:
             return False
-        # A name that is too long to be one is not worth a place in the cache.
+        # Keep names that are too long to be valid out of the cache.
         return self.pattern == EVERYTHING or (
             len(name) <= _MAX_NAME and _matches(self.pattern, name)
         )
@@ -70,12 +70,12 @@ class Grant(Struct, frozen=True):
         return f"{self.action}:{self.pattern}"
 
 
-#: What somebody has who may do anything in a tenant.
+#: The grants of a caller that may do anything in a tenant.
 ALL_GRANTS: Final = (Grant(Action.ADMIN, EVERYTHING),)
 
 
 def parse_grant(text: object) -> Grant:
-    """``action:pattern``."""
+    """Parse ``action:pattern``."""
     action, _, pattern = text.partition(":") if isinstance(text, str) else ("", "", "")
     if action not in set(Action) or _PATTERN.fullmatch(pattern) is None:
         raise BadInput(
@@ -92,7 +92,7 @@ def parse_grant(text: object) -> Grant:
 
 
 def parse_grants(texts: Iterable[object]) -> tuple[Grant, ...]:
-    """Several of them, at most ``MAX_GRANTS``, each once."""
+    """Parse at most ``MAX_GRANTS`` grants and drop duplicates."""
     listed = list(texts)
     if len(listed) > MAX_GRANTS:
         raise BadInput(
@@ -101,13 +101,13 @@ def parse_grants(texts: Iterable[object]) -> tuple[Grant, ...]:
     return tuple(dict.fromkeys(parse_grant(text) for text in listed))
 
 
-# Few patterns and few names make most of the calls; the cache answers in a tenth of the time.
+# Most calls use few patterns and names; a cache hit takes a tenth of the time.
 @lru_cache(maxsize=4096)
 def _matches(pattern: str, name: str) -> bool:
-    """Whether the pattern matches the name, or the queue whose dead letters it names.
+    """Whether the pattern matches the name; for a dead-letter queue, the name of its queue.
 
-    Every part between two wildcards is looked for once, from left to right, and the first place
-    where it is found is as good as any: no backtracking, so no pattern is slow.
+    Each part between two wildcards is searched for once, from left to right, and the first match
+    is always good enough: there is no backtracking, so no pattern is slow.
     """
     name = name.removesuffix(DLQ_SUFFIX)
     first, *parts = pattern.split("*")

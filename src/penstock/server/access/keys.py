@@ -1,12 +1,12 @@
-"""API keys: made once, shown once, kept as a hash.
+"""API keys: created once, shown once, stored as a hash.
 
-A key is the text ``psk_<id>_<secret>``. The store has its SHA-256, its tenant, its grants and
-its name, as a document of the engine; the text is nowhere but with whoever was given it. A
-plain hash is enough because the secret is 256 random bits: what a slow hash such as argon2
-protects is a password that can be guessed (docs/decisions/0023).
+A key is the text ``psk_<id>_<secret>``. The store holds its SHA-256, tenant, grants and name as
+a document of the engine; only the owner of the key has the text. A plain hash is enough because
+the secret is 256 random bits: a slow hash such as argon2 protects passwords that can be guessed
+(docs/decisions/0023).
 
-Every verb here is for one tenant, and a key of another does not exist (T1). Nothing is cached
-here: ``access`` remembers what it authenticated, and asks ``revision`` whether it still may.
+Every verb here acts on one tenant; keys of other tenants do not exist for it (T1). This module
+caches nothing: ``access`` caches credentials, and drops them when ``revision`` changes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from penstock.telemetry import RandomBytes
 __all__ = ["DOCUMENT_KIND", "KEY_PREFIX", "MAX_KEYS", "Documents", "KeyInfo", "Keys", "NewKey"]
 
 DOCUMENT_KIND: Final = "api-key"
-#: Tells a key from a token, and a leaked key from noise: scanners look for such prefixes.
+#: Distinguishes a key from a token, and lets secret scanners recognize a leaked key.
 KEY_PREFIX: Final = "psk_"
-#: All keys of a tenant are read to list them.
+#: Listing reads all keys of a tenant.
 MAX_KEYS: Final = 1_000
 
 _ID_BYTES: Final = 10
@@ -42,15 +42,15 @@ _SECRET_BYTES: Final = 32
 _MAX_NAME: Final = 200
 _ID: Final = re.compile(r"[a-z2-7]{16}")
 _KEY: Final = re.compile(rf"{KEY_PREFIX}(?P<id>{_ID.pattern})_[A-Za-z0-9_-]{{43}}")
-#: Compared with when there is no such key, so that looking for one takes as long as finding it.
+#: Compared with if there is no such key, so that both cases take equally long.
 _NO_DIGEST: Final = "0" * 64
 
 
 class Documents(Protocol):
-    """The part of an engine that keys are kept in."""
+    """The part of an engine that stores the keys."""
 
     async def put_document(self, kind: str, name: str, value: bytes) -> None:
-        """Store it, or replace the one that is there."""
+        """Store the document, replacing any of the same name."""
 
     async def get_document(self, kind: str, name: str) -> bytes | None:
         """The document, or None."""
@@ -59,7 +59,7 @@ class Documents(Protocol):
         """All of a kind, by name."""
 
     async def delete_document(self, kind: str, name: str) -> bool:
-        """Remove it; whether there was one."""
+        """Remove it; returns whether it existed."""
 
 
 class KeyInfo(Struct, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ class KeyInfo(Struct, frozen=True, kw_only=True):
 
 
 class NewKey(Struct, frozen=True):
-    """A key that was just made, and its text, which nobody can be told again."""
+    """A key that was just created, and its text, which cannot be shown again."""
 
     info: KeyInfo
     key: str
@@ -101,7 +101,7 @@ class Keys:
         self._clock = clock
         self._random = random
         self.revision = 0
-        """Rises when a key is revoked here: what was remembered before is worth nothing."""
+        """Increases when a key is revoked here; credentials cached before are then invalid."""
 
     async def create(
         self,
@@ -111,7 +111,7 @@ class Keys:
         name: str = "",
         expires_at: int | None = None,
     ) -> NewKey:
-        """Make a key; ``grants`` are texts such as ``publish:orders-*``."""
+        """Create a key; ``grants`` are texts such as ``publish:orders-*``."""
         check_name(tenant, "tenant")
         now = self._clock.now()
         parsed = parse_grants(grants)
@@ -126,8 +126,8 @@ class Keys:
         key_id = base64.b32encode(self._random(_ID_BYTES)).decode().lower()
         secret = base64.urlsafe_b64encode(self._random(_SECRET_BYTES)).decode().rstrip("=")
         if await self._engine.get_document(DOCUMENT_KIND, key_id) is not None:
-            # One in 2^80: whoever sees this has a broken source of randomness.
-            raise Conflict("There is a key with this id already.", field="id")
+            # One in 2^80: a collision means that the source of randomness is broken.
+            raise Conflict("A key with this id already exists.", field="id")
         text = f"{KEY_PREFIX}{key_id}_{secret}"
         stored = _Stored(
             tenant=tenant,
@@ -141,13 +141,13 @@ class Keys:
         return NewKey(_info(key_id, stored), text)
 
     async def first(self) -> NewKey | None:
-        """A key that may do everything, if the store has none at all: somebody has to begin."""
+        """Create a key with all grants if the store has no keys at all; else return None."""
         if await self._engine.list_documents(DOCUMENT_KIND):
             return None
         return await self.create(DEFAULT_TENANT, map(str, ALL_GRANTS), name="first")
 
     async def list(self, tenant: str) -> tuple[KeyInfo, ...]:
-        """The tenant's keys, the oldest first."""
+        """The tenant's keys, oldest first."""
         found = (
             _info(key_id, stored)
             for key_id, value in await self._engine.list_documents(DOCUMENT_KIND)
@@ -156,7 +156,7 @@ class Keys:
         return tuple(sorted(found, key=lambda info: (info.created_at, info.id)))
 
     async def revoke(self, tenant: str, key_id: str) -> None:
-        """Remove a key; ``NotFound`` if the tenant has none of that id."""
+        """Remove a key; raises ``NotFound`` if the tenant has no key of that id."""
         known = _ID.fullmatch(key_id) is not None
         value = await self._engine.get_document(DOCUMENT_KIND, key_id) if known else None
         if value is None or _decode(key_id, value).tenant != tenant:
@@ -165,9 +165,9 @@ class Keys:
         self.revision += 1
 
     async def authenticate(self, text: str) -> Credential:
-        """Whose key it is, or ``Unauthenticated``, which does not tell why it is not valid.
+        """The credential of a key; raises ``Unauthenticated`` without saying why it is invalid.
 
-        A key that has expired is told so: whoever knows the secret may know that too.
+        Only for an expired key does the error say so: its sender knows the secret.
         """
         found = _KEY.fullmatch(text)
         key_id = "" if found is None else found["id"]
@@ -231,6 +231,6 @@ def _check_expiry(expires_at: object, now: int) -> None:
         return
     if type(expires_at) is not int or not now < expires_at <= MAX_TIME_MS:
         raise BadInput(
-            f"expires_at is {shown(expires_at)}; it is a time to come, in epoch milliseconds.",
+            f"expires_at is {shown(expires_at)}; it is a future time in epoch milliseconds.",
             field="expires_at",
         )

@@ -1,4 +1,4 @@
-"""Access as the settings want it."""
+"""Creates the access control that the settings describe."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["open_access"]
 
 
 def open_access(settings: Settings, engine: Documents, clock: Clock) -> Access:
-    """Who may come in, by the settings; ``BadSetting`` if they make no sense."""
+    """Access control from the settings; raises ``BadSetting`` if they are inconsistent."""
     tokens = _tokens(settings, clock)
     if tokens is not None and not settings.auth:
-        # Somebody who configures tokens believes that the server asks for them.
-        raise BadSetting("Tokens are configured, but auth is off. Give --auth.", field="auth")
+        # An operator who configures tokens expects the server to require them.
+        raise BadSetting("Tokens are configured, but auth is off. Set --auth.", field="auth")
     return Access(clock, Keys(engine, clock), tokens, enabled=settings.auth)
 
 

@@ -1,7 +1,7 @@
-"""TLS: the files are read and tried before the server starts.
+"""TLS: the files are read and tested before the server starts.
 
-A key that does not fit its certificate should stop the server at the start, with the name of
-the setting, and not show as a failed handshake to the first client.
+A key that does not match its certificate should stop the server at startup, with the name of
+the setting, instead of failing the handshake of the first client.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from penstock.errors import BadSetting
 
 __all__ = ["Tls", "check_tls"]
 
-#: A certificate chain has some kilobytes, a bundle of authorities some hundred.
+#: A certificate chain has a few kilobytes, a bundle of authorities a few hundred.
 _MAX_BYTES: Final = 4 * 1024 * 1024
-#: What the HTTP server reads; OpenSSL reads more, so a key is not taken for good by trying it.
+#: The only key format that the HTTP server reads. OpenSSL reads more, so loading is no proof.
 _PKCS8: Final = b"-----BEGIN PRIVATE KEY-----"
 
 
 class Tls(Struct, frozen=True):
-    """Files in PEM that were tried and work."""
+    """PEM files that were loaded successfully."""
 
     cert: Path
     key: Path
     client_ca: Path | None = None
-    """Clients have to show a certificate that it signed."""
+    """If set, clients must present a certificate that this authority signed."""
 
 
 def check_tls(cert: Path | None, key: Path | None, client_ca: Path | None = None) -> Tls | None:
-    """The files, if they are what they should be; None if TLS is not wanted."""
+    """Check the files and return them; None if TLS is not configured."""
     if cert is None and key is None and client_ca is None:
         return None
     if cert is None or key is None:
@@ -47,7 +47,7 @@ def check_tls(cert: Path | None, key: Path | None, client_ca: Path | None = None
         )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # Without a password of its own OpenSSL would ask for one on the terminal.
+        # Without an explicit password OpenSSL would ask for one on the terminal.
         context.load_cert_chain(cert, key, password="")
     except (OSError, ValueError) as error:
         raise BadSetting(

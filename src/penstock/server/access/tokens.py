@@ -1,9 +1,9 @@
-"""Tokens: signed claims of somebody who may issue them, as JWT (RFC 7519).
+"""Tokens: claims signed by a trusted issuer, as JWT (RFC 7519).
 
-Which algorithms are accepted is decided by which keys are configured, a secret for HS256 and a
-public key for RS256, and each key is used with its own algorithm only. So neither ``none`` nor
-a public key misused as a secret verifies anything, whatever a token's head says. Whatever is
-wrong with a token is ``Unauthenticated``; why is told only if its signature is right.
+The configured keys decide which algorithms are accepted: a secret for HS256 and a public key
+for RS256, each with its own algorithm only. So neither ``none`` nor a public key misused as a
+secret verifies anything, no matter what the token's header says. Every invalid token raises
+``Unauthenticated``, with the reason only if its signature is right.
 
 ::
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 __all__ = ["MIN_SECRET_BYTES", "Tokens"]
 
-#: As long as the hash, as RFC 7518 demands; a shorter one can be guessed off-line.
+#: As long as the hash, as RFC 7518 demands; a shorter one can be guessed offline.
 MIN_SECRET_BYTES: Final = 32
 _MIN_RSA_BITS: Final = 2048
 _MAX_SHOWN: Final = 200
 
-#: The times are compared with the injected clock, so PyJWT is asked not to look at its own.
+#: Times are compared with the injected clock, so PyJWT must not check them with its own.
 _OPTIONS: Final[Options] = {
     "require": ["exp", "tenant"],
     "verify_exp": False,
@@ -52,7 +52,7 @@ _OPTIONS: Final[Options] = {
 
 
 class Tokens:
-    """What makes a token valid here."""
+    """Verifies tokens with the configured keys."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Tokens:
             self._keys["RS256"] = _to_public_key(public_key)
 
     def authenticate(self, text: str) -> Credential:
-        """What the token says, if all of it holds."""
+        """The credential in a token; raises ``Unauthenticated`` unless every claim is valid."""
         claims = self._verified(text)
         now = self._clock.now()
         expires_at = _time(claims, "exp") + self._leeway_ms
@@ -102,13 +102,13 @@ class Tokens:
             ) from error
 
     def _verified(self, text: str) -> Mapping[str, Any]:
-        """The claims, if the signature is right and the token is for us."""
+        """The claims, if the signature, issuer and audience are right."""
         try:
             algorithm = jwt.get_unverified_header(text).get("alg")
             key = self._keys.get(algorithm) if isinstance(algorithm, str) else None
             if key is None:
                 raise jwt.InvalidAlgorithmError
-            # The head only chose among our own pairs of algorithm and key.
+            # The header only selects one of our own pairs of algorithm and key.
             return jwt.decode(
                 text,
                 key,
@@ -119,24 +119,24 @@ class Tokens:
             )
         except (jwt.InvalidIssuerError, jwt.InvalidAudienceError) as error:
             raise Unauthenticated(
-                "The token is for another service or of another issuer."
+                "The token is for another service or from another issuer."
             ) from error
         except jwt.MissingRequiredClaimError as error:
             raise Unauthenticated(f"The token has no claim `{error.claim}`.") from error
-        # A token is whatever somebody sent; no way of being wrong is our failure.
+        # A token is untrusted input: any error in decoding it is the caller's, not ours.
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise Unauthenticated(
-                "The token is not valid: malformed, or not signed by who may sign for this server."
+                "The token is not valid: malformed, or not signed with a key of this server."
             ) from error
 
 
 def _time(claims: Mapping[str, Any], name: str) -> int:
-    """A time in epoch milliseconds; the claim has seconds."""
+    """A time in epoch milliseconds, from a claim in seconds."""
     value = claims[name]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or (isinstance(value, float) and not math.isfinite(value)):
         raise _bad_claim(name, "a time in seconds")
-    # Bounded, so that a time in the far future remains one that others can represent.
+    # Bounded, so that a time in the far future stays representable elsewhere.
     return int(min(max(value * 1000, 0), MAX_TIME_MS))
 
 
@@ -159,7 +159,7 @@ def _to_secret(secret: str) -> bytes:
     try:
         key: bytes = jwt.get_algorithm_by_name("HS256").prepare_key(secret)
     except jwt.InvalidKeyError as error:
-        # A public key is known to everybody: as a secret it would let everybody sign.
+        # A public key is public: accepted as a secret, it would let anyone sign tokens.
         raise BadSetting(f"jwt_secret is not a secret. {error}", field="jwt_secret") from error
     return key
 

@@ -1,8 +1,8 @@
-"""Metrics: what the server counted, in Prometheus' format.
+"""Metrics: the server's counters, in Prometheus' format.
 
-``counting`` is what the hot path touches, ``gathering`` asks the store for its queues when
-somebody looks, ``exposition`` gives both their names, ``metrics`` is the door. Every metric is
-explained in docs/metrics.md.
+``counting`` holds the counters of the hot path, ``gathering`` reads queue statistics from the
+store on each scrape, ``exposition`` names the metrics, ``metrics`` is the public class. Every
+metric is explained in docs/metrics.md.
 """
 
 from __future__ import annotations

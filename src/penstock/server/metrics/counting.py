@@ -1,8 +1,8 @@
 """Counting on the hot path: plain numbers on the event loop's thread, without locks.
 
 Counting a call and its duration takes 1.2 µs with children of prometheus_client, each behind a
-lock that one thread does not need, and 0.45 µs here. The numbers become metrics of
-prometheus_client when somebody looks.
+lock that a single thread does not need, and 0.45 µs here. A scrape turns the numbers into
+metrics of prometheus_client.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from penstock.errors import PenstockError
 
 __all__ = ["OTHER", "CallOutcome", "Calls", "Histogram", "VerbCalls", "outcome_of"]
 
-#: Stands for all the names that have no place of their own. No name begins with an underscore.
+#: Label for all names beyond the limit. No valid name begins with an underscore.
 OTHER: Final = "_other"
-#: The routes have some dozens of verbs; this only keeps a mistake from growing without end.
+#: The routes have a few dozen verbs; the limit only keeps a bug from adding labels forever.
 _MAX_VERBS: Final = 100
-#: From half a millisecond, which is a cached answer, to the longest wait.
+#: From half a millisecond, the time of a cached reply, to the longest wait.
 _CALL_SECONDS: Final = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
     *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
@@ -30,7 +30,7 @@ _CALL_SECONDS: Final = (
 
 
 class CallOutcome(StrEnum):
-    """How a call ended, by whose move it is."""
+    """How a call ended, by who has to act on it."""
 
     OK = "ok"
     BAD_INPUT = "bad_input"
@@ -42,16 +42,16 @@ class CallOutcome(StrEnum):
     FULL = "full"
     """Consumers have to catch up."""
     BUSY = "busy"
-    """The server is at one of its bounds."""
+    """The server is at one of its limits."""
     UNAVAILABLE = "unavailable"
-    """The store cannot do its work."""
+    """The store cannot serve the call."""
     DISCONNECTED = "disconnected"
     CANCELLED = "cancelled"
     ERROR = "error"
     """A bug."""
 
 
-#: The classes of the error tree, the more special ones first where one is inside another.
+#: The classes of the error tree; a subclass comes before its base.
 _KINDS: Final = (
     (errors.BadInput, CallOutcome.BAD_INPUT),
     (errors.AccessError, CallOutcome.DENIED),
@@ -60,7 +60,7 @@ _KINDS: Final = (
     (errors.QueueFull, CallOutcome.FULL),
     (errors.Busy, CallOutcome.BUSY),
     (errors.ServiceError, CallOutcome.UNAVAILABLE),
-    # Raised by jobs, not by the server; a reader of removed offsets is what it may come to.
+    # Raised by jobs, not by the server; listed so that every error has an outcome.
     (errors.PipelineError, CallOutcome.UNAVAILABLE),
     (errors.StoreError, CallOutcome.UNAVAILABLE),
 )
@@ -81,7 +81,7 @@ _OUTCOMES: Final = dict(_by_name())
 
 
 def outcome_of(text: str) -> CallOutcome:
-    """The outcome that an outcome's or an error's name stands for; ``error`` if there is none."""
+    """The outcome for the name of an outcome or an error; ``error`` if it is unknown."""
     return _OUTCOMES.get(text, CallOutcome.ERROR)
 
 
@@ -101,7 +101,7 @@ class Histogram:
         self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative, as Prometheus wants them."""
+        """The cumulative buckets that Prometheus expects."""
         names = [*map(str, self.bounds), "+Inf"]
         return list(zip(names, accumulate(self.counts), strict=True))
 

@@ -1,7 +1,7 @@
-"""Exposition: the names, units and labels that numbers have in Prometheus.
+"""Exposition: the names, units and labels of the metrics in Prometheus.
 
-The words are those of docs/semantics.md, the forms those of Prometheus: ``penstock_`` first,
-the unit last, ``_total`` for what only grows. docs/metrics.md has a line for each.
+The terms are those of docs/semantics.md, the naming follows Prometheus: ``penstock_`` first,
+the unit last, ``_total`` for counters. docs/metrics.md has a line for each.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
     "to_text",
 ]
 
-#: Two hundred queues make some 2,700 samples, and all at once they keep the loop for 20 ms.
+#: 200 queues have about 2,700 samples; writing all of them in one step blocks the loop for 20 ms.
 _SAMPLES_A_TURN: Final = 100
 _PLACE: Final = ("tenant", "queue")
 
@@ -46,18 +46,18 @@ Metrics: TypeAlias = Iterator[Metric]
 
 
 class _Given(Collector):
-    """Metrics that are there already."""
+    """A collector of metrics that exist already."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
-        """As they were given."""
+        """Return the given metrics."""
         return self._metrics
 
 
 def process_registry() -> CollectorRegistry:
-    """Processor, memory, files and garbage collection of this process; nobody else's numbers."""
+    """A registry with processor, memory, files and garbage collection of this process only."""
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
@@ -65,43 +65,43 @@ def process_registry() -> CollectorRegistry:
 
 
 async def to_text(metrics: Iterable[Metric]) -> bytes:
-    """In Prometheus' text format, written in parts between which others get their turn."""
+    """Write Prometheus' text format, yielding to the event loop between parts."""
     parts: list[bytes] = []
     for metric in metrics:
         for start in range(0, len(metric.samples), _SAMPLES_A_TURN):
             part = Metric(metric.name, metric.documentation, metric.type)
             part.samples = metric.samples[start : start + _SAMPLES_A_TURN]
             text = generate_latest(_Given([part]))
-            # What a metric is called and means stands before its first sample only.
+            # The HELP and TYPE lines belong before the first sample only.
             parts.append(text if start == 0 else text.split(b"\n", 2)[2])
             await asyncio.sleep(0)
     return b"".join(parts)
 
 
 def counter(name: str, help: str, value: float) -> Metric:
-    """What only grows."""
+    """A value that only grows."""
     return CounterMetricFamily(name, help, value)
 
 
 def gauge(name: str, help: str, value: float) -> Metric:
-    """What goes up and down."""
+    """A value that goes up and down."""
     return GaugeMetricFamily(name, help, value)
 
 
 def histogram(name: str, help: str, values: Histogram) -> Metric:
-    """How values are spread."""
+    """The distribution of values."""
     return HistogramMetricFamily(name, help, values.buckets(), values.total)
 
 
 def info(name: str, help: str, labels: dict[str, str]) -> Metric:
-    """What does not change, as labels."""
+    """Constant labels."""
     return InfoMetricFamily(name, help, labels)
 
 
 def labelled_counter(
     name: str, help: str, label: str, values: Iterable[tuple[str, float]]
 ) -> Metric:
-    """What only grows, by one label."""
+    """A value that only grows, by one label."""
     family = CounterMetricFamily(name, help, labels=[label])
     for text, value in values:
         family.add_metric([text], value)
@@ -111,31 +111,31 @@ def labelled_counter(
 def call_metrics(calls: Calls) -> Metrics:
     """Calls by verb."""
     total = CounterMetricFamily(
-        "penstock_calls", "Calls that are over.", labels=["verb", "outcome"]
+        "penstock_calls", "Calls that have ended.", labels=["verb", "outcome"]
     )
     seconds = HistogramMetricFamily(
         "penstock_call_duration_seconds", "How long calls took.", labels=["verb"]
     )
     for verb, of_verb in sorted(calls.verbs.items()):
         for outcome, count in of_verb.outcomes.items():
-            # What never happened is left out, but for the success that rates are compared with.
+            # Omit outcomes that never occurred, except ok, which rates are compared with.
             if count or outcome is CallOutcome.OK:
                 total.add_metric([verb, outcome.value], count)
         seconds.add_metric([verb], of_verb.seconds.buckets(), of_verb.seconds.total)
     yield total
     yield seconds
-    yield gauge("penstock_calls_active", "Calls that are under way.", calls.active)
+    yield gauge("penstock_calls_active", "Calls in progress.", calls.active)
 
 
 def keeper_metrics(reports: Iterable[KeeperReport]) -> Metrics:
-    """The background duties."""
+    """Metrics of the background duties."""
     label = ["keeper"]
-    running = GaugeMetricFamily("penstock_keeper_running", "1 while it goes on.", labels=label)
-    runs = CounterMetricFamily("penstock_keeper_runs", "Passes that are over.", labels=label)
+    running = GaugeMetricFamily("penstock_keeper_running", "1 while it runs.", labels=label)
+    runs = CounterMetricFamily("penstock_keeper_runs", "Finished passes.", labels=label)
     failures = CounterMetricFamily("penstock_keeper_failures", "Passes that failed.", labels=label)
     finished = GaugeMetricFamily(
         "penstock_keeper_finished_timestamp_seconds",
-        "When the last pass was over, in epoch seconds.",
+        "When the last pass finished, in epoch seconds.",
         labels=label,
     )
     for report in reports:
@@ -148,7 +148,7 @@ def keeper_metrics(reports: Iterable[KeeperReport]) -> Metrics:
 
 
 def queue_metrics(gathered: Gathered) -> Metrics:
-    """The queues."""
+    """Metrics of the queues."""
     deliveries = GaugeMetricFamily(
         "penstock_queue_deliveries", "Deliveries by state.", labels=[*_PLACE, "state"]
     )
@@ -156,7 +156,7 @@ def queue_metrics(gathered: Gathered) -> Metrics:
         "penstock_queue_depth", "Delayed, available and in flight together.", labels=_PLACE
     )
     lag = GaugeMetricFamily(
-        "penstock_queue_lag", "Unsettled deliveries and what is still to be routed.", labels=_PLACE
+        "penstock_queue_lag", "Unsettled deliveries and entries not yet routed.", labels=_PLACE
     )
     age = GaugeMetricFamily(
         "penstock_queue_oldest_available_age_seconds",
@@ -171,4 +171,4 @@ def queue_metrics(gathered: Gathered) -> Metrics:
         lag.add_metric(place, line.lag)
         age.add_metric(place, (line.oldest_available_ms or 0) / 1000)
     yield from (deliveries, depth, lag, age)
-    yield gauge("penstock_queues", "Queues, with or without a line of their own.", gathered.queues)
+    yield gauge("penstock_queues", "Queues, including those under _other.", gathered.queues)

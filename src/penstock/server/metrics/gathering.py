@@ -1,8 +1,8 @@
-"""Gathering: the queues of a store in numbers, at the moment when somebody looks.
+"""Gathering: queue statistics of a store, read on each scrape.
 
-Labels are bounded: the first queues by tenant and name have a line of their own, the others
-share one, in which counts are summed and the age is the greatest. So is the work: queues beyond
-``MAX_READ`` are counted but not asked.
+Labels are bounded: the first queues by tenant and name get labels of their own, the others
+share one, with summed counts and the greatest age. The work is bounded too: queues beyond
+``MAX_READ`` are counted but not read.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from penstock.storage.contract import Engine
 
 __all__ = ["MAX_NAMED", "MAX_READ", "Gathered", "QueueNumbers", "gather"]
 
-#: Queues with a line of their own: 200 of them make some two thousand time series.
+#: Queues with labels of their own: 200 of them make about two thousand time series.
 MAX_NAMED: Final = 200
-#: Queues that are asked for their numbers: some tenth of a second of work.
+#: Queues whose statistics are read: about a tenth of a second of work.
 MAX_READ: Final = 2_000
-#: Asked at the same time, so that they wait for the same commit and not each for its own.
+#: Read concurrently, so that they wait for the same commit instead of one commit each.
 _AT_ONCE: Final = 50
 
 
 class QueueNumbers(Struct, frozen=True):
-    """One line: a queue, or all the others."""
+    """The numbers of one queue, or of all remaining ones."""
 
     tenant: str
     queue: str
@@ -42,12 +42,12 @@ class QueueNumbers(Struct, frozen=True):
 
 
 class Gathered(Struct, frozen=True):
-    """What the store said."""
+    """What the store reported."""
 
     up: bool = False
-    """It answered."""
+    """Whether the store answered."""
     queues: int = 0
-    """How many there are, with or without a line of their own."""
+    """How many queues there are, including those without labels of their own."""
     lines: tuple[QueueNumbers, ...] = ()
 
 
@@ -62,7 +62,7 @@ async def gather(engine: Engine, tenant: str | None) -> Gathered:
             found = await asyncio.gather(*(_numbers(engine, *place) for place in batch))
             lines += [line for line in found if line is not None]
     except StoreError:
-        # A store that cannot answer is the one thing that a metric has to tell.
+        # A store that does not answer is reported by ``up``; the scrape must not fail.
         return Gathered()
     return Gathered(True, len(names), _bounded(lines))
 

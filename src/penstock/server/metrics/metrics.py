@@ -1,8 +1,8 @@
-"""The door of the metrics: the server tells what happens, and somebody reads it now and then.
+"""The metrics: the server and the engine report events, and scrapes read the totals.
 
-It is the engine's listener too. What is told is counted at once, in well under a microsecond;
-what the store knows is asked for when somebody reads. A reader who is not an operator is shown
-the queues of one tenant and nothing that others had a part in (T1).
+``Metrics`` is the engine's listener too. Events are counted immediately, in well under a
+microsecond; the state of the store is read on each scrape. A reader who is not an operator gets
+the queues of one tenant, and no number that other tenants contribute to (T1).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from penstock.version import VERSION
 
 __all__ = ["Metrics"]
 
-#: Gives what became of every keeper.
+#: Returns a report on every keeper.
 Reports: TypeAlias = Callable[[], Sequence[KeeperReport]]
 
 _COMMIT_RECORDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
-#: From a battery-backed controller to a disk that is about to give up.
+#: From a battery-backed controller to a failing disk.
 _COMMIT_SECONDS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01),
     *(0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0),
@@ -50,10 +50,10 @@ _SETTLEMENTS: Final = (Ack, Nack, Reject, Release, Extend)
 
 
 class Metrics(Listener):
-    """What happened so far.
+    """Counters since the server started.
 
-    Made before the store is opened, so that it can be its listener; ``watch`` tells it which
-    store to ask.
+    Created before the store is opened, so that it can be the store's listener; ``watch`` then
+    sets the store to read from.
     """
 
     def __init__(self, engine: Engine | None = None, keepers: Reports = tuple) -> None:
@@ -78,12 +78,12 @@ class Metrics(Listener):
     def watch(
         self, engine: Engine, keepers: Reports = tuple, *, opened_s: float | None = None
     ) -> None:
-        """Read queues off this engine, and keepers by that function, from now on."""
+        """Read queues from this engine and keepers from this function from now on."""
         self._engine = engine
         self._keepers = keepers
         self._opened_s = opened_s
 
-    # -- what the server tells ---------------------------------------------------------
+    # -- events of the server ----------------------------------------------------------
 
     def began(self) -> None:
         """A call began; ``called`` will say how it ended."""
@@ -95,27 +95,27 @@ class Metrics(Listener):
         self._calls.ended(verb, outcome, seconds)
 
     def waits(self, count: int) -> None:
-        """So many calls are waiting now."""
+        """``count`` calls are waiting now."""
         self._waits = count
 
     def cut(self) -> None:
-        """A caller did not read its reply, and was cut."""
+        """A caller did not read its reply and was disconnected."""
         self._cut += 1
 
     def watch_budget(self, budget: Budget) -> None:
-        """Show what calls hold of this budget."""
+        """Report how much of this budget calls hold."""
         self._budget = budget
 
     def published(self, count: int) -> None:
-        """So many messages were published, duplicates included."""
+        """``count`` messages were published, duplicates included."""
         self._published += count
 
     def claimed(self, count: int) -> None:
-        """So many deliveries were handed out."""
+        """``count`` deliveries were handed out."""
         self._claimed += count
 
     def settled(self, settlements: Sequence[Settlement], outcomes: Sequence[Outcome]) -> None:
-        """A settle was answered; what took effect counts by its verb."""
+        """A settle was answered; settlements that took effect are counted by verb."""
         settled = self._settled
         if all([outcome.verdict is Verdict.OK for outcome in outcomes]):  # noqa: C419  (faster)
             for kind, count in Counter(map(type, settlements)).items():
@@ -127,7 +127,7 @@ class Metrics(Listener):
             elif outcome.verdict is Verdict.STALE:
                 self._stale += 1
 
-    # -- what the engine tells ---------------------------------------------------------
+    # -- events of the engine ----------------------------------------------------------
 
     def lapsed(self, tenant: str, queue: str, count: int) -> None:  # noqa: ARG002
         """Leases lapsed."""
@@ -139,14 +139,14 @@ class Metrics(Listener):
         self._commit_seconds.observe(seconds)
 
     def repeated(self, reason: str) -> None:
-        """A transaction was made again."""
+        """A transaction was retried."""
         self._repeated[reason] += 1
 
     # -- reading -----------------------------------------------------------------------
 
     async def render(self, tenant: str | None = None) -> bytes:
-        """Everything in Prometheus' text format; with a tenant, its queues only (T1)."""
-        # One at a time: however many readers there are, the store is asked by one.
+        """All metrics in Prometheus' text format; with a tenant, its queues only (T1)."""
+        # One at a time: concurrent scrapes must not multiply the load on the store.
         async with self._reading:
             gathered = Gathered()
             if self._engine is not None:
@@ -156,7 +156,7 @@ class Metrics(Listener):
             return await to_text(chain(self._collect(gathered), self._process.collect()))
 
     def _collect(self, gathered: Gathered) -> Iterator[Metric]:
-        yield info("penstock_build", "What is running.", {"version": VERSION})
+        yield info("penstock_build", "The running version.", {"version": VERSION})
         yield gauge("penstock_store_up", "1 if the store answered.", float(gathered.up))
         if self._opened_s is not None:
             yield gauge(
@@ -217,7 +217,7 @@ class Metrics(Listener):
         yield counter("penstock_leases_lapsed", "Leases that lapsed.", self._lapsed)
         yield labelled_counter(
             "penstock_transactions_repeated",
-            "Transactions that a database rolled back or lost, and that were made again.",
+            "Transactions that a database rolled back or lost, and that were retried.",
             "reason",
             self._repeated.items(),
         )

@@ -1,4 +1,4 @@
-"""The native door: Penstock's own interface, one file a family of paths."""
+"""The native door: Penstock's own HTTP interface, one module per family of paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims: take deliveries, waiting for the first if the caller likes."""
+"""Claims: lease deliveries, optionally waiting for the first one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.wire.payloads import JsonClaimReply
 
 __all__ = ["ROUTES", "claim_within_bounds"]
 
-#: Payload bytes that one reply hands out; what is over it is released again, uncounted.
+#: Payload bytes per reply; deliveries beyond it are released, which counts as no attempt.
 MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -27,7 +27,7 @@ async def claim(call: Call, query: Empty, body: ClaimBody) -> ClaimReply:  # noq
     if not deliveries and body.wait_ms:
         deliveries = await call.wait_for(claim_within_bounds(call, body, body.wait_ms)) or []
         if call.has_left and deliveries:
-            # It came in the very turn in which the caller went.
+            # The claim succeeded in the same loop iteration in which the caller disconnected.
             await call.broker.settle(call.name, [Release(one.receipt) for one in deliveries])
             raise Disconnected
         call.end()
@@ -37,7 +37,7 @@ async def claim(call: Call, query: Empty, body: ClaimBody) -> ClaimReply:  # noq
 
 
 async def claim_within_bounds(call: Call, body: ClaimBody, wait_ms: int) -> list[Delivery]:
-    """Deliveries that fit one reply and the memory budget, which counts them from here on."""
+    """Claim deliveries that fit one reply, and charge them to the memory budget."""
     call.hold.check()
     deliveries = await call.broker.claim(
         call.name,
@@ -64,7 +64,7 @@ async def _hold(call: Call, deliveries: list[Delivery]) -> None:
     try:
         call.hold.take(sum(len(delivery.payload) for delivery in deliveries))
     except Busy:
-        # Whoever has no room for them must not keep them from others.
+        # The server cannot send them, so other consumers must be able to claim them.
         await call.broker.settle(call.name, [Release(one.receipt) for one in deliveries])
         raise
 

@@ -21,7 +21,7 @@ async def join(call: Call, query: Empty, body: JoinBody) -> Ownership:  # noqa: 
 
 
 async def leave(call: Call, query: Empty, body: Empty) -> None:  # noqa: ARG001
-    """Release every partition of the consumer at once."""
+    """Release every partition of the consumer immediately."""
     queue, consumer = call.parameters
     await call.broker.leave(queue, consumer)
 
@@ -33,7 +33,7 @@ ROUTES: Final = (
         method="POST",
         path="/v1/queues/{queue}/consumers",
         verb="join",
-        summary="Join an ordered queue, or heartbeat; answers the partitions owned",
+        summary="Join an ordered queue, or heartbeat; returns the partitions owned",
         need=_CONSUME,
         handler=join,
         query=Empty,
@@ -46,7 +46,7 @@ ROUTES: Final = (
         method="DELETE",
         path="/v1/queues/{queue}/consumers/{consumer}",
         verb="leave",
-        summary="Leave an ordered queue; the partitions are free at once",
+        summary="Leave an ordered queue; its partitions are free immediately",
         need=_CONSUME,
         handler=leave,
         query=Empty,

@@ -1,4 +1,4 @@
-"""Deliveries in bulk: browse, replay, purge, history; nothing here consumes."""
+"""Deliveries in bulk: browse, replay, purge, history. Nothing here consumes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from penstock.wire.payloads import JsonPage
 
 __all__ = ["ROUTES"]
 
-#: Deliveries in a page that carries payloads: a hundred of the largest are a large reply.
+#: Deliveries in a page with payloads: a hundred of the largest make a large reply already.
 MAX_PAYLOAD_PAGE: Final = 100
 
 
 class PeekQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which deliveries to look at."""
+    """Which deliveries to browse."""
 
     state: State = State.AVAILABLE
     where: str | None = None
@@ -34,9 +34,9 @@ class PeekQuery(Struct, frozen=True, forbid_unknown_fields=True):
     cursor: str | None = None
     payloads: bool = False
     format: str = "json"
-    """``json`` or ``arrow``: a page, or as many deliveries as one stream has room for."""
+    """``json`` or ``arrow``: a page, or as many deliveries as fit one stream."""
     compression: str = "none"
-    """Of an Arrow stream: ``none``, ``lz4`` or ``zstd``."""
+    """For an Arrow stream: ``none``, ``lz4`` or ``zstd``."""
 
 
 class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,11 +45,11 @@ class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
     start: int = field(default=0, name="from")
     limit: int = MAX_PAGE
     to: int | None = None
-    """Of an Arrow stream: the offset to stop before."""
+    """For an Arrow stream: the offset to stop before."""
     format: str = "json"
-    """``json`` or ``arrow``: a page, or as many transitions as one stream has room for."""
+    """``json`` or ``arrow``: a page, or as many transitions as fit one stream."""
     compression: str = "none"
-    """Of an Arrow stream: ``none``, ``lz4`` or ``zstd``."""
+    """For an Arrow stream: ``none``, ``lz4`` or ``zstd``."""
 
 
 async def peek(call: Call, query: PeekQuery, body: Empty) -> Page | Streamed:  # noqa: ARG001
@@ -97,12 +97,12 @@ async def replay(call: Call, query: Empty, body: ReplayBody) -> ReplayReply:  # 
         dry_run=body.dry_run,
         replay_id=body.replay_id,
     )
-    # A replay that moves something goes on without its caller; one that only counts does not.
+    # A replay that moves deliveries continues after a disconnect; one that only counts stops.
     return await call.scan(replaying) if body.dry_run else await replaying
 
 
 async def purge(call: Call, query: Empty, body: PurgeBody) -> PurgeReply:  # noqa: ARG001
-    """Remove deliveries for good."""
+    """Remove deliveries permanently."""
     return await call.broker.purge(call.name, body.state, where=body.where, limit=body.limit)
 
 
@@ -115,19 +115,19 @@ async def history(call: Call, query: HistoryQuery, body: Empty) -> HistoryPage |
             call, query.start, query.to, queue=call.name, compression=query.compression
         )
     if query.to is not None:
-        raise BadInput("to is for format=arrow.", field="to")
+        raise BadInput("to requires format=arrow.", field="to")
     return await call.broker.queue_history(call.name, query.start, limit=query.limit)
 
 
 async def sweep(call: Call, query: Empty, body: SweepBody) -> SweepReply:  # noqa: ARG001
-    """Let time take effect now, in every tenant; keepers do it anyway."""
+    """Apply the passage of time now, in every tenant; keepers do so at intervals anyway."""
     call.credential.check_operator()
     return await call.broker.sweep(body.limit)
 
 
 def _is_arrow(format: str) -> bool:
     if format not in {"json", "arrow"}:
-        raise BadInput("format is json or arrow.", field="format")
+        raise BadInput("format must be json or arrow.", field="format")
     return format == "arrow"
 
 
@@ -139,7 +139,7 @@ ROUTES: Final = (
         method="GET",
         path="/v1/queues/{queue}/deliveries",
         verb="peek",
-        summary="Browse deliveries by state and filter, consuming nothing",
+        summary="Browse deliveries by state and filter, without consuming them",
         need=_CONSUME,
         handler=peek,
         query=PeekQuery,
@@ -164,7 +164,7 @@ ROUTES: Final = (
         method="POST",
         path="/v1/queues/{queue}/purges",
         verb="purge",
-        summary="Remove deliveries in one state for good, by filter",
+        summary="Permanently remove deliveries in one state, by filter",
         need=_ADMIN,
         handler=purge,
         query=Empty,
@@ -189,7 +189,7 @@ ROUTES: Final = (
         method="POST",
         path="/v1/sweeps",
         verb="sweep",
-        summary="Let time take effect now; keepers do it anyway",
+        summary="Apply the passage of time now; keepers do so at intervals anyway",
         need=Need("admin"),
         handler=sweep,
         query=Empty,

@@ -1,7 +1,7 @@
-"""API keys of the caller's tenant: made, listed, revoked (T1).
+"""API keys of the caller's tenant: create, list, revoke (T1).
 
-Whoever may administer everything in a tenant may make keys for it; nobody can make one for
-another tenant here. The operator makes a tenant's first key on the command line.
+A caller with ``admin:*`` in a tenant may create keys for it, never for another tenant. The
+operator creates a tenant's first key on the command line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["ROUTES"]
 
 
 class KeyBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a new key may do, for how long, and what people call it."""
+    """Grants, expiry and name of a new key."""
 
     grants: list[str]
     name: str = ""
@@ -29,13 +29,13 @@ class KeyBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeyList(Struct, frozen=True):
-    """The tenant's keys, the oldest first, without their secrets."""
+    """The tenant's keys, oldest first, without their secrets."""
 
     keys: tuple[KeyInfo, ...]
 
 
 async def create_key(call: Call, query: Empty, body: KeyBody) -> NewKey:  # noqa: ARG001
-    """Make a key; its text is in this reply and nowhere else."""
+    """Create a key; only this reply contains its text."""
     return await call.service.access.keys.create(
         call.broker.tenant, body.grants, name=body.name, expires_at=body.expires_at
     )
@@ -47,7 +47,7 @@ async def list_keys(call: Call, query: Empty, body: Empty) -> KeyList:  # noqa: 
 
 
 async def revoke_key(call: Call, query: Empty, body: Empty) -> None:  # noqa: ARG001
-    """Make a key invalid, at once on this server."""
+    """Revoke a key; this server refuses it immediately."""
     await call.service.access.keys.revoke(call.broker.tenant, call.name)
 
 
@@ -58,7 +58,7 @@ ROUTES: Final = (
         method="POST",
         path="/v1/keys",
         verb="create_key",
-        summary="Make an API key; its text is shown once",
+        summary="Create an API key; its text is shown once",
         need=_ADMIN,
         handler=create_key,
         query=Empty,
@@ -83,7 +83,7 @@ ROUTES: Final = (
         method="DELETE",
         path="/v1/keys/{key}",
         verb="revoke_key",
-        summary="Make an API key invalid",
+        summary="Revoke an API key",
         need=_ADMIN,
         handler=revoke_key,
         query=Empty,

@@ -1,7 +1,7 @@
-"""The log: what the pipeline reads, in pages of JSON or as a stream of Arrow batches.
+"""The log as the pipeline reads it: pages of JSON or a stream of Arrow batches.
 
-A page is bounded in bytes, not only in entries: a thousand entries may be a thousand small
-payloads or a gigabyte. Streams have a room of their own, ``penstock.server.bulk``.
+A page is limited in bytes as well as in entries: a thousand entries may be a thousand small
+payloads or a gigabyte. Streams are in ``penstock.server.bulk``.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ PAGE_BYTES: Final = 16 * 1024 * 1024
 
 
 class LogQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which part of the log, and how."""
+    """Which part of the log, in which format."""
 
     start: int = field(default=0, name="from")
     to: int | None = None
-    """The offset to stop before; a stream of Arrow batches goes on for as long as it may."""
+    """The offset to stop before. By default an Arrow stream ends at its size limit."""
     limit: int = MAX_PAGE
-    """Entries of a page; Arrow streams have none."""
+    """Entries per page; ignored for Arrow streams."""
     payloads: bool = False
     format: str = "json"
     """``json`` or ``arrow``."""
     where: str | None = None
-    """Of an Arrow stream: only the entries that this filter is TRUE for."""
+    """For an Arrow stream: only entries for which this filter is TRUE."""
     compression: str = "none"
-    """Of an Arrow stream: ``none``, ``lz4`` or ``zstd``."""
+    """For an Arrow stream: ``none``, ``lz4`` or ``zstd``."""
 
 
 class SplitsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which part of the log, and about how many entries a piece has."""
+    """Which part of the log, and about how many entries per piece."""
 
     to: int
     entries: int
@@ -65,7 +65,7 @@ class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PreviewQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """A filter, and the offset to look from."""
+    """A filter, and the offset to start from."""
 
     filter: str
     start: int = 0
@@ -85,16 +85,16 @@ async def read_log(call: Call, query: LogQuery, body: Empty) -> LogPage | Stream
             compression=query.compression,
         )
     if query.format != "json":
-        raise BadInput("format is json or arrow.", field="format")
+        raise BadInput("format must be json or arrow.", field="format")
     if query.where is not None:
-        raise BadInput("where is for format=arrow.", field="where")
+        raise BadInput("where requires format=arrow.", field="where")
     if query.to is not None and not query.start <= query.to <= MAX_OFFSET:
-        raise BadInput("to is not below from.", field="to", limit=MAX_OFFSET)
+        raise BadInput("to must not be below from.", field="to", limit=MAX_OFFSET)
     return await _page(call, query, query.limit)
 
 
 async def _page(call: Call, query: LogQuery, limit: int) -> LogPage:
-    """Entries in bounds; with payloads, as many as fit one page."""
+    """A page of entries; with payloads, at most as many as fit one page."""
     page = _before(query.to, await call.broker.read_log(query.start, limit=limit))
     if not query.payloads or not page.entries:
         return page
@@ -123,24 +123,24 @@ async def log_end(call: Call, query: Empty, body: Empty) -> LogEnd:  # noqa: ARG
 
 
 async def log_trimmed(call: Call, query: Empty, body: Empty) -> LogEnd:  # noqa: ARG001
-    """The offset after the last entry that is no more."""
+    """The offset after the last entry that retention removed."""
     return LogEnd(await call.broker.log_trimmed())
 
 
 async def log_start(call: Call, query: Empty, body: Empty) -> LogEnd:  # noqa: ARG001
-    """The first offset that is still there."""
+    """The first offset that the log still has."""
     return LogEnd(await call.broker.log_start())
 
 
 async def log_splits(call: Call, query: SplitsQuery, body: Empty) -> LogSplits:  # noqa: ARG001
-    """Offsets that cut the log into pieces."""
+    """Offsets that divide the log into pieces."""
     return LogSplits(await call.broker.log_splits(query.start, query.to, query.entries))
 
 
 async def history(call: Call, query: HistoryQuery, body: Empty) -> Streamed:  # noqa: ARG001
     """Every transition in every queue, by message."""
     if query.format != "arrow":
-        raise BadInput("format is arrow.", field="format")
+        raise BadInput("format must be arrow.", field="format")
     from penstock.server.bulk import history_stream  # noqa: PLC0415  (an extra)
 
     return await history_stream(
@@ -149,7 +149,7 @@ async def history(call: Call, query: HistoryQuery, body: Empty) -> Streamed:  # 
 
 
 async def archived(call: Call, query: Empty, body: ArchivedBody) -> None:  # noqa: ARG001
-    """Tell retention what has a verified copy (A1)."""
+    """Report to retention up to where a verified copy exists (A1)."""
     await call.broker.archived(body.through, body.store)
 
 
@@ -159,7 +159,7 @@ async def identity(call: Call, query: Empty, body: Empty) -> StoreIdentity:  # n
 
 
 async def preview(call: Call, query: PreviewQuery, body: Empty) -> Preview:  # noqa: ARG001
-    """What a filter takes from the log."""
+    """Count and sample the log entries that a filter matches."""
     return await call.scan(call.broker.preview(query.filter, start=query.start))
 
 
@@ -204,7 +204,7 @@ ROUTES: Final = (
         method="GET",
         path="/v1/log/start",
         verb="log_start",
-        summary="The first offset of the log that is still there",
+        summary="The first offset that the log still has",
         need=_EVERYTHING,
         handler=log_start,
         query=Empty,
@@ -215,7 +215,7 @@ ROUTES: Final = (
         method="GET",
         path="/v1/log/splits",
         verb="log_splits",
-        summary="Offsets that cut a part of the log into pieces of about as many entries",
+        summary="Offsets that divide a part of the log into pieces of about equally many entries",
         need=_EVERYTHING,
         handler=log_splits,
         query=SplitsQuery,
@@ -239,7 +239,7 @@ ROUTES: Final = (
         method="POST",
         path="/v1/log/archived",
         verb="archived",
-        summary="Everything up to an offset has a verified copy: retention may go on",
+        summary="Report that a verified copy exists up to an offset, so that retention may proceed",
         need=Need("admin"),
         handler=archived,
         query=Empty,
@@ -252,7 +252,7 @@ ROUTES: Final = (
         method="GET",
         path="/v1/store",
         verb="identity",
-        summary="Which store this is: offsets of another one mean something else here",
+        summary="The identity of this store: its offsets are not valid in any other",
         need=Need("consume", ANY_NAME),
         handler=identity,
         query=Empty,
@@ -263,7 +263,7 @@ ROUTES: Final = (
         method="GET",
         path="/v1/preview",
         verb="preview",
-        summary="What a filter takes from the log: count and sample",
+        summary="Count and sample the log entries that a filter matches",
         need=_EVERYTHING,
         handler=preview,
         query=PreviewQuery,

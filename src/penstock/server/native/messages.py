@@ -1,7 +1,7 @@
 """One message: its metadata, payload, deliveries, result, history, and why it waits.
 
 A message may be in queues that the caller has no grant for, so these need a consume grant on
-everything; a result is asked of one queue and needs a grant on that.
+everything; a result belongs to one queue and needs a grant on that queue.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ _BYTES: Final = "application/octet-stream"
 
 
 class MessageQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether the payload comes along."""
+    """Whether to include the payload."""
 
     payload: bool = True
 
 
 class ResultQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Whose result, and how long to wait for it."""
+    """The queue of the ack, and how long to wait for it."""
 
     queue: str
     wait_ms: int = 0
 
 
 class ExplainQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """In which queue."""
+    """The queue to explain."""
 
     queue: str
 
 
 async def get_message(call: Call, query: MessageQuery, body: Empty) -> MessageDeliveries:  # noqa: ARG001
-    """The message and where it stands in every queue."""
+    """The message and its state in every queue."""
     found = await call.broker.message(_id(call.name))
     return found if query.payload else replace(found, payload=b"")
 
 
 async def get_payload(call: Call, query: Empty, body: Empty) -> Plain:  # noqa: ARG001
-    """The payload, byte by byte as it was published (P3)."""
+    """The payload, byte for byte as published (P3)."""
     found = await call.broker.message(_id(call.name))
     content_type = found.message.content_type or _BYTES
     if not content_type.isascii() or not content_type.isprintable():
         content_type = _BYTES
-    # Whatever somebody published must not run as a page of this origin.
+    # Payloads are untrusted: a browser must not run one as a page of this origin.
     headers = (
         (b"content-security-policy", b"sandbox; default-src 'none'"),
         (b"x-content-type-options", b"nosniff"),
@@ -69,7 +69,7 @@ async def get_payload(call: Call, query: Empty, body: Empty) -> Plain:  # noqa: 
 
 
 async def get_result(call: Call, query: ResultQuery, body: Empty) -> ResultReply:  # noqa: ARG001
-    """What the ack left behind."""
+    """The result that the ack carried."""
     call.check("consume", query.queue)
     check_wait(query.wait_ms)
     message_id = _id(call.name)
@@ -83,11 +83,11 @@ async def get_result(call: Call, query: ResultQuery, body: Empty) -> ResultReply
 
 
 async def explain(call: Call, query: ExplainQuery, body: Empty) -> Why:  # noqa: ARG001
-    """Why the message is, or is not, handed out."""
+    """Why the queue does, or does not, hand out the message."""
     call.check("consume", query.queue)
 
     def may_read(queues: Collection[str]) -> bool:
-        # Who may read the log, or consume from a queue that has the message.
+        # The caller may read the log, or may consume from a queue that has the message.
         allows = call.credential.allows
         return allows("consume", EVERYTHING) or any(allows("consume", name) for name in queues)
 
@@ -95,7 +95,7 @@ async def explain(call: Call, query: ExplainQuery, body: Empty) -> Why:  # noqa:
 
 
 async def history(call: Call, query: Empty, body: Empty) -> EventList:  # noqa: ARG001
-    """Every transition of the message that is still on record."""
+    """Every recorded transition of the message."""
     return EventList(await call.broker.history(_id(call.name)))
 
 
@@ -106,7 +106,7 @@ def _id(text: str) -> int:
 
 
 _EVERYTHING: Final = Need("consume")
-#: Checked by the handler, on the queue that the query names.
+#: The handler checks the grant on the queue that the query names.
 _BY_QUEUE: Final = Need("consume", ANY_NAME)
 _PATH: Final = "/v1/messages/{id}"
 _ERRORS: Final = (BadInput, UnknownMessage)
@@ -116,7 +116,7 @@ ROUTES: Final = (
         method="GET",
         path=_PATH,
         verb="message",
-        summary="A message and where it stands in every queue",
+        summary="A message and its state in every queue",
         need=_EVERYTHING,
         handler=get_message,
         query=MessageQuery,
@@ -128,7 +128,7 @@ ROUTES: Final = (
         method="GET",
         path=_PATH + "/payload",
         verb="payload",
-        summary="A message's payload as it was published",
+        summary="A message's payload as published",
         need=_EVERYTHING,
         handler=get_payload,
         query=Empty,
@@ -140,7 +140,7 @@ ROUTES: Final = (
         method="GET",
         path=_PATH + "/result",
         verb="result",
-        summary="What the ack of a delivery left behind, waiting up to wait_ms for it",
+        summary="The result that the ack of a delivery carried, waiting up to wait_ms for it",
         need=_BY_QUEUE,
         handler=get_result,
         query=ResultQuery,
@@ -152,7 +152,7 @@ ROUTES: Final = (
         method="GET",
         path=_PATH + "/explain",
         verb="explain",
-        summary="Why a message is, or is not, handed out by a queue",
+        summary="Why a queue does, or does not, hand out a message",
         need=_BY_QUEUE,
         handler=explain,
         query=ExplainQuery,
@@ -164,7 +164,7 @@ ROUTES: Final = (
         method="GET",
         path=_PATH + "/history",
         verb="history",
-        summary="Every transition of a message that is still on record",
+        summary="Every recorded transition of a message",
         need=_EVERYTHING,
         handler=history,
         query=Empty,

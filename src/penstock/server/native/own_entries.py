@@ -1,4 +1,4 @@
-"""The log as far as it is a queue's or a batch's: what a job has to read to be repeated."""
+"""Log entries of one queue or one batch, which a job reads to resume or repeat its work."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["ROUTES"]
 
 
 class QueueLogQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where to begin, and how many entries of the log to look at."""
+    """Where to start, and how many entries of the log to examine."""
 
     start: int = field(default=0, name="from")
     limit: int = MAX_PAGE
 
 
 class BatchLogQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which batch; where to begin, and how many entries of the log to look at."""
+    """The batch, where to start, and how many entries of the log to examine."""
 
     id: str
     start: int = field(default=0, name="from")
@@ -33,7 +33,7 @@ class BatchLogQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def queue_log(call: Call, query: QueueLogQuery, body: Empty) -> LogPage:  # noqa: ARG001
-    """Entries of messages that the queue has deliveries of."""
+    """Entries whose messages have deliveries in the queue."""
     return await call.broker.queue_log(call.name, query.start, limit=query.limit)
 
 
@@ -47,7 +47,7 @@ ROUTES: Final = (
         method="GET",
         path="/v1/queues/{queue}/log",
         verb="queue_log",
-        summary="Entries of the log whose messages a queue has deliveries of, with payloads",
+        summary="Log entries whose messages have deliveries in a queue, with payloads",
         need=Need("consume", "queue"),
         handler=queue_log,
         query=QueueLogQuery,
@@ -59,7 +59,7 @@ ROUTES: Final = (
         method="GET",
         path="/v1/topics/{topic}/batch",
         verb="batch_log",
-        summary="Entries of the log that were published under a batch id, with payloads",
+        summary="Log entries that were published under a batch id, with payloads",
         need=Need("publish", "topic"),
         handler=batch_log,
         query=BatchLogQuery,

@@ -1,6 +1,6 @@
-"""Runs of pipeline jobs: what jobs say of themselves, kept for whoever looks (T1).
+"""Runs of pipeline jobs, as reported by the jobs (T1).
 
-A run tells of the whole tenant: keeping one needs ``admin:*``, reading them ``consume:*``.
+A run describes the whole tenant: storing one needs ``admin:*``, reading them ``consume:*``.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ __all__ = ["ROUTES"]
 
 
 class RunQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Of which job, and how many."""
+    """The job, and how many runs."""
 
     job: str | None = None
     limit: int = 100
 
 
 async def put_run(call: Call, query: Empty, body: RunBody) -> None:  # noqa: ARG001
-    """Keep a run, or what became of it since."""
+    """Store a run, or update it."""
     fields = {name: getattr(body, name) for name in RunBody.__struct_fields__}
     await call.broker.put_run(Run(id=call.name, **fields))
 
 
 async def get_run(call: Call, query: Empty, body: Empty) -> Run:  # noqa: ARG001
-    """The run as it was last told."""
+    """The run as last reported."""
     found = await call.broker.run(call.name)
     if found is None:
         raise UnknownRun(f"There is no run {shown(call.name)}.", field="id")
@@ -43,7 +43,7 @@ async def get_run(call: Call, query: Empty, body: Empty) -> Run:  # noqa: ARG001
 
 
 async def list_runs(call: Call, query: RunQuery, body: Empty) -> RunList:  # noqa: ARG001
-    """Runs, those that started last first."""
+    """Runs, most recently started first."""
     return RunList(await call.broker.runs(query.job, query.limit))
 
 
@@ -55,7 +55,7 @@ ROUTES: Final = (
         method="GET",
         path="/v1/pipeline/runs",
         verb="list_runs",
-        summary="Runs of pipeline jobs, those that started last first",
+        summary="Runs of pipeline jobs, most recently started first",
         need=_EVERYTHING,
         handler=list_runs,
         query=RunQuery,
@@ -67,7 +67,7 @@ ROUTES: Final = (
         method="PUT",
         path=_PATH,
         verb="put_run",
-        summary="Keep a run of a pipeline job, or what became of it since",
+        summary="Store a run of a pipeline job, or update it",
         need=Need("admin"),
         handler=put_run,
         query=Empty,

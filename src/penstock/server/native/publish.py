@@ -1,7 +1,7 @@
 """Publish: one raw body, or a batch in JSON, MessagePack or Arrow.
 
-Only a content type that says so makes a batch; everything else is one message, stored byte by
-byte as it came (P3), with its content type. Its options come in headers.
+Only the content types for batches make a batch. Any other body is one message, stored with its
+content type, byte for byte as received (P3). Its options come in headers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _LISTS: Final = Lists(PublishBody, {"messages": NewMessage})
 _JSON_LISTS: Final = Lists(JsonPublishBody, {"messages": JsonMessage})
 _HEADERS: Final = msgspec.json.Decoder(dict[str, HeaderValue])
 _MAX_DIGITS: Final = 18
-#: The headers that say more about a raw body than its type.
+#: Headers with options for a raw body.
 _OPTIONS: Final = frozenset(
     {
         b"penstock-id",
@@ -81,18 +81,18 @@ _OPTIONS: Final = frozenset(
 
 
 class PublishQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a publish may say in its URL."""
+    """Options of a publish in its URL."""
 
     durability: str | None = None
-    """``fsync`` or ``os``; a batch or a header may say it too."""
+    """``fsync`` or ``os``; a batch or a header may set it too."""
     batch_id: str | None = None
-    """Of an Arrow batch, which has no other place for it."""
+    """For an Arrow batch, which cannot contain it."""
     batch_ms: int | None = None
     """How long the batch id of an Arrow batch is remembered."""
 
 
 async def publish(call: Call, query: PublishQuery, body: bytes) -> PublishReply:
-    """Store a message or a batch, all of it or nothing."""
+    """Store a message or a batch completely, or not at all."""
     media = call.media
     durability: Durability = query.durability or "fsync"
     if media in (BATCH_MSGPACK, BATCH_JSON):
@@ -110,7 +110,7 @@ async def publish(call: Call, query: PublishQuery, body: bytes) -> PublishReply:
 async def _read_batch(call: Call, body: bytes, *, is_json: bool) -> PublishBody:
     """The batch of a body; a large one is decoded in pieces."""
     if len(body) > (DIRECT_BYTES if is_json else DIRECT_MSGPACK_BYTES):
-        # What is decoded of a body is about as large.
+        # The decoded body is about as large as the raw one.
         call.hold.add(len(body))
         bounds = {"messages": Bounds(MAX_BATCH, item_bytes(call.service.payload_bytes))}
         if not is_json:
@@ -126,7 +126,7 @@ async def _read_batch(call: Call, body: bytes, *, is_json: bool) -> PublishBody:
 
 
 async def _read_arrow(call: Call, body: bytes) -> list[NewMessage]:
-    """The messages of an Arrow stream, which has no more bytes than a body without compression."""
+    """The messages of an Arrow stream, whose uncompressed size is limited like a body's."""
     from penstock.wire.arrow import (  # noqa: PLC0415  (an extra)
         declared_size,
         open_messages,
@@ -168,7 +168,7 @@ async def _publish_one(call: Call, body: bytes, durability: Durability) -> Publi
     if type(body) is not bytes:
         body = _whole(body, call.service.payload_bytes)
     if _OPTIONS.isdisjoint(headers):
-        # Most have none, and looking for each costs as much as storing the message.
+        # Most calls have no options, and looking up each costs as much as storing the message.
         published = await call.broker.publish(
             call.name,
             body,
@@ -198,7 +198,7 @@ async def _publish_one(call: Call, body: bytes, durability: Durability) -> Publi
 
 
 def _whole(body: bytes, limit: int) -> bytes:
-    """A large body, which is not bytes yet; one that is too large is not copied first."""
+    """Copy a large body into bytes; raises ``TooLarge`` before copying if it is over the limit."""
     if len(body) > limit:
         raise TooLarge(
             f"A payload of {len(body)} bytes is over the limit of {limit}.",
@@ -258,7 +258,7 @@ def _text(value: bytes | None, field: str) -> str | None:
 def _number(headers: Mapping[bytes, bytes], name: bytes, default: int | None) -> int:
     value = headers.get(name)
     if value is None:
-        # The broker's own default for what is not given is None, or the number passed here.
+        # The broker's default is either None or the number passed here.
         return default  # type: ignore[return-value]
     if not value.isdigit() or len(value) > _MAX_DIGITS:
         field = name.decode().title()
@@ -280,7 +280,7 @@ ROUTES: Final = (
         method="POST",
         path="/v1/topics/{topic}/messages",
         verb="publish",
-        summary="Publish one message as it is, or a batch",
+        summary="Publish a raw body as one message, or a batch",
         need=Need("publish", "topic"),
         handler=publish,
         query=PublishQuery,

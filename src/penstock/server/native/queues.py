@@ -1,4 +1,4 @@
-"""Queues: their policies, pausing, catching up, and what a filter would take before it is put."""
+"""Queues: policies, pausing, catching up, and dry runs of a filter."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MAX_DIGITS: Final = 18
 
 
 class PutQueueQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where in the log a new queue begins, and whether only to look."""
+    """Where in the log a new queue starts, and whether to only preview it."""
 
     start: str = "latest"
     """``latest``, ``earliest``, ``offset:N`` or ``time:MS``."""
@@ -42,14 +42,14 @@ class PutQueueQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PolicyBody(Body[dict[str, Any]]):
-    """The fields of a policy that are given; the broker checks each (E1)."""
+    """The given fields of a policy; the broker checks each (E1)."""
 
     def __init__(self) -> None:
         super().__init__(dict[str, Any], required=False)
         self.json_kind = QueuePolicy
 
     def decode(self, body: bytes, media: str) -> dict[str, Any]:
-        """The fields, with a backoff made of its numbers."""
+        """The fields, with ``backoff`` converted to a ``Backoff``."""
         fields = super().decode(body, media) if body else {}
         if "backoff" in fields:
             try:
@@ -62,7 +62,7 @@ class PolicyBody(Body[dict[str, Any]]):
 async def put_queue(
     call: Call, query: PutQueueQuery, body: dict[str, Any]
 ) -> QueueInfo | DryRunReply:
-    """Create the queue, or give the one of that name exactly this policy."""
+    """Create the queue, or replace the policy of the existing one."""
     start = _start(query.start)
     if query.dry_run:
         return await _dry_run(call, start, body)
@@ -78,22 +78,22 @@ async def _dry_run(call: Call, start: Start, fields: dict[str, Any]) -> DryRunRe
     preview = await call.scan(call.broker.preview(wanted, start=first))
     words = f"{preview.count} of {preview.scanned} messages in the log match the filter"
     if start.at == Start.LATEST:
-        words += "; a queue that starts at latest takes none of them, only what comes"
+        words += "; a queue that starts at latest takes none of them, only later ones"
     return DryRunReply(policy, preview, words + ".")
 
 
 async def patch_queue(call: Call, query: Empty, body: dict[str, Any]) -> QueueInfo:  # noqa: ARG001
-    """Change some fields of the policy; the others stay."""
+    """Change the given fields of the policy; the others stay."""
     return await call.broker.update_queue(call.name, **_named(body))
 
 
 async def get_queue(call: Call, query: Empty, body: Empty) -> QueueInfo:  # noqa: ARG001
-    """The queue as it is."""
+    """The queue and its policy."""
     return await call.broker.queue(call.name)
 
 
 async def get_stats(call: Call, query: Empty, body: Empty) -> QueueStats:  # noqa: ARG001
-    """The queue in numbers."""
+    """The queue's statistics."""
     return await call.broker.stats(call.name)
 
 
@@ -115,18 +115,18 @@ async def pause(call: Call, query: Empty, body: Empty) -> QueueInfo:  # noqa: AR
 
 
 async def resume(call: Call, query: Empty, body: Empty) -> QueueInfo:  # noqa: ARG001
-    """Hand out again."""
+    """Hand out deliveries again."""
     await call.broker.resume(call.name)
     return await call.broker.queue(call.name)
 
 
 async def route(call: Call, query: Empty, body: RouteBody) -> RouteReply:  # noqa: ARG001
-    """Catch the queue up by some entries of the log."""
+    """Catch the queue up by a number of log entries."""
     return await call.broker.route(call.name, body.limit)
 
 
 async def assign(call: Call, query: Empty, body: AssignBody) -> RouteReply:  # noqa: ARG001
-    """Give the queue what a router outside found for it."""
+    """Give the queue the messages that an external router found for it."""
     return await call.broker.assign(
         call.name,
         filter=body.filter,
@@ -196,7 +196,7 @@ ROUTES: Final = (
         method="GET",
         path=_PATH,
         verb="get_queue",
-        summary="A queue as it is",
+        summary="A queue and its policy",
         need=_CONSUME,
         handler=get_queue,
         query=Empty,
@@ -218,7 +218,7 @@ ROUTES: Final = (
         method="GET",
         path=_PATH + "/stats",
         verb="stats",
-        summary="A queue in numbers",
+        summary="Statistics of a queue",
         need=_CONSUME,
         handler=get_stats,
         query=Empty,
@@ -240,7 +240,7 @@ ROUTES: Final = (
         method="POST",
         path=_PATH + "/resume",
         verb="resume",
-        summary="Hand out again",
+        summary="Hand out deliveries again",
         need=_ADMIN,
         handler=resume,
         query=Empty,
@@ -251,7 +251,7 @@ ROUTES: Final = (
         method="POST",
         path=_PATH + "/routes",
         verb="route",
-        summary="Catch a queue up by some entries of the log",
+        summary="Catch a queue up by a number of log entries",
         need=_ADMIN,
         handler=route,
         query=Empty,
@@ -263,7 +263,7 @@ ROUTES: Final = (
         method="POST",
         path=_PATH + "/assignments",
         verb="assign",
-        summary="Catch a queue up by a stretch of the log, as a router outside found it",
+        summary="Catch a queue up by a range of the log, as an external router found it",
         need=_ADMIN,
         handler=assign,
         query=Empty,

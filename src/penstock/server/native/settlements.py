@@ -1,4 +1,4 @@
-"""Settlements: end claims, each on its own; with publish, all of it in one commit."""
+"""Settlements: end claims, each independently; with publish, all in one commit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["ROUTES"]
 
 
 class SettlementsBody(ConvertedBody[SettleBody, JsonSettleBody]):
-    """Settlements and what is published with them; a large body is decoded in pieces."""
+    """Settlements and messages published with them; a large body is decoded in pieces."""
 
     def __init__(self) -> None:
         super().__init__(SettleBody, JsonSettleBody, _from_json)
@@ -45,10 +45,10 @@ class SettlementsBody(ConvertedBody[SettleBody, JsonSettleBody]):
         self._json_outgoing = Lists(JsonOutgoing, {"messages": JsonMessage})
 
     async def decode_large(self, body: bytes, media: str, payload_bytes: int) -> SettleBody:
-        """The value, its lists and those within them decoded in pieces."""
+        """Decode the value, its lists and their nested lists in pieces."""
         coded = format_of(media)
         each = Bounds(MAX_BATCH, item_bytes(payload_bytes))
-        # A list of messages is as large as the body may be, and cut in turn.
+        # A list of messages may be as large as the body, and is split in turn.
         whole = len(body)
         topics = Bounds(MAX_PUBLISHES, whole, whole, piece_items=1, large_member="")
         bounds = {"settlements": each, "publish": topics}
@@ -77,7 +77,7 @@ def _from_json(body: JsonSettleBody) -> SettleBody:
 
 
 async def settle(call: Call, query: Empty, body: SettleBody) -> SettleReply | Plain:  # noqa: ARG001
-    """End claims; a call of which nothing took effect is refused as a whole."""
+    """End claims; if none took effect, the whole call is refused."""
     for outgoing in body.publish:
         call.check("publish", outgoing.topic)
     reply = await call.broker.settle(call.name, body.settlements, publish=body.publish)
@@ -101,7 +101,7 @@ def _give_credit(call: Call, body: SettleBody, reply: SettleReply) -> None:
 
 
 def _nothing_settled(call: Call, reply: SettleReply) -> Plain:
-    error = StaleReceipt("None of the receipts is a current claim's.", field="receipt")
+    error = StaleReceipt("None of the receipts belongs to a current claim.", field="receipt")
     problem = replace(to_problem(error, call.request_id), outcomes=reply.outcomes)
     return problem_reply(error, call.request_id, problem)
 

@@ -1,9 +1,9 @@
 """The stream: deliveries pushed as server-sent events, with credit.
 
-At most ``credit`` deliveries of a stream are unsettled at a time; settling one, by the
-ordinary settlements path, or letting its lease lapse gives the credit back. A stream that
-is cut leaves its deliveries claimed: the receipts settle them as before, or the leases lapse.
-A stream whose every lease lapsed ends: its reader hangs, and would only use attempts up.
+At most ``credit`` deliveries of a stream are unsettled at a time; settling one, by the ordinary
+settlements path, or letting its lease lapse gives the credit back. A stream that is disconnected
+leaves its deliveries claimed: their receipts still settle them, or the leases lapse. A stream
+without credit whose leases all lapsed ends: its reader hangs and would only use up attempts.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from penstock.wire.problems import to_problem
 
 __all__ = ["ROUTES"]
 
-#: How often a silent stream says that it is alive; proxies cut idle connections after a minute.
+#: Interval of keep-alive comments; proxies close idle connections after a minute.
 _HEARTBEAT_MS: Final = 15_000
-#: Deliveries that one claim of a stream takes: at most, and the first time, when it is not known
-#: how large they are.
+#: Deliveries per claim of a stream: the most, and the number for the first claim, when their
+#: size is not known yet.
 _BATCH: Final = 100
 _FIRST_BATCH: Final = 16
-#: About as many bytes as one claim takes, if payloads stay as large as they are.
+#: Target payload bytes per claim, estimated from the previous one.
 _BATCH_BYTES: Final = 4 * 1024 * 1024
-#: Payloads that are encoded, and sent, in one go.
+#: Payload bytes that are encoded and sent in one step.
 _EVENTS_BYTES: Final = 256 * 1024
 
 
 class StreamQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """For whom, how many at a time, and for how long each."""
+    """The consumer, its credit, and the lease of each delivery."""
 
     consumer: str = ANONYMOUS
     credit: int = 32
@@ -51,9 +51,9 @@ class StreamQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def stream(call: Call, query: StreamQuery, body: Empty) -> Streamed:  # noqa: ARG001
-    """Push deliveries for as long as the caller listens."""
+    """Push deliveries for as long as the caller stays connected."""
     check_queue_name(call.name)
-    # Everything that a claim would refuse is refused before the reply begins (E1).
+    # Refuse everything that a claim would refuse before the reply begins (E1).
     check_name(query.consumer, "consumer")
     if query.lease_ms is not None:
         check_lease(query.lease_ms)
@@ -74,7 +74,7 @@ async def _events(call: Call, query: StreamQuery) -> AsyncGenerator[bytes, None]
         async for event in _deliveries(call, query):
             yield event
     except PenstockError as error:
-        # The queue was deleted, the credential revoked, the store closed: the last event says so.
+        # The queue was deleted, the credential revoked or the store closed: send a last event.
         problem = encode_json(to_problem(error, call.request_id))
         yield b"event: problem\ndata: %s\n\n" % problem
     finally:
@@ -105,19 +105,19 @@ async def _deliveries(call: Call, query: StreamQuery) -> AsyncGenerator[bytes, N
             for begin, end in pieces(sizes, _EVENTS_BYTES):
                 yield b"".join(map(_event, deliveries[begin:end]))
                 await asyncio.sleep(0)
-            # They are sent: from here on they count against the stream's credit alone.
+            # They are sent: from here on they only count against the stream's credit.
             call.hold.set(0)
             batch = _next_batch(sizes)
 
 
 def _next_batch(sizes: Sequence[int]) -> int:
-    """How many deliveries to claim next, if they are about as large as these."""
+    """How many deliveries to claim next, assuming payloads of the same average size."""
     return max(1, min(_BATCH, len(sizes) * _BATCH_BYTES // max(1, sum(sizes))))
 
 
 def _event(delivery: Delivery) -> bytes:
     data = encode_json(shown_delivery(delivery))
-    # JSON as it was published may span lines; an event's data may not.
+    # JSON is sent as published and may span lines; each line of an event needs its own prefix.
     lines = b"\ndata: ".join(data.splitlines())
     return b"event: delivery\nid: %s\ndata: %s\n\n" % (delivery.receipt.encode(), lines)
 
@@ -127,7 +127,7 @@ ROUTES: Final = (
         method="GET",
         path="/v1/queues/{queue}/stream",
         verb="stream",
-        summary="Deliveries as server-sent events, at most credit of them unsettled",
+        summary="Deliveries as server-sent events, with at most credit of them unsettled",
         need=Need("consume", "queue"),
         handler=stream,
         query=StreamQuery,

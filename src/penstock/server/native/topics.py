@@ -16,20 +16,20 @@ from penstock.wire.codecs import JSON
 
 __all__ = ["ROUTES"]
 
-#: JSON may write a byte of the schema as six.
+#: JSON may escape one byte of the schema as six.
 _MAX_BODY_BYTES: Final = 6 * MAX_SCHEMA_BYTES + SMALL_BYTES
 _FIELDS: Final = frozenset(TopicPolicy.__struct_fields__)
 
 
 class TopicBody(Body[TopicPolicy]):
-    """The fields of a topic policy; what is not given has its default."""
+    """The fields of a topic policy; omitted ones have their defaults."""
 
     def __init__(self) -> None:
         super().__init__(TopicPolicy, required=False, most=_MAX_BODY_BYTES)
         self._fields = Body(dict[str, Any])
 
     def decode(self, body: bytes, media: str) -> TopicPolicy:
-        """The policy, whose bounds the broker checks."""
+        """The policy; the broker checks its limits."""
         fields = self._fields.decode(body, media) if body else {}
         unknown = sorted(fields.keys() - _FIELDS)
         if unknown:
@@ -70,7 +70,7 @@ async def list_topics(call: Call, query: Empty, body: Empty) -> TopicList:  # no
 
 
 async def delete_topic(call: Call, query: Empty, body: Empty) -> None:  # noqa: ARG001
-    """Forget the topic's policy; its messages stay."""
+    """Remove the topic's policy; its messages stay."""
     await call.broker.delete_topic(call.name)
 
 
@@ -117,7 +117,7 @@ ROUTES: Final = (
         method="DELETE",
         path=_PATH,
         verb="delete_topic",
-        summary="Forget a topic's policy; its messages stay",
+        summary="Remove a topic's policy; its messages stay",
         need=Need("admin", "topic"),
         handler=delete_topic,
         query=Empty,

@@ -1,4 +1,4 @@
-"""Writes of many batches under one id, of which each row is published once."""
+"""Writes of many batches under one id, which publish each row once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["ROUTES"]
 
 
 async def begin_write(call: Call, query: Empty, body: BeginWriteBody) -> Write:  # noqa: ARG001
-    """Begin a write, unless it was begun."""
+    """Begin a write, unless it has begun already."""
     return await call.broker.begin_write(call.name, body.id, body.run, number=body.number)
 
 
 async def finish_write(call: Call, query: Empty, body: FinishWriteBody) -> Write:  # noqa: ARG001
-    """Say that a write is finished."""
+    """Record that a write is finished."""
     return await call.broker.finish_write(
         call.name, body.id, body.run, body.rows, number=body.number
     )
@@ -34,7 +34,7 @@ ROUTES: Final = (
         method="POST",
         path="/v1/topics/{topic}/writes",
         verb="begin_write",
-        summary="Begin a write of many batches, or learn which run has begun it",
+        summary="Begin a write of many batches, or return the run that has begun it",
         need=_PUBLISH,
         handler=begin_write,
         query=Empty,
@@ -47,7 +47,7 @@ ROUTES: Final = (
         method="POST",
         path="/v1/topics/{topic}/writes/finish",
         verb="finish_write",
-        summary="A write of many batches is finished",
+        summary="Record that a write of many batches is finished",
         need=_PUBLISH,
         handler=finish_write,
         query=Empty,
