@@ -1,8 +1,8 @@
 """The low-water mark of the disk: publishes are refused before a commit runs out of space.
 
-A commit that the disk refuses ends service until the store is reopened, so publishing stops
-earlier, while there is still room for the commits of claims, acks and keepers, which make room in
-turn. The disk is asked once a second at most, by the publish that comes first (2 µs).
+After a commit that the disk refuses, the store has to be reopened. So publishing stops earlier,
+while there is still space for claims, acks and keepers, which free space in turn. A publish checks
+the disk at most once per second (2 µs).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from penstock.storage.keyvalue.adapters import Adapter
 __all__ = ["DiskSpace"]
 
 _CHECK_EVERY_MS: Final = 1000
-#: Of a small disk the low-water mark is this part at most, so that it can be used at all.
+#: The low-water mark is at most one 20th of a disk, so that a small disk stays usable.
 _PARTS: Final = 20
 _log = logging.getLogger("penstock.storage")
 
 
 class DiskSpace:
-    """Whether there is room for publishes."""
+    """Whether the disk has enough space for publishes."""
 
     __slots__ = ("_adapter", "_checked_at", "_is_low", "_wanted_bytes")
 
@@ -33,14 +33,14 @@ class DiskSpace:
         self._is_low = False
 
     def check(self, now: int) -> None:
-        """Raise ``StoreFull`` while less is free than there has to be."""
+        """Raise ``StoreFull`` while the free space is below the low-water mark."""
         checked_at = self._checked_at
         if checked_at is None or not 0 <= now - checked_at < _CHECK_EVERY_MS:
             self._checked_at = now
             self._look()
         if self._is_low:
             raise StoreFull(
-                "The disk of the store has less free space than min_free_disk_bytes asks for.",
+                "The disk of the store has less free space than min_free_disk_bytes requires.",
                 field="min_free_disk_bytes",
                 limit=self._wanted_bytes,
             )
@@ -56,4 +56,4 @@ class DiskSpace:
             if is_low:
                 _log.error("The store's disk has %d bytes left: publishes are refused.", free)
             else:
-                _log.warning("The store's disk has %d bytes free: publishing goes on.", free)
+                _log.warning("The store's disk has %d bytes free: publishes are accepted.", free)
