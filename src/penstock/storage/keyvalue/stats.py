@@ -1,4 +1,4 @@
-"""Stats: a queue in numbers (Q2)."""
+"""Stats: the counters of a queue (Q2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["partition_stats", "queue_stats"]
 
 
 def queue_stats(queue: Queue, tenant: Tenant, log: Log, now: int) -> QueueStats:
-    """Counts are kept with every move; the rest looks at heads only. Partitions come apart."""
+    """The stats without partitions. Counts are kept by every move; the rest reads lane heads."""
     oldest = min(_available_since(queue), default=None)
     dead = queue.dead
     return QueueStats(
@@ -56,7 +56,7 @@ def _watermark(queue: Queue, tenant: Tenant) -> int:
 
 
 def _unsettled_ids(queue: Queue) -> Iterator[int]:
-    """The lowest ids in every place; the lowest of all is among them."""
+    """The lowest unsettled ids of each state and lane; the lowest of all is among them."""
     for lane in range(LANES):
         bucket = queue.shelf.lane_head(lane)
         if bucket is not None:

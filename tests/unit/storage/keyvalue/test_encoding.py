@@ -268,7 +268,7 @@ def test_reader_reads_in_order() -> None:
     ],
 )
 def test_reader_refuses_to_run_past_the_end(read: Callable[[Reader], object], value: str) -> None:
-    with pytest.raises(StoreCorrupt, match="A test record is cut short"):
+    with pytest.raises(StoreCorrupt, match="A test record is truncated"):
         read(Reader(bytes.fromhex(value), "test"))
 
 
@@ -276,7 +276,7 @@ def test_reader_refuses_to_run_past_the_end(read: Callable[[Reader], object], va
 def test_reader_refuses_what_is_left_over() -> None:
     reader = Reader(b"\x01\x02", "test")
     reader.u8()
-    with pytest.raises(StoreCorrupt, match="longer than it says"):
+    with pytest.raises(StoreCorrupt, match="has trailing bytes"):
         reader.finish()
 
 
