@@ -1,4 +1,4 @@
-"""Which engine families can be simulated."""
+"""The engine families that can be simulated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.testing.simulation.report import Simulation
 
 __all__ = ["ENGINES", "opened_simulation", "simulation_of"]
 
-#: Engine family to "module:name" of its simulation, imported when it is asked for.
+#: Engine family to "module:name" of its simulation, imported on demand.
 _SIMULATIONS: Final = {
     "keyvalue": "penstock.testing.simulation.keyvalue:SIMULATION",
 }
@@ -31,16 +31,15 @@ def simulation_of(engine: str) -> Simulation:
 
 @contextmanager
 def opened_simulation(engine: str, store: str | None = None) -> Iterator[Simulation]:
-    """The simulation of an engine family, one of ``ENGINES``; ``store`` is an empty database."""
+    """The simulation of an engine in ``ENGINES``; ``store`` is the URL of an empty database."""
     if engine not in _DATABASES:
         if store is not None:
-            raise BadInput(f"The engine {engine!r} is simulated without a store.", field="store")
+            raise BadInput(f"The engine {engine!r} is simulated without a database.", field="store")
         yield simulation_of(engine)
         return
     if store is None or not store.startswith(f"{engine}://"):
         raise BadInput(
-            f"The engine {engine!r} is simulated on a store, which is an empty database: "
-            f"{engine}://….",
+            f"The engine {engine!r} is simulated on an empty database; pass its URL: {engine}://….",
             field="store",
         )
     from penstock.testing.simulation.sql import SqlSimulation  # noqa: PLC0415  (needs a driver)
