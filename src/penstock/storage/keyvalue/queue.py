@@ -105,7 +105,7 @@ class Queue:
         self.next_expiry: int | None = None
         self.due_index = TimeIndex(stage, self.keys.delayed)
         self.expiry_index = TimeIndex(stage, self.keys.expiry)
-        #: The earliest time at which a retention slot may have something to remove, if known.
+        #: Retention slot key to the earliest settle time in its bucket, where that is known.
         self.slot_times: dict[bytes, int] = {}
         self.partitions: Partitions | None = None
         self.delayed_count = 0

@@ -248,10 +248,10 @@ class ReadingVerbs(Guarded):
 
 
 def next_due(queue: Queue) -> int | None:
-    """When a claim of the queue may return more just because time has passed; may be early.
+    """When a claim of the queue may return more just because time has passed, or None.
 
-    Never late. Early because the next due and expiring deliveries are only updated when their time
-    has come: a waiter still wakes once for one that was purged meanwhile.
+    Never late, but maybe early: the next due and expiring deliveries are only updated when their
+    time has come, so a waiter still wakes once for one that was purged meanwhile.
     """
     if queue.paused:
         return None

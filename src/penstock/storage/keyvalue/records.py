@@ -187,7 +187,7 @@ def encode_spec(policy: QueuePolicy, facts: dict[str, int]) -> bytes:
 
 
 def _spec_checksum(head: bytes, fields: dict[str, int]) -> int:
-    """CRC-32 over the RFC's part and every later field: the format has no place for a seal."""
+    """CRC-32 over the RFC's part and every later field: the format has no field for a seal."""
     text = ",".join(f"{name}={fields[name]}" for name in sorted(fields) if name != _CHECKSUM)
     return zlib.crc32(text.encode(), zlib.crc32(head))
 

@@ -1,8 +1,8 @@
 """Retention of deliveries: removes done, expired and failed ones after their retention time.
 
 A slot lists the buckets with deliveries of one minute (see ``settled``). Many sweeps see a slot
-that is not over yet, so the next time at which its bucket has something to remove is cached and the
-bucket is not read before.
+that is not over yet, so the earliest settle time in its bucket is cached and the bucket is not read
+until that is past its retention.
 """
 
 from __future__ import annotations

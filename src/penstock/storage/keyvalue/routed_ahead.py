@@ -30,7 +30,7 @@ Replaced: TypeAlias = Callable[[str, str], Message | None]
 
 
 def is_quick(tenant: Tenant, topic: str, messages: int) -> bool:
-    """Whether the filters may be evaluated without slices for so many messages of the topic."""
+    """Whether the filters may be evaluated without slices for this many messages of the topic."""
     if len(tenant.queues) * messages <= INLINE_EVALUATIONS:
         return True  # With any filters.
     filters = tenant.index.evaluations(topic) + tenant.behind.evaluations(topic)
