@@ -46,7 +46,7 @@ def change_policy(queue: Queue, policy: QueuePolicy) -> None:
     layout_changes = (old.bucket_size, old.ordering) != (policy.bucket_size, policy.ordering)
     if layout_changes and any(d.live for d in queue.deliveries.values()):
         raise QueueNotEmpty(
-            "bucket_size and ordering cannot change while the queue has deliveries.",
+            "bucket_size and ordering cannot change while deliveries wait or have failed.",
             field="ordering" if old.ordering != policy.ordering else "bucket_size",
         )
     if policy.ordering != old.ordering:
