@@ -34,12 +34,13 @@ def opened_simulation(engine: str, store: str | None = None) -> Iterator[Simulat
     """The simulation of an engine in ``ENGINES``; ``store`` is the URL of an empty database."""
     if engine not in _DATABASES:
         if store is not None:
-            raise BadInput(f"The engine {engine!r} is simulated without a database.", field="store")
+            raise BadInput(f"The engine {engine!r} is simulated without a store.", field="store")
         yield simulation_of(engine)
         return
     if store is None or not store.startswith(f"{engine}://"):
         raise BadInput(
-            f"The engine {engine!r} is simulated on an empty database; pass its URL: {engine}://….",
+            f"The engine {engine!r} is simulated on a store that is an empty database: "
+            f"{engine}://….",
             field="store",
         )
     from penstock.testing.simulation.sql import SqlSimulation  # noqa: PLC0415  (needs a driver)
