@@ -59,7 +59,7 @@ def test_a_store_that_is_in_use_is_refused(serve: Serve) -> None:
     first = serve()
     second, log = serve.begin("--json")
     assert second.wait(60) == 7
-    assert "is open already" in log.read_text()
+    assert "is already open" in log.read_text()
     assert first.call("GET", "/readyz").status == 200
     assert first.stop() == 0
 

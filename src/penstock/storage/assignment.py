@@ -1,7 +1,7 @@
-"""An assignment: what a router outside the broker says of a stretch of the log (R1).
+"""An assignment: the entries of a range of the log that an external router found for a queue (R1).
 
-Every engine asks the same questions before it takes one; they are here, so that routers are told
-the same by all of them. See ``Engine.assign``.
+The checks are shared, so that every engine refuses the same assignments with the same errors. See
+``Engine.assign``.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ __all__ = ["Assignment"]
 
 
 class Assignment(Struct, frozen=True):
-    """Of the entries in ``[start, end)``, those that a queue with this filter may take."""
+    """The entries in ``[start, end)`` that a queue with this filter may take."""
 
     filter: str
     start: int
     end: int
     offsets: Sequence[int]
-    """Rising, and inside the range."""
+    """Ascending, and inside the range."""
 
     def is_due(self, queue: str, filter: str, cursor: int | None) -> bool:
-        """Whether the queue, as it is now, has something to gain; refuses what does not fit it."""
+        """Whether any of the range is yet to be routed. Raises ``Conflict`` if it does not fit."""
         if filter != self.filter:
             raise Conflict(
-                f"The filter of queue {queue!r} is another by now; nothing was assigned.",
+                f"The filter of queue {queue!r} has changed; nothing was assigned.",
                 field="filter",
             )
         if cursor is None or cursor >= self.end:
@@ -44,18 +44,18 @@ class Assignment(Struct, frozen=True):
         return True
 
     def check_end(self, log_end: int) -> None:
-        """Refuse a range that reaches beyond what is in the log: more may appear there (L2)."""
+        """Refuse a range beyond the end of the log: more entries may appear there (L2)."""
         if self.end > log_end:
             raise Conflict(
-                f"end is {self.end}; the log is known up to {log_end}.", field="end", limit=log_end
+                f"end is {self.end}; the log ends at {log_end}.", field="end", limit=log_end
             )
 
     def left(self, cursor: int) -> Sequence[int]:
-        """The offsets that nobody has routed meanwhile."""
+        """The offsets that are not routed yet."""
         return self.offsets[bisect_left(self.offsets, cursor) :]
 
     def check_found(self, left: Sequence[int], found: Collection[int]) -> None:
-        """Refuse offsets at which the log has nothing: whoever names them has read another log."""
+        """Refuse offsets without a log entry: they were read from another log."""
         if len(found) < len(left):
             missing = next(offset for offset in left if offset not in found)
             raise Conflict(

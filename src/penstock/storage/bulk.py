@@ -1,7 +1,7 @@
-"""Reading in bulk: the verbs of the contract that are about all of the log, and not one message.
+"""Bulk reading: the verbs of the contract that read ranges of the log rather than one message.
 
-Every engine has ``read_log``, ``log_end`` and ``history``; the others follow from them, in a way
-that is right and slow. Engines have quicker ways of their own.
+Every engine implements ``read_log``, ``log_end`` and ``history``. The other verbs have correct but
+slow defaults built on those; engines override them with faster versions.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from penstock.model.reports import HistoryEntry, HistoryPage
 
 __all__ = ["MAX_SPLITS", "BulkReading"]
 
-#: Pieces that ``log_splits`` cuts a part of the log into.
+#: The most pieces that ``log_splits`` cuts a range of the log into.
 MAX_SPLITS: Final = 10_000
 
 
 class BulkReading(ABC):
-    """A part of the contract; see ``penstock.storage.contract`` for the rules of all verbs."""
+    """Part of the storage contract; ``penstock.storage.contract`` has the rules for all verbs."""
 
     @abstractmethod
     async def read_log(
@@ -38,13 +38,13 @@ class BulkReading(ABC):
 
     @abstractmethod
     async def log_trimmed(self, tenant: str) -> Offset:
-        """The offset after the last entry that retention has removed; 0: it has removed none.
+        """The offset after the last entry that retention has removed, or 0 if it has removed none.
 
-        Who has read up to there has missed nothing, even if offsets were left out since.
+        A reader that has read up to there has missed nothing, even if later offsets are unused.
         """
 
     async def log_start(self, tenant: str) -> Offset:
-        """The first offset that is still there; without any, where the log ends."""
+        """The offset of the first entry that is still stored; the end of an empty log."""
         page = await self.read_log(tenant, Offset(0), 1)
         return page.entries[0].message.offset if page.entries else await self.log_end(tenant)
 
@@ -53,10 +53,9 @@ class BulkReading(ABC):
     ) -> tuple[Offset, ...]:
         """Offsets that cut the log from ``start`` to ``end`` into pieces of about ``entries``.
 
-        The first is ``start``, the last ``end`` or the end of the log, whichever is lower;
-        ``start`` alone: there is nothing between. There are at most ``MAX_SPLITS`` pieces;
-        where that is too few for ``entries``, they are larger. An engine whose offsets are
-        not numbered one after the other has to count.
+        The first is ``start``; the last is the lower of ``end`` and the end of the log. The result
+        is ``start`` alone if there is nothing between. The pieces are larger if there would be more
+        than ``MAX_SPLITS``. An engine with gaps between its offsets has to count entries.
         """
         last = min(end, await self.log_end(tenant))
         if last <= start:
@@ -66,7 +65,7 @@ class BulkReading(ABC):
         return (start, *map(Offset, range(first + step, last, step)), last)
 
     async def read_log_columns(self, tenant: str, start: Offset, limit: int) -> LogColumns:
-        """What ``read_log`` gives, as columns."""
+        """Like ``read_log``, but as columns."""
         page = await self.read_log(tenant, start, limit)
         return LogColumns.of((entry.message for entry in page.entries), page.next_offset)
 
@@ -74,14 +73,14 @@ class BulkReading(ABC):
         self,
         tenant: str,
         offsets: Sequence[int],
-        sizes: Sequence[int],  # noqa: ARG002  (for engines that have to look for the payloads)
+        sizes: Sequence[int],  # noqa: ARG002  (for engines that must locate the payloads)
         checksums: Sequence[int],  # noqa: ARG002
     ) -> Sequence[bytes | memoryview] | None:
-        """The payloads of entries that were read as columns, in pieces, checked (P3, X1).
+        """Payloads of entries that were read as columns, with verified checksums (P3, X1).
 
-        The pieces, one after the other, are the payloads in order of offset; where each ends,
-        ``sizes`` say. None: retention has removed some of them since. That the offsets are
-        the tenant's is the caller's promise: they come from ``read_log_columns`` (T1).
+        The concatenated pieces are the payloads in order of offset; ``sizes`` says where each ends.
+        Returns None if retention has removed some of them since. The caller must ensure that the
+        offsets are the tenant's: they come from ``read_log_columns`` (T1).
         """
         found: dict[int, bytes | None] = dict.fromkeys(offsets)
         position = Offset(offsets[0]) if offsets else None
@@ -96,19 +95,19 @@ class BulkReading(ABC):
 
     @abstractmethod
     async def get_queue(self, tenant: str, name: str) -> QueueInfo:
-        """The queue as it is. For ``Q.dlq`` the policy is derived from Q's."""
+        """The queue as it is now. The policy of ``Q.dlq`` is derived from Q's."""
 
     @abstractmethod
     async def history(self, tenant: str, message_id: MessageId) -> tuple[Event, ...]:
-        """Every transition of every delivery of the message that is still on record."""
+        """Every recorded transition of every delivery of the message."""
 
     async def read_history(
         self, tenant: str, start: Offset, limit: int, queue: str | None = None
     ) -> HistoryPage:
-        """The transitions of the messages among ``limit`` entries of the log, in all queues.
+        """The transitions of the messages in ``limit`` log entries, in all queues or in ``queue``.
 
-        Or in one. By message, and of each in the order of ``history``. A message stands where
-        it was published: the entry of a replacement has no history of its own.
+        Ordered by message, then as in ``history``. A message is at the offset where it was first
+        published: the entry of a replacement has no history of its own.
         """
         if queue is not None:
             await self.get_queue(tenant, queue)
@@ -120,7 +119,7 @@ class BulkReading(ABC):
             try:
                 events = await self.history(tenant, message.id)
             except UnknownMessage:
-                continue  # Retention was quicker.
+                continue  # Retention has removed it meanwhile.
             found += [
                 HistoryEntry(message.id, event) for event in events if queue in (None, event.queue)
             ]

@@ -1,20 +1,20 @@
-"""The storage contract: the verbs every engine has, and the laws they keep.
+"""The storage contract: the verbs that every engine implements, and the laws they keep.
 
-An engine is semantic, not get/put: it publishes, claims and settles. It validates nothing
-that a caller could get wrong in form (the broker did), but it decides everything that
-depends on state, atomically: one verb is one commit (S3), and a reply is sent only when
-the commit is as durable as it says (P1). Engines are independent of each other; what holds
-them together is ``penstock.testing.conformance`` and the oracle.
+The interface is semantic rather than get/put: an engine publishes, claims and settles. The broker
+has already validated the form of a call. The engine decides everything that depends on state,
+atomically: one verb is one commit (S3), and a reply is sent only when the commit is as durable as
+it says (P1). Engines are independent; ``penstock.testing.conformance`` and the oracle keep them
+consistent.
 
 Rules that all verbs share
 - ``tenant`` comes first. Nothing crosses it (T1). Tenants exist as soon as they are named.
 - ``queue`` may be ``Q.dlq`` wherever a queue is read, claimed, settled, peeked, replayed,
   purged, paused or counted: its available deliveries are the failed ones of Q (D1).
 - Unknown queues raise ``UnknownQueue``, unknown messages ``UnknownMessage``.
-- The engine reads time from its ``clock``, once a verb: the one it was opened with, or the
+- The engine reads time once per verb, from its ``clock``: the one it was opened with, or the
   database's where several machines share the store.
 - Time takes effect at ``claim`` and ``sweep``: they first make due deliveries available,
-  take lapsed leases back, and expire what is past ``expires_at``. Other verbs report what
+  take lapsed leases back, and expire deliveries past ``expires_at``. Other verbs report what
   is stored. Until then the holder of a lapsed lease may still settle it.
 - A cancelled call may or may not have taken effect, like a lost reply (P2).
 """
@@ -85,53 +85,53 @@ __all__ = [
 
 
 class EngineOptions(Struct, frozen=True, kw_only=True):
-    """What an engine is opened with: its surroundings and the operator's choices."""
+    """How an engine is opened: injected dependencies and the operator's choices."""
 
     clock: Clock = SystemClock()
     jitter: Jitter = full_jitter
     token: Callable[[], int] = random_token
-    """Gives numbers that are never alike, on any server. Injected, as ``jitter`` is."""
+    """Returns numbers that are unique across all servers. Injected, like ``jitter``."""
     random: RandomBytes = random_bytes
     """For the identity of a new store."""
     limits: Limits = Limits()
     auto_create: bool = True
-    """A message that matches no queue creates one named after its topic, if none is."""
+    """A message that matches no queue creates one named after its topic, if the name is free."""
     archive: bool = False
-    """Retention waits for ``archived``: nothing leaves before its copy is verified (A1)."""
+    """Retention waits for ``archived``: an entry goes only after its copy is verified (A1)."""
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
-    """What an engine can do, as data: tests name a capability, never an engine."""
+    """What an engine can do, as data. Tests depend on a capability, never on an engine."""
 
     engine: str
     durability: Durability
-    """The best a reply can promise."""
+    """The strongest durability that a reply can promise."""
     persistent: bool
-    """Closing and reopening the same URL finds the same store."""
+    """Closing and reopening the same URL opens the same store."""
     multi_process: bool
-    """Several processes may have the store open at once."""
+    """Several processes may have the store open at the same time."""
     limits_throughput: bool = False
-    """``claim`` keeps a queue's ``throughput_limit`` itself, for all processes together, and
-    ``next_due`` says when it gives more. Otherwise the broker keeps it, which is the only one."""
+    """``claim`` enforces a queue's ``throughput_limit`` across all processes, and ``next_due``
+    includes it. Otherwise the broker, which is then the only one, enforces it."""
 
 
 class Engine(BulkReading, ABC):
-    """The verbs. See the module's head for the rules that all of them share."""
+    """The verbs. The module docstring has the rules that all of them share."""
 
     capabilities: Capabilities
     clock: Clock
-    """The clock the engine lives by: whoever compares a time with the engine's reads this."""
+    """The engine's clock. Use it for every time that is compared with the engine's."""
     listener: Listener = Listener()
-    """Set it to hear of what happens; there is one."""
+    """Receives the engine's notifications. There is one listener."""
 
     @cached_property
     def turns(self) -> Turns:
-        """Who does the next slice of long work."""
+        """Schedules slices of long work."""
         return Turns()
 
     @cached_property
     def shares(self) -> Shares:
-        """How much of it the calls of each tenant take at a time."""
+        """Limits how much of the capacity the calls of each tenant use at a time."""
         return Shares(self.turns)
 
     # -- queues and topics -------------------------------------------------------------
@@ -140,21 +140,21 @@ class Engine(BulkReading, ABC):
     async def put_queue(
         self, tenant: str, name: str, policy: QueuePolicy, start: Start
     ) -> QueueInfo:
-        """Create the queue, or replace the policy of the one that is there.
+        """Create the queue, or replace the policy of an existing one.
 
-        ``start`` only matters on creation: ``latest`` is caught up at once; ``earliest``,
-        ``offset`` and ``time`` leave a cursor for ``route``. A changed filter routes from
-        now on (R1). ``bucket_size`` and ``ordering`` of a queue with live or failed
-        deliveries do not change: ``QueueNotEmpty``. ``Q.dlq`` cannot be put.
+        ``start`` only matters on creation: a queue with ``latest`` is caught up immediately;
+        ``earliest``, ``offset`` and ``time`` leave a cursor for ``route``. A changed filter applies
+        to later messages only (R1). ``bucket_size`` and ``ordering`` of a queue with live or failed
+        deliveries cannot change: ``QueueNotEmpty``. ``Q.dlq`` cannot be put.
         """
 
     @abstractmethod
     async def get_queue(self, tenant: str, name: str) -> QueueInfo:
-        """The queue as it is. For ``Q.dlq`` the policy is derived from Q's."""
+        """The queue as it is now. The policy of ``Q.dlq`` is derived from Q's."""
 
     @abstractmethod
     async def list_queues(self, tenant: str) -> tuple[QueueInfo, ...]:
-        """All queues of the tenant by name, dead-letter queues not listed apart."""
+        """All queues of the tenant by name; dead-letter queues are not listed separately."""
 
     @abstractmethod
     async def delete_queue(self, tenant: str, name: str) -> None:
@@ -162,7 +162,7 @@ class Engine(BulkReading, ABC):
 
     @abstractmethod
     async def pause(self, tenant: str, queue: str, paused: bool) -> None:
-        """Stop or resume handing out; everything else goes on."""
+        """Stop or resume claims; everything else continues."""
 
     @abstractmethod
     async def put_topic(self, tenant: str, name: str, policy: TopicPolicy) -> None:
@@ -170,7 +170,7 @@ class Engine(BulkReading, ABC):
 
     @abstractmethod
     async def get_topic(self, tenant: str, name: str) -> TopicPolicy | None:
-        """The topic's policy, or None when it is not registered."""
+        """The topic's policy, or None if the topic is not registered."""
 
     @abstractmethod
     async def list_topics(self, tenant: str) -> tuple[tuple[str, TopicPolicy], ...]:
@@ -178,9 +178,9 @@ class Engine(BulkReading, ABC):
 
     @abstractmethod
     async def delete_topic(self, tenant: str, name: str) -> None:
-        """Forget the topic's policy; its messages stay. ``UnknownTopic`` if there is none."""
+        """Delete the topic's policy; its messages stay. ``UnknownTopic`` if there is none."""
 
-    # -- the flow ----------------------------------------------------------------------
+    # -- message flow ------------------------------------------------------------------
 
     @abstractmethod
     async def publish(
@@ -196,27 +196,27 @@ class Engine(BulkReading, ABC):
     ) -> PublishReply:
         """Append the batch and route it, in one commit (P1, P2, S3).
 
-        ``TopicChanged``, before depths are compared, if ``checked`` names other policies (E1).
+        Raises ``TopicChanged``, before depths are compared, if ``checked`` differs (E1).
 
-        A ``batch_id`` seen inside its window is answered as it was the first time, and
-        ``repeated``, whatever the batch holds now; nothing is stored (P4). Its window is the
-        ``batch_ms`` of the call that stored the batch, whatever the topic's dedup window is or
-        becomes; without, it is the topic's. It is for a caller that repeats a call whose reply
-        was lost, and costs one record a batch.
+        A ``batch_id`` seen inside its window stores nothing: the first reply is returned, marked
+        ``repeated``, even if the messages differ (P4). The window is the ``batch_ms`` of the call
+        that stored the batch, even if the topic's dedup window changes; without it, the topic's
+        dedup window. A batch id lets a caller repeat a call whose reply was lost. It costs one
+        record per batch.
 
-        Per message, in order: an idempotency id seen inside the topic's dedup window answers
-        with the first message's id and ``duplicate`` (P4; inside one batch too). Else a
-        ``key`` whose message was never claimed in any queue it went to replaces payload,
-        headers, content type and expiry in place: id, place, priority, partition key and
-        deliver_at stay, a new log entry is appended, and the message is routed again:
-        it leaves the queues whose filter is no longer TRUE and joins those where it now is.
-        Else a new message, routed to every caught-up queue whose filter is TRUE (R1).
-        With ``auto_create``, a message, new or replaced, goes to a new queue named after the
-        topic if no queue's filter, caught up or not, is TRUE and no queue has that name. A
-        replaced message that is in no queue closes its key. ``deliver_at`` later than now
-        starts delayed. The topic's default ttl applies where ``expires_at`` is None.
+        For each message in order: an idempotency id seen inside the topic's dedup window (or in
+        this batch) returns the first message's id and ``duplicate`` (P4). Otherwise, a ``key``
+        whose message was never claimed in any queue replaces payload, headers, content type and
+        expiry in place: id, position, priority, partition key and deliver_at stay, a new log entry
+        is appended, and the message is routed again: it leaves the queues whose filter is no longer
+        TRUE and joins those where it now is. Otherwise, it is a new message, routed to every
+        caught-up queue whose filter is TRUE (R1). With ``auto_create``, a message, new or replaced,
+        goes to a new queue named after the topic if no queue's filter, caught up or not, is TRUE
+        and no queue has that name. A replaced message that is in no queue closes its key. A
+        ``deliver_at`` later than now starts delayed. The topic's default ttl applies if
+        ``expires_at`` is None.
 
-        A queue that would pass ``max_depth`` refuses the whole batch: ``QueueFull``.
+        A queue that would exceed ``max_depth`` rejects the whole batch: ``QueueFull``.
         """
 
     async def publish_within(
@@ -230,20 +230,20 @@ class Engine(BulkReading, ABC):
         *,
         checked: CheckedBy = None,
     ) -> PublishReply:
-        """Publish as a part of the transaction that the caller has open on ``connection``.
+        """Publish inside the transaction that the caller has open on ``connection``.
 
-        The caller's commit makes it visible, its rollback leaves nothing (P2), and the reply
-        says ``transaction`` for its durability. Only engines over a database that the caller
-        can have a connection to do that; the others refuse.
+        The caller's commit makes the messages visible, a rollback leaves nothing (P2), and the
+        reply's durability is ``transaction``. Only engines on a database that the caller can
+        connect to support this; the others raise ``BadInput``.
         """
         raise BadInput(
-            f"A {self.capabilities.engine} store has no transactions of its callers.",
+            f"A {self.capabilities.engine} store cannot publish within a caller's transaction.",
             field="connection",
         )
 
     @abstractmethod
     async def batch(self, tenant: str, topic: str, batch_id: str) -> tuple[Published, ...] | None:
-        """What a batch that was published under this id became; None outside its window."""
+        """The published messages of a batch; None if its id is unknown or outside its window."""
 
     @abstractmethod
     async def claim(
@@ -251,15 +251,15 @@ class Engine(BulkReading, ABC):
     ) -> list[Delivery]:
         """Lease up to ``limit`` deliveries: priority descending, then publish order (C4).
 
-        The lease is clamped to the policy's bounds, None takes ``visibility_timeout_ms``.
-        Every grant adds one to attempts and to the attempts record (C2) and has a new
-        receipt (C1). A waiting delivery that has no attempts left, because ``max_attempts`` was
-        lowered, fails when the claim reaches it.
+        The lease is clamped to the policy's bounds; None uses ``visibility_timeout_ms``. Every
+        grant increments attempts, appends to the attempts record (C2) and issues a new receipt
+        (C1). A waiting delivery without attempts left, because ``max_attempts`` was lowered, fails
+        when the claim reaches it.
 
-        A paused queue gives none; one with a ``throughput_limit`` gives what its bucket is good
-        for, which is charged for it in the same commit, if the engine ``limits_throughput``. On an
-        ordered queue the claim is also a heartbeat of ``consumer``, and only its partitions are
-        served (O1).
+        A paused queue returns none. If the engine ``limits_throughput``, a claim returns no more
+        than the queue's ``throughput_limit`` has tokens for, and charges them in the same commit.
+        On an ordered queue the claim is also a heartbeat of ``consumer`` and serves only its
+        partitions (O1).
         """
 
     @abstractmethod
@@ -274,19 +274,19 @@ class Engine(BulkReading, ABC):
     ) -> SettleReply:
         """End claims, each on its own, in one commit; a stale receipt changes nothing (S1).
 
-        Repeating an ack is OK while its done record is kept. With ``publish`` the call is
-        all or nothing: one stale receipt aborts the others and nothing is published; a
-        refused publish (``QueueFull``) settles nothing. A claim that an earlier call has ended
-        publishes nothing more: repeated within ``REPEAT_WINDOW_MS``, with the same settlements
-        but for extensions, the call is answered as the first time, and ``repeated`` (P4).
+        Repeating an ack is OK while its done record is kept. With ``publish`` the call is all or
+        nothing: one stale receipt aborts it and nothing is published; a refused publish
+        (``QueueFull``) settles nothing. A claim that an earlier call ended publishes nothing more.
+        Repeating the call within ``REPEAT_WINDOW_MS``, with the same settlements except for
+        extensions, returns the first reply, marked ``repeated`` (P4).
         """
 
     @abstractmethod
     async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
         """Catch up: route up to ``limit`` log entries from the cursor, advancing it (R1).
 
-        Assigning and advancing is one commit, so doing it again assigns nothing twice. A
-        delivery that exists already (a replaced or replayed message) is left alone.
+        Assigning and advancing are one commit, so repeating the call assigns nothing twice. An
+        existing delivery (of a replaced or replayed message) is not changed.
         """
 
     @abstractmethod
@@ -301,38 +301,38 @@ class Engine(BulkReading, ABC):
         offsets: Sequence[Offset],
         store: StoreIdentity | None = None,
     ) -> RouteReply:
-        """Catch up by ``[start, end)``, of which a router outside has found what to take (R1).
+        """Catch up over ``[start, end)`` with the entries that an external router found (R1).
 
-        In one commit: deliveries of the entries at ``offsets`` (rising, in the range), and the
-        cursor at ``end``. What is below the cursor is passed over, because it was routed
-        meanwhile; a queue that is at ``end`` or caught up already is left as it is. So a late or
-        repeated call changes nothing. Named are the entries that ``filter`` takes and every
-        entry with a key: what the queue gets is decided as in ``route``, by the message as it
-        is now, and a delivery that exists already is left alone.
+        One commit creates deliveries for the entries at ``offsets`` (ascending, in the range) and
+        moves the cursor to ``end``. Offsets below the cursor are skipped because they are already
+        routed, and a queue that is at ``end`` or caught up does not change, so a late or repeated
+        call changes nothing. The router names the entries that match ``filter`` and every entry
+        with a key. As in ``route``, the current message decides whether the queue takes it, and an
+        existing delivery is not changed.
 
-        ``Conflict``, and nothing is done, if the filter of the queue is not this text any more,
-        if its cursor is below ``start`` (a gap), if ``end`` is beyond ``log_end``, or if the log
-        has no entry at an offset that is still to be routed. ``OtherStore`` if ``store``, the
-        tenant's identity when the log was read, is not the present one.
+        Raises ``Conflict`` and does nothing if the queue's filter is no longer this text, if its
+        cursor is below ``start`` (a gap), if ``end`` is beyond ``log_end``, or if the log has no
+        entry at an offset that is still to be routed. Raises ``OtherStore`` if ``store``, the
+        tenant's identity when the log was read, is not the current one.
 
-        Reaching the end of the log does not make the queue caught up: that is left to ``route``.
-        ``scanned`` in the reply is how many of the named entries were looked at.
+        Reaching the end of the log does not make the queue caught up; ``route`` does that.
+        ``scanned`` in the reply is how many of the named entries were examined.
         """
 
     @abstractmethod
     async def join(self, tenant: str, queue: str, consumer: str) -> Ownership:
         """Join an ordered queue, or heartbeat: renew the lease and rebalance (O1).
 
-        The share of each of N live consumers is P÷N partitions, the first P mod N by name one
-        more, and at least 1. Excess is released (idle partitions first, then by name from the
-        last), then free ones are taken by name. ``Conflict`` if the queue is not ordered.
+        The share of each of N live consumers is P÷N partitions, one more for the first P mod N by
+        name, and at least 1. Excess is released (idle partitions first, then from the last name),
+        then free partitions are taken by name. ``Conflict`` if the queue is not ordered.
         """
 
     @abstractmethod
     async def leave(self, tenant: str, queue: str, consumer: str) -> None:
-        """Release every partition of the consumer at once; its receipts become stale.
+        """Release every partition of the consumer immediately; its receipts become stale.
 
-        Its in-flight deliveries come back as with ``release``. Unknown consumers are fine.
+        Its in-flight deliveries return as with ``release``. An unknown consumer is not an error.
         """
 
     # -- bulk verbs --------------------------------------------------------------------
@@ -350,20 +350,20 @@ class Engine(BulkReading, ABC):
         dry_run: bool = False,
         replay_id: str | None = None,
     ) -> ReplayReply:
-        """Make selected deliveries available again, with attempts 0, at their old place.
+        """Make selected deliveries available again, with attempts 0, at their old position.
 
-        Selected in publish order: of ``failed`` or ``done``, or log entries that the queue's
-        filter takes and that are not live in it. The same ``replay_id`` moves a message
-        once. Past ``expires_at`` is skipped. ``rate`` (a second) delays the i-th by
-        i * 1000 // rate ms; ``deliver_at`` still holds. ``dry_run`` counts up to ``limit`` and
-        samples ten. A replay of ``Q.dlq`` from ``failed`` is the replay of Q from ``failed``.
+        Selects in publish order: ``failed`` or ``done`` deliveries, or log entries that match the
+        queue's filter and are not live in it. The same ``replay_id`` moves a message only once.
+        Messages past ``expires_at`` are skipped. ``rate`` (per second) delays the i-th message by
+        i * 1000 // rate ms; ``deliver_at`` still applies. ``dry_run`` counts up to ``limit`` and
+        samples ten. Replaying ``Q.dlq`` from ``failed`` is replaying Q from ``failed``.
         """
 
     @abstractmethod
     async def purge(
         self, tenant: str, queue: str, state: State, where: Filter | None, limit: int
     ) -> PurgeReply:
-        """Remove up to ``limit`` deliveries in ``state`` (not in_flight: ``Conflict``)."""
+        """Remove up to ``limit`` deliveries in ``state``. ``Conflict`` if it is in_flight."""
 
     @abstractmethod
     async def peek(
@@ -377,28 +377,28 @@ class Engine(BulkReading, ABC):
         *,
         payloads: bool = False,
     ) -> Page:
-        """Browse deliveries in one state in claim order, consuming nothing.
+        """Page through deliveries in one state in claim order, consuming nothing.
 
-        A page may be short, even empty, and still have a cursor: the scan is bounded.
+        A page may be short or empty and still have a cursor: the scan is bounded.
         """
 
     @abstractmethod
     async def sweep(self, limit: int = 10_000) -> SweepReply:
-        """Let time take effect in every queue, and retention remove what may go (G1, A1)."""
+        """Apply the passage of time to every queue, then apply retention (G1, A1)."""
 
     @abstractmethod
     async def archived(self, tenant: str, through: Offset, store: StoreIdentity) -> None:
         """Record that every entry at or below ``through`` has a verified copy (A1).
 
-        ``store`` is the tenant's identity when the copy was made. Raises ``OtherStore``, and
-        records nothing, if it is not the present one or if the committed log does not reach it.
+        ``store`` is the tenant's identity when the copy was made. Raises ``OtherStore`` and records
+        nothing if it is not the current one or if the committed log does not reach ``through``.
         """
 
     # -- identity ----------------------------------------------------------------------
 
     @abstractmethod
     async def identity(self, tenant: str) -> StoreIdentity:
-        """Which store this is, for the tenant.
+        """The identity of this store, for the tenant.
 
         ``store`` is chosen when the store is first opened and never changes. ``epoch`` is new
         after every restore and copy that the engine detects when it opens the store, and after
@@ -407,27 +407,27 @@ class Engine(BulkReading, ABC):
 
     @abstractmethod
     async def new_epoch(self) -> None:
-        """Begin a new epoch, for every tenant: what was noted before is refused from now on.
+        """Begin a new epoch for every tenant: identities recorded before are refused from now on.
 
         For a restore or a copy that the engine cannot detect, and for a store that was opened
         although some of its entries were lost.
         """
 
     # -- documents ---------------------------------------------------------------------
-    # Small things that a service keeps beside its queues: API keys, runs of jobs. They belong
-    # to no tenant; whoever keeps them per tenant puts the tenant into the name.
+    # Small values that a service keeps next to its queues: API keys, runs of jobs. They belong to
+    # no tenant; callers that need one per tenant include the tenant in the name.
 
     @abstractmethod
     async def put_document(self, kind: str, name: str, value: bytes) -> None:
-        """Store the document under its kind and name, or replace the one that is there."""
+        """Store the document under its kind and name, or replace it."""
 
     @abstractmethod
     async def add_document(
         self, kind: str, name: str, value: bytes, replaces: bytes | None = None
     ) -> bytes:
-        """Store the document unless there is one other than ``replaces``; the one there is then.
+        """Store the document unless there is one other than ``replaces``. Returns the stored one.
 
-        Of callers at the same time one wins, and all get what it stored.
+        Of concurrent callers one wins, and all of them get the winner's document.
         """
 
     @abstractmethod
@@ -440,7 +440,7 @@ class Engine(BulkReading, ABC):
 
     @abstractmethod
     async def delete_document(self, kind: str, name: str) -> bool:
-        """Remove the document; whether there was one."""
+        """Remove the document. Returns whether there was one."""
 
     # -- reading; the log and histories are in ``penstock.storage.bulk`` ----------------
 
@@ -454,11 +454,11 @@ class Engine(BulkReading, ABC):
 
     @abstractmethod
     async def next_due(self, tenant: str, queue: str) -> int | None:
-        """When time alone next makes a claim of this queue give more, or None: never.
+        """When a claim of this queue may return more just because time has passed, or None.
 
-        The earliest of a delayed delivery's due time and a lease's deadline, or where the
-        engine ``limits_throughput`` and the bucket is not full, when it has a token. It may be
-        in the past, and it may be early, never late.
+        The earliest due time of a delayed delivery, deadline of a lease or, if the engine
+        ``limits_throughput`` and the bucket is not full, time of the next token. It may be in the
+        past, and it may be early but never late.
         """
 
     @abstractmethod
@@ -467,12 +467,12 @@ class Engine(BulkReading, ABC):
 
     @abstractmethod
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
-        """What the ack of this delivery left, or None while it is not done."""
+        """The result of the delivery's ack, or None while the delivery is not done."""
 
     @abstractmethod
     async def stats(self, tenant: str, queue: str) -> QueueStats:
-        """The queue in numbers (Q2)."""
+        """The queue's counters (Q2)."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Commit what is staged and release the store. Closing twice is fine."""
+        """Commit staged changes and release the store. Closing twice is allowed."""

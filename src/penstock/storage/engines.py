@@ -1,7 +1,6 @@
-"""Which engine answers to which URL scheme.
+"""Maps URL schemes to engines.
 
-Engines are loaded when their URL is opened, so that a database driver is imported only by
-those who use it.
+An engine is imported when its URL is opened, so a database driver is imported only if it is used.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ async def open_engine(url: str, options: EngineOptions | None = None) -> Engine:
     try:
         parts = urlsplit(str.__str__(url))
     except (ValueError, TypeError):
-        # Not chained: what went wrong in the URL may quote its password.
+        # Not chained: the original error may quote the password.
         raise BadUrl(f"{mask_password(repr(url))} is not a URL.", field="url") from None
     target = SCHEMES.get(parts.scheme)
     if target is None:
         known = ", ".join(sorted(SCHEMES))
         raise BadUrl(
-            f"No engine answers to {mask_password(repr(url))}; schemes are {known}.", field="url"
+            f"No engine handles {mask_password(repr(url))}; schemes are {known}.", field="url"
         )
     module, _, function = target.partition(":")
     opener: Opener = getattr(import_module(module), function)

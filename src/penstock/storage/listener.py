@@ -1,7 +1,7 @@
 """The listener: how an engine notifies the process that it runs in.
 
-Notifications are hints and measurements. An engine works the same whether anybody listens or not,
-and verbs do not wait for a listener.
+Notifications are hints and measurements. An engine works the same with or without a listener, and
+verbs do not wait for one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class Listener:
     """Receives an engine's notifications; this base class ignores them.
 
     The engine calls these methods on the event loop that its verbs run in, between two awaits.
-    They must return at once and must not raise.
+    They must return immediately and must not raise.
     """
 
     def ready(self, tenant: str, queue: str) -> None:
@@ -26,7 +26,7 @@ class Listener:
         """
 
     def acked(self, tenant: str, queue: str) -> None:
-        """Another process acked deliveries of this queue, or may have: look for results."""
+        """Another process has acked deliveries of this queue, or may have: poll for results."""
 
     def lapsed(self, tenant: str, queue: str, count: int) -> None:
         """A claim, a join or a sweep took back ``count`` deliveries whose leases had lapsed."""

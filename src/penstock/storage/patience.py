@@ -1,7 +1,7 @@
-"""Patience: how long a request, a reply or a statement may take, at almost no cost if it is quick.
+"""Timeouts for requests, replies and statements, at almost no cost if they are quick.
 
-One timer looks once a second for what is late, instead of one timer each: that saves two
-microseconds of some forty on a request.
+One timer per ``Patience`` checks every second for late tasks. Avoiding a timer per request saves 2
+of about 40 microseconds.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _LOOK_S: Final = 1.0
 
 
 class Patience:
-    """Ends what its tasks await when it takes too long."""
+    """Cancels tasks whose await takes longer than the timeout."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        #: When each began, oldest first.
+        #: When each task began, oldest first.
         self._since: dict[asyncio.Task[object], float] = {}
         self._late: set[asyncio.Task[object]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def bear(self, awaited: Awaitable[T]) -> T:
-        """What is awaited, or ``TimeoutError``, late by at most a second."""
-        # Asking for the running loop is a call of the operating system each time.
+        """Await ``awaited``, or raise ``TimeoutError`` at most a second after the timeout."""
+        # get_running_loop() makes a system call each time, so the loop is cached.
         loop = self._loop = self._loop or asyncio.get_running_loop()
         task = asyncio.current_task(loop)
         assert task is not None

@@ -1,6 +1,6 @@
-"""Places of stores: what a store knows about where it is, as ``name=value`` words.
+"""The location of a store, as ``name=value`` words: what identifies where its data is.
 
-A copy of the store is at another place, and begins a new epoch when it is opened (A1).
+A copy of the store has another location and begins a new epoch when it is opened (A1).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ __all__ = ["is_same_place"]
 
 
 def is_same_place(one: str, other: str) -> bool:
-    """Whether two places agree in everything that both of them tell."""
+    """Whether two locations agree on every name that both contain."""
     left, right = _parts(one), _parts(other)
     return all(left[name] == right[name] for name in left.keys() & right.keys())
 

@@ -1,8 +1,8 @@
 """Quotas: how many queues, and how many unindexed filters, a tenant may have (E1).
 
-Every engine asks here before it creates a queue or changes a filter, inside the commit that would
-do it, so the limits are exact. A store that has more than a limit allows, because the limit was
-lowered, keeps what it has.
+Every engine calls these checks before it creates a queue or changes a filter, inside that commit,
+so the limits are exact. A store that exceeds a limit because the limit was lowered keeps what it
+has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["check_filter_quota", "check_queue_quota"]
 
 
 def check_queue_quota(limits: Limits, queues: int, name: str) -> None:
-    """Refuse to create queue ``name`` for a tenant that has ``queues`` of them already."""
+    """Refuse to create queue ``name`` for a tenant that already has ``queues`` queues."""
     if queues >= limits.queues:
         raise TooManyQueues(
             f"Queue {name!r} cannot be created: the tenant has {queues} queues of at most "
@@ -28,9 +28,9 @@ def check_queue_quota(limits: Limits, queues: int, name: str) -> None:
 def check_filter_quota(
     limits: Limits, unindexed: int, filter: Filter, before: Filter | None = None
 ) -> None:
-    """Refuse ``filter`` if it is one unindexed filter too many.
+    """Refuse ``filter`` if it exceeds the limit of unindexed filters.
 
-    ``unindexed`` is how many the tenant has, with ``before``, the filter that it replaces.
+    ``unindexed`` is how many the tenant has, including ``before``, which ``filter`` replaces.
     """
     if filter.indexed or (before is not None and not before.indexed):
         return

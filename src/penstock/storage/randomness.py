@@ -1,4 +1,4 @@
-"""Where randomness enters an engine. Options inject it, so that tests are deterministic."""
+"""Sources of randomness for engines. Options inject them, so that tests are deterministic."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import TypeAlias
 
 __all__ = ["Jitter", "RandomBytes", "full_jitter", "random_bytes", "random_token"]
 
-#: Picks a wait below the ceiling it is given.
+#: Picks a wait between 0 and the ceiling it is given.
 Jitter: TypeAlias = Callable[[int], int]
 
 
 def full_jitter(ceiling_ms: int) -> int:
     """A uniformly random wait from 0 to ``ceiling_ms``."""
-    # The one place where randomness enters by default; spreading retries needs no secrecy.
+    # The only default source of randomness; jitter for retries need not be secure.
     return random.randint(0, ceiling_ms)  # noqa: S311, TID251
 
 
 def random_token() -> int:
-    """A random number of 62 bits, which no other transaction or server has."""
-    # The operating system's randomness: servers that start at the same time differ.
+    """A random 62-bit number, unique across transactions and servers."""
+    # From the operating system, so that servers that start at the same time differ.
     return random.SystemRandom().getrandbits(62)  # noqa: TID251
 
 
-#: So many random bytes. Injected, like ``Jitter``.
+#: Returns the given number of random bytes. Injected, like ``Jitter``.
 RandomBytes: TypeAlias = Callable[[int], bytes]
 
 
 def random_bytes(count: int) -> bytes:
-    """Bytes that no other store has."""
+    """Random bytes from the operating system, unique to this store."""
     return os.urandom(count)  # noqa: TID251

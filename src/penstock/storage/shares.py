@@ -1,13 +1,13 @@
-"""Shares: how much of a store's capacity the calls of one tenant take at a time.
+"""Shares: limits how much of a store's capacity the calls of one tenant use at a time.
 
-What an engine stores, hands out and settles shares one event loop and one commit at a time. So
-the broker bounds how much is under way: so many messages, deliveries and settlements together,
-divided equally between the tenants that have been active lately. A call beyond its tenant's part
-waits in the tenant's line. A tenant with nothing under way is always let in, so a tenant that
-publishes now and then does not wait for one that floods the store.
+All calls on a store share one event loop and one commit at a time. So the broker limits the number
+of messages, deliveries and settlements in progress, and divides the limit equally between the
+recently active tenants. A call beyond its tenant's share waits in the tenant's line. A tenant with
+nothing in progress is always admitted, so an occasional publisher does not wait for a tenant that
+floods the store.
 
 A large call, which an engine stores in one piece, also waits for a turn (``turns``) while other
-tenants are active: the calls that came meanwhile have the loop, and a commit, before it.
+tenants are active: calls that arrived meanwhile get the loop and a commit first.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from penstock.storage.turns import Turns
 
 __all__ = ["CAPACITY", "LARGE", "Shares"]
 
-#: Messages, deliveries and settlements under way at a time: twice the largest batch, so that one
-#: can be planned while another is written.
+#: Messages, deliveries and settlements in progress: twice the largest batch, so that one batch can
+#: be planned while another is written.
 CAPACITY: Final = 20_000
-#: A call of this many takes milliseconds of the loop.
+#: A call of this size takes milliseconds of the loop.
 LARGE: Final = 1_000
-#: How long a tenant without calls keeps its part, in seconds: the pause of a busy client.
+#: How long a tenant without calls keeps its share, in seconds: the pause of a busy client.
 _LINGER_S: Final = 1.0
 
 _Waiting: TypeAlias = tuple[int, asyncio.Future[None]]
 
 
 class Shares:
-    """What is under way in one store, by tenant, and who waits to begin."""
+    """The calls in progress in one store, by tenant, and the calls waiting to begin."""
 
     def __init__(self, turns: Turns, capacity: int = CAPACITY) -> None:
         self._turns = turns
         self._time = asyncio.get_running_loop().time
         self._capacity = capacity
         self._under_way: dict[str, int] = {}
-        #: The tenant that is let in next comes first.
+        #: The tenant that is admitted next comes first.
         self._lines: dict[str, deque[_Waiting]] = {}
-        #: The tenants that divide the capacity, and when the last call of each ended, in the loop's
-        #: time; None: it has calls.
+        #: The tenants that share the capacity, with the loop time when the last call of each ended,
+        #: or None while it has calls.
         self._active: dict[str, float | None] = {}
 
     def enter(self, tenant: str, cost: int) -> bool:
-        """Begin a call of so many messages or deliveries, if it need not wait.
+        """Begin a call of ``cost`` messages or deliveries, unless it has to wait (False).
 
-        If it has to, the caller awaits ``wait``. Either way it calls ``leave`` at the end.
+        On False, the caller awaits ``wait``. Either way it must call ``leave`` at the end.
         """
         used = self._under_way.get(tenant, 0)
         if used and (self._lines or used + cost > self._capacity // len(self._active)):
@@ -61,7 +61,7 @@ class Shares:
         return True
 
     async def wait(self, tenant: str, cost: int) -> None:
-        """Begin a call that ``enter`` did not let in, when it is its turn."""
+        """Wait for the turn of a call that ``enter`` did not admit, then begin it."""
         if tenant in self._lines or not self._fits(tenant, cost):
             await self._stand_in_line(tenant, cost)
         else:
@@ -74,7 +74,7 @@ class Shares:
                 raise
 
     def leave(self, tenant: str, cost: int) -> None:
-        """A call has ended, whatever became of it."""
+        """End a call, successful or not."""
         left = self._under_way[tenant] - (cost or 1)
         if left:
             self._under_way[tenant] = left
@@ -100,13 +100,13 @@ class Shares:
             await future
         except asyncio.CancelledError:
             if not future.cancelled():
-                self.leave(tenant, cost)  # It was let in, and cancelled before it knew.
+                self.leave(tenant, cost)  # Admitted, then cancelled before it resumed.
             else:
                 self._let_in()
             raise
 
     def _fits(self, tenant: str, cost: int) -> bool:
-        """Whether the call is within the tenant's part, or all that the tenant has under way."""
+        """Whether the call is within the tenant's share, or the tenant has nothing in progress."""
         used = self._under_way.get(tenant, 0)
         return not used or used + cost <= self._capacity // len(self._active)
 
@@ -123,7 +123,7 @@ class Shares:
             del self._active[name]
 
     def _let_in(self) -> None:
-        """Let in whoever may begin, a call of each tenant at a time."""
+        """Admit every waiting call that fits, one per tenant in turn."""
         self._forget_idle()
         passed = 0
         while passed < len(self._lines):
@@ -143,4 +143,4 @@ class Shares:
                 future.set_result(None)
             passed = 0 if fits else passed + 1
             if line:
-                self._lines[tenant] = line  # The last in the round now.
+                self._lines[tenant] = line  # Now last in the round.

@@ -1,8 +1,8 @@
-"""What the messages of a publish were checked by, compared with what is in force (E1).
+"""Compares the policies that a publish was checked against with the current ones (E1).
 
-The broker checks payloads by the policy of their topic before the engine stores them, and another
-process may change the policy in between. So a publish names the policies, and every engine compares
-them in the commit that stores the messages.
+The broker checks payloads against the policy of their topic before the engine stores them, and
+another process may change the policy in between. So a publish names the policies, and every engine
+compares them in the commit that stores the messages.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from penstock.model.queue import TopicPolicy
 
 __all__ = ["CheckedBy", "check_topics"]
 
-#: Policies of topics that messages were checked by; None: the caller does not say.
+#: The topic policies that messages were checked against; None: the caller does not say.
 CheckedBy: TypeAlias = Mapping[str, TopicPolicy | None] | None
 
 
 def check_topics(checked: CheckedBy, in_force: Mapping[str, TopicPolicy]) -> None:
-    """Refuse messages that were checked by other policies than those in force."""
+    """Refuse messages that were checked against policies other than the current ones."""
     if checked is None:
         return
     for topic, policy in checked.items():

@@ -1,13 +1,12 @@
 """Turns: long work runs in slices of a few milliseconds, shared fairly between tenants.
 
-Everything that a store does for its callers runs on one event loop. A call that has more to do
-than a slice (a preview of the whole log, the routing of a large batch through a thousand filters)
-waits for a turn before each slice. One slice runs at a time. Tenants that wait have their turns
-round robin, and the calls of one tenant follow one another, so ten previews of one tenant cost
-another tenant no more than one does. While short calls are under way, the loop is theirs after
-every slice for as long as the slice took.
+All calls on a store run on one event loop. A call with more work than one slice (a preview of the
+whole log, the routing of a large batch through a thousand filters) waits for a turn before each
+slice. One slice runs at a time. Waiting tenants take turns round robin, and the calls of one tenant
+queue behind each other, so ten previews of one tenant cost another tenant no more than one does.
+While short calls are in progress, the loop is free after every slice for as long as the slice took.
 
-A cancelled caller leaves its line, so its work ends with it.
+A cancelled caller leaves its line, which ends its work.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ __all__ = ["SLICE_S", "Slice", "Turns"]
 
 #: How long a slice may take.
 SLICE_S: Final = 0.005
-#: The longest pause after a slice, however long it took.
+#: The longest pause after a slice.
 _LONGEST_PAUSE_S: Final = 0.05
-#: Timers are no finer than this: shorter slices are added up until they are worth a pause.
+#: Timers have this resolution, so shorter slices are added up until they justify a pause.
 _SHORTEST_PAUSE_S: Final = 0.001
 
 
 class Turns:
-    """Who does the next slice of long work in one store."""
+    """Decides which call runs the next slice of long work in one store."""
 
     def __init__(self, slice_s: float = SLICE_S) -> None:
         self.slice_s = slice_s
         #: By tenant, the calls that wait. The tenant whose turn is next comes first.
         self._lines: dict[str, deque[asyncio.Future[None]]] = {}
-        #: The loop that grants the next turn; None while nobody waits for one.
+        #: The loop that grants the next turn; None while no call waits.
         self._granting: asyncio.AbstractEventLoop | None = None
         self._began = 0.0
-        #: What slices took since the last pause.
+        #: The time that slices took since the last pause.
         self._owed = 0.0
-        #: Short calls under way, as the broker counts them.
+        #: Short calls in progress, maintained by ``Shares``.
         self.short_calls = 0
-        #: Slices that were granted, for tests and measurements.
+        #: Slices granted so far, for tests and measurements.
         self.granted = 0
 
     async def take(self, tenant: str) -> None:
@@ -50,7 +49,7 @@ class Turns:
         future: asyncio.Future[None] = loop.create_future()
         if self._granting is not loop:
             if self._granting is not None:
-                self._lines.clear()  # Those callers ended with their loop.
+                self._lines.clear()  # Those callers died with their loop.
             self._granting = loop
             loop.call_soon(self._grant, loop)
         self._lines.setdefault(tenant, deque()).append(future)
@@ -67,10 +66,10 @@ class Turns:
                 continue
             line.popleft().set_result(None)
             if line:
-                self._lines[tenant] = line  # The last in the round now.
+                self._lines[tenant] = line  # Now last in the round.
             self.granted += 1
             self._began = loop.time()
-            # Runs after the slice: its caller is woken in the next turn of the loop, before this.
+            # Runs after the slice: the caller is resumed in the next loop iteration, before this.
             loop.call_soon(self._after_slice, loop)
             return
         self._granting = None
@@ -85,19 +84,19 @@ class Turns:
 
 
 class Slice:
-    """The slices of one call: asks for a turn whenever the time of one is used up."""
+    """Splits one call into slices: waits for a turn whenever a slice's time is used up."""
 
     __slots__ = ("_ends", "_tenant", "_time", "_turns")
 
     def __init__(self, turns: Turns, tenant: str) -> None:
         self._turns = turns
         self._tenant = tenant
-        #: The loop's, so that a loop with a time of its own decides where slices end.
+        #: The loop's clock, so that a simulated loop decides where slices end.
         self._time = asyncio.get_running_loop().time
         self._ends = self._time() + turns.slice_s
 
     async def run(self, steps: Iterable[object]) -> None:
-        """Take the steps, as many in a slice as its time allows."""
+        """Run the steps, as many per slice as its time allows."""
         for _ in steps:
             if self.is_over:
                 await self.next()

@@ -1,4 +1,4 @@
-"""What is read in bulk has to be what is read one by one: the check that every test ends with."""
+"""Checks that bulk reads return the same as single reads; every test ends with this check."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_bulk", "messages_of", "payloads_of"]
 
 
 def messages_of(columns: LogColumns) -> list[Message]:
-    """The entries of columns, each as a message."""
+    """The entries of columns as messages."""
     nothing = [None] * len(columns)
     rows = zip(
         columns.id,
@@ -35,7 +35,7 @@ def messages_of(columns: LogColumns) -> list[Message]:
 
 
 async def payloads_of(engine: Engine, tenant: str, columns: LogColumns) -> list[bytes] | None:
-    """The payloads of entries, each on its own."""
+    """The payloads of entries, one by one."""
     pieces = await engine.read_payloads(tenant, columns.offset, columns.size, columns.checksum)
     if pieces is None:
         return None
@@ -46,7 +46,7 @@ async def payloads_of(engine: Engine, tenant: str, columns: LogColumns) -> list[
 
 
 async def check_bulk(engine: Engine, tenant: str, page: LogPage, *, histories: int) -> None:
-    """Compare a page of the log, with payloads, and some histories with what bulk reads give."""
+    """Compare a page of the log, with payloads, and some histories with bulk reads."""
     if not page.entries:
         return
     start, limit = page.entries[0].message.offset, len(page.entries)

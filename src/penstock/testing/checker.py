@@ -1,24 +1,24 @@
-"""The checker of histories: which law a history breaks, if any.
+"""The history checker: finds the laws that a history breaks.
 
 - P1  every acknowledged message is in the log and in the queue's scan,
-- P2  nothing is there that nobody tried to publish, or that was refused; a batch whose
-      reply was lost is there whole or not at all,
-- P3  a message has one payload, wherever it is seen,
+- P2  there is nothing that no client tried to publish, or that was refused; a batch whose
+      reply was lost is stored completely or not at all,
+- P3  a message has the same payload everywhere,
 - P4  an idempotency id has one message,
 - C1  a delivery is not granted while a claim on it is live, a live claim is honoured,
-      receipts never come again and grow,
-- C2  attempts rise by one a grant, and grants that count stay within ``max_attempts``,
+      receipts are never reused and grow,
+- C2  attempts grow by one per grant, and grants that count stay within ``max_attempts``,
 - C5  a drained queue has nothing live,
-- S1  only the current receipt settles, and once,
+- S1  only the current receipt settles, and only once,
 - S2  nothing is granted after it was acknowledged as done, failed or expired,
 - S3  a scan finds a delivery in exactly one state, and in the one it was settled to.
 
-The order of a history is the order in which clients saw things happen. What the checker
-cannot know (the grants of a lost claim, a lost settlement) it allows, and no more than
-that. Queues are taken to match every message; replay is not among the verbs it knows.
+The order of a history is the order in which clients observed events. The checker allows what
+it cannot know (the grants of a lost claim, a lost settlement), and no more than that. It
+assumes that queues match every message and that replay is not used.
 
-In a queue that is ordered by partition a claim may end before its time, uncounted: when its
-partition changes hands (O1). So there C1 is checked by what the receipts can do (S1).
+In a queue that is ordered by partition, a claim may end early and uncounted when its
+partition changes owners (O1). There, C1 is checked by what the receipts can do (S1).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SETTLED_STATES: Final = frozenset({"done", "failed", "expired"})
 
 
 class Violation(Struct, frozen=True):
-    """A law that the history breaks, and where."""
+    """A law that the history breaks, and the position."""
 
     law: str
     what: str
@@ -69,7 +69,7 @@ def check(
     ordered: Collection[str] = (),
     skew_ms: int = 0,
 ) -> list[Violation]:
-    """Every violation found; ``grant_number`` gives a receipt's place, where it has one.
+    """Every violation found; ``grant_number``, if given, returns the order of a receipt.
 
     ``ordered`` names the queues that are ordered by partition; clocks of servers may differ by
     ``skew_ms``.
@@ -81,7 +81,7 @@ def check(
 
 
 class _Batch:
-    """What is known of one publish."""
+    """What is known about one publish."""
 
     def __init__(self, begun: Publish) -> None:
         self.begun = begun
@@ -90,26 +90,26 @@ class _Batch:
 
 
 class _Grant:
-    """What is known of one grant: when it may end, and whether it has."""
+    """What is known about one grant: when it may end, and whether it has ended."""
 
     def __init__(self, granted: Granted) -> None:
         self.granted = granted
-        #: It does not lapse before this.
+        #: It does not lapse before this time.
         self.deadline = granted.deadline
-        #: Settlements under way, or lost: each may have ended it.
+        #: Settlements in progress or lost: each may have ended it.
         self.pending = 0
-        #: The verb that has ended it.
+        #: The verb that ended it.
         self.verb: str | None = None
 
 
 class _Delivery:
-    """What is known of one delivery."""
+    """What is known about one delivery."""
 
     def __init__(self) -> None:
         self.last: _Grant | None = None
         #: Claims on the queue that were lost before the last grant.
         self.lost_before = 0
-        #: Grants that may have been handed back, and so do not count.
+        #: Grants that may have been released, and so do not count.
         self.releases = 0
         #: The settled state that was acknowledged.
         self.final: str | None = None
@@ -134,7 +134,7 @@ class _Checker:
         self._deliveries: dict[tuple[str, int], _Delivery] = defaultdict(_Delivery)
         self._grants: dict[str, _Grant] = {}
         self._claims: dict[int, Claim] = {}
-        #: Claims without an answer, by queue.
+        #: Claims without a reply, by queue.
         self._lost_claims: Counter[str] = Counter()
         self._settles: dict[int, tuple[Settle, bool]] = {}
         self._logged: dict[int, list[Logged]] = defaultdict(list)
@@ -146,7 +146,7 @@ class _Checker:
         self.violations.append(Violation(law, what, self._here.run, self._here.order))
 
     def see(self, event: HistoryEvent) -> None:
-        """Take the next event in order."""
+        """Process the next event in order."""
         if (event.run, event.order) <= (self._here.run, self._here.order):
             raise ValueError(f"the history is not in order at {event}")
         if event.run != self._here.run:
@@ -195,7 +195,7 @@ class _Checker:
     def _see_payload(self, message: int, payload: str) -> None:
         known = self._payload_of.get(message)
         if known is None and payload not in self._attempted:
-            self._broken("P2", f"message {message} has a payload that nobody published")
+            self._broken("P2", f"message {message} has a payload that was never published")
         elif known not in (None, payload):
             self._broken("P3", f"message {message} was {known} and reads {payload}")
         else:
@@ -220,10 +220,10 @@ class _Checker:
         if not 0 <= hidden <= lost - delivery.lost_before:
             self._broken("C2", f"{name} went from {attempts} to {event.attempts} attempts")
         else:
-            # A claim whose caller has gone may have been handed back by the broker, uncounted.
+            # The broker may have released a claim whose caller had gone, uncounted.
             delivery.releases += hidden
         if event.queue in self._ordered:
-            # Whatever was not settled may have been handed back with its partition.
+            # An unsettled claim may have been released with its partition.
             delivery.releases += before is not None and before.verb is None
         if event.attempts - delivery.releases > self._max_attempts[event.queue]:
             self._broken("C2", f"{name} was granted {event.attempts} times")
@@ -245,9 +245,9 @@ class _Checker:
     def _settle(self, event: Settle) -> None:
         grant = self._grants.get(event.receipt)
         if grant is None:
-            raise ValueError(f"nobody was granted {event.receipt}")
-        # Of two calls that overlap either may come first, so only what was known when the call
-        # began can make it stale; but of those that end a claim one alone succeeds.
+            raise ValueError(f"no grant has the receipt {event.receipt}")
+        # Overlapping calls may take effect in either order, so only what was known when the call
+        # began can make it stale. Of the calls that end a claim, only one succeeds.
         was_stale = self._delivery_of(grant).last is not grant
         if event.verb not in _ENDING:
             was_stale = was_stale or grant.verb is not None
@@ -268,7 +268,7 @@ class _Checker:
             delivery.releases -= begun.verb == "release"
             live = delivery.last is grant and grant.verb is None and grant.pending == 0
             fenced = grant.granted.queue in self._ordered
-            # ``aborted``: another receipt of the call was stale, and this one was left alone.
+            # ``aborted``: another receipt of the call was stale, and this one was not used.
             stale = event.verdict != "aborted"
             if stale and live and not fenced and event.at < grant.deadline:
                 self._broken("C1", f"the live claim {begun.receipt} was called stale")
@@ -286,7 +286,7 @@ class _Checker:
     def _delivery_of(self, grant: _Grant) -> _Delivery:
         return self._deliveries[grant.granted.queue, grant.granted.message]
 
-    # -- what is in the store ----------------------------------------------------------
+    # -- contents of the store ---------------------------------------------------------
 
     def _scanned(self, event: Scanned) -> None:
         logged = {entry.message: entry.payload for entry in self._logged[event.scan]}

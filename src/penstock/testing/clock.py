@@ -1,4 +1,4 @@
-"""A clock that moves only when a test moves it, and then calls whoever waited for that."""
+"""A clock that moves only when a test moves it, and then runs the callbacks that are due."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final
 
 __all__ = ["FakeClock"]
 
-#: Any time will do, as long as nobody mistakes it for zero.
+#: Any time will do, except zero.
 _START_MS: Final = 1_700_000_000_000
 
 
 class FakeClock:
-    """Tells the time that it was set to, in epoch milliseconds."""
+    """Returns the time that it was set to, in epoch milliseconds."""
 
     wall: bool = False
-    """Every store goes by it as it is, also one in a database."""
+    """Every store uses it directly, including one in a database."""
 
     def __init__(self, now_ms: int = _START_MS) -> None:
         self._now_ms = now_ms
@@ -26,24 +26,24 @@ class FakeClock:
         self._numbers = count()
 
     def now(self) -> int:
-        """Return the time that the clock was moved to."""
+        """Return the current time of the clock."""
         return self._now_ms
 
     def advance(self, ms: int) -> int:
         """Move forward by ``ms`` and return the new time.
 
-        Whoever asked to be called by then is called, the earliest first; what they set in
-        motion runs when the test next awaits something.
+        Callbacks that are due run now, earliest first; the tasks that they wake run when the test
+        next awaits something.
         """
         if ms < 0:
-            raise ValueError("time does not go back")
+            raise ValueError("the clock cannot go back")
         self._now_ms += ms
         while self._alarms and self._alarms[0].at_ms <= self._now_ms:
             heappop(self._alarms).ring()
         return self._now_ms
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> _FakeAlarm:
-        """Call back when the clock is moved to ``at_ms`` or past it; soon, if it was."""
+        """Call back when the clock reaches ``at_ms``; soon, if it already has."""
         alarm = _FakeAlarm(at_ms, next(self._numbers), callback)
         if at_ms <= self._now_ms:
             asyncio.get_running_loop().call_soon(alarm.ring)
@@ -52,14 +52,14 @@ class FakeClock:
         return alarm
 
     def next_alarm(self) -> int | None:
-        """The earliest time that somebody waits for, or None."""
+        """The earliest time that a callback waits for, or None."""
         self._alarms = [alarm for alarm in self._alarms if not alarm.cancelled]
         heapify(self._alarms)
         return self._alarms[0].at_ms if self._alarms else None
 
 
 class _FakeAlarm:
-    """One call that was asked for."""
+    """One scheduled callback."""
 
     def __init__(self, at_ms: int, number: int, callback: Callable[[], object]) -> None:
         self.at_ms = at_ms

@@ -1,9 +1,8 @@
-"""An engine and the oracle side by side: the same calls, and answers that can be compared.
+"""An engine and the oracle side by side: runs the same calls and makes the replies comparable.
 
-Ids, offsets and receipts are the engine's own business, so each side numbers them in the
-order in which they appear, and what is compared is the numbers. Left out of a comparison
-is what the contract leaves to the engine: durability, how much one sweep did, the cursor
-of a page, and the payload of a log entry that was replaced.
+Ids, offsets and receipts differ between engines, so each side numbers them in order of appearance
+and the numbers are compared. Not compared is what the contract leaves to the engine: durability,
+how much one sweep did, the cursor of a page, and the payload of a log entry that was replaced.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ from penstock.testing.bulk import check_bulk
 
 __all__ = ["Plain", "Refused", "Side", "Verb", "attempt", "difference"]
 
-#: Something plain: tuples, strings, numbers.
+#: A plain value: tuples, strings, numbers.
 Plain: TypeAlias = object
-#: A call on one side, and its answer made plain.
+#: A call on one side that returns a plain reply.
 Verb: TypeAlias = Callable[["Side"], Coroutine[object, object, Plain]]
 
 _MAX_PAGES: Final = 10_000
-#: Looks at a log of which one is made in bulk too.
+#: Every how many reads of the log the bulk reads are checked too.
 _LOOKS_IN_BULK: Final = 8
 
 
 class Refused(tuple[str]):
-    """A verb raised: the name of the error's class."""
+    """A verb raised an error; contains the name of its class."""
 
     __slots__ = ()
 
@@ -61,7 +60,7 @@ class Side:
     # -- numbering ---------------------------------------------------------------------
 
     def offsets(self, tenant: str) -> list[int]:
-        """Every offset that was ever published, in order."""
+        """Every offset published so far, in order."""
         return self._offsets.setdefault(tenant, [])
 
     def id(self, tenant: str, number: int) -> MessageId:
@@ -83,7 +82,7 @@ class Side:
         """The offset after the first ``count`` entries."""
         return Offset(self.offsets(tenant)[count - 1] + 1 if count else 0)
 
-    # -- answers as plain values -------------------------------------------------------
+    # -- replies as plain values -------------------------------------------------------
 
     def published(
         self, tenant: str, replies: tuple[Published, ...], *, repeated: bool = False
@@ -176,7 +175,7 @@ class Side:
             [
                 (
                     p.partition,
-                    # Whether the epoch of a partition without owner is shown is left open.
+                    # The contract leaves open whether a partition without owner shows its epoch.
                     (p.owner, None if p.owner is None else p.epoch),
                     (p.unsettled, p.in_flight, watermark(p.watermark)),
                 )
@@ -184,7 +183,7 @@ class Side:
             ],
         )
 
-    # -- everything that can be seen ---------------------------------------------------
+    # -- all observable state ----- ---------------------------------------------------
 
     async def browse(
         self, tenant: str, queue: str, state: State, where: Filter | None = None, page: int = 100
@@ -201,7 +200,7 @@ class Side:
         raise AssertionError("the pages never end")
 
     async def log(self, tenant: str) -> Plain:
-        """The whole log; a payload only where the entry is its message's newest."""
+        """The whole log; payloads only of the newest entry of each message."""
         page = await self.engine.read_log(tenant, Offset(0), 1_000_000, payloads=True)
         self._looks += 1
         if not self._looks % _LOOKS_IN_BULK:
@@ -222,7 +221,7 @@ class Side:
         return [(self._number(tenant, e.message_id), e.event) for e in page.entries]
 
     async def documents(self, kinds: Sequence[str]) -> Plain:
-        """Every document of these kinds, asked for in both ways."""
+        """Every document of these kinds, listed and read one by one."""
         shown: dict[str, Plain] = {}
         for kind in kinds:
             listed = await self.engine.list_documents(kind)
@@ -232,7 +231,7 @@ class Side:
         return shown
 
     async def picture(self, tenant: str, *, scan: bool) -> Plain:
-        """Every queue of a tenant; with ``scan`` every delivery and the log too."""
+        """Every queue of a tenant; with ``scan`` also every delivery and the log."""
         shown: dict[str, Plain] = {
             "tenants": await self.engine.tenants(),
             "behind": await self.engine.behind(),
@@ -255,7 +254,7 @@ class Side:
 
 
 def difference(expected: Plain, found: Plain, path: str = "") -> str | None:
-    """Where two plain values differ first, for a message that a person can read."""
+    """Describe the first difference between two plain values."""
     if isinstance(expected, dict) and isinstance(found, dict):
         for key in [*expected, *(k for k in found if k not in expected)]:
             if key not in expected or key not in found:
@@ -279,7 +278,7 @@ def difference(expected: Plain, found: Plain, path: str = "") -> str | None:
 
 
 async def attempt(call: Coroutine[object, object, Plain]) -> Plain:
-    """The answer, or which error was raised."""
+    """The reply, or the error that was raised."""
     try:
         return await call
     except PenstockError as error:

@@ -1,19 +1,19 @@
-"""A disk that fails on demand: an adapter that knows what was synced from what was written.
+"""A disk that fails on demand: an adapter that distinguishes synced from written data.
 
-What it models, and which law each fault is there to break:
+What it models, and which law each fault tries to break:
 
-- Power loss (P1, P2, S3): writes reach the disk in order and whole, as the batches of a
-  write-ahead log do. A synced write survives with everything before it; of the others some
-  prefix survives, chosen by the seed. ``survivor`` gives every such disk, one at a time.
-- A failed fsync (P2): the write raises ``EIO`` and nobody knows whether it is on the disk.
-- A full disk (P2): the write raises ``ENOSPC`` and nothing of it is there.
-- A mark survives as soon as it is kept. A power loss takes what was not synced, so a mark that
+- Power loss (P1, P2, S3): writes reach the disk in order and whole, like the batches of a
+  write-ahead log. A synced write survives with everything before it; of the others a
+  prefix survives, chosen by the seed. ``survivor`` returns any such disk.
+- A failed fsync (P2): the write raises ``EIO``, and may or may not be on the disk.
+- A full disk (P2): the write raises ``ENOSPC``, and nothing of it is on the disk.
+- A mark survives as soon as it is stored. A power loss loses unsynced writes, so a mark that
   names a commit beyond that makes the store refuse to open, which fails the test.
 - An unreadable sector: a read of a matching key raises ``StoreUnavailable``, as the RocksDB
   adapter does for an I/O error.
-- A flipped bit (X1): a matching key reads as one bit different from what was written.
+- A flipped bit (X1): the value of a matching key is read with one bit flipped.
 
-What it does not model: a store that notices the flipped bit itself. RocksDB's own checksums
+It does not model a store that notices the flipped bit itself. RocksDB's own checksums
 are tested on real files, in tests/crash.
 """
 
@@ -39,7 +39,7 @@ KeyMatch: TypeAlias = Callable[[bytes], bool]
 
 
 class Written(Struct, frozen=True):
-    """One batch as it was handed to the disk."""
+    """One batch as it was written."""
 
     writes: dict[bytes, bytes | None]
     removed: tuple[KeyRange, ...]
@@ -47,7 +47,7 @@ class Written(Struct, frozen=True):
 
 
 class Damage(Struct, frozen=True):
-    """One bit that reads wrong, in every value whose key matches."""
+    """One flipped bit, in every value whose key matches."""
 
     match: KeyMatch
     bit: int
@@ -61,7 +61,7 @@ class Damage(Struct, frozen=True):
 
 
 class FaultyAdapter:
-    """An ordered map whose disk can be pulled, filled up, or scratched."""
+    """An ordered map whose disk can lose power, fill up, or become damaged."""
 
     name = "faulty"
     durability: Durability = "fsync"
@@ -78,24 +78,24 @@ class FaultyAdapter:
         self.inline = inline
         self.seed = seed
         self._random = Random(seed)
-        #: What was on the disk before the first write of ``journal``.
+        #: The contents of the disk before the first write in ``journal``.
         self._base = dict(base or {})
         self._map = MemoryAdapter()
         self._map.write(self._base, (), False)
         #: Every batch that reached the operating system, in order.
         self.journal: list[Written] = []
-        #: How many of them are on the disk for certain.
+        #: How many of them are certainly on the disk.
         self.synced = 0
-        #: Marks in the order they were kept, with the number of batches that were synced then.
+        #: Marks in the order they were stored, each with the number of batches synced at that time.
         self.marks: list[tuple[int, Mark]] = [] if mark is None else [(0, mark)]
-        #: The batch whose fsync failed: on the disk or not.
+        #: The batch whose fsync failed: it may or may not be on the disk.
         self.doubtful: Written | None = None
-        #: Calls of ``write``, refused ones included.
+        #: Calls of ``write``, including refused ones.
         self.calls = 0
         #: Whether a write was refused.
         self.failed = False
         self.closed = False
-        #: What ``space`` says is free.
+        #: The free space that ``space`` reports.
         self.free_bytes = _DISK_BYTES
         self._refusals: dict[int, int] = {}
         self._unreadable: KeyMatch | None = None
@@ -104,7 +104,7 @@ class FaultyAdapter:
     # -- faults ------------------------------------------------------------------------
 
     def fail_sync(self, nth: int = 1) -> None:
-        """Fail the fsync of the nth write from now, or of the first after it that has one."""
+        """Fail the fsync of the nth write from now, or of the first later one that syncs."""
         self._refusals[self.calls + nth] = errno.EIO
 
     def fail_space(self, nth: int = 1) -> None:
@@ -119,21 +119,21 @@ class FaultyAdapter:
         """Flip one bit of the values of matching keys, until called with None."""
         self._damage = None if match is None else Damage(match, bit)
 
-    # -- what is left ------------------------------------------------------------------
+    # -- surviving disks ---------------------------------------------------------------
 
     def power_loss(self) -> FaultyAdapter:
-        """The disk after the power came back: synced writes, and perhaps some after them."""
+        """The disk after a power loss: synced writes, and perhaps some later ones."""
         return self.survivor(self._random.randint(self.synced, len(self._attempted)))
 
     def process_loss(self) -> FaultyAdapter:
         """The disk after the process was killed: everything that was written.
 
-        Only a batch whose fsync failed may be there or not.
+        Only a batch whose fsync failed may or may not be there.
         """
         return self.survivor(self._random.randint(len(self.journal), len(self._attempted)))
 
     def survivor(self, writes: int) -> FaultyAdapter:
-        """The disk on which exactly the first ``writes`` batches survived."""
+        """The disk on which exactly the first ``writes`` batches survive."""
         disk = MemoryAdapter()
         disk.write(self._base, (), False)
         for batch in self._attempted[:writes]:
@@ -148,7 +148,7 @@ class FaultyAdapter:
         )
 
     def contents(self) -> dict[bytes, bytes]:
-        """Every pair as it was written, whatever faults are set."""
+        """Every pair as it was written, ignoring faults."""
         return dict(self._map.scan(b"", b"\xff" * 16))
 
     @property
@@ -185,7 +185,7 @@ class FaultyAdapter:
         if refusal is not None and not sync:
             self.fail_sync()
         elif refusal is not None:
-            # Like RocksDB, which shows a batch only after its write-ahead log is synced.
+            # Like RocksDB, which makes a batch visible only after its write-ahead log is synced.
             self.doubtful = batch
             self.failed = True
             raise OSError(refusal, os.strerror(refusal))

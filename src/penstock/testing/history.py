@@ -1,12 +1,12 @@
-"""Histories of concurrent clients: what each was about to do, and what it was told.
+"""Histories of concurrent clients: the calls that each began, and the replies it got.
 
-A client records a call before it makes it, and the reply once it has it. A line is one
-``os.write``, so a client that is killed leaves whole lines behind, and every reply that it
-saw: a kill does not lose what the kernel already has, and a pipe takes a line of up to
-4 KiB in one piece. A call without an end has an unknown outcome: it may have taken effect.
+A client records a call before it makes it, and the reply when it has it. A line is one
+``os.write``, so a client that is killed leaves whole lines, and every reply it saw: a kill does not
+lose what the kernel already has, and writes of up to 4 KiB to a pipe are atomic. A call without an
+end has an unknown outcome: it may have taken effect.
 
-Payloads are named by a digest and have to be unique, one a message. ``checker`` says
-which law a history breaks.
+Payloads are identified by a digest and must be unique per message. ``checker`` finds the laws that
+a history breaks.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ __all__ = [
     "read_history",
 ]
 
-#: What a pipe takes in one piece (PIPE_BUF).
+#: The largest atomic write to a pipe (PIPE_BUF).
 MAX_LINE_BYTES: Final = 4096
 
 
 def digest(payload: bytes) -> str:
-    """The name that a payload has in a history."""
+    """The digest that identifies a payload in a history."""
     return blake2b(payload, digest_size=8).hexdigest()
 
 
-# -- events: ``call`` joins the beginning of a call to its end -------------------------------
+# -- events: ``call`` connects the beginning and end of a call -------------------------------
 
 
 class _Event(Struct, frozen=True, kw_only=True, tag=True):
     run: int = 0
-    """Which start of the process wrote it."""
+    """Which start of the process wrote the event."""
     order: int = 0
-    """Rises by one an event inside a run; the recorder sets both."""
+    """Grows by one per event inside a run. The recorder sets both fields."""
 
 
 class Publish(_Event, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class Publish(_Event, frozen=True, kw_only=True):
     call: int
     payloads: tuple[str, ...]
     ids: tuple[str | None, ...]
-    """The idempotency ids, one a payload."""
+    """The idempotency ids, one per payload."""
 
 
 class Published(_Event, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class Published(_Event, frozen=True, kw_only=True):
 
 
 class Refused(_Event, frozen=True, kw_only=True):
-    """The batch was refused with an error that means that nothing was stored."""
+    """The batch was refused with an error, so nothing was stored."""
 
     call: int
 
@@ -102,15 +102,15 @@ class Granted(_Event, frozen=True, kw_only=True):
 
 
 class Claimed(_Event, frozen=True, kw_only=True):
-    """The whole reply of a claim is recorded."""
+    """The whole reply of a claim has been recorded."""
 
     call: int
 
 
 class Unanswered(_Event, frozen=True, kw_only=True):
-    """The claim failed: what it was granted, if anything, nobody knows.
+    """The claim failed, and may have been granted deliveries.
 
-    A claim that is never heard of again is the same, from the next run on.
+    A claim that never ends is treated the same, from the next run on.
     """
 
     call: int
@@ -124,11 +124,11 @@ class Settle(_Event, frozen=True, kw_only=True):
     verb: str
     at: int
     lease_ms: int = 0
-    """Of an extend."""
+    """For an extend."""
 
 
 class Settled(_Event, frozen=True, kw_only=True):
-    """What became of it."""
+    """The outcome of a settlement."""
 
     call: int
     verdict: str
@@ -156,12 +156,12 @@ class Found(_Event, frozen=True, kw_only=True):
 
 
 class Scanned(_Event, frozen=True, kw_only=True):
-    """The scan is complete: what it did not find was not there."""
+    """The scan is complete: what it did not find does not exist."""
 
     scan: int
     queue: str
     drained: bool = False
-    """Nothing is live any more: every acknowledged message was delivered or has failed."""
+    """Nothing is live any more: every acknowledged message was delivered or failed."""
 
 
 HistoryEvent: TypeAlias = (
@@ -184,7 +184,7 @@ _decoder: msgspec.json.Decoder[HistoryEvent] = msgspec.json.Decoder(HistoryEvent
 
 
 class Recorder:
-    """Writes events to a pipe, or a file opened with O_APPEND, one line a write."""
+    """Writes events to a pipe, or a file opened with O_APPEND, one line per write."""
 
     def __init__(self, descriptor: int, run: int) -> None:
         self._descriptor = descriptor
@@ -202,9 +202,9 @@ class Recorder:
         stamped = msgspec.structs.replace(event, run=self._run, order=self._order)
         line = _encoder.encode(stamped) + b"\n"
         if len(line) > MAX_LINE_BYTES:
-            raise ValueError("an event is longer than a pipe takes in one piece")
+            raise ValueError("an event is longer than an atomic write to a pipe")
         if os.write(self._descriptor, line) != len(line):
-            raise OSError("an event was written in part")
+            raise OSError("an event was only partially written")
 
 
 def read_history(lines: Iterable[bytes]) -> Iterator[HistoryEvent]:

@@ -1,4 +1,4 @@
-"""Workers under test: handlers run inline, over a store in memory, on a clock moved by hand.
+"""Testing workers: runs handlers inline, over a store in memory, with a clock moved by hand.
 
 ::
 
@@ -9,9 +9,9 @@
         q.clock.advance(60_000)  # a retry falls due
         await q.run_until_idle()
 
-Nothing runs but what ``run_until_idle`` hands out, one delivery after the other, queue by queue
-in the order of their registration: a test that fails once fails always. Handlers that block
-run in a thread, as they do elsewhere, and are waited for.
+Only ``run_until_idle`` hands out deliveries, one at a time, queue by queue in the order of their
+registration, so tests are deterministic. Blocking handlers run in a thread, as they do elsewhere,
+and are waited for.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from penstock.worker.threads import Threads
 
 __all__ = ["MAX_HANDLED", "Inline", "inline"]
 
-#: Handlers that publish to each other would go on for ever.
+#: Handlers that publish to each other would run forever.
 MAX_HANDLED: Final = 10_000
 
 
 class Inline(Broker):
-    """The verbs over a store in memory, and an app whose handlers run when told to."""
+    """The verbs over a store in memory, and an app whose handlers run on request."""
 
     def __init__(self, engine: Engine, options: BrokerOptions, app: App, clock: FakeClock) -> None:
         super().__init__(engine, options)
@@ -56,13 +56,13 @@ class Inline(Broker):
         }
 
     async def run_until_idle(self, limit: int = MAX_HANDLED) -> list[Handled]:
-        """Hand out whatever may be, until nothing is left now; what became of each, in order."""
+        """Handle deliveries until none is available. Returns their outcomes, in order."""
         handled: list[Handled] = []
         while some := [item for queue in self._handlings if (item := await self.run_one(queue))]:
             handled += some
             if len(handled) > limit:
                 raise Conflict(
-                    f"{len(handled)} deliveries were handled and there are more: do handlers "
+                    f"{len(handled)} deliveries were handled and more are available: do handlers "
                     "publish to each other?",
                     field="limit",
                     limit=limit,
@@ -70,18 +70,18 @@ class Inline(Broker):
         return handled
 
     async def run_one(self, queue: str) -> Handled | None:
-        """Hand out the next delivery of one queue; None if there is none now."""
+        """Handle the next delivery of one queue; None if there is none now."""
         for delivery in await self.claim(queue, consumer="inline"):
             return await self._handlings[queue].handle(Lease(self, Hold(delivery)))
         return None
 
     async def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         self._threads.close()
         await super().close()
 
     async def prepare(self) -> None:
-        """Create the queues of the app: by their filters, else by topics of their names."""
+        """Create the queues of the app: by their filters, or else by topics of the same name."""
         for item in self.app.registrations:
             home = item.queue.removesuffix(DLQ_SUFFIX)
             try:
@@ -92,9 +92,9 @@ class Inline(Broker):
 
 @asynccontextmanager
 async def inline(app: App) -> AsyncIterator[Inline]:
-    """Open a store in memory with the app's queues, and run its handlers when told to."""
+    """Open a store in memory with the app's queues, and run its handlers on request."""
     clock = FakeClock()
-    # The longest wait that a queue's backoff allows, every time.
+    # Always the longest backoff that the queue allows.
     engine_options = EngineOptions(clock=clock, jitter=lambda ceiling_ms: ceiling_ms)
     engine = await open_engine("memory://", engine_options)
     q = Inline(engine, BrokerOptions(engine=engine_options), app, clock)

@@ -1,9 +1,9 @@
 """Random programs, run on an engine and on the oracle side by side.
 
-``machine_for(url)`` gives a hypothesis state machine. Its steps are the verbs, its state is
-two stores and one clock; every answer is compared at once, and after each step everything
-that can be seen of the tenant it touched, and whether anybody who waits would have missed
-something. A failing run prints the program and the blob that repeats it.
+``machine_for(url)`` returns a hypothesis state machine. Its steps are the verbs, its state is two
+stores and one clock. Every reply is compared, and after each step all observable state of the
+tenant it touched, and whether a waiter would have missed a notification. A failing run prints the
+program and the blob that repeats it.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ __all__ = ["CI", "EngineAgainstOracle", "machine_for"]
 
 T = TypeVar("T")
 
-#: About a minute on two cores with an engine in memory. Not derandomized: every run tries
-#: other programs, and a failing one prints the blob that repeats it. Longer runs find more:
-#: ``settings(CI, max_examples=1000, stateful_step_count=80)`` for an hour of idle time.
+#: About a minute on two cores with an engine in memory. Not derandomized: every run tries other
+#: programs, and a failing one prints the blob that repeats it. For longer runs: ``settings(CI,
+#: max_examples=1000, stateful_step_count=80)`` takes about an hour.
 CI: Final = settings(
     max_examples=150,
     stateful_step_count=50,
@@ -59,10 +59,10 @@ CI: Final = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-#: Log retention is left to the conformance suite: an engine may keep entries longer, and
-#: then a replay from the log rightly finds more.
+#: The conformance suite tests log retention: an engine may keep entries longer, and a replay from
+#: the log then rightly finds more.
 _NEVER_MS: Final = 10**13
-#: More than any program here can need.
+#: More than any program here needs.
 _MAX_SWEEPS: Final = 100_000
 
 
@@ -71,7 +71,7 @@ def _half(ceiling_ms: int) -> int:
 
 
 class EngineAgainstOracle(RuleBasedStateMachine):
-    """One rule: do what the program says next."""
+    """One rule: run the next step of the program."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
 
     @abstractmethod
     def opener(self) -> Opener:
-        """How the engine is opened."""
+        """The function that opens the engine."""
 
     # -- running both ------------------------------------------------------------------
 
@@ -105,14 +105,14 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         return engine
 
     def both(self, verb: Verb) -> Plain:
-        """Run a verb on both sides, compare the answers, and give the oracle's."""
+        """Run a verb on both sides, compare the replies, and return the oracle's."""
         expected = self._wait(attempt(verb(self.oracle)))
         found = self._wait(attempt(verb(self.engine)))
         _same(expected, found)
         return expected
 
     def look(self, tenant: str, *, scan: bool = True) -> None:
-        """Compare everything that can be seen of a tenant."""
+        """Compare all observable state of a tenant."""
         self.both(lambda side: side.picture(tenant, scan=scan))
 
     def messages(self, batch: Sequence[Draft]) -> list[NewMessage]:
@@ -181,7 +181,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     def settle(
         self, chosen: list[tuple[int, str, int | None]], batch: list[Draft] | None, topic: str
     ) -> None:
-        """The first choice says which queue is called; the others may not belong to it."""
+        """The first choice decides which queue is called; the others may belong to another."""
         if not self.claims:
             return
         total = len(self.claims)
@@ -244,7 +244,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     def lower_attempts(
         self, tenant: str, queue: str, consumer: str, limit: int, max_attempts: int
     ) -> None:
-        """Claim and nack with many attempts left, then lower the limit: the next claim sees it."""
+        """Claim and nack with many attempts left, then lower the limit for the next claim."""
         self._limit_attempts(tenant, queue, 9)
         before = len(self.claims)
         self.claim(tenant, queue, consumer, limit, None)
@@ -272,10 +272,10 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     def assign(
         self, tenant: str, queue: str, skipped: int, count: int, named: str, wrong: str | None
     ) -> None:
-        """As a router outside the engine does: read a stretch of the log, and name what fits."""
+        """Act as an external router: read a range of the log and name the entries that match."""
 
         async def assign(side: Side) -> Plain:
-            # Few queues are behind, and only there is something to see.
+            # Prefer a queue that is behind: only there does an assignment do something.
             behind = [name for owner, name in await side.engine.behind() if owner == tenant]
             chosen = queue if queue in behind or not behind else behind[0]
             info = await side.engine.get_queue(tenant, chosen)
@@ -386,7 +386,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.look(tenant)
 
     def document(self, kind: str, name: str, value: bytes | None) -> None:
-        """Put, or without a value delete."""
+        """Put the document, or delete it if there is no value."""
         if value is None:
             self.both(lambda side: side.engine.delete_document(kind, name))
         else:

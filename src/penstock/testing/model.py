@@ -1,9 +1,9 @@
 """The oracle: the whole storage contract in memory, small and obviously correct.
 
-It keeps every law of docs/semantics.md by doing the plain thing: full scans over dicts and
-lists, one copy of everything before a verb that may be refused half way. It persists
-nothing and is fast at nothing. Engines are held against it by ``penstock.testing.machine``,
-and the conformance suite runs on it too, which tests the suite and the oracle at once.
+It keeps every law of docs/semantics.md by brute force: full scans over dicts and lists, and a copy
+of everything before a verb that may be refused half way. It persists nothing and is slow.
+``penstock.testing.machine`` compares engines with it, and the conformance suite also runs on it,
+which tests both the suite and the oracle.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _DURABILITY: Final[Durability] = "memory"
 
 
 class Oracle(Engine):
-    """Every verb of the contract, one plain step after the other."""
+    """Every verb of the contract, implemented in the simplest way."""
 
     capabilities = Capabilities(
         engine="oracle", durability=_DURABILITY, persistent=False, multi_process=False
@@ -149,7 +149,7 @@ class Oracle(Engine):
         if store.topics.pop((tenant, name), None) is None:
             raise UnknownTopic(f"There is no topic {name!r}.", field="topic")
 
-    # -- the flow ----------------------------------------------------------------------
+    # -- message flow ------------------------------------------------------------------
 
     async def publish(
         self,
@@ -427,9 +427,9 @@ class Oracle(Engine):
         self._closed = True
 
     def waits(self) -> Iterator[tuple[str, str, str, bool]]:
-        """Who could wait for what: tenant, queue, consumer, and whether a claim would give.
+        """Possible waiters: tenant, queue, consumer, and whether a claim would return something.
 
-        For a queue without order any consumer will do, and is the one without a name.
+        In an unordered queue all consumers are equivalent, and one without a name stands for them.
         """
         store, now = self._open()
         for queue in store.queues.values():
@@ -441,14 +441,14 @@ class Oracle(Engine):
 
     @contextmanager
     def _telling(self) -> Iterator[tuple[Store, int]]:
-        """A verb that changes something: tell the listener what, unless it is refused."""
+        """For a verb that changes state: notify the listener afterwards, unless it is refused."""
         store, now = self._open()
         before = hearing.hear(store, now)
         yield store, now
         hearing.tell(self.listener, before, hearing.hear(self._store, now))
 
     def _open(self) -> tuple[Store, int]:
-        """The store and the time, read once a verb."""
+        """The store and the time, read once per verb."""
         if self._closed:
             raise StoreClosed("The oracle was closed.")
         return self._store, self.clock.now()
@@ -456,7 +456,7 @@ class Oracle(Engine):
 
 def _refuse_dead_letter(name: str) -> None:
     if is_dead_letter(name):
-        raise BadName(f"Queue {name!r} comes and goes with its queue.", field="queue")
+        raise BadName(f"Queue {name!r} is created and deleted with its queue.", field="queue")
 
 
 def _aborted(outcome: Outcome) -> Outcome:

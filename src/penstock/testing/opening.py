@@ -1,4 +1,4 @@
-"""How a test opens the engine that it is about."""
+"""How a test opens the engine under test."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from penstock.storage.contract import Engine, EngineOptions
 
 __all__ = ["Opener", "url_opener"]
 
-#: Opens an engine; awaited if it has to be. The path is an empty folder of the test's own.
+#: Opens an engine; awaited if necessary. The path is an empty directory for the test.
 Opener: TypeAlias = Callable[[EngineOptions, Path], Engine | Awaitable[Engine]]
 
 
 def url_opener(url: str) -> Opener:
-    """Open a store by its URL, with ``{path}`` in it replaced by the test's folder."""
+    """Open a store by its URL, with ``{path}`` in it replaced by the test's directory."""
 
     def opener(options: EngineOptions, path: Path) -> Awaitable[Engine]:
         from penstock.storage.engines import open_engine  # noqa: PLC0415  (only if it is used)

@@ -1,8 +1,8 @@
-"""Strategies for random programs: which verb comes next, and with what.
+"""Strategies for random programs: the next verb and its arguments.
 
-A step is the name of a method of ``penstock.testing.machine`` and its arguments. Hypothesis
-would rather choose between rules by itself, but it then leaves out half of them in most
-programs, and a queue without claims, or claims without settlements, finds nothing.
+A step is the name of a method of ``penstock.testing.machine`` and its arguments. Hypothesis could
+choose between rules by itself, but would then disable half of them in most programs, and programs
+without claims, or with claims but no settlements, find nothing.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from penstock.model.states import State
 
 __all__ = ["FIRST", "KINDS", "POLICIES", "STEPS", "Draft", "Step"]
 
-#: A message: headers, fields, a delay and a time to live, which a call makes absolute.
+#: A message: headers, fields, and a relative delay and ttl, which the call makes absolute.
 Draft: TypeAlias = dict[str, Any]
 #: A method of the machine, and its arguments.
 Step: TypeAlias = tuple[str, dict[str, object]]
 
-#: Queue to the policy that it begins with: small limits, so that they are met.
+#: Queue to its initial policy: with small limits, so that programs reach them.
 POLICIES: Final = {
     "all": QueuePolicy(filter="TRUE", max_attempts=2, backoff=Backoff(1000, 4000)),
     "lane": QueuePolicy(
@@ -34,7 +34,7 @@ POLICIES: Final = {
         filter="topic = 'orders'", ordering=Ordering.PARTITION, partition_concurrency=2
     ),
 }
-#: Of documents.
+#: Kinds of documents.
 KINDS: Final = ("keys", "runs")
 
 _TENANTS = st.sampled_from(["acme"] * 5 + ["rival"])
@@ -60,7 +60,7 @@ def _choice(*values: object) -> st.SearchStrategy[object]:
     return st.sampled_from(values)
 
 
-#: Written as what differs from a plain message, so that a failing program can be read.
+#: Contains only what differs from a plain message, so that a failing program is readable.
 _DRAFTS: Final[st.SearchStrategy[Draft]] = st.fixed_dictionaries(
     {
         "color": _choice(None, "red", "blue"),
@@ -77,10 +77,10 @@ _DRAFTS: Final[st.SearchStrategy[Draft]] = st.fixed_dictionaries(
 
 
 _BATCHES = st.lists(_DRAFTS, min_size=1, max_size=4)
-#: What every program begins with, so that there is something to claim from its first step.
+#: The first batch of every program, so that its first step has something to claim.
 FIRST: Final[st.SearchStrategy[list[Draft]]] = _BATCHES
 
-#: Step to how often it comes, and its arguments.
+#: Step to its weight and its arguments.
 _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
     "publish": (
         12,
@@ -105,7 +105,7 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
     "settle": (
         20,
         {
-            # Which claim, counted back from the last; what to do; the delay of a nack.
+            # The claim, counted back from the last; the verb; the delay of a nack.
             "chosen": st.lists(
                 st.tuples(st.integers(0, 12), _VERBS, _DELAYS_MS), min_size=1, max_size=4
             ),
@@ -152,7 +152,7 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
         {
             "tenant": _TENANTS,
             "queue": _NAMES,
-            # From where the queue has come to: an entry later is a gap, earlier ones are stale.
+            # Relative to the queue's cursor: a later entry is a gap, earlier ones are stale.
             "skipped": st.sampled_from([0, 0, 0, 1, -1, -3]),
             "count": _LIMITS,
             "named": st.sampled_from(["found", "found", "found", "all"]),
@@ -201,7 +201,7 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
             "paused": st.sampled_from([True, False, False]),
         },
     ),
-    # Rare: there is more to find in queues that live long.
+    # Rare: long-lived queues find more.
     "delete_queue": (1, {"tenant": _TENANTS, "queue": _NAMES}),
     "put_topic": (
         1,

@@ -1,9 +1,9 @@
-"""Imaginary consumers that wait for every queue, and may not sleep past a delivery (C5).
+"""Simulated consumers that wait on every queue and must not sleep past a delivery (C5).
 
-Whoever waits claims, and when that gives nothing sleeps until the listener is told that the
-queue is ready or until ``next_due``, whichever comes first. Here nobody claims: whether a
-claim would give something is asked of the oracle, and what a consumer sleeps by is the
-engine's. A queue that has something for a sleeper is a delivery that would come too late.
+A waiter claims; if that returns nothing, it sleeps until the listener is notified that the queue is
+ready or until ``next_due``. These waiters do not claim: the oracle says whether a claim would
+return something, and the engine decides how long they sleep. A sleeping waiter whose queue has a
+delivery for it is a missed notification.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Lapses", "Waiters"]
 
 
 class Lapses(Listener):
-    """Counts leases that were taken back, by tenant and queue."""
+    """Counts lapsed leases by tenant and queue."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -28,23 +28,23 @@ class Lapses(Listener):
 
 
 class Waiters(Lapses):
-    """One consumer a queue, asleep or awake; in an ordered queue every one that joined."""
+    """One waiter per queue, asleep or awake; in an ordered queue one per consumer that joined."""
 
     def __init__(self) -> None:
         super().__init__()
         self._told: set[tuple[str, str]] = set()
-        #: Tenant, queue and consumer to when it wakes by itself; None: never.
+        #: (tenant, queue, consumer) to the time when it wakes by itself; None: never.
         self._asleep: dict[tuple[str, str, str], int | None] = {}
 
     def ready(self, tenant: str, queue: str) -> None:
         self._told.add((tenant, queue))
 
     def wake_all(self) -> None:
-        """The process that they waited in is gone."""
+        """The process in which they waited has ended."""
         self._asleep.clear()
 
     async def look(self, oracle: Oracle, engine: Engine, now: int) -> None:
-        """After a step: nobody sleeps who has something to claim; the others go to sleep."""
+        """After a step: check that no sleeper has something to claim; put the others to sleep."""
         asleep: dict[tuple[str, str, str], int | None] = {}
         for tenant, queue, consumer, gives in oracle.waits():
             place = (tenant, queue, consumer)

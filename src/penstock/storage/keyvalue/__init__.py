@@ -1,5 +1,5 @@
 """The key-value engine: the contract over an ordered store of bytes.
 
-The records are those of docs/formats.md; the adapters under ``adapters/`` are all that
-knows a particular store. One writer, group commit, replies after their commit.
+docs/formats.md describes the records. Only the modules under ``adapters/`` know a particular store.
+There is one writer with group commit; replies are sent after their commit.
 """

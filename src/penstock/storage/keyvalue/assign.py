@@ -1,7 +1,7 @@
-"""Assign: give a queue what a router outside the broker found for it in the log (R1).
+"""Assign: give a queue the messages that an external router found in the log (R1).
 
-The entries that are named are read, and no others; all of them before anything is changed. What
-the queue takes of them is decided as in ``route``, so a router that names too much does no harm.
+Only the named entries are read, all of them before anything changes. What the queue takes is
+decided as in ``route``, so a router that names too many entries does no harm.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Assign"]
 
 
 class Assign:
-    """One call, in steps. No other verb comes between them, so the cursor stays where it is."""
+    """One call, in steps. No other verb runs between them, so the cursor does not move."""
 
     def __init__(self, core: Core, tenant: Tenant, queue: Queue, now: int) -> None:
         if queue.is_dead_letter:
@@ -34,11 +34,11 @@ class Assign:
         self._log = core.log
         self._step = core.step_size
         self._now = now
-        #: The answer, after the last step.
+        #: The reply, set by the last step.
         self.reply: RouteReply
 
     def carry_out(self, asked: Assignment) -> Iterator[None]:
-        """Assign what is named, and advance the cursor to the end of the range."""
+        """Assign the named entries, and advance the cursor to the end of the range."""
         queue = self._queue
         cursor = queue.cursor
         if not asked.is_due(queue.name, queue.policy.filter, cursor) or cursor is None:
@@ -53,7 +53,7 @@ class Assign:
         yield from self._select(tuple(entries.values()), found)
         for begin in range(0, len(found), self._step):
             lot = found[begin : begin + self._step]
-            # A bucket that cannot be read stops it here, with everything below the cursor given.
+            # If a bucket cannot be read, this stops here with everything below the cursor assigned.
             queue.cursor = lot[0][0]
             _add(queue, [entry for _, entry in lot], self._now)
             yield
@@ -69,7 +69,7 @@ class Assign:
             yield
 
     def _select(self, entries: Sequence[Logged], out: list[tuple[int, Logged]]) -> Iterator[None]:
-        """Add what the queue takes of the entries, each message once, with their offsets."""
+        """Add the entries that the queue takes to ``out`` with their offsets, each message once."""
         replaced: set[MessageId] = set()
         for position, entry in enumerate(entries, 1):
             if not position % self._step:
@@ -79,7 +79,7 @@ class Assign:
                 continue
             message = as_it_is[0]
             if message.is_replacement:
-                # Met at each of its entries; the first one gives it.
+                # It occurs at each of its entries; the first one assigns it.
                 if message.id in replaced:
                     continue
                 replaced.add(message.id)

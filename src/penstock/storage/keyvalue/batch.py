@@ -1,8 +1,8 @@
-"""A batch: what one commit writes, in a form that can also be read in key order.
+"""A batch: the writes of one commit, which can also be read in key order.
 
-Verbs put records into a plain dict, which is as fast as it gets, and most batches are never
-scanned. The keys are put in order by the first scan that needs them, those of one record type
-at a time, and each key once. A scan then costs what it yields, however much is staged.
+Verbs put records into a plain dict, because that is fastest and most batches are never scanned. The
+first scan that needs them sorts the keys, one record type at a time, and each key once. So the cost
+of a scan depends on what it yields and not on how much is staged.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from penstock.storage.keyvalue.adapters import KeyRange
 
 __all__ = ["Batch"]
 
-#: The leading bytes of a key that tell record types apart: payloads and attempts, which are most
-#: of what is staged, are never scanned, so their keys are never sorted.
+#: The leading bytes of a key that distinguish record types. Payloads and attempts, which make up
+#: most of a batch, are never scanned, so their keys are never sorted.
 _TYPE_BYTES = 2
-#: Keys that a scan takes at a time: few at first, because many scans want one pair only.
+#: Keys that a scan fetches at a time: few at first, because many scans need one pair only.
 _FIRST_KEYS = 8
 _MOST_KEYS = 256
 
@@ -33,13 +33,13 @@ class Batch:
     def __init__(self) -> None:
         self.writes: dict[bytes, bytes | None] = {}
         self.sync = False
-        #: Removed ranges, in order, none touching another.
+        #: Removed ranges, in order, disjoint and not adjacent.
         self._starts: list[bytes] = []
         self._ends: list[bytes] = []
-        #: Keys by record type, in order, and those that came since.
+        #: Sorted keys by record type, and the keys added since.
         self._ordered: dict[bytes, SortedList[bytes]] = {}
         self._unordered: dict[bytes, list[bytes]] = {}
-        #: How many keys of ``writes`` are in one of the two; a dict keeps new keys at its end.
+        #: How many keys of ``writes`` are in one of the two; a dict appends new keys at its end.
         self._seen = 0
 
     def __bool__(self) -> bool:
@@ -49,11 +49,11 @@ class Batch:
 
     @property
     def removed(self) -> Sequence[KeyRange]:
-        """The ranges to remove, in order, none touching another."""
+        """The ranges to remove, in order, disjoint and not adjacent."""
         return list(zip(self._starts, self._ends, strict=True)) if self._starts else ()
 
     def remove_range(self, start: bytes, end: bytes) -> None:
-        """Remove what is in the range now; later puts into it stay."""
+        """Remove the current contents of the range; later puts into it stay."""
         if start >= end:
             return
         for key in list(self._keys_between(start, end)):
@@ -98,7 +98,7 @@ class Batch:
     def keys(self, start: bytes, end: bytes, *, reverse: bool) -> Iterator[bytes]:
         """The keys with start <= key < end that are put or deleted, in order.
 
-        The batch may change between two of them. A key that is put meanwhile may be left out.
+        The batch may change during the iteration. A key that is put meanwhile may be missed.
         """
         count = _FIRST_KEYS
         while keys := list(islice(self._keys_between(start, end, reverse=reverse), count)):
@@ -110,7 +110,7 @@ class Batch:
             count = min(2 * count, _MOST_KEYS)
 
     def _keys_between(self, start: bytes, end: bytes, *, reverse: bool = False) -> Iterator[bytes]:
-        """The same, for callers that do not let the batch change meanwhile."""
+        """As ``keys``, but the batch must not change during the iteration."""
         if start >= end:
             return
         self._notice()
@@ -125,7 +125,7 @@ class Batch:
         return {item for item in (*self._ordered, *self._unordered) if low <= item <= high}
 
     def _notice(self) -> None:
-        """Take note of the keys that were put since the last scan."""
+        """Collect the keys that were put since the last scan."""
         new = len(self.writes) - self._seen
         if new:
             unordered = self._unordered

@@ -1,4 +1,4 @@
-"""Browsing: deliveries as they stand, found by state or by message, consuming nothing."""
+"""Browsing: read deliveries by state or by message, consuming nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from penstock.storage.keyvalue.trail import Trail
 
 __all__ = ["MAX_SCAN", "in_publish_order", "peek", "snapshots", "snapshots_of"]
 
-#: Deliveries that one page looks at, in slices.
+#: The most deliveries that one page examines, in slices.
 MAX_SCAN: Final = 10_000
 
 
@@ -43,7 +43,7 @@ def peek(
     *,
     payloads: bool,
 ) -> Page:
-    """A page of the deliveries in ``state``, in claim order; it looks at ``scan`` at the most."""
+    """A page of the deliveries in ``state``, in claim order; examines at most ``scan``."""
     after = -1 if cursor is None else int(cursor, 16)
     items: list[Snapshot] = []
     position = after
@@ -90,7 +90,7 @@ def snapshots(queue: Queue, state: State, after: int) -> Iterator[tuple[int, Sna
 
 
 def in_publish_order(queue: Queue, state: State, after: int) -> Iterator[tuple[int, Snapshot]]:
-    """(message id, snapshot) of deliveries whose id is above ``after``, whatever their priority."""
+    """(message id, snapshot) of deliveries with an id above ``after``, of any priority."""
     return merge(*(_lane(queue, state, lane, after) for lane in range(LANES)), key=itemgetter(0))
 
 
@@ -103,7 +103,7 @@ def _lane(queue: Queue, state: State, lane: int, after: int) -> Iterator[tuple[i
 
 
 def snapshots_of(queue: Queue, message: Message) -> Iterator[Snapshot]:
-    """Where a message stands in a queue and in its dead letters: at most one place."""
+    """The delivery of a message in a queue or its dead-letter queue: at most one."""
     claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
     found = _live(queue, claim_id)
     if found is not None:
@@ -136,7 +136,7 @@ def _live(queue: Queue, claim_id: int) -> Snapshot | None:
 
 def _waiting(queue: Queue, entry: Entry, state: State, at: int | None = None) -> Snapshot:
     dead = queue.is_dead_letter
-    # A delivery without grants has no trail, unless it was replayed within the dead letters.
+    # A delivery without grants has no trail, unless it was replayed within the dead-letter queue.
     trail = queue.trail(entry.message_id) if dead or entry.attempts else Trail()
     return Snapshot(
         queue=queue.name,
@@ -150,7 +150,7 @@ def _waiting(queue: Queue, entry: Entry, state: State, at: int | None = None) ->
 
 
 def _failed(queue: Queue, entry: Entry) -> Snapshot:
-    """A dead letter as its queue shows it."""
+    """A dead letter as a failed delivery of its parent queue."""
     assert queue.dead is not None
     shown = _waiting(queue.dead, entry, State.FAILED)
     return replace(shown, queue=queue.name)
@@ -158,7 +158,7 @@ def _failed(queue: Queue, entry: Entry) -> Snapshot:
 
 def _held(queue: Queue, entry: Entry) -> Snapshot:
     dead = queue.is_dead_letter
-    # A first grant has no trail: there was nothing before it to end.
+    # A first grant has no trail: there was no earlier transition.
     trail = queue.trail(entry.message_id) if dead or entry.attempts > 1 else Trail()
     return Snapshot(
         queue=queue.name,

@@ -1,7 +1,7 @@
-"""Buckets and lanes: what a shelf is made of.
+"""Buckets and lanes: the parts of a shelf.
 
-A bucket is the decoded form of one bucket record, with the leases that the record has no
-room for. A lane is the order of the buckets of one priority, loaded or not.
+A bucket is the decoded form of one bucket record, with the leases that the record format does not
+include. A lane orders the buckets of one priority, loaded or not.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Bucket:
         self.bucket_id = bucket_id
         self.available: dict[int, Entry] = {}
         self.in_flight: dict[int, Entry] = {}
-        #: Whether ``available`` is in claim order; entries that come back may break it.
+        #: Whether ``available`` is in claim order; returning entries may break it.
         self.in_order = True
         #: Whether a lease record may be on disk.
         self.leased = False
-        #: The number of the commit that holds the newest change.
+        #: The number of the commit with the newest change.
         self.number = 0
 
     def write_to(self, stage: Stage) -> None:
@@ -59,7 +59,7 @@ class Lane:
         self.spill_high = 0
 
     def spill(self, bucket_id: int) -> None:
-        """Stretch the spill over a bucket that leaves memory."""
+        """Extend the spill over a bucket that leaves memory."""
         if self.spill_low > self.spill_high:
             self.spill_low = self.spill_high = bucket_id
         else:
@@ -76,13 +76,13 @@ def _lease(entry: Entry) -> bytes:
 
 
 def read_leases(bucket: Bucket, value: bytes, queue_number: int, receipts: Receipts) -> list[Entry]:
-    """Give the in-flight entries of a bucket what their record has no room for."""
+    """Add the fields of the lease record to the in-flight entries of a bucket."""
     reader = Reader(unseal(value, "lease"), "lease")
     out: list[Entry] = []
     for _ in range(reader.u16()):
         entry = bucket.in_flight.get(reader.u64())
         if entry is None:
-            raise StoreCorrupt("A lease is of a delivery that is not in flight.")
+            raise StoreCorrupt("A lease belongs to a delivery that is not in flight.")
         entry.grant, entry.epoch, entry.at = reader.u64(), reader.u64(), reader.i64()
         entry.consumer = reader.utf8()
         entry.lease = _lease(entry)

@@ -1,8 +1,8 @@
-"""Buckets of a range of message ids: where retention asks whether a message is still in a queue.
+"""Buckets for a range of message ids: retention checks whether a message is still in a queue.
 
-The deliveries of consecutive messages are one range of claim ids a lane and exponent, so one
-question is up to fifty ranges, nearly all of them empty. ``stored_in`` leaps from a bucket that is
-there to the next range that is not below it: it costs as many seeks as there are lanes in use.
+The deliveries of consecutive messages form one range of claim ids per lane and exponent, so one
+lookup covers up to fifty ranges, most of them empty. ``stored_in`` skips from each existing bucket
+to the next range at or above it, so it costs one seek per lane in use.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from penstock.storage.keyvalue.stage import Stage
 
 __all__ = ["ClaimRange", "InBucket", "stored_in"]
 
-#: Claim ids, from and to.
+#: Claim ids: start and end.
 ClaimRange: TypeAlias = tuple[int, int]
 
 
 class InBucket(Struct, frozen=True):
-    """A bucket, and the claim ids that are asked for in it."""
+    """A bucket, and the range of claim ids that is wanted from it."""
 
     bucket_id: int
     first: int
@@ -31,13 +31,13 @@ class InBucket(Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that the bucket can hold is asked for."""
+        """Whether the range covers everything that the bucket can hold."""
         size = 10 ** (self.bucket_id >> EXPONENT_SHIFT)
         return self.first <= self.bucket_id and self.bucket_id + size <= self.end
 
 
 def stored_in(stage: Stage, prefix: bytes, ranges: Sequence[ClaimRange]) -> Iterator[InBucket]:
-    """Stored buckets that may hold a claim id of one of the ranges, which rise."""
+    """Stored buckets that may hold a claim id of one of the ranges, which are ascending."""
     ends = [end for _, end in ranges]
     last = prefix + ends[-1].to_bytes(8, "big")
     index = 0

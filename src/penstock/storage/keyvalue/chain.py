@@ -1,19 +1,18 @@
 """The chain of commits: how a store notices that acknowledged commits are missing (X1).
 
-Every commit puts one *link* into its batch: its number, the hash of the link before it, and how
-far the store was synced by then. The last ``RING`` links are kept, in a ring of records. A *mark*
-outside the ordered store names a recent link that is known to be synced. So, when a store is
-opened,
+Every commit puts one *link* into its batch: its number, the hash of the previous link, and the last
+synced commit at that time. The last ``RING`` links are kept, in a ring of records. A *mark*
+outside the ordered store names a recent link that is known to be synced. When a store is opened,
 
-- links whose numbers or hashes do not follow one another mean that commits between them are gone;
-- a last link below the mark means that synced commits at the end are gone;
-- a mark that is gone is damage too: every link written since the first mark says that there is one.
+- links whose numbers or hashes are not consecutive mean that commits between them are missing;
+- a last link below the mark means that synced commits at the end are missing;
+- a missing mark is damage too: every link written since the first mark records that there is one.
 
-Only commits after the mark can be lost unnoticed, and only from the end: that is what a torn tail
-looks like after a crash. ``marks.py`` bounds how many that are.
+Only commits after the mark can be lost unnoticed, and only from the end, which looks like the torn
+tail of a crash. ``marks.py`` limits how many.
 
-The hash covers links, not the records of a commit; those are covered by the checksums of the
-store below. A link holds the time, so copies of one store that went different ways differ.
+The hash covers links, not the records of a commit; the checksums of the underlying store cover
+those. A link contains the time, so copies of one store that diverged differ.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from penstock.storage.keyvalue.stage import Stage
 
 __all__ = ["RING", "Chain", "Link", "UnsyncedGap", "check_links", "has_gap", "read_links"]
 
-#: Links that are kept. A mark is never further back than that, and opening reads all of them.
+#: Links kept. A mark is never further back than that, and opening reads all of them.
 RING: Final = 4096
 _NO_HASH: Final = bytes(8)
-#: Number, hash of the link before, time, end of the log, last commit known to be synced, flags.
+#: Number, hash of the previous link, time, end of the log, last synced commit, flags.
 _LINK: Final = struct.Struct("<Q8sqQQB")
 _MARKED: Final = 1
 _FIRST: Final = 2
@@ -58,7 +57,7 @@ class Link(NamedTuple):
 
     @property
     def is_first(self) -> bool:
-        """Whether the chain begins here; nothing before it is expected."""
+        """Whether the chain begins here, so that no earlier link is expected."""
         return bool(self.flags & _FIRST)
 
     @property
@@ -68,15 +67,15 @@ class Link(NamedTuple):
 
 
 class UnsyncedGap(CommitsMissing):
-    """Commits are missing of which none was known to be synced, with later ones behind them.
+    """Commits are missing that were not known to be synced, but later ones exist.
 
-    A power loss can leave this when commits were made with durability ``os``: the file system may
-    keep the beginning of a newer write-ahead log and not the end of an older one.
+    After commits with durability ``os``, a power loss can cause this: the file system may keep the
+    beginning of a newer write-ahead log but not the end of an older one.
     """
 
 
 def read_links(values: Iterable[bytes]) -> list[Link]:
-    """The links in the order of their numbers."""
+    """The links in order of number."""
     links = []
     for value in values:
         content = unseal(value, "commit link")
@@ -91,16 +90,16 @@ def _link(content: bytes) -> Link:
 
 
 def has_gap(links: list[Link]) -> bool:
-    """Whether a commit before another one is missing."""
+    """Whether a commit is missing before another one."""
     if links and not links[0].is_first and len(links) < RING:
         return True
     return any(after.number != before.number + 1 for before, after in pairwise(links))
 
 
 def check_links(links: list[Link], mark: Mark | None) -> Link | None:
-    """The last link of a chain that is whole; None for a store that has no chain yet.
+    """The last link of a complete chain; None for a store that has no chain yet.
 
-    Raises ``CommitsMissing``, or ``UnsyncedGap`` where a power loss explains it.
+    Raises ``CommitsMissing``, or ``UnsyncedGap`` if a power loss explains the gap.
     """
     if not links:
         if mark is not None:
@@ -114,14 +113,14 @@ def check_links(links: list[Link], mark: Mark | None) -> Link | None:
         if after.number != before.number + 1:
             if before.number >= known:
                 raise UnsyncedGap(
-                    f"Commits {before.number + 1} to {after.number - 1}, which were not synced, "
-                    "are missing, and later ones are there."
+                    f"Unsynced commits {before.number + 1} to {after.number - 1} are missing, "
+                    "but later ones exist."
                 )
             raise _missing(before.number + 1, after.number - 1, before.log_end, after.log_end)
         if after.previous != before.hash and not after.is_first:
             raise CommitsMissing(
-                f"Commit {after.number} was not made after commit {before.number} of this store: "
-                "some of its files are of another copy of the store."
+                f"Commit {after.number} does not follow commit {before.number} of this store: "
+                "some files belong to another copy of the store."
             )
     _check_mark(links, mark)
     return last
@@ -145,8 +144,8 @@ def _check_mark(links: list[Link], mark: Mark | None) -> None:
         )
     if links[mark.number - first.number].hash != mark.hash:
         raise CommitsMissing(
-            f"Commit {mark.number} is not the one that the file PENSTOCK names: some files are of "
-            "another copy of the store."
+            f"Commit {mark.number} is not the one that the file PENSTOCK names: some files belong "
+            "to another copy of the store."
         )
 
 
@@ -154,11 +153,11 @@ def _missing(low: int, high: int, start: int | None, end: int | None) -> Commits
     detail = f"Commits {low} to {high} are missing"
     if start is not None and end is not None and end > start:
         detail += f", with up to {end - start} log entries from offset {start} to {end - 1}"
-    return CommitsMissing(f"{detail}: files of the store were removed, cut or replaced.")
+    return CommitsMissing(f"{detail}: files of the store were removed, truncated or replaced.")
 
 
 class Chain:
-    """The end of the chain, extended by every commit. Lives on the event loop."""
+    """The end of the chain, extended by every commit. Used on the event loop only."""
 
     __slots__ = (
         "_adapter",
@@ -182,18 +181,18 @@ class Chain:
         self._hash = _NO_HASH
         self._is_first = True
         self._has_mark = False
-        #: The newest link, and the newest that is known to be synced, as they are written.
+        #: The newest link, and the newest one that is known to be synced, encoded.
         self._last = self._synced_link = b""
         self._synced_number = 0
-        #: The newest commit; it may be on its way to the store.
+        #: The newest commit; its write may still be in progress.
         self.number = 0
-        #: The newest commit that was there when the store was opened.
+        #: The newest commit when the store was opened.
         self.loaded: Link | None = None
-        #: The newest commit that a mark names; 0 for none.
+        #: The newest commit that a mark names, or 0.
         self.marked = 0
 
     def load(self) -> None:
-        """After opening: check the chain and go on from its end."""
+        """Check the chain after opening and continue from its end."""
         pairs = self._adapter.scan(LINK_PREFIX, prefix_end(LINK_PREFIX))
         mark = self._adapter.read_mark()
         links = read_links(value for _, value in pairs)
@@ -204,12 +203,12 @@ class Chain:
             self._hash = last.hash
             self._last = _LINK.pack(*last[:-1])
             self._is_first = False
-            self.synced_now()  # What a store recovers when it is opened, it syncs.
+            self.synced_now()  # Opening a store syncs what it recovers.
         if mark is not None:
             self.marked_now(mark)
 
     def restart(self, stage: Stage, above: int) -> None:
-        """Begin a new chain, above ``above`` and above every link, whatever is missing."""
+        """Begin a new chain, numbered above ``above`` and above every link, skipping the checks."""
         for key, value in self._adapter.scan(LINK_PREFIX, prefix_end(LINK_PREFIX)):
             above = max(above, _LINK.unpack(unseal(value, "commit link"))[0])
             stage.delete(key)
@@ -217,7 +216,7 @@ class Chain:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next link would replace the one that the mark names."""
+        """Whether the next link would overwrite the one that the mark names."""
         return self.number - self.marked >= RING - 1
 
     def extend(self, batch: Batch) -> None:
@@ -234,17 +233,17 @@ class Chain:
         batch.writes[link_key(number % RING)] = seal(content)
 
     def synced_now(self) -> None:
-        """Everything up to the newest commit has been synced."""
+        """Record that everything up to the newest commit is synced."""
         self._synced_link = self._last
         self._synced_number = self.number
 
     def marked_now(self, mark: Mark) -> None:
-        """The mark has been kept."""
+        """Record that the adapter has stored the mark."""
         self.marked = mark.number
         self._has_mark = True
 
     def mark(self) -> Mark | None:
-        """The mark of the newest synced commit; None if it is marked already."""
+        """The mark for the newest synced commit; None if it is already marked."""
         if self._synced_number <= self.marked:
             return None
         link = _link(self._synced_link)

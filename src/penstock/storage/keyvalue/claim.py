@@ -1,9 +1,9 @@
 """Claim: lease deliveries in order (C1, C2, C3, C4).
 
-Time takes effect first: what is due, lapsed or expired moves before anything is handed
-out. Every grant is a new receipt, one more attempt, and one more line in the attempts
-record, all in the commit that the reply waits for. A waiting delivery that has no attempts left,
-because ``max_attempts`` was lowered, fails when a claim reaches it.
+Time takes effect first: due, lapsed and expired deliveries move before anything is handed out.
+Every grant is a new receipt, one more attempt and one more item in the attempts record, all in the
+commit that the reply waits for. A waiting delivery without attempts left, because ``max_attempts``
+was lowered, fails when a claim reaches it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from penstock.storage.keyvalue.stage import Stage
 __all__ = ["CLAIM_TURNS", "claim", "read_payload", "read_payloads"]
 
 #: Moves of each kind (due, lapsed, expired, out of attempts) that one claim makes before it hands
-#: anything out, in total and per turn of the event loop. The rest is left to the next claims and to
-#: sweep, so that the time that a claim takes is bounded.
+#: anything out, in total and per turn of the event loop. Later claims and the sweep do the rest, so
+#: that the time of a claim is bounded.
 MAX_MOVES: Final = 2_000
 _MOVES_A_TURN: Final = 40
 CLAIM_TURNS: Final = MAX_MOVES // _MOVES_A_TURN
@@ -56,9 +56,9 @@ def claim(
 ) -> list[Delivery] | None:
     """Lease up to ``limit`` deliveries to ``consumer``.
 
-    Returns None if the caller should let other calls run and then claim again: more partitions
-    have to change hands, or, unless this is the ``last_turn``, more deliveries have to be due,
-    lapse, expire or fail first than one turn allows.
+    Returns None if the caller should let other calls run and then claim again: more partitions have
+    to move, or, unless this is the ``last_turn``, more deliveries have to become due, lapse, expire
+    or fail than one turn allows.
     """
     if let_time_pass(queue, now, _MOVES_A_TURN) and not last_turn:
         return None
@@ -74,7 +74,7 @@ def claim(
             moved = _take_in_order(queue, limit, now, entries)
         reads = _Reads(queue, entries)
     except StoreError:
-        # A record that cannot be read: everything goes back to where it was.
+        # A record cannot be read: undo everything.
         for entry in entries:
             if queue.partitions is not None:
                 queue.partitions.let_go(entry)
@@ -83,14 +83,14 @@ def claim(
     if moved == _MOVES_A_TURN:
         if not entries and not last_turn:
             return None
-        queue.ready()  # Consumers that wait claim again: the queue may hold more.
+        queue.ready()  # The queue may hold more: waiters claim again.
     if not entries:
         return []
     return _grant(queue, entries, reads, consumer, now + queue.policy.lease_for(lease_ms), now)
 
 
 class _Reads:
-    """What granting has to know, read before anything is granted."""
+    """The records that granting needs, read before anything is granted."""
 
     __slots__ = ("attempts", "keys", "payloads")
 
@@ -113,8 +113,8 @@ class _Reads:
 def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> int:
     """Take the first available entries off the shelf.
 
-    Entries past their time expire, and those without attempts left fail, up to the bound of one
-    turn. Returns how many moved.
+    Entries past ``expires_at`` expire, and those without attempts left fail, up to the limit of one
+    turn. Returns how many did.
     """
     shelf = queue.shelf
     expires = not queue.is_dead_letter
@@ -153,10 +153,10 @@ def _take_from_partitions(
     now: int,
     taken: list[Entry],
 ) -> int:
-    """Take the first entries of the consumer's partitions; never one past another.
+    """Take the first entries of the consumer's partitions, never skipping one.
 
-    Entries past their time expire, and those without attempts left fail, up to the bound of one
-    turn. Returns how many moved.
+    Entries past ``expires_at`` expire, and those without attempts left fail, up to the limit of one
+    turn. Returns how many did.
     """
     moved = 0
     while len(taken) < limit and moved < _MOVES_A_TURN:
@@ -166,7 +166,7 @@ def _take_from_partitions(
         claim_id, partition = first
         found = queue.shelf.find(claim_id)
         if found is None:
-            raise StoreCorrupt(f"Partition {partition.name!r} names a delivery that is not there.")
+            raise StoreCorrupt(f"Partition {partition.name!r} names a missing delivery.")
         if is_expired(found, now):
             expire_available(queue, found, now)
             moved += 1
@@ -189,7 +189,7 @@ def _grant(
     deadline: int,
     now: int,
 ) -> list[Delivery]:
-    """Give every entry a new receipt, one more attempt and a line in its attempts record."""
+    """Give every entry a new receipt, one more attempt and an item in its attempts record."""
     consumer_utf8 = pack_utf8(consumer)
     first = first_attempt(now, consumer_utf8)
     writes = queue.stage.writes
@@ -231,13 +231,13 @@ def _grant(
 
 
 def read_payloads(stage: Stage, entries: list[Entry]) -> list[bytes]:
-    """The payloads, each checked against the checksum it was published with (P3, X1)."""
+    """The payloads, with verified checksums (P3, X1)."""
     values = stage.get_many([payload_key(entry.message.offset) for entry in entries])
     return [_checked(value, entry.message) for entry, value in zip(entries, values, strict=True)]
 
 
 def read_payload(get: Callable[[bytes], bytes | None], message: Message) -> bytes:
-    """One payload, checked."""
+    """One payload, with a verified checksum."""
     return _checked(get(payload_key(message.offset)), message)
 
 

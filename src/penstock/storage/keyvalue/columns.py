@@ -1,10 +1,10 @@
-"""The log as columns: records are taken apart by the thousand, with no object an entry.
+"""The log as columns: decodes thousands of records without creating an object per entry.
 
-Most records hold messages whose metadata is of one length, such as those of one topic without
-headers. They are an array of equal elements, of which a field is every so-many-eth byte: columns
-are copied out byte by byte of the number, for all elements at once. What follows the fixed head of
-an element (topic, keys, headers) is decoded once for all elements that share it. Every element is
-checked against its own checksum, and every payload against its (P3, X1).
+Most records hold messages with metadata of equal length, such as those of one topic without
+headers. These form an array of equal elements, where a field is a strided slice: each byte of a
+number is copied out for all elements with one slice. The tail of an element (topic, keys, headers)
+is decoded once for all elements that share it. The checksums of every element and every payload are
+verified (P3, X1).
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from penstock.storage.keyvalue.stage import Stage
 __all__ = ["read_columns", "read_payloads"]
 
 _COUNT: Final = struct.Struct("<H")
-#: An element is messageID and metadata length, the head of the metadata, what follows, a checksum.
+#: An element: messageID, metadata length, the metadata's head, its tail and its checksum.
 _ELEMENT: Final = "QI" + HEAD_FORMAT
 _BEFORE: Final = struct.Struct("<QI")
 _FIXED: Final = struct.Struct("<" + _ELEMENT)
 _SUM: Final = struct.Struct("<I")
-#: The offset in an element: after messageID, length and version.
+#: The offset of an element: after messageID, length and version.
 _OFFSET: Final = struct.Struct("<13xQ")
-#: Where in an element its length is: after messageID.
+#: The position of the length in an element: after messageID.
 _LENGTH: Final = 8
 _WIDTHS: Final = tuple(struct.calcsize(f"<{code}") for code in _ELEMENT)
 _NEVER: Final = -1
-#: A record of no more messages is taken whole, though only the first of them are wanted.
+#: A record of at most this many messages is used whole, even if only some are wanted.
 _SMALL: Final = 256
-#: Payloads in a row that are worth a scan.
+#: Consecutive payloads that make a scan worthwhile.
 _LONG_RUN: Final = 8
 
-#: Elements that are taken apart at once.
+#: Elements that are unpacked by one call.
 _BLOCK: Final = 64
 
 
 class _Columns(NamedTuple):
-    """Elements taken apart: a column a field, in the order in which an element has them."""
+    """Decoded elements: one column per field, in the order of the element's fields."""
 
     id: Sequence[int]
     length: Sequence[int]
@@ -95,7 +95,7 @@ def read_columns(log: Log, name: str, start: Offset, limit: int) -> LogColumns:
 
 
 def _wanted(value: bytes, first: int, start: int, most: int) -> tuple[bytes, int]:
-    """The elements of a record from ``start`` on, perhaps more than wanted, and their number."""
+    """The elements of a record from ``start`` on, possibly more than wanted, and their number."""
     try:
         (count,) = _COUNT.unpack_from(value)
         if first >= start and count <= _SMALL:
@@ -103,7 +103,7 @@ def _wanted(value: bytes, first: int, start: int, most: int) -> tuple[bytes, int
         places = _places(value, 2, count)
         begin = bisect_left(places, start, key=lambda place: _OFFSET.unpack_from(value, place)[0])
     except struct.error as error:
-        raise StoreCorrupt("A log entry is cut short.") from error
+        raise StoreCorrupt("A log entry is truncated.") from error
     end = begin + most
     if end < count:
         return value[places[begin] : places[end]], most
@@ -111,7 +111,7 @@ def _wanted(value: bytes, first: int, start: int, most: int) -> tuple[bytes, int
 
 
 def _places(body: bytes, begin: int, count: int) -> Sequence[int]:
-    """Where the elements begin."""
+    """The positions of the elements: a range if all have the same length."""
     stride, rest = divmod(len(body) - begin, count)
     if not rest and stride > _FIXED.size + _SUM.size:
         alike = range(begin, len(body), stride)
@@ -124,18 +124,18 @@ def _places(body: bytes, begin: int, count: int) -> Sequence[int]:
         places.append(place)
         place += _BEFORE.size + _BEFORE.unpack_from(body, place)[1]
     if place != len(body):
-        raise StoreCorrupt("A log entry is not as long as it says.")
+        raise StoreCorrupt("A log entry has a wrong length.")
     return places
 
 
 @lru_cache(maxsize=256)
 def _block(before: int, size: int, after: int) -> struct.Struct:
-    """Takes ``size`` bytes out of each of ``_BLOCK`` elements in one go."""
+    """Unpacks ``size`` bytes from each of ``_BLOCK`` elements with one call."""
     return struct.Struct("<" + f"{before}x{size}s{after}x" * _BLOCK)
 
 
 def _pieces(body: bytes, places: range, begin: int, end: int) -> list[bytes]:
-    """The bytes from ``begin`` on of each element, without the last ``end``."""
+    """The bytes of each element from ``begin`` on, without the last ``end``."""
     block = _block(begin, places.step - begin - end, end)
     rest = places[len(places) // _BLOCK * _BLOCK :]
     pieces: list[bytes] = []
@@ -146,7 +146,7 @@ def _pieces(body: bytes, places: range, begin: int, end: int) -> list[bytes]:
 
 
 def _numbers(body: bytes, places: range, begin: int, width: int) -> memoryview:
-    """The number of so many bytes that each element has there: no object each."""
+    """The number of ``width`` bytes at ``begin`` of each element, without an object for each."""
     numbers = bytearray(8 * len(places))
     first = places.start + begin
     for byte in range(width):
@@ -155,14 +155,14 @@ def _numbers(body: bytes, places: range, begin: int, width: int) -> memoryview:
 
 
 def _are_all(column: Sequence[int], value: int) -> bool:
-    """Whether it is the same number in all elements."""
+    """Whether all elements have this number."""
     if isinstance(column, memoryview):
         return column.tobytes() == value.to_bytes(8, "little", signed=True) * len(column)
     return column.count(value) == len(column)
 
 
 def _tail_column(body: bytes, places: range) -> list[bytes]:
-    """What follows the head of each element; most often that is the same for all."""
+    """The tail of each element, which is usually the same for all."""
     begin, end = _FIXED.size, places.step - _SUM.size
     first, last = (body[place + begin : place + end] for place in (places[0], places[-1]))
     if first == last and all(
@@ -174,7 +174,7 @@ def _tail_column(body: bytes, places: range) -> list[bytes]:
 
 
 def _alike(body: bytes, places: range) -> _Columns:
-    """Elements of one length taken apart."""
+    """Decode elements of equal length."""
     begins = accumulate(_WIDTHS, initial=0)
     numbers = [_numbers(body, places, *field) for field in zip(begins, _WIDTHS, strict=False)]
     tails = _tail_column(body, places)
@@ -183,7 +183,7 @@ def _alike(body: bytes, places: range) -> _Columns:
 
 
 def _unlike(body: bytes, places: Sequence[int]) -> _Columns:
-    """Elements of several lengths taken apart."""
+    """Decode elements of different lengths."""
     rows = []
     for place in places:
         fields = _FIXED.unpack_from(body, place)
@@ -193,7 +193,7 @@ def _unlike(body: bytes, places: Sequence[int]) -> _Columns:
 
 
 def _columns(body: bytes, count: int) -> _Columns:
-    """The elements taken apart, each checked."""
+    """Decode the elements and verify each."""
     begin = _BEFORE.size
     try:
         places = _places(body, 0, count)
@@ -206,12 +206,12 @@ def _columns(body: bytes, count: int) -> _Columns:
             spans = zip(places, columns.length, strict=True)
             metadata = [body[place + begin : place + end + length] for place, length in spans]
     except struct.error as error:
-        raise StoreCorrupt("A log entry is cut short.") from error
+        raise StoreCorrupt("A log entry is truncated.") from error
     wrong = first_wrong(metadata, columns.id, columns.sum)
     if wrong is not None:
         raise StoreCorrupt(f"The checksum of the metadata of message {columns.id[wrong]} is wrong.")
     if not _are_all(columns.version, VERSION):
-        raise StoreCorrupt("The metadata of a message has an unknown shape.")
+        raise StoreCorrupt("The metadata of a message has an unknown format.")
     offsets = list(columns.offset)
     if offsets != sorted(offsets):
         raise StoreCorrupt("A log entry holds an offset below its own.")
@@ -259,13 +259,13 @@ def _unless_empty(column: Sequence[str | None]) -> Sequence[str | None] | None:
 def read_payloads(
     log: Log, stage: Stage, name: str, offsets: Sequence[int], sums: Sequence[int]
 ) -> list[bytes] | None:
-    """The payloads of committed entries, checked; None if some of the entries are gone."""
+    """The payloads of committed entries, with verified checksums; None if some were removed."""
     if not offsets:
         return []
     if offsets[-1] - offsets[0] + 1 == len(offsets):
         runs = [list(offsets)]
     else:
-        # Other tenants' entries stand between: offsets in a row differ from their index by as much.
+        # Other tenants' entries are between them: consecutive offsets have the same offset - index.
         numbered = groupby(enumerate(offsets), key=lambda pair: pair[1] - pair[0])
         runs = [[offset for _, offset in run] for _, run in numbered]
     values: list[bytes] = []
@@ -281,7 +281,7 @@ def read_payloads(
 
 
 def _read_run(log: Log, stage: Stage, name: str, run: list[int]) -> list[bytes] | None:
-    """The payloads at offsets in a row."""
+    """The payloads at consecutive offsets."""
     if len(run) >= _LONG_RUN:
         values = stage.values(payload_key(run[0]), payload_key(run[-1] + 1))
         if len(values) == len(run):

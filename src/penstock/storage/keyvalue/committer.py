@@ -1,9 +1,9 @@
 """Group commit: everything staged since the last commit becomes one batch and one fsync.
 
 A commit begins as soon as the disk is idle and never waits for more work: batches grow by
-back-pressure, not by a timer. Replies wait for their commit (P1). When the disk refuses a
-commit, memory is ahead of the store and nobody can tell what was kept: the committer
-fails that commit's waiters and refuses everything after it, until the store is reopened.
+back-pressure, not by a timer. Replies wait for their commit (P1). When the disk refuses a commit,
+memory is ahead of the store and it is unknown what was written: the committer fails that commit's
+waiters and refuses all later calls until the store is reopened.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from penstock.storage.turns import SLICE_S
 
 __all__ = ["Committer"]
 
-#: Records in a commit from which two half commits that overlap with work are quicker than a
-#: whole one that does not: 8 clients with batches of 100 gain a third, 64 tasks with one
-#: message each would lose a quarter.
+#: Records in a commit above which waking its waiters in two halves, so that work overlaps with the
+#: next commit, is faster: 8 clients with batches of 100 gain a third, but 64 tasks with one message
+#: each would lose a quarter.
 _WORTH_SPLITTING: Final = 256
-#: Turns of the event loop that a commit waits for. Whoever is woken by a publish claims in the
-#: same commit then, instead of in the next: 0.3 of 1.6 ms from publish to handler.
+#: Turns of the event loop that a commit waits for, so that a consumer woken by a publish claims in
+#: the same commit: saves 0.3 of 1.6 ms from publish to handler.
 _TURNS: Final = 4
 
 
 class Committer:
-    """Writes batches one after another and wakes those who wait for them."""
+    """Writes batches one after another and wakes their waiters."""
 
     def __init__(
         self,
@@ -62,20 +62,20 @@ class Committer:
         self._stopped = False
         self._failure: PenstockError | None = None
         self._current: list[asyncio.Future[Durability]] = []
-        #: Encodes a large commit; kept because the loop has weak references only.
+        #: Encodes a large commit; referenced here because the loop only keeps weak references.
         self._encoding: asyncio.Task[None] | None = None
         self._current_sync = False
         self._current_size = 0
-        #: What the write of the current commit took; None while nothing was written.
+        #: How long the write of the current commit took; None if nothing was written.
         self._seconds: float | None = None
-        #: Whether the last commit was left to the operating system.
+        #: Whether the last commit was not synced.
         self._unsynced = False
         self._writer: Writer = writer or (InlineWriter() if adapter.inline else ThreadWriter())
-        #: Commits that are in the store; commit n holds what was staged under number n.
+        #: Completed commits; commit n holds what was staged under number n.
         self.completed = 0
-        #: Commits that are in the store or on their way there.
+        #: Commits completed or in progress.
         self._taken = 0
-        #: While one is under way, nothing staged may be taken (S3).
+        #: While a long change is in progress, the stage must not be taken (S3).
         self._changes = changes or LongChanges(SLICE_S)
         self._changes.when_over = self._schedule
         self._chain = chain
@@ -84,25 +84,25 @@ class Committer:
             self._marks.committed()
 
     def check(self) -> None:
-        """Refuse to change state that could not be committed."""
+        """Raise if changes could not be committed."""
         if self._failure is not None:
             raise type(self._failure)(self._failure.detail) from self._failure
         if self._closed:
             raise StoreClosed("The store is closed.")
 
     def poison(self, error: BaseException) -> None:
-        """A verb stopped half way: nothing staged may reach the store any more (S3)."""
+        """Fail permanently: a verb stopped half way, so the stage must never be committed (S3)."""
         if self._failure is None:
             self._failure = StoreCorrupt(
-                f"A verb met {type(error).__name__} ({error}) while it was changing state."
+                f"A verb failed with {type(error).__name__} ({error}) while changing state."
             )
         self._fail(self._waiting)
         self._waiting = []
 
     def commit(self, *, sync: bool = True) -> asyncio.Future[Durability]:
-        """What to await until everything staged so far is in the store; it says how safe it is.
+        """A future for the commit of everything staged so far; its result is the durability.
 
-        A future of the caller's own: whoever is cancelled takes nobody along.
+        Each caller gets its own future, so cancelling one does not affect the others.
         """
         if sync:
             self._stage.ask_sync()
@@ -116,21 +116,21 @@ class Committer:
         return future
 
     async def flush(self) -> None:
-        """Wait until what is staged is in the store, be it safe from a power loss or not."""
+        """Wait until staged changes are in the store, synced or not."""
         if self._stage.has_work:
             await self.commit(sync=False)
 
     async def settled(self) -> None:
-        """Wait until nothing staged is left uncommitted, without asking for a commit of its own.
+        """Wait until everything staged so far is committed; returns immediately if nothing is.
 
-        Readers of memory call it so that they never report what a crash could take back.
+        Readers of memory call it so that they never report what a crash could revoke.
         """
         if self._stage.has_work or self._busy:
             await self.commit()
 
     async def close(self) -> None:
-        """Commit what is staged, and stop writing."""
-        # From here on verbs are refused; those that have staged something get their commit.
+        """Commit staged changes, and stop writing."""
+        # From here on verbs are refused; those that have already staged changes get their commit.
         self._closed = True
         await self._changes.over()
         try:
@@ -149,7 +149,7 @@ class Committer:
         if self._busy or not (self._waiting or self._stage.has_work):
             return
         if self._changes.under_way:
-            return  # Its end schedules this again.
+            return  # Its end schedules the commit again.
         if self._failure is not None:
             self._fail(self._waiting)
             self._waiting = []
@@ -162,7 +162,7 @@ class Committer:
             self._encoding = self._loop.create_task(self._changes.finish(steps))
 
     def _commit(self) -> Iterator[None]:
-        """Encode what is dirty, in steps that no verb comes between, and hand the batch over."""
+        """Encode dirty objects, in steps that exclude verbs, and submit the batch."""
         self._current, self._waiting = self._waiting, []
         try:
             yield from self._stage.encode()
@@ -170,7 +170,7 @@ class Committer:
             is_empty = not (batch.writes or batch.removed)
             if self._chain is not None and not is_empty:
                 self._chain.extend(batch)
-        except Exception as error:  # noqa: BLE001  (a bug: memory is not to be trusted any more)
+        except Exception as error:  # noqa: BLE001  (a bug: memory can no longer be trusted)
             self._finish(
                 error
                 if isinstance(error, PenstockError)
@@ -187,7 +187,7 @@ class Committer:
         self._writer.submit(partial(self._write, batch), self._finish)
 
     def _has_room(self) -> bool:
-        """Whether the chain takes another commit; if not, the mark that is written wakes us."""
+        """Whether the chain accepts another commit. If not, the next mark schedules the commit."""
         assert self._chain is not None
         assert self._marks is not None
         if self._marks.failure is not None:
@@ -197,11 +197,11 @@ class Committer:
         return not self._chain.is_full
 
     def _write(self, batch: Batch) -> Exception | None:
-        """Write the batch, wherever the writer runs this; returns what went wrong."""
+        """Write the batch, on the writer's thread or loop. Returns the error, if any."""
         begin = time.perf_counter()
         try:
             self._adapter.write(batch.writes, batch.removed, batch.sync)
-        except Exception as error:  # noqa: BLE001  (whatever it is, the commit failed)
+        except Exception as error:  # noqa: BLE001  (any error fails the commit)
             return error
         self._seconds = time.perf_counter() - begin
         return None
@@ -228,8 +228,8 @@ class Committer:
         try:
             self._on_commit(self.completed)
             self._stage.committed()
-        except Exception as failure:  # noqa: BLE001  (a bug: memory is not to be trusted any more)
-            # The commit itself is in the store, so its waiters hear of success.
+        except Exception as failure:  # noqa: BLE001  (a bug: memory can no longer be trusted)
+            # The commit itself is in the store, so its waiters succeed.
             self._wake(current, durability)
             self.poison(failure)
             return
@@ -237,13 +237,13 @@ class Committer:
             self._teller.committed(self._current_size, self._seconds)
             self._seconds = None
         if self._waiting or self._stage.has_work:
-            # Others came while the disk was busy: it goes on with theirs at once.
+            # More was staged while the disk was busy: begin the next commit immediately.
             self._schedule()
             self._wake(current, durability)
         else:
-            # Callers that all wait for the same commit would all work, then all wait. With
-            # the next commit after the first half of them, one half works while the other's
-            # commit is on the disk. Small commits are not worth splitting.
+            # Callers that wait for the same commit would all work, then all wait. If the next
+            # commit begins after half of them, one half works while the other half's commit is
+            # being written. Small commits are not worth splitting.
             large = self._current_size >= _WORTH_SPLITTING
             first = (len(current) + 1) // 2 if large else len(current)
             self._wake(current[:first], durability)
@@ -253,7 +253,7 @@ class Committer:
             self._marks.committed()
 
     def _schedule(self) -> None:
-        """Begin the next commit after what is ready to run now, and what that wakes."""
+        """Begin the next commit after the callbacks that are ready now and those they wake."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._begin_after, _TURNS)

@@ -1,7 +1,7 @@
-"""The engine's state: tenants, queues, the log and what is staged, and how it is opened.
+"""The engine's state: tenants, queues, the log and staged changes, and how it is loaded.
 
-Opening reads specs, cursors and what is in flight, never the backlog; afterwards memory
-stays bounded, because every commit lets buckets go that nobody is near to.
+Opening reads specs, cursors and in-flight deliveries, never the backlog. After that memory stays
+bounded, because every commit evicts buckets far from the claim head.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from penstock.storage.turns import SLICE_S
 
 __all__ = ["FORMAT_VERSION", "SLICE", "Core"]
 
-#: Raised with every change of the records that an older Penstock could not read.
+#: Incremented with every change of the records that an older Penstock cannot read.
 FORMAT_VERSION: Final = 2
-#: What a new store has, until it holds something that came with a later format: a queue whose
-#: records are keyed by its number came with 2.
+#: The format of a new store, until it contains something from a later one: format 2 added queues
+#: whose records are keyed by their number.
 _FIRST_FORMAT: Final = 1
 _KEYED_BY_NUMBER_FORMAT: Final = 2
-#: Deliveries kept decoded over all queues, in flight ones apart: some 50 MB.
+#: Decoded deliveries cached over all queues, besides those in flight: about 50 MB.
 _CACHED_ENTRIES: Final = 50_000
 _MIN_BUCKETS: Final = 2
-#: Deliveries that a bulk verb looks at in one go: under five milliseconds, if it moves them all.
+#: Deliveries per slice of a bulk verb: under five milliseconds if it moves all of them.
 SLICE: Final = 64
 
 _U32 = struct.Struct("<I")
@@ -59,7 +59,7 @@ _U64 = struct.Struct("<Q")
 
 
 class Core:
-    """The engine's state: what the verbs share."""
+    """The engine's state, shared by the verbs."""
 
     def __init__(
         self,
@@ -90,13 +90,13 @@ class Core:
         self._queue_count = 0
         self.format_version = _FIRST_FORMAT
         #: Whether a queue was deleted since the store was opened: a verb that began before may
-        #: still hold it, so what is created from now on shares no key with it.
+        #: still hold it, so queues created from now on must not share a key with it.
         self._deleted = False
 
     def load(self, *, restart_above: int | None = None) -> None:
-        """Read specs, cursors and what is in flight; never the backlog.
+        """Read specs, cursors and in-flight deliveries, never the backlog.
 
-        Commits must not be missing, unless the chain is to be restarted above a number.
+        Raises if commits are missing, unless ``restart_above`` restarts the chain above a number.
         """
         if self.chain is not None:
             if restart_above is None:
@@ -111,7 +111,7 @@ class Core:
         if self.format_version > FORMAT_VERSION:
             raise StoreTooNew(
                 f"The store has format {self.format_version}; "
-                f"this Penstock knows up to {FORMAT_VERSION}.",
+                f"this Penstock supports up to {FORMAT_VERSION}.",
                 field="url",
                 limit=FORMAT_VERSION,
             )
@@ -153,7 +153,7 @@ class Core:
     def new_queue(
         self, tenant: str, name: str, now: int, policy: QueuePolicy | None = None
     ) -> Queue:
-        """A queue that is not registered yet; without a policy, the one for a topic."""
+        """Build an unregistered queue. Without a policy, its filter takes the topic ``name``."""
         if policy is None:
             policy = QueuePolicy(filter=f"topic = '{name}'")
         queue = self._build(
@@ -184,7 +184,7 @@ class Core:
         self._queue_count -= 1
 
     def change_policy(self, queue: Queue, policy: QueuePolicy) -> None:
-        """Give a queue another policy; a changed filter routes from now on (R1)."""
+        """Replace a queue's policy. A changed filter applies to later messages only (R1)."""
         before = queue.policy
         changed = parse(policy.filter)
         unindexed = self.tenant(queue.tenant).unindexed
@@ -215,7 +215,7 @@ class Core:
         return [queue for tenant in self.tenants.values() for queue in tenant.queues.values()]
 
     def committed(self, completed: int) -> None:
-        """A commit is in the store: readers may see it, and memory may shrink."""
+        """After a commit: make it visible to readers and evict buckets."""
         self.log.committed()
         for item in self.stage.written:
             if isinstance(item, Queue):

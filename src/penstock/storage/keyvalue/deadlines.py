@@ -1,7 +1,7 @@
-"""When leases lapse: the in-flight entries of a queue by deadline.
+"""Lease deadlines: the in-flight entries of a queue by deadline.
 
-It holds exactly what is in flight. A settled entry is forgotten at once, so that memory
-follows the claims that are open and not those of the last lease period.
+A settled entry is removed immediately, so memory is proportional to the open claims and not to all
+claims of the last lease period.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.storage.keyvalue.entry import Entry
 
 __all__ = ["Deadlines"]
 
-#: Deadlines that nobody waits for any more are dropped when they outnumber the others.
+#: Unused deadlines are dropped from the heap when they outnumber the others.
 _SLACK: Final = 1024
 
 
@@ -25,22 +25,22 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._by_time: dict[int, dict[int, Entry]] = {}
-        #: A heap of deadlines; some may be empty by now.
+        #: A heap of deadlines; some may no longer have entries.
         self._times: list[int] = []
 
     @property
     def next(self) -> int | None:
-        """Before this time no lease lapses."""
+        """The earliest deadline, or None."""
         while self._times and self._times[0] not in self._by_time:
             heappop(self._times)
         return self._times[0] if self._times else None
 
     def add(self, entry: Entry) -> None:
-        """Watch an entry until its deadline."""
+        """Track an in-flight entry under its deadline."""
         self.group(entry.deadline)[entry.claim_id] = entry
 
     def group(self, deadline: int) -> dict[int, Entry]:
-        """The entries of one deadline, by claim id, to add to; it must not stay empty."""
+        """The entries of one deadline, by claim id. The caller must add one if it is empty."""
         group = self._by_time.get(deadline)
         if group is None:
             group = self._by_time[deadline] = {}
@@ -52,19 +52,19 @@ class Deadlines:
         return group
 
     def discard(self, entry: Entry) -> None:
-        """The entry is no longer in flight, or about to have another deadline."""
+        """Remove an entry before it leaves flight or gets another deadline."""
         group = self._by_time[entry.deadline]
         del group[entry.claim_id]
         if not group:
             del self._by_time[entry.deadline]
 
     def lapsed(self, now: int, limit: int) -> list[Entry]:
-        """Entries whose lease has ended, up to ``limit``; they stay until they are discarded."""
+        """Up to ``limit`` entries whose lease has ended; they stay until they are discarded."""
         out: list[Entry] = []
         looked: list[int] = []
         while (time := self.next) is not None and time <= now and len(out) < limit:
             while self._times and self._times[0] == time:
-                heappop(self._times)  # More than once, if it was empty and came back.
+                heappop(self._times)  # A deadline that was emptied and reused is in the heap twice.
             looked.append(time)
             out += islice(self._by_time[time].values(), limit - len(out))
         for time in looked:

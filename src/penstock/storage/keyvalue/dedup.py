@@ -1,13 +1,12 @@
 """Idempotency ids: one id makes one log entry inside its window, across restarts (P4).
 
-The id's record is written in the same commit as its message. To forget ids without
-looking at all of them, each commit also writes its ids under the minute their window ends.
+The id's record is written in the same commit as its message. Each commit also lists its ids under
+the minute in which their window ends, so that expired ids are found without a full scan.
 
-A batch id stands for a whole batch and what was answered to it. Its messages have consecutive
-ids and offsets, but for replacements and duplicates among them, so its record is a few runs,
-mostly one. Its window is the topic's, or one of its own, which then stands behind the runs.
-
-A settle with publish is remembered in the same way, under the id that ``storage.repetition`` makes.
+A batch id stands for a batch and its reply. The messages have consecutive ids and offsets except
+for replacements and duplicates, so the record is a few runs, usually one. Its window is the topic's
+or its own, which is then stored after the runs. A settle with publish is remembered in the same
+way, under the id from ``storage.repetition``.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ _VALUE = struct.Struct("<QQq")
 _U16 = struct.Struct("<H")
 _AT = struct.Struct("<q")
 _MS = struct.Struct("<q")
-#: The first message id and offset of messages that follow one another, how many they are, and
-#: what was said of them.
+#: A run of consecutive messages: the first message id and offset, the count, and the flags of the
+#: reply.
 _RUN = struct.Struct("<QQIB")
 _DUPLICATE: Final = 1
 _REPLACED: Final = 2
@@ -47,12 +46,12 @@ _SLOT_MS: Final = 60_000
 #: Array counts are 16 bits.
 _MAX_KEYS: Final = 32_767
 _KEY_PREFIX_BYTES: Final = 3
-#: What a look at an id costs.
+#: The cost of checking one id, in deliveries moved by a sweep.
 _ID: Final = 0.25
 
 
 class FirstPublish(Struct, frozen=True):
-    """The message that an id stands for."""
+    """The first message with an idempotency id."""
 
     message_id: int
     offset: int
@@ -65,8 +64,8 @@ class Dedup:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._staged: dict[int, list[bytes]] = {}
-        #: Part of the next slot's key: no smaller than the last offset, so that it is new in a
-        #: store that was opened again.
+        #: Part of the next slot's key: at least the last offset, so that the key is unused after
+        #: reopening the store.
         self._serial = 0
         #: No slot is below it. A scan from the first would pass what is left of those removed.
         self._floor = DEDUP_SLOT_PREFIX
@@ -89,7 +88,7 @@ class Dedup:
     def find_batch(
         self, tenant: str, topic: str, batch_id: str, now: int, window_ms: int
     ) -> tuple[Published, ...] | None:
-        """What was answered the first time, if its window, or else the topic's, is open."""
+        """The original reply, if the batch's own window, or else the topic's, is still open."""
         value = self._stage.get(batch_key(tenant, topic, batch_id))
         if value is None:
             return None
@@ -117,7 +116,7 @@ class Dedup:
         window_ms: int,
         own_ms: int | None,
     ) -> None:
-        """Remember what a batch became, for as long as it says or else the topic."""
+        """Remember the reply to a batch for its own window, or else the topic's."""
         key = batch_key(tenant, topic, batch_id)
         runs = b"".join(_RUN.pack(*run) for run in _runs(messages))
         own = b"" if own_ms is None else _MS.pack(own_ms)
@@ -126,7 +125,7 @@ class Dedup:
         self._serial = max(self._serial, messages[-1].offset)
 
     def find_settle(self, tenant: str, queue: str, settle_id: str, now: int) -> bytes | None:
-        """The answer to a settle with publish, if it was given inside the window."""
+        """The reply to a settle with publish, if it is within the window."""
         value = self._stage.get(settle_key(tenant, queue, settle_id))
         if value is None:
             return None
@@ -137,7 +136,7 @@ class Dedup:
     def remember_settle(
         self, tenant: str, queue: str, settle_id: str, reply: bytes, now: int, offset: int
     ) -> None:
-        """Remember the answer to a settle with publish; ``offset`` is the end of the log."""
+        """Remember the reply to a settle with publish; ``offset`` is the end of the log."""
         key = settle_key(tenant, queue, settle_id)
         self._stage.put(key, seal(_AT.pack(now) + reply))
         self._schedule(key, now + REPEAT_WINDOW_MS)
@@ -155,10 +154,10 @@ class Dedup:
     def forget_old(
         self, now: int, window_of: Callable[[str, str], int]
     ) -> Iterator[tuple[float, int]]:
-        """Forget ids whose window is over; yields after each id what it cost, and 1 if it is gone.
+        """Forget ids whose window has ended. Yields the cost of each id, and 1 if it was removed.
 
-        The cost is in deliveries that a sweep moves in that time. Anything may happen between two
-        ids: a slot that is over is not written to any more.
+        The cost is in deliveries that a sweep moves in the same time. Other verbs may run between
+        two ids: a slot in the past is no longer written to.
         """
         end = dedup_slot_key(now // _SLOT_MS, 0)
         while found := next(self._stage.scan(self._floor, end), None):
@@ -173,7 +172,7 @@ class Dedup:
         self._floor = max(self._floor, end)
 
     def _new_slot_key(self, stage: Stage, slot: int) -> bytes:
-        """A key that is not in use: a record that grew with every commit would have no bound."""
+        """An unused key. Appending to one record in every commit would grow it without limit."""
         while stage.get(key := dedup_slot_key(slot, self._serial)) is not None:
             self._serial += 1
         self._floor = min(self._floor, key)
@@ -192,7 +191,7 @@ class Dedup:
             self._stage.delete(key)
             return 1
         if end // _SLOT_MS >= now // _SLOT_MS:
-            self._schedule(key, end)  # The window was made longer since.
+            self._schedule(key, end)  # The window was extended since.
         return 0
 
     def _schedule(self, key: bytes, end: int) -> None:
@@ -201,7 +200,7 @@ class Dedup:
 
 
 def _remembered(key: bytes, value: bytes) -> tuple[int, int | None]:
-    """Since when an id is remembered, and its own window, if it has one."""
+    """When the id was remembered, and its own window if it has one."""
     if is_batch_key(key):
         return _batch(value)[:2]
     if is_settle_key(key):
@@ -211,7 +210,7 @@ def _remembered(key: bytes, value: bytes) -> tuple[int, int | None]:
 
 
 def _batch(value: bytes) -> tuple[int, int | None, bytes]:
-    """When a batch was stored, its own window, if it has one, and its runs."""
+    """When the batch was stored, its own window if it has one, and its runs."""
     record = unseal(value, "batch id")
     at: int = _AT.unpack_from(record)[0]
     runs = record[_AT.size :]
@@ -222,7 +221,7 @@ def _batch(value: bytes) -> tuple[int, int | None, bytes]:
 
 def _runs(messages: Sequence[Published]) -> list[tuple[int, int, int, int]]:
     if not any(message.duplicate or message.replaced for message in messages):
-        # New messages follow one another, and most batches have no others.
+        # New messages are consecutive, and most batches contain no others.
         return [(messages[0].id, messages[0].offset, len(messages), 0)]
     runs: list[tuple[int, int, int, int]] = []
     for message in messages:

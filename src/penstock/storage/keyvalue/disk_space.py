@@ -28,7 +28,7 @@ _log = logging.getLogger("penstock.storage")
 
 
 class DiskSpace:
-    """Whether there is room for publishes."""
+    """Whether the disk has enough space for publishes."""
 
     __slots__ = ("_adapter", "_checked_at", "_is_low", "_is_near", "_is_used_up", "_wanted_bytes")
 
@@ -45,7 +45,7 @@ class DiskSpace:
         self._look_again(now)
         if self._is_low:
             raise StoreFull(
-                "The disk of the store has less free space than min_free_disk_bytes asks for.",
+                "The disk of the store has less free space than min_free_disk_bytes requires.",
                 field="min_free_disk_bytes",
                 limit=self._wanted_bytes,
             )
@@ -85,4 +85,4 @@ class DiskSpace:
             if is_low:
                 _log.error("The store's disk has %d bytes left: publishes are refused.", free)
             else:
-                _log.warning("The store's disk has %d bytes free: publishing goes on.", free)
+                _log.warning("The store's disk has %d bytes free: publishes are accepted.", free)

@@ -1,7 +1,7 @@
-"""Documents: small sealed records that a service keeps beside its queues.
+"""Documents: small sealed records that a service keeps next to its queues.
 
-They are read from the store whenever they are asked for and cost no memory. What a document
-says, and how large it may be, is its owner's business.
+They are read from the store on every access and use no memory. Their owner decides their content
+and size.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DocumentVerbs(Guarded):
         self._begin()
         key = document_key(kind, name)
         value = self._core.stage.get(key)
-        # An API key is looked up with every request: that does not wait for others' commits.
+        # Every request looks up an API key; that must not wait for unrelated commits.
         if self._core.stage.is_uncommitted(key):
             await self._committer.settled()
         return None if value is None else unseal(value, "document")

@@ -1,7 +1,7 @@
-"""The primitives that records and keys are made of; see docs/formats.md.
+"""The primitives of records and keys; see docs/formats.md.
 
-Keys are big-endian so that byte order is number order; values are little-endian. Every
-decoder refuses what no encoder writes with ``StoreCorrupt`` (X1) instead of guessing.
+Keys are big-endian so that byte order is number order; values are little-endian. Every decoder
+raises ``StoreCorrupt`` for input that no encoder writes (X1) instead of guessing.
 """
 
 from __future__ import annotations
@@ -102,20 +102,20 @@ def unpack_var_u64(encoded: bytes, start: int = 0) -> tuple[int, int]:
     extra = first >> 4
     end = start + 1 + extra
     if extra > 8 or end > len(encoded):
-        raise StoreCorrupt("A key holds a number that is cut short.")
+        raise StoreCorrupt("A key holds a truncated number.")
     value = int.from_bytes(bytes((first & 0x0F,)) + encoded[start + 1 : end], "big")
     if value > _MAX_U64 or (extra and value < 1 << (4 + 8 * (extra - 1))):
-        raise StoreCorrupt("A key holds a number in a form that is never written.")
+        raise StoreCorrupt("A key holds a number in non-canonical form.")
     return value, end
 
 
 def seal(body: bytes) -> bytes:
-    """Append the CRC-32 that our own records end with (X1)."""
+    """Append the CRC-32 that Penstock's own records end with (X1)."""
     return body + _U32.pack(zlib.crc32(body))
 
 
 def unseal(value: bytes, what: str) -> bytes:
-    """Check and strip the CRC-32 of one of our own records."""
+    """Verify and strip the CRC-32 of one of Penstock's own records."""
     body = value[:-4]
     if len(value) < 4 or _U32.pack(zlib.crc32(body)) != value[-4:]:
         raise StoreCorrupt(f"The checksum of a {what} record is wrong.")
@@ -123,7 +123,7 @@ def unseal(value: bytes, what: str) -> bytes:
 
 
 class Reader:
-    """Reads little-endian values off a record, refusing to run past its end."""
+    """Reads little-endian values from a record, refusing to read past its end."""
 
     __slots__ = ("_position", "_what", "_value")
 
@@ -151,7 +151,7 @@ class Reader:
         """The next ``count`` bytes."""
         end = self._position + count
         if end > len(self._value):
-            raise StoreCorrupt(f"A {self._what} record is cut short.")
+            raise StoreCorrupt(f"A {self._what} record is truncated.")
         out = self._value[self._position : end]
         self._position = end
         return out
@@ -168,15 +168,15 @@ class Reader:
 
     @property
     def position(self) -> int:
-        """How many bytes were read."""
+        """How many bytes have been read."""
         return self._position
 
     @property
     def exhausted(self) -> bool:
-        """Whether everything was read."""
+        """Whether everything has been read."""
         return self._position == len(self._value)
 
     def finish(self) -> None:
-        """Refuse bytes that are left over."""
+        """Refuse trailing bytes."""
         if not self.exhausted:
-            raise StoreCorrupt(f"A {self._what} record is longer than it says.")
+            raise StoreCorrupt(f"A {self._what} record has trailing bytes.")

@@ -1,10 +1,10 @@
-"""The key-value engine: the contract's verbs over the rooms of this folder.
+"""The key-value engine: the contract's verbs over the modules of this package.
 
-A verb checks that the store still commits, reads the clock once, changes state in memory, and
-then waits for the commit that holds its changes. Up to there it runs in one go on the event loop,
-or in slices that no other verb comes between (``long_changes``).
-Verbs that only read wait for what they saw to be committed, so that no reply can be taken
-back by a crash.
+A verb checks that the store still commits, reads the clock once, changes state in memory, and then
+waits for the commit with its changes. Until then it runs on the event loop without interruption, or
+in slices that exclude other verbs (``long_changes``).
+
+Verbs that only read wait until what they saw is committed, so that a crash cannot revoke a reply.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class KeyValueEngine(
 
     @property
     def format_version(self) -> int:
-        """The version of the records that the store holds."""
+        """The format version of the store's records."""
         return self._core.format_version
 
     @property
@@ -158,7 +158,7 @@ class KeyValueEngine(
         now = self._begin()
         if is_dead_letter(name):
             raise BadName(
-                f"{name!r} is a dead-letter queue; it comes with its queue.", field="queue"
+                f"{name!r} is a dead-letter queue; it is created with its queue.", field="queue"
             )
         owner = self._core.tenant(tenant)
         begin = StartCursor(self._core.log, owner, start)
@@ -199,12 +199,12 @@ class KeyValueEngine(
     async def delete_queue(self, tenant: str, name: str) -> None:
         self._begin()
         if is_dead_letter(name):
-            raise BadName(f"{name!r} goes with its queue; purge it instead.", field="queue")
+            raise BadName(f"{name!r} is deleted with its queue; purge it instead.", field="queue")
         queue = self._core.tenant(tenant).queue(name)
         self._core.unregister(queue)
         for state in (queue, queue.dead):
             if state is not None:
-                state.ready()  # Whoever waits for it is to hear that it is gone.
+                state.ready()  # Waiters must notice that the queue is gone.
         await self._committer.commit()
 
     @changing
@@ -216,7 +216,7 @@ class KeyValueEngine(
             state.ready()
         await self._committer.commit()
 
-    # -- the flow ----------------------------------------------------------------------
+    # -- message flow ------------------------------------------------------------------
 
     async def publish(
         self,
@@ -314,7 +314,7 @@ class KeyValueEngine(
     ) -> tuple[Outcome, ...]:
         step, jitter = self._core.step_size, self._core.options.jitter
         if len(settlements) > step:
-            settlements = tuple(settlements)  # The caller may go on using its list.
+            settlements = tuple(settlements)  # The caller may change its list.
         outcomes: list[Outcome] = []
         steps = settle(queue, settlements, now, jitter, step, outcomes)
         if not self._begin_change(steps):
@@ -339,7 +339,7 @@ class KeyValueEngine(
         scanned = assigned = 0
         self._core.space.check_bulk(now)
         while True:
-            # Each slice is whole: what it assigned and the cursor are in one commit.
+            # Each slice is atomic: its deliveries and the cursor are in one commit.
             size = min(limit - scanned, self._core.slice_size)
             reply = route(owner, owner.queue(queue), self._core.log, size, now)
             scanned, assigned = scanned + reply.scanned, assigned + reply.assigned
@@ -426,5 +426,5 @@ class KeyValueEngine(
 
 
 def _owned(messages: Sequence[NewMessage]) -> list[NewMessage]:
-    """A copy: the producer may go on using its list and headers while the publish waits."""
+    """A copy: the producer may change its list and headers while the publish waits."""
     return [replace(new, headers=dict(new.headers)) if new.headers else new for new in messages]

@@ -1,8 +1,7 @@
-"""One delivery in memory: an entry of a bucket, with its encoded form kept beside it.
+"""One delivery in memory: an entry of a bucket, together with its encoded form.
 
-Only entries near the claim head, at the tail and in flight are in memory; the others are
-bytes on disk. ``encoded`` is what the entry contributes to its bucket's record, so that
-writing a bucket is a join.
+Only entries near the claim head, at the tail and in flight are in memory; the others are bytes on
+disk. ``encoded`` is the entry's part of its bucket's record, so that writing a bucket is a join.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ LEASE = struct.Struct("<QQQq")
 
 
 class Entry(Struct, gc=False, eq=False):
-    """A live or failed delivery. It refers to nothing that could refer back: no garbage cycles,
-    so the collector need not look at the tens of thousands that are in memory.
+    """A live or failed delivery. It cannot be part of a reference cycle, so the garbage collector
+    need not track the tens of thousands in memory.
     """
 
     message_id: int
@@ -33,11 +32,11 @@ class Entry(Struct, gc=False, eq=False):
     metadata: bytes
     encoded: bytes
     loaded: Message | None = None
-    """The decoded metadata, where somebody needed it already."""
+    """The decoded metadata, cached on first use."""
     at: int = 0
     """When a dead letter failed."""
 
-    # The grant, while it is in flight.
+    # The grant, while the entry is in flight.
     claimed_at: int = 0
     deadline: int = 0
     grant: int = 0
@@ -65,7 +64,7 @@ class Entry(Struct, gc=False, eq=False):
         return self.loaded
 
     def replace(self, metadata: bytes, message: Message) -> None:
-        """Take new metadata in place (a keyed replacement)."""
+        """Replace the metadata in place (a keyed replacement)."""
         self.metadata = metadata
         self.loaded = message
         self.rest()

@@ -1,9 +1,9 @@
-"""Guarded verbs: what happens to the store when a verb meets something it cannot explain.
+"""Guarded verbs: what happens to the store when a verb raises an unexpected error.
 
-A typed refusal means that nothing was changed. Anything else, a ``KeyError`` over a record
-that says one thing in two places, say, means damage that no checksum caught, or a bug. A
-verb that only reads reports it and nothing more (X1). A verb that changes state may have
-stopped half way, so nothing that is staged may be committed any more (S3).
+A typed refusal means that nothing was changed. Any other error, such as a ``KeyError`` over
+inconsistent records, means damage that no checksum caught, or a bug. A verb that only reads just
+reports it (X1). A verb that changes state may have stopped half way, so the staged changes may
+never be committed (S3).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["Guarded", "changing", "reading"]
 P = ParamSpec("P")
 T = TypeVar("T")
 G = TypeVar("G", bound="Guarded")
-#: Who the store's own duties are done for, as if it were one more tenant; no tenant is called so.
+#: The tenant under which the store's own duties take turns; no tenant has this name.
 _NOBODY: Final = ""
 _Verb: TypeAlias = Callable[Concatenate[G, P], Coroutine[Any, Any, T]]
 
 
 class HalfDone(Protocol):
-    """A change that has to be whole."""
+    """A change that must be completed once it has begun."""
 
     @property
     def is_half_done(self) -> bool:
@@ -40,7 +40,7 @@ class HalfDone(Protocol):
 
 
 class Guarded:
-    """Begins verbs, and ends the store when one of them breaks."""
+    """Begins verbs, and stops the store when one of them breaks."""
 
     def __init__(
         self, committer: Committer, clock: Clock, teller: Teller, changes: LongChanges
@@ -52,15 +52,15 @@ class Guarded:
         self._turns = Turns()
 
     def _begin(self) -> int:
-        """Refuse to work on a store that cannot commit; returns the verb's time."""
+        """Check that the store can commit. Returns the verb's time."""
         self._committer.check()
         self._teller.turn += 1
         return self.clock.now()
 
     async def _next_slice(self, tenant: str = _NOBODY, queue: Queue | None = None) -> None:
-        """Let others have their turn in the middle of a bulk verb of the tenant.
+        """Let other calls run in the middle of a tenant's bulk verb.
 
-        They may have deleted ``queue``, which the verb is about: ``UnknownQueue``.
+        They may delete ``queue``, which the verb works on: ``UnknownQueue``.
         """
         await self._turns.take(tenant)
         if self._changes.under_way:
@@ -72,17 +72,17 @@ class Guarded:
     async def _next_committed_slice(
         self, tenant: str = _NOBODY, queue: Queue | None = None
     ) -> None:
-        """The same, after a commit of what the slice has changed, so that no commit is large.
+        """As ``_next_slice``, but commit the slice's changes first, so that no commit is large.
 
-        It need not be on the disk: what a bulk verb answers waits for a commit of its own.
+        That commit need not be synced: the bulk verb's reply waits for its own commit.
         """
         await self._committer.flush()
         await self._next_slice(tenant, queue)
 
     def _begin_change(self, steps: Iterator[None], change: HalfDone | None = None) -> bool:
-        """Carry out a change as far as one slice allows; returns whether that was all of it.
+        """Run a change for one slice. Returns whether it is finished.
 
-        If not, the caller awaits ``_finish_change`` at once.
+        If not, the caller must await ``_finish_change`` next.
         """
         try:
             return self._changes.begin(steps)
@@ -91,7 +91,7 @@ class Guarded:
             raise self._broken(error, half_done=half_done) from error
 
     async def _finish_change(self, steps: Iterator[None], change: HalfDone | None = None) -> None:
-        """Carry out the rest, in slices that no other verb comes between."""
+        """Run the rest of a change, in slices that exclude other verbs."""
         try:
             await self._changes.finish(steps)
         except Exception as error:
@@ -99,9 +99,9 @@ class Guarded:
             raise self._broken(error, half_done=half_done) from error
 
     def _broken(self, error: Exception, *, half_done: bool = False) -> PenstockError:
-        """What to raise for ``error``: a typed refusal as it is; a surprise ends the store.
+        """The error to raise: a typed refusal unchanged; an unexpected error stops the store.
 
-        So does any error that leaves a change half done which has to be whole.
+        So does any error that leaves a change half done.
         """
         if half_done or not isinstance(error, PenstockError):
             self._committer.poison(error)
@@ -109,7 +109,7 @@ class Guarded:
 
 
 def changing(verb: _Verb[G, P, T]) -> _Verb[G, P, T]:
-    """A verb that changes state. The hot ones have the same lines inside: 0.4 µs a call."""
+    """A verb that changes state. Frequent verbs inline this, to save 0.4 µs per call."""
     return _guard(verb, lambda engine, error: engine._broken(error))  # noqa: SLF001
 
 
@@ -136,4 +136,4 @@ def _guard(
 
 
 def _unexplained(error: Exception) -> StoreCorrupt:
-    return StoreCorrupt(f"The store holds what no Penstock writes: {error!r}.")
+    return StoreCorrupt(f"The store is inconsistent: {error!r}.")

@@ -1,8 +1,8 @@
-"""Histories: the lives of messages, of one or of all in a part of the log.
+"""Histories: the transitions of one message, or of all messages in a range of the log.
 
-What is on record of a delivery stands in four places: the message itself says when it was
-published, the attempts record who claimed it, the trail what ended that, and the done record
-when it was acked. For many messages each place is read once, in order of message id.
+A delivery's history comes from four records: the message has the publish time, the attempts record
+the grants, the trail what ended them, and the done record the ack. For many messages each kind of
+record is read once, in order of message id.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from penstock.storage.keyvalue.trail import Mark, Trail
 
 __all__ = ["Published", "histories_in", "history_in"]
 
-#: What ends a grant and is kept in the trail.
+#: Transitions in the trail that end a grant.
 _ENDINGS: Final = frozenset(
     {Transition.ACK, Transition.NACK, Transition.RELEASE, Transition.LAPSE, Transition.REJECT}
 )
 
 
 class Published:
-    """Messages whose histories are read: when each was published and first due, and its lane."""
+    """The messages whose histories are read: their publish and first due times, and lanes."""
 
     __slots__ = ("ids", "lanes", "times")
 
@@ -50,14 +50,14 @@ class Published:
         rows = zip(
             columns.id, columns.offset, columns.published_at, columns.deliver_at, strict=True
         )
-        # A replacement's history is with the entry that it replaced.
+        # A replacement's history belongs to the entry that it replaced.
         self.times = {number: (at, due) for number, offset, at, due in rows if number == offset}
         self.ids: Sequence[int] = list(self.times)
         self.lanes = sorted({MAX_PRIORITY - priority for priority in columns.priority})
 
 
 class _Place(NamedTuple):
-    """Where a delivery is, as far as its history depends on it."""
+    """The state of a delivery, as far as its history depends on it."""
 
     dead: bool = False
     in_flight: bool = False
@@ -65,7 +65,7 @@ class _Place(NamedTuple):
 
 
 def history_in(queue: Queue, message: Message) -> Iterator[Event]:
-    """Every transition of one message in one queue that is still on record, in order."""
+    """Every recorded transition of one message in one queue, in order."""
     shown = next(snapshots_of(queue, message), None)
     if shown is None:
         return
@@ -80,7 +80,7 @@ def history_in(queue: Queue, message: Message) -> Iterator[Event]:
 
 
 def histories_in(queue: Queue, messages: Published) -> Iterator[tuple[int, list[Event]]]:
-    """(message id, every transition on record) of those of the messages that the queue has."""
+    """(message id, every recorded transition) of the messages that the queue has."""
     if not messages.ids:
         return
     low, high = messages.ids[0], messages.ids[-1] + 1
@@ -97,9 +97,9 @@ def histories_in(queue: Queue, messages: Published) -> Iterator[tuple[int, list[
 
 
 def _places(queue: Queue, messages: Published, low: int, high: int) -> dict[int, _Place]:
-    """Where those of the messages with low <= id < high are that the queue has.
+    """The states of the queue's messages with low <= id < high.
 
-    In the order of ``snapshots_of``: what is live, done or expired, then the dead letters.
+    In the order of ``snapshots_of``: live, done or expired, then dead letters.
     """
     places: dict[int, _Place] = {}
     dead = queue.is_dead_letter
@@ -161,10 +161,10 @@ def _life(
 def _newest_first(
     queue: str, attempts: list[Attempt], marks: Sequence[Mark], place: _Place
 ) -> Iterator[Event]:
-    """Grants and marks, backwards.
+    """Grants and marks, newest first.
 
-    The newest records are never cut off, so each ending met on the way back belongs to the
-    newest grant that is left. Times do not matter: several events may share one.
+    The newest records are never cut off, so each ending belongs to the newest remaining grant.
+    Times do not matter: several events may share one.
     """
     if place.in_flight and attempts:
         yield _claim(queue, attempts.pop(), dead=place.dead)

@@ -1,8 +1,8 @@
-"""The record of which store this is: two random values, and the place it was written at (A1).
+"""The identity record of the store: two random values, and the location it was written at (A1).
 
-The identity is written when a store is first opened, also one of an older Penstock. A store that
-is opened at another place than it was written at is a copy or was restored, and begins a new
-epoch with its first commit.
+The identity is written when a store is first opened, including one of an older Penstock. A store
+that is opened at a different location is a copy or was restored, and begins a new epoch with its
+first commit.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ class Identity:
             return
         record = unseal(value, "identity")
         if len(record) < _LEAST:
-            raise StoreCorrupt("The identity of the store is not complete.")
+            raise StoreCorrupt("The identity of the store is incomplete.")
         self._store, self._epoch = record[:ID_BYTES], record[ID_BYTES:_LEAST]
         if not is_same_place(record[_LEAST:].decode(), place):
             self.new_epoch()
 
     def new_epoch(self) -> None:
-        """Stage a new epoch; it holds once the next commit is made."""
+        """Stage a new epoch, which the next commit makes effective."""
         self._epoch = self._random(ID_BYTES)
         record = self._store + self._epoch + self._place.encode()
         self._stage.put(IDENTITY_KEY, seal(record))
 
     @property
     def receipt_key(self) -> bytes:
-        """What receipts are made with."""
+        """The key that receipts are made with."""
         return derive_receipt_key(self._store)
 
     def of(self, tenant: str) -> StoreIdentity:

@@ -1,4 +1,4 @@
-"""The verbs about which store this is, and about what was copied from it (A1)."""
+"""The verbs about the identity of the store and its archived copies (A1)."""
 
 from __future__ import annotations
 

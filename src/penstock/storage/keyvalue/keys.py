@@ -1,8 +1,8 @@
-"""Where every record lives: the key space of docs/formats.md in one place.
+"""The keys of all records: the key space of docs/formats.md.
 
-Claim ids and bucket ids are ``exponent << 60 | number``. The number of a delivery is
-``(9 - priority) * 10^17 + message id``: a plain key scan is priority descending, then
-publish order (C4), whatever way the delivery came into the queue, and ids are never reused.
+Claim ids and bucket ids are ``exponent << 60 | number``. The number of a delivery is ``(9 -
+priority) * 10^17 + message id``: a plain key scan is priority descending, then publish order (C4),
+however the delivery entered the queue, and ids are never reused.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ _SYSTEM_SEGMENT = _U32.pack(0)
 SEQ_BLOCK_KEY: Final = _LOG + _SYSTEM_SEGMENT + b"\x20"
 _SEGMENT_META = _LOG + _SYSTEM_SEGMENT + b"\x30"
 
-#: One Penstock a store; the RFC lets several share one, told apart by this.
+#: One Penstock per store; the RFC lets several share a store, distinguished by this name.
 INSTANCE: Final = "penstock"
 
 
@@ -125,7 +125,7 @@ def message_id_of(claim_id: int) -> int:
 
 
 def claim_ranges(low: int, high: int, exponents: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """The claim ids of messages low to high - 1, as one range (from, to) a lane and exponent."""
+    """The claim ids of messages low to high - 1: one (start, end) range per lane and exponent."""
     for exponent in exponents:
         for lane in range(LANES):
             base = exponent << EXPONENT_SHIFT | lane * LANE_SPAN
@@ -133,7 +133,7 @@ def claim_ranges(low: int, high: int, exponents: Iterable[int]) -> Iterator[tupl
 
 
 def check_claim_id(claim_id: int, message_id: int) -> None:
-    """A claim id ends in its message id; a flipped bit in either shows here (X1)."""
+    """Check that a claim id ends in its message id; detects a flipped bit in either (X1)."""
     if (claim_id & NUMBER_MASK) % LANE_SPAN != message_id:
         raise StoreCorrupt(f"A record of message {message_id} has the claim id of another.")
 
@@ -145,17 +145,17 @@ def bucket_of(claim_id: int) -> int:
 
 
 def payload_key(offset: int) -> bytes:
-    """The payload that came with the log entry at ``offset``."""
+    """The payload of the log entry at ``offset``."""
     return PAYLOAD_PREFIX + _U64.pack(offset)
 
 
 def replaced_key(message_id: int) -> bytes:
-    """Where the newest values of a replaced message stand."""
+    """The offset of the newest entry of a replaced message."""
     return _REPLACED + _U64.pack(message_id)
 
 
 def replacement_key(offset: int) -> bytes:
-    """Which message the entry at ``offset`` replaces."""
+    """The message that the entry at ``offset`` replaces."""
     return _REPLACEMENT + _U64.pack(offset)
 
 
@@ -165,32 +165,32 @@ def topic_key(tenant: str, topic: str) -> bytes:
 
 
 def tenant_key(tenant: str) -> bytes:
-    """Where a tenant's log ends, and how far it is archived."""
+    """The end of a tenant's log, and how far it is archived."""
     return TENANT_PREFIX + tenant.encode()
 
 
 def dedup_key(tenant: str, topic: str, idempotency_id: str) -> bytes:
-    """The message that an idempotency id stands for."""
+    """The first message with an idempotency id."""
     return _DEDUP + terminated(f"{tenant}/{topic}".encode()) + idempotency_id.encode()
 
 
 def batch_key(tenant: str, topic: str, batch_id: str) -> bytes:
-    """The messages that a batch id stands for."""
+    """The reply to the batch with a batch id."""
     return _BATCH + terminated(f"{tenant}/{topic}".encode()) + batch_id.encode()
 
 
 def settle_key(tenant: str, queue: str, settle_id: str) -> bytes:
-    """The answer to a settle with publish, for a caller that repeats it."""
+    """The reply to a settle with publish, for a repeated call."""
     return _SETTLE + terminated(f"{tenant}/{queue}".encode()) + settle_id.encode()
 
 
 def is_settle_key(key: bytes) -> bool:
-    """Whether the key is that of a settle with publish, not a message's or batch's."""
+    """Whether the key belongs to a settle with publish."""
     return key.startswith(_SETTLE)
 
 
 def is_batch_key(key: bytes) -> bool:
-    """Whether the key is a batch id's, not a message's idempotency id."""
+    """Whether the key belongs to a batch id."""
     return key.startswith(_BATCH)
 
 
@@ -200,7 +200,7 @@ def dedup_slot_key(slot: int, offset: int) -> bytes:
 
 
 def open_key(tenant: str, topic: str, key: str) -> bytes:
-    """The message that a key stands for while nobody has claimed it."""
+    """The unclaimed message that a key refers to."""
     return _OPEN + terminated(f"{tenant}/{topic}".encode()) + key.encode()
 
 
@@ -210,17 +210,17 @@ def document_key(kind: str, name: str) -> bytes:
 
 
 def documents_prefix(kind: str) -> bytes:
-    """Before every document of one kind."""
+    """The prefix of all documents of one kind."""
     return _DOCUMENT + terminated(kind.encode())
 
 
 def link_key(slot: int) -> bytes:
-    """A link of the chain of commits, in its slot of the ring."""
+    """A link of the chain of commits, by its slot in the ring."""
     return LINK_PREFIX + _U16.pack(slot)
 
 
 def segment_meta_key(segment: int) -> bytes:
-    """Where a segment begins."""
+    """The start of a segment."""
     return _SEGMENT_META + _U32.pack(segment)
 
 
@@ -228,12 +228,12 @@ _METADATA_LOG = f"opendata-queue/{INSTANCE}/messages/metadata/".encode()
 
 
 def listing_prefix(segment: int) -> bytes:
-    """Before the listing entries of a segment."""
+    """The prefix of the listing entries of a segment."""
     return _LOG + _U32.pack(segment) + b"\x40"
 
 
 def tenant_of_listing(key: bytes, prefix_bytes: int) -> str:
-    """The tenant whose log a listing entry is about; the prefix is so many bytes long."""
+    """The tenant of a listing entry, whose prefix is ``prefix_bytes`` long."""
     return key[prefix_bytes + len(_METADATA_LOG) :].decode()
 
 
@@ -251,11 +251,11 @@ class LogKeys:
         return self.prefix(segment) + pack_var_u64(relative)
 
     def prefix(self, segment: int) -> bytes:
-        """Before every entry of this tenant in the segment."""
+        """The prefix of every entry of this tenant in the segment."""
         return _LOG + _U32.pack(segment) + self._terminated
 
     def listing(self, segment: int) -> bytes:
-        """The listing entry: this tenant has entries in the segment."""
+        """The listing entry, which records that this tenant has entries in the segment."""
         return listing_prefix(segment) + self._user_key
 
 
@@ -266,7 +266,7 @@ def segment_range(segment: int) -> tuple[bytes, bytes]:
 
 
 class QueueKeys:
-    """The keys of one queue. A dead-letter queue keeps attempts and trails with its parent."""
+    """The keys of one queue. A dead-letter queue shares attempts and trails with its parent."""
 
     __slots__ = (
         "_name",
@@ -291,7 +291,7 @@ class QueueKeys:
     )
 
     def __init__(self, tenant: str, queue: str, number: int | None = None) -> None:
-        """The keys by name alone, or by name and the queue's number."""
+        """The keys use the name alone, or the name and the queue's number."""
         home = queue.removesuffix(DLQ_SUFFIX)
         suffix = "" if number is None else f"/{number}"
         name = terminated(f"{tenant}/{queue}{suffix}".encode())
@@ -317,7 +317,7 @@ class QueueKeys:
         self.replayed = _REPLAYED + name
 
     def ranges(self) -> list[tuple[bytes, bytes]]:
-        """Every key of the queue but its spec, for deletion."""
+        """The ranges of all keys of the queue except its spec, for deletion."""
         prefixes = (
             *(kind + self._name for kind in (_ACTIVE, _DONE, _FAILED, _ATTEMPTS)),
             *(_OURS + bytes((kind,)) + self._name for kind in range(_STATE[2], _REPLAYED[2] + 1)),

@@ -1,13 +1,12 @@
-"""The metadata log: an OpenData-Log in the same store, segmented, one log a tenant.
+"""The metadata log: an OpenData-Log in the same store, segmented, one log per tenant.
 
-Laws: L1 (offsets strictly increase, an entry never changes), L2 (readers see a stable
-prefix: offsets are given on one loop and commits follow one another, so what is committed
-is always everything below some offset).
+Laws: L1 (offsets strictly increase, an entry never changes), L2 (readers see a stable prefix:
+offsets are assigned on one loop and commits are sequential, so the committed entries are always
+everything below some offset).
 
-One sequence numbers log entries and payloads: a message's payload is stored under the
-offset of the entry that brought it. Numbers come in blocks that are reserved in the same
-commit as the data that uses them; after a restart the next block begins, so offsets may
-have gaps but never repeat.
+One sequence numbers log entries and payloads: a payload is stored under the offset of the entry
+that introduced it. Numbers are reserved in blocks, in the same commit as the data that uses them.
+After a restart the next block begins, so offsets may have gaps but never repeat.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ from penstock.storage.keyvalue.stage import Stage
 __all__ = ["Log", "Segment"]
 
 _BLOCK: Final = 4096
-#: A segment is sealed by size or age, whichever comes first; a sealed one goes as a whole.
+#: A segment is sealed by size or by age, and a sealed segment is removed as a whole.
 SEGMENT_ENTRIES: Final = 65_536
 SEGMENT_AGE_MS: Final = 3600 * 1000
 #: Array counts are 16 bits; a commit with more messages is several log entries.
 _MAX_ENTRY: Final = 65_535
-#: Records that are passed one by one on the way to the next that is wanted.
+#: Records that are skipped one by one before the next wanted one is located by key.
 _MAX_PASSED: Final = 64
-#: Records, and their bytes, that are counted in one go: about a millisecond.
+#: Records, and their bytes, that are counted between two yields: about a millisecond.
 _MAX_COUNTED: Final = 256
 _MAX_COUNTED_BYTES: Final = 1024 * 1024
 
@@ -70,8 +69,8 @@ class Segment:
         self.number = number
         self.start = start
         self.started_at = started_at
-        #: Of a sealed segment, once they were needed: its number of entries, and the last
-        #: message of every tenant.
+        #: Of a sealed segment, computed on first use: its number of entries, and the last message
+        #: of every tenant.
         self.count: int | None = None
         self.last: list[tuple[TenantLog, Message]] | None = None
 
@@ -94,22 +93,22 @@ class TenantLog:
     def __init__(self, name: str) -> None:
         self.name = name
         self.keys = LogKeys(name)
-        #: After the last staged, and after the last committed entry.
+        #: The offsets after the last staged and after the last committed entry.
         self.end = 0
         self.committed_end = 0
         #: The highest offset with a verified archived copy.
         self.archived = -1
-        #: After the last entry that retention has removed.
+        #: The offset after the last entry that retention has removed.
         self.trimmed = 0
-        #: Messages with their metadata that the next commit writes as one entry.
+        #: Messages with metadata that the next commit writes as one entry.
         self.staged: list[Logged] = []
-        #: The segment whose listing names this tenant, as far as this process knows.
+        #: The newest segment known to list this tenant.
         self.listed: Segment | None = None
-        #: Everything that is not committed yet, in batches, in order of offset.
+        #: All uncommitted entries, in batches, in order of offset.
         self.tail: list[list[Logged]] = []
 
     def uncommitted(self, start: int) -> Iterator[Logged]:
-        """What is not committed yet, from offset ``start`` on."""
+        """Uncommitted entries from offset ``start`` on."""
         start = max(start, self.committed_end)
         for batch in self.tail:
             if batch[-1][0].offset >= start:
@@ -127,16 +126,16 @@ class Log:
         self._block_end = 0
         self._marked = 0
         self._appended: dict[TenantLog, None] = {}
-        #: Tenants in the commit that is under way, with the end it gives their logs.
+        #: Tenants in the commit in progress, with the new end of their logs.
         self._committing: list[tuple[TenantLog, int]] = []
-        #: The record that was read last, by its key, and whose it is.
+        #: The record that was read last, with its key, and its tenant.
         self._last_read: tuple[bytes, list[tuple[int, bytes]]] = (b"", [])
         self._last_reader: TenantLog | None = None
-        #: Raised whenever a queue may have come to need an entry that it did not need before.
+        #: Incremented whenever a queue may need an entry that it did not need before.
         self.wanted = 0
 
     def load(self) -> None:
-        """After opening: the block, the segments and where every tenant's log ends."""
+        """Load the block, the segments and the ends of all tenants' logs after opening."""
         value = self._stage.get(SEQ_BLOCK_KEY)
         if value is not None:
             base, size = _PAIR.unpack(value)
@@ -163,7 +162,7 @@ class Log:
     # -- appending ---------------------------------------------------------------------
 
     def reserve(self, count: int, now: int) -> int:
-        """Take ``count`` offsets; returns the first."""
+        """Reserve ``count`` offsets. Returns the first."""
         first = self.next_offset
         self.next_offset = end = first + count
         if end > self._block_end:
@@ -180,14 +179,14 @@ class Log:
         return first
 
     def open_segment(self, start: int, now: int) -> None:
-        """Seal the segment that is written to, and begin the next at ``start``."""
+        """Seal the current segment, and begin the next at ``start``."""
         self._flush_all()
         number = self.segments[-1].number + 1 if self.segments else 1
         self.segments.append(Segment(number, start, now))
         self._stage.put(segment_meta_key(number), _META.pack(start, now))
 
     def append(self, tenant: TenantLog, batch: list[Logged]) -> None:
-        """Stage messages, with their metadata, whose offsets were reserved."""
+        """Stage messages with their metadata. Their offsets must be reserved."""
         tenant.staged += batch
         tenant.tail.append(batch)
         tenant.end = batch[-1][0].offset + 1
@@ -206,7 +205,7 @@ class Log:
             self._write_tenant(tenant)
 
     def committed(self) -> None:
-        """What was written last is in the store."""
+        """Record that the last written entries are committed."""
         for tenant, end in self._committing:
             tenant.committed_end = end
             keep = next(
@@ -229,7 +228,7 @@ class Log:
         self._stage.put(tenant_key(tenant.name), seal(value))
 
     def _flush_all(self) -> None:
-        """Turn what is staged for the present segment into log entries."""
+        """Turn the staged messages into log entries of the current segment."""
         for tenant in self._appended:
             staged, tenant.staged = tenant.staged, []
             if not staged:
@@ -246,7 +245,7 @@ class Log:
     # -- reading -----------------------------------------------------------------------
 
     def read(self, name: str, start: int, *, staged: bool) -> Iterator[Logged]:
-        """(message, metadata) from offset ``start`` on; with ``staged`` also the uncommitted."""
+        """(message, metadata) from offset ``start`` on, with ``staged`` uncommitted ones too."""
         tenant = self.tenants.get(name)
         if tenant is None:
             return
@@ -259,7 +258,7 @@ class Log:
             yield from tenant.uncommitted(start)
 
     def records(self, tenant: TenantLog, start: int) -> Iterator[tuple[int, bytes]]:
-        """(first offset, value) of a tenant's records that may hold entries from ``start`` on."""
+        """(first offset, value) of the tenant's records that may hold entries from ``start`` on."""
         for index in range(max(0, self._segment_index(start)), len(self.segments)):
             for _, value, first in self._records(tenant, index, start):
                 yield first, value
@@ -267,7 +266,7 @@ class Log:
     def find(self, name: str, message_id: int) -> Logged | None:
         """The newest entry of a message of this tenant, committed or not."""
         found = self.at(name, self.newest(message_id))
-        # An offset that a replacement was appended at is no message's id.
+        # The offset of a replacement entry is no message's id.
         return found if found is not None and found[0].id == message_id else None
 
     def newest(self, message_id: int) -> int:
@@ -279,7 +278,7 @@ class Log:
         return int(offset)
 
     def pick(self, name: str, offsets: Sequence[int]) -> Iterator[Logged]:
-        """The committed entries at these offsets, which rise; those not there are left out."""
+        """The committed entries at ascending offsets; missing ones are skipped."""
         tenant = self.tenants.get(name)
         position = 0
         while tenant is not None and position < len(offsets):
@@ -290,7 +289,7 @@ class Log:
             position = end
 
     def at(self, name: str, offset: int) -> Logged | None:
-        """The entry at one offset of this tenant."""
+        """The tenant's entry at an offset, or None."""
         tenant = self.tenants.get(name)
         if tenant is None:
             return None
@@ -299,7 +298,7 @@ class Log:
                 return (message, metadata) if message.offset == offset else None
             return None
         if self._last_reader is tenant:
-            # Messages that were published together are often asked for together.
+            # Messages that were published together are often read together.
             pairs = self._last_read[1]
             first, last = offset_of(pairs[0]), offset_of(pairs[-1])
             if first <= offset <= last:
@@ -312,14 +311,14 @@ class Log:
         return None
 
     def replaced(self, message_id: int, offset: int) -> None:
-        """The message's newest values stand at ``offset`` from now on."""
+        """Record that the message's newest entry is at ``offset``."""
         if message_id < self.segments[-1].start:
-            self.wanted += 1  # It may join queues that did not have the message.
+            self.wanted += 1  # It may join queues that did not have it.
         self._stage.put(replaced_key(message_id), seal(_U64.pack(offset)))
         self._stage.put(replacement_key(offset), seal(_U64.pack(message_id)))
 
     def _pick_in(self, tenant: TenantLog, index: int, offsets: Sequence[int]) -> Iterator[Logged]:
-        """Entries of one segment. Only the records that may hold one of them are decoded."""
+        """The entries of one segment. Decodes only records that may hold one of them."""
         position = 0
         while position < len(offsets):
             record: tuple[bytes, bytes, int] | None = None
@@ -333,7 +332,7 @@ class Log:
                 record = key, value, first
                 passed += 1
                 if passed > _MAX_PASSED or position == len(offsets):
-                    break  # The next one is far away: it is looked for by its key.
+                    break  # The next one is far away: seek to its key.
             else:
                 if record is not None:
                     pairs = self._pairs_of(tenant, *record[:2])
@@ -343,7 +342,7 @@ class Log:
     def _read_segment(self, tenant: TenantLog, index: int, start: int) -> Iterator[Logged]:
         for key, value, first in self._records(tenant, index, start):
             pairs = self._pairs_of(tenant, key, value)
-            # One commit's entry may be thousands of messages; those below are not decoded.
+            # One commit's entry may hold thousands of messages; skip the earlier ones undecoded.
             skipped = bisect_left(pairs, start, key=offset_of) if first < start else 0
             for message_id, metadata in islice(pairs, skipped, None):
                 message = decode_metadata(message_id, metadata)
@@ -355,7 +354,7 @@ class Log:
     def _records(
         self, tenant: TenantLog, index: int, start: int
     ) -> Iterator[tuple[bytes, bytes, int]]:
-        """A segment's records from the one that holds ``start`` on, with their first offsets."""
+        """A segment's records from the one that holds ``start``, with their first offsets."""
         segment = self.segments[index]
         prefix = tenant.keys.prefix(segment.number)
         begin = prefix
@@ -369,7 +368,7 @@ class Log:
             yield key, value, segment.start + unpack_var_u64(key, len(prefix))[0]
 
     def _pairs_of(self, tenant: TenantLog, key: bytes, value: bytes) -> list[tuple[int, bytes]]:
-        """What a record holds. It never changes, and who reads one message often reads the next."""
+        """The decoded record, cached: records never change and reads are often sequential."""
         if self._last_read[0] != key:
             self._last_read = key, list(read_log_value(value))
             self._last_reader = tenant
@@ -382,11 +381,11 @@ class Log:
 
     @property
     def is_committed(self) -> bool:
-        """Whether everything that was appended is in the store."""
+        """Whether all appended entries are committed."""
         return not self._appended and not self._committing
 
     def segment_end(self, index: int) -> int:
-        """The offset after the segment's last."""
+        """The offset after the segment's last one."""
         if index + 1 < len(self.segments):
             return self.segments[index + 1].start
         return self.next_offset
@@ -421,7 +420,7 @@ class Log:
             yield int.from_bytes(key[-8:], "big"), message_id
 
     def count_entries(self, segment: Segment) -> Iterator[None]:
-        """Count the entries of a sealed segment, some records between two yields."""
+        """Count the entries of a sealed segment, yielding after every few records."""
         total = 0
         for tenant in self._tenants_in(segment):
             prefix = tenant.keys.prefix(segment.number)
@@ -440,7 +439,7 @@ class Log:
         segment.count = total
 
     def remove_segment(self, index: int) -> int:
-        """Remove a sealed segment with its payloads; returns how many entries it had."""
+        """Remove a sealed segment with its payloads. Returns how many entries it had."""
         segment, end = self.segments[index], self.segment_end(index)
         for tenant, message in self.last_entries(index):
             tenant.trimmed = max(tenant.trimmed, message.offset + 1)

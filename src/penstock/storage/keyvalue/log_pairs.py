@@ -12,17 +12,17 @@ __all__ = ["offset_of", "pick_pairs"]
 
 
 def offset_of(pair: tuple[int, bytes]) -> int:
-    """The offset of one of them, checked against its checksum."""
+    """The offset of a pair, after verifying its checksum."""
     return decode_metadata(*pair).offset
 
 
 def pick_pairs(
     pairs: list[tuple[int, bytes]], first: int, offsets: Sequence[int]
 ) -> Iterator[Logged]:
-    """Entries of one record, which begins with the offset ``first``, at offsets that rise."""
+    """The entries at ascending ``offsets`` of one record, which begins at offset ``first``."""
     low, floor = 0, first
     for offset in offsets:
-        # Offsets rise by one at least: it is there, unless some are left out.
+        # Offsets increase by at least one, so this is the position unless offsets are missing.
         high = min(len(pairs), low + max(0, offset - floor))
         if high == len(pairs) or (message := decode_metadata(*pairs[high])).offset != offset:
             high = bisect_left(pairs, offset, low, high, key=offset_of)

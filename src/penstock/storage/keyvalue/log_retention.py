@@ -1,8 +1,8 @@
-"""Retention of the log: segments leave when nothing needs them any more (G1, A1).
+"""Retention of the log: removes segments that nothing needs any more (G1, A1).
 
-A segment is asked about queue by queue, which may take many turns of the event loop. What keeps it
-is remembered, a *witness*: while that is still there, the segment is not asked about again. So a
-sweep costs a look at the witness of each old segment, and what it removes.
+Checking a segment against all queues may take many turns of the event loop. The first thing found
+that needs it is cached as its *witness*; while that exists, the segment is not checked again. So a
+sweep costs one check of the witness per old segment, plus what it removes.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from penstock.storage.keyvalue.queue import Queue
 
 __all__ = ["LogRetention"]
 
-#: What a look at a witness, at the records of a segment, and into a queue costs.
+#: The costs of checking a witness, the records of a segment, and a queue.
 _WITNESS: Final = 1.0
 _SEGMENT: Final = 16.0
 _QUEUE: Final = 4.0
-#: Replaced messages that are looked for in a queue in one go.
+#: Replaced messages that are looked up in a queue per piece.
 _REPLACED: Final = 16
-#: So many queues are asked again in one go, if one of them may have changed meanwhile.
+#: If queues may have changed meanwhile, up to this many are checked again in one piece.
 _FEW_QUEUES: Final = 16
 
 
 class _Witness:
-    """Something in a queue that needs a segment."""
+    """Something in a queue that still needs a segment."""
 
     __slots__ = ("_holds", "_queue")
 
@@ -52,14 +52,14 @@ class LogRetention:
         self._witnesses: dict[Segment, _Witness] = {}
 
     def run(self, now: int) -> Iterator[tuple[float, int]]:
-        """Do the work in small pieces: yields after each what it cost, and removed.
+        """Run in small pieces; yields the cost of each, and how many entries it removed.
 
-        The cost is in deliveries that a sweep moves in that time. Anything may happen between two
-        pieces, but no other ``run``, so each looks again at what it relies on.
+        The cost is in deliveries that a sweep moves in the same time. Other verbs, but no other
+        ``run``, may run between two pieces, so each piece checks its assumptions again.
         """
         retention_ms = self._core.options.limits.log_retention_ms
         for segment in list(self._log.segments):
-            # Nothing in it is older than itself: most segments need not be read.
+            # No entry is older than its segment, so most segments need not be read.
             if segment.started_at + retention_ms <= now:
                 yield from self._try(segment, now)
 
@@ -70,7 +70,7 @@ class LogRetention:
             return
         self._witnesses.pop(segment, None)
         yield _SEGMENT, 0
-        # In one go: a message that is published between the two would go with the segment.
+        # Without yielding: a message published in between would be removed with the segment.
         if not self._is_old(segment, now):
             return
         self._seal(segment, now)
@@ -88,7 +88,7 @@ class LogRetention:
             yield _SEGMENT, self._remove(segment)
 
     def _remove(self, segment: Segment) -> int:
-        """Remove a segment that nothing needs; returns how many entries it had."""
+        """Remove a segment that nothing needs. Returns how many entries it had."""
         index = self._index(segment)
         end = self._log.segment_end(index)
         for queue in self._core.queues():
@@ -99,7 +99,7 @@ class LogRetention:
         return self._log.remove_segment(index)
 
     def _is_old(self, segment: Segment, now: int) -> bool:
-        """Whether all of it is past its retention, committed and, if need be, archived."""
+        """Whether all of it is past its retention, committed and, if required, archived."""
         options = self._core.options
         last = self._log.last_entries(self._index(segment))
         if segment is self._log.segments[-1] and not (last and self._log.is_committed):
@@ -112,7 +112,7 @@ class LogRetention:
         )
 
     def _seal(self, segment: Segment, now: int) -> None:
-        """Have what is published from now on go to another segment."""
+        """Make later publishes go to another segment."""
         if segment is self._log.segments[-1]:
             self._log.open_segment(self._log.next_offset, now)
 
@@ -120,14 +120,14 @@ class LogRetention:
         return self._log.segments.index(segment)
 
     def _is_unwanted(self, segment: Segment) -> bool:
-        """Ask all queues in one go; False, for another sweep to find out, if they are many."""
+        """Check all queues without yielding. False if they are many: a later sweep tries again."""
         queues = self._core.queues()
         return len(queues) <= _FEW_QUEUES and not any(
             found is not None for queue in queues for found in self._ask(queue, segment)
         )
 
     def _ask(self, queue: Queue, segment: Segment) -> Iterator[_Witness | None]:
-        """What in the queue needs the segment, or None for each piece of looking for it."""
+        """The witness in the queue, or None after each piece that found none."""
         if queue.deleted:
             return
         low, high = segment.start, self._log.segment_end(self._index(segment))
@@ -150,7 +150,7 @@ class LogRetention:
 
 
 def _find(queue: Queue, low: int, high: int) -> _Witness | None:
-    """A delivery, in any state, of a message with low <= id < high."""
+    """A witness: a delivery, in any state, of a message with low <= id < high."""
     exponent = queue.policy.bucket_size
     if queue.available_count or queue.in_flight_count:
         found = queue.shelf.find_any(low, high, exponent)

@@ -1,11 +1,11 @@
-"""Long changes: a verb that changes much does so in slices, and no other verb comes between them.
+"""Long changes: a verb that changes many records runs in slices that exclude other verbs.
 
-A publish of 10,000 messages takes tens of milliseconds, which is too long to hold the event loop
-for. It is still one commit, and nobody may see half of it (P2, S3). So such a verb takes its time
-in steps. When a slice is used up it lets the loop do other work: requests are read and decoded,
-replies are sent. Other verbs wait until the last step, and so does the next commit.
+A publish of 10,000 messages takes tens of milliseconds, too long to block the event loop. It is
+still one commit, and no other call may see half of it (P2, S3). So such a verb runs in steps and
+yields to the loop when a slice is used up: requests are read and decoded, replies are sent. Other
+verbs and the next commit wait until the last step.
 
-A change that is done in one step costs nothing extra.
+A change that fits in one step costs nothing extra.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from typing import Final
 
 __all__ = ["STEP", "LongChanges"]
 
-#: Messages or settlements that are worked on between two looks at the clock: under a millisecond,
-#: and one step for the batches that most callers publish.
+#: Messages or settlements per step, between two clock checks: under a millisecond, and a single
+#: step for most batches.
 STEP: Final = 100
 
 
 class LongChanges:
-    """Whether a long change is under way, and who waits for its end. Lives on the event loop."""
+    """Whether a long change is in progress, and its waiters. Used on the event loop only."""
 
     __slots__ = ("_slice_s", "_waiting", "under_way", "when_over")
 
     def __init__(self, slice_s: float) -> None:
         self._slice_s = slice_s
         self._waiting: deque[asyncio.Future[None]] = deque()
-        #: Verbs that begin, or go on after an await, must not while this is True.
+        #: While this is True, no other verb may begin or resume after an await.
         self.under_way = False
-        #: Called whenever a long change is over; the committer commits what it left for later.
+        #: Called when a long change ends; the committer then commits what it had deferred.
         self.when_over: Callable[[], None] = _nothing
 
     async def over(self) -> None:
-        """Wait until no long change is under way; that holds until the next await."""
+        """Wait until no long change is in progress; that holds until the next await."""
         while self.under_way:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
             await future
 
     def begin(self, steps: Iterator[None]) -> bool:
-        """Take the steps of a change that fit into one slice; returns whether those were all.
+        """Run the steps of a change that fit into one slice. Returns whether those were all.
 
-        If not, the caller awaits ``finish`` at once. No other change may be under way.
+        If not, the caller must await ``finish`` next. No other change may be in progress.
         """
         ends: float | None = None
         for _ in steps:
@@ -57,10 +57,9 @@ class LongChanges:
         return True
 
     async def finish(self, steps: Iterator[None]) -> None:
-        """Take the other steps, in slices.
+        """Run the remaining steps, in slices.
 
-        A change cannot be left half done: a caller that is cancelled hears of it after the last
-        step.
+        A change is never left half done: cancellation is raised after the last step.
         """
         time = asyncio.get_running_loop().time
         cancelled: asyncio.CancelledError | None = None
@@ -89,4 +88,4 @@ class LongChanges:
 
 
 def _nothing() -> None:
-    """Until the committer is there."""
+    """Default until the committer sets ``when_over``."""

@@ -1,9 +1,8 @@
-"""Marks: the newest synced commit, written down outside the ordered store now and then (X1).
+"""Marks: the newest synced commit, recorded outside the ordered store at intervals (X1).
 
-A mark is due one second after a commit that has none, or as soon as ``COMMITS_PER_MARK`` commits
-have none, and at close. It is written off the event loop and off the thread that commits, so no
-reply waits for it; only a disk that is slower with one mark than with 3,000 commits holds
-commits back, until the mark is written.
+A mark is due one second after an unmarked commit, after ``COMMITS_PER_MARK`` unmarked commits, and
+at close. It is written neither on the event loop nor on the commit thread, so no reply waits for
+it. Commits wait only if the disk is slower with one mark than with 3,000 commits.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from penstock.storage.keyvalue.chain import Chain
 
 __all__ = ["COMMITS_PER_MARK", "MARK_AFTER_S", "Marks"]
 
-#: Together these bound what a torn tail can hold: one second, or so many commits if that is less.
-#: Two fsyncs a second are below the noise of publish benchmarks.
+#: Together these limit what a torn tail can lose: one second, or this many commits if that is less.
+#: Two fsyncs per second are below the noise of publish benchmarks.
 MARK_AFTER_S: Final = 1.0
 COMMITS_PER_MARK: Final = 1024
 _log = logging.getLogger("penstock.storage")
 
 
 class Marks:
-    """Writes marks, one at a time. Lives on the event loop."""
+    """Writes marks, one at a time. Used on the event loop only."""
 
     def __init__(self, adapter: Adapter, chain: Chain, written: Callable[[], None]) -> None:
         self._adapter = adapter
@@ -35,11 +34,11 @@ class Marks:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Future[None] | None = None
-        #: Why the last mark could not be written.
+        #: The error of the last mark, if it could not be written.
         self.failure: Exception | None = None
 
     def committed(self) -> None:
-        """A commit is in the store; mark it now or soon."""
+        """After a commit: mark it now or soon."""
         chain = self._chain
         if chain.number == chain.marked:
             return
@@ -60,7 +59,7 @@ class Marks:
         self._writing = asyncio.ensure_future(self._wait(mark, work))
 
     async def close(self) -> None:
-        """Mark the last commit, and write no more."""
+        """Mark the last commit, then write no more marks."""
         if self._timer is not None:
             self._timer.cancel()
         if self._writing is not None:
@@ -88,9 +87,9 @@ class Marks:
 
 
 def _try(adapter: Adapter, mark: Mark) -> Exception | None:
-    """Write the mark, on the loop or on a thread; returns what went wrong."""
+    """Write the mark, on the loop or on a thread. Returns the error, if any."""
     try:
         adapter.mark(mark)
-    except Exception as error:  # noqa: BLE001  (a mark that is missing is written again later)
+    except Exception as error:  # noqa: BLE001  (a later mark makes up for it)
         return error
     return None

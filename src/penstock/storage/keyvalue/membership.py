@@ -1,6 +1,6 @@
 """join and leave: consumers of an ordered queue get their share of its partitions (O1).
 
-Both move a bounded number of partitions in a turn of the event loop, and answer when all is done.
+Both move a bounded number of partitions per turn of the event loop, and reply when all are moved.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from penstock.storage.keyvalue.queue import Queue
 
 __all__ = ["MembershipVerbs"]
 
-#: Partitions that a reply names in one turn: a millisecond or two. A longer reply says of each
-#: partition what was true when it was its turn.
+#: Partitions listed per turn: a millisecond or two. A longer reply has the state of each partition
+#: at the time of its turn.
 _NAMES: Final = 250
 
 
@@ -58,14 +58,14 @@ class MembershipVerbs(Guarded):
         while free_departed(state, partitions, now):
             await self._next_committed_slice(tenant)
             if state.deleted or state.partitions is not partitions:
-                break  # What it owned is gone with the queue.
+                break  # Its partitions are gone with the queue.
         await self._committer.commit()
 
 
 def _partitions(queue: Queue) -> Partitions:
     if queue.partitions is None:
         raise Conflict(
-            f"Queue {queue.name!r} is not ordered by partition; only ordered queues are joined.",
+            f"Queue {queue.name!r} is not ordered by partition; only ordered queues can be joined.",
             field="queue",
         )
     return queue.partitions

@@ -1,8 +1,8 @@
-"""The metadata bytes of a message: "opaque" to the RFC, ours to define (docs/formats.md).
+"""The metadata bytes of a message: "opaque" to the RFC, defined by Penstock (docs/formats.md).
 
-They carry the message's own offset, the checksum of its payload and end with their own
-checksum, so that what is delivered is what was published (P3) and damage is noticed
-wherever it happened (X1). The message id stands beside them in every record.
+They contain the message's offset and the checksum of its payload, and end with their own checksum,
+so that what is delivered is what was published (P3) and any damage is detected (X1). Every record
+stores the message id next to them.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ _NO_HEADERS = _U16.pack(0)
 #: Topic, partition key, key, content type, headers.
 Tail: TypeAlias = tuple[str, str | None, str | None, str | None, dict[str, HeaderValue]]
 
-#: What follows the head for a message with nothing but a topic, by topic.
+#: The encoded tail of a message that has only a topic, by topic.
 _PLAIN_TAILS: dict[str, bytes] = {}
 _MAX_PLAIN_TAILS: Final = 4_096
 
 
 def encode_metadata(message: Message) -> bytes:
-    """Encode everything but the id."""
+    """Encode everything except the id."""
     flags = 0
     if message.headers or not (
         message.partition_key is message.key is message.content_type is None
     ):
         flags, tail = _encode_tail(message)
     else:
-        # A message with a topic only: two thirds of the time of the general case.
+        # A message with only a topic takes two thirds of the time of the general case.
         tail = _PLAIN_TAILS.get(message.topic) or _plain_tail(message.topic)
     expires_at = message.expires_at
     body = (
@@ -81,7 +81,7 @@ def encode_metadata(message: Message) -> bytes:
         )
         + tail
     )
-    # Seeded with the id, which stands beside it: damage to either shows.
+    # Seeded with the id, which is stored next to it, so that damage to either is detected.
     return body + _SUM.pack(checksum(body, message.id))
 
 
@@ -94,7 +94,7 @@ def _plain_tail(topic: str) -> bytes:
 
 
 def _encode_tail(message: Message) -> tuple[int, bytes]:
-    """The flags, and everything after them but the checksum."""
+    """The flags, and everything after them except the checksum."""
     topic = message.topic.encode()
     parts = [_U16.pack(len(topic)), topic]
     flags = 0
@@ -115,9 +115,9 @@ def _encode_tail(message: Message) -> tuple[int, bytes]:
 
 
 def decode_metadata(message_id: int, encoded: bytes) -> Message:
-    """Decode what ``encode_metadata`` wrote, checking its checksum."""
+    """Decode what ``encode_metadata`` wrote, verifying its checksum."""
     if len(encoded) < _HEAD.size + _SUM.size or encoded[0] != VERSION:
-        raise StoreCorrupt(f"The metadata of message {message_id} has an unknown shape.")
+        raise StoreCorrupt(f"The metadata of message {message_id} has an unknown format.")
     found = checksum(encoded[:-4], message_id)
     if found != _SUM.unpack_from(encoded, len(encoded) - 4)[0]:
         raise StoreCorrupt(f"The checksum of the metadata of message {message_id} is wrong.")
@@ -143,7 +143,7 @@ def decode_metadata(message_id: int, encoded: bytes) -> Message:
 
 
 def decode_tail(encoded: bytes, position: int, flags: int) -> Tail:
-    """What follows the head, which is ``position`` bytes long."""
+    """Decode the tail, which begins at ``position``."""
     topic, position = _text(encoded, position)
     partition_key = key = content_type = None
     if flags & _HAS_PARTITION_KEY:
@@ -158,7 +158,7 @@ def decode_tail(encoded: bytes, position: int, flags: int) -> Tail:
 
 
 def expires_at_of(encoded: bytes) -> int | None:
-    """Only ``expires_at``, without decoding the rest."""
+    """Read only ``expires_at``, without decoding the rest."""
     value = int.from_bytes(encoded[_EXPIRES_AT], "little", signed=True)
     return None if value == _NEVER else value
 

@@ -1,9 +1,9 @@
 """The moves: every transition of a delivery, each changing all its records together (S3).
 
-A move never waits, so a verb is one commit. And a move looks before it leaps: whatever it
-has to read it reads first, so that a record that cannot be read (X1) stops it while the
-delivery is still where it was. Guards that need no state stay in the broker; these
-functions assume that the delivery is where they say it is.
+A move never awaits, so a verb is one commit. A move reads everything it needs before it changes
+anything, so that an unreadable record (X1) stops it while the delivery is still in its old state.
+The broker has the checks that need no state; these functions assume that the delivery is in the
+state they name.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 
 
 def assign(queue: Queue, message: Message, metadata: bytes, now: int) -> Entry:
-    """Route a message into the queue: available, or delayed until it is due."""
+    """Route a message into the queue, as available or as delayed until it is due."""
     claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
     entry = Entry.waiting(message.id, claim_id, 0, metadata, message)
     if message.deliver_at > now:
@@ -62,7 +62,7 @@ def assign(queue: Queue, message: Message, metadata: bytes, now: int) -> Entry:
 
 
 def assign_many(queue: Queue, batch: list[Logged], now: int) -> None:
-    """``assign`` for a batch of a publish; messages that nothing holds back go in one go."""
+    """``assign`` for a batch of a publish; adds available messages without expiry together."""
     if queue.partitions is not None:
         for message, metadata in batch:
             assign(queue, message, metadata, now)
@@ -73,7 +73,7 @@ def assign_many(queue: Queue, batch: list[Logged], now: int) -> None:
         if message.deliver_at > now or message.expires_at is not None:
             assign(queue, message, metadata, now)
         else:
-            # claim_id_of and Entry.waiting, spelled out: 0.2 of 0.6 µs a message.
+            # claim_id_of and Entry.waiting inlined: saves 0.2 of 0.6 µs per message.
             message_id = message.id
             claim_id = first - message.priority * LANE_SPAN + message_id
             head = AVAILABLE.pack(message_id, claim_id, 0, len(metadata))
@@ -95,9 +95,9 @@ def finish(queue: Queue, entry: Entry, now: int, result: bytes | None) -> None:
 
 
 def finish_many(queue: Queue, entries: list[Entry], now: int) -> None:
-    """``finish`` without results for many at once; not for ordered queues.
+    """``finish`` without results for many deliveries; not for ordered queues.
 
-    A third of its time: one settle of a hundred acks touches one or two buckets.
+    Takes a third of the time: a settle of a hundred acks touches one or two buckets.
     """
     for entry in entries:
         queue.done.load(entry.claim_id)
@@ -118,7 +118,7 @@ def come_back(
     error: str | None = None,
     delay_ms: int = 0,
 ) -> State:
-    """In flight to available or delayed; to expired if its time is over by now."""
+    """In flight to available or delayed, or to expired if it is past ``expires_at``."""
     trail = queue.trail(entry.message_id)
     if not queue.is_dead_letter and is_expired(entry, now):
         queue.expired.load(entry.claim_id)
@@ -137,7 +137,7 @@ def come_back(
 
 
 def fail(queue: Queue, entry: Entry, now: int, transition: Transition, error: str | None) -> State:
-    """In flight to failed, which is to say to the dead-letter queue (D1)."""
+    """In flight to failed: moves it to the dead-letter queue (D1)."""
     if queue.dead is None:
         return come_back(queue, entry, now, transition, error=error)
     trail = queue.trail(entry.message_id)
@@ -148,21 +148,21 @@ def fail(queue: Queue, entry: Entry, now: int, transition: Transition, error: st
 
 
 def release(queue: Queue, entry: Entry, now: int) -> State:
-    """Hand back untouched: the grant does not count (C2)."""
+    """In flight to available without counting the grant (C2)."""
     if entry.attempts >= MAX_ATTEMPTS and not queue.is_dead_letter:
         return fail(queue, entry, now, Transition.RELEASE, None)
     return come_back(queue, entry, now, Transition.RELEASE)
 
 
 def lapse(queue: Queue, entry: Entry, now: int) -> State:
-    """The lease ran out: back, or failed when no attempts are left."""
+    """Take a lapsed lease back: to available, or to failed if no attempts are left."""
     if is_exhausted(queue, entry):
         return fail(queue, entry, now, Transition.LAPSE, "lease expired")
     return come_back(queue, entry, now, Transition.LAPSE)
 
 
 def is_exhausted(queue: Queue, entry: Entry) -> bool:
-    """Whether no attempts are left; released grants do not count, nor do those of dead letters."""
+    """Whether no attempts are left. Released grants and dead letters do not count."""
     if queue.is_dead_letter or entry.attempts < queue.policy.max_attempts:
         return False
     if entry.attempts >= MAX_ATTEMPTS:
@@ -200,7 +200,7 @@ def expire_delayed(queue: Queue, entry: Entry, due_at: int, now: int) -> None:
 def revive(
     queue: Queue, message_id: int, priority: int, metadata: bytes, now: int, due_at: int
 ) -> Entry:
-    """Replay: into the queue again at its old place, with attempts 0."""
+    """Replay: into the queue again at its old position, with attempts 0."""
     claim_id = claim_id_of(queue.policy.bucket_size, priority, message_id)
     entry = Entry.waiting(message_id, claim_id, 0, metadata)
     entry.at = now
@@ -220,7 +220,7 @@ def revive(
 
 
 def remember_ack(queue: Queue, message_id: int, done_at: int) -> None:
-    """A done record of the queue is about to be replayed away; its ack stays in the trail."""
+    """Record the ack of a done delivery in the trail before a replay removes its done record."""
     trail = queue.trail(message_id)
     dead = queue.is_dead_letter
     trail = trail.then(done_at, Transition.ACK, State.DONE, None, 0, dead=dead)
@@ -228,7 +228,7 @@ def remember_ack(queue: Queue, message_id: int, done_at: int) -> None:
 
 
 def drop_available(queue: Queue, claim_id: int) -> None:
-    """An available delivery leaves for good."""
+    """Remove an available delivery."""
     entry = queue.shelf.get(claim_id)
     key = key_to_close(queue, entry.message)
     queue.take_available(claim_id)
@@ -236,16 +236,16 @@ def drop_available(queue: Queue, claim_id: int) -> None:
 
 
 def drop_delayed(queue: Queue, due_at: int, entry: Entry) -> None:
-    """A delayed delivery leaves for good."""
+    """Remove a delayed delivery."""
     key = key_to_close(queue, entry.message)
     queue.take_delayed(due_at, entry.claim_id)
     _drop(queue, entry, key)
 
 
 def let_time_pass(queue: Queue, now: int, limit: int) -> bool:
-    """Due, lapsed and expired deliveries take their turn, up to ``limit`` of each.
+    """Move due, lapsed and expired deliveries, up to ``limit`` of each.
 
-    Returns whether there may be more of them.
+    Returns whether there may be more.
     """
     more = lapse_some(queue, now, limit) == limit
     if queue.partitions is not None:
@@ -257,7 +257,7 @@ def let_time_pass(queue: Queue, now: int, limit: int) -> bool:
 
 
 def lapse_some(queue: Queue, now: int, limit: int) -> int:
-    """Take deliveries back whose leases have ended; returns how many."""
+    """Take back deliveries whose leases have ended. Returns how many."""
     first = queue.deadlines.next
     if first is None or first > now:
         return 0
@@ -269,7 +269,7 @@ def lapse_some(queue: Queue, now: int, limit: int) -> int:
 
 
 def make_some_due(queue: Queue, now: int, limit: int) -> int:
-    """Make delayed deliveries available whose time has come; returns how many."""
+    """Make due delayed deliveries available. Returns how many."""
     if queue.next_due is None or queue.next_due > now:
         return 0
     found = queue.due_index.up_to(now, limit)
@@ -283,7 +283,7 @@ def make_some_due(queue: Queue, now: int, limit: int) -> int:
 
 
 def expire_some(queue: Queue, now: int, limit: int) -> tuple[int, int]:
-    """Expire deliveries past their time; returns how many it looked at, and how many expired."""
+    """Expire deliveries past ``expires_at``. Returns how many it examined and expired."""
     if queue.next_expiry is None or queue.next_expiry > now:
         return 0, 0
     found = queue.expiry_index.up_to(now, limit)
@@ -293,10 +293,10 @@ def expire_some(queue: Queue, now: int, limit: int) -> tuple[int, int]:
 
 
 def heartbeat(queue: Queue, partitions: Partitions, consumer: str, now: int) -> bool:
-    """Join an ordered queue, or renew: whoever is dead or has too much gives back (O1).
+    """Join an ordered queue or renew; dead consumers and excess partitions are released (O1).
 
-    Returns whether more partitions have to change hands, or to be looked at, before the consumer
-    has its share and a claim costs what it takes: then the caller calls again, in another turn.
+    Returns whether the caller must call again, in another turn, because partitions still have to be
+    moved or re-evaluated before the consumer has its share and a claim is cheap.
     """
     lost, more = partitions.join(
         consumer,
@@ -309,7 +309,7 @@ def heartbeat(queue: Queue, partitions: Partitions, consumer: str, now: int) -> 
 
 
 def free_departed(queue: Queue, partitions: Partitions, now: int) -> bool:
-    """Free what consumers that are gone still own; returns whether there is more."""
+    """Free the partitions of former consumers. Returns whether there are more."""
     lost, more = partitions.free_departed(
         lapse=lambda entry: lapse(queue, entry, now),
         release=lambda entry: release(queue, entry, now),
@@ -319,7 +319,7 @@ def free_departed(queue: Queue, partitions: Partitions, now: int) -> bool:
 
 
 def key_to_close(queue: Queue, message: Message) -> bytes | None:
-    """The open key's record that goes when the message is no longer unclaimed everywhere."""
+    """The open-key record to delete when the message stops being unclaimed everywhere."""
     if message.key is None:
         return None
     key = open_key(queue.tenant, message.topic, message.key)
@@ -330,13 +330,13 @@ def key_to_close(queue: Queue, message: Message) -> bytes | None:
 
 
 def is_expired(entry: Entry, now: int) -> bool:
-    """Whether its time is over; a dead letter's never is."""
+    """Whether the delivery is past ``expires_at``. Does not apply to dead letters."""
     expires_at = entry.message.expires_at
     return expires_at is not None and expires_at <= now
 
 
 def _look_at_waiting(queue: Queue, entry: Entry) -> tuple[Trail, bytes | None]:
-    """What expiring a waiting delivery has to know."""
+    """Read what expiring a waiting delivery needs."""
     queue.expired.load(entry.claim_id)
     return queue.trail(entry.message_id), key_to_close(queue, entry.message)
 
@@ -362,8 +362,8 @@ def _expire_now(queue: Queue, at: int, claim_id: int, now: int) -> int:
     if waiting is not None:
         expire_available(queue, waiting, now)
         return 1
-    # In flight: it may still be acked, and expires when it would come back. The index has
-    # done its duty; the claim itself remembers expires_at.
+    # In flight: it may still be acked, and otherwise expires when it comes back. The index entry is
+    # no longer needed, because the claim itself has expires_at.
     queue.stage.delete(queue.keys.expires_at(at, claim_id))
     return 0
 

@@ -1,7 +1,7 @@
-"""Open keys: which keyed message may still be replaced.
+"""Open keys: keyed messages that may still be replaced.
 
-The record is there exactly while the message was never claimed, expired or purged in any
-queue it went to, so a keyed publish finds out with one read.
+The record exists exactly while the message was never claimed, expired or purged in any of its
+queues, so a keyed publish needs one read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HEAD = struct.Struct("<QBH")
 
 
 class OpenKey(Struct, frozen=True):
-    """The message that a key stands for, and where it waits."""
+    """The message that a key refers to, and the queues it waits in."""
 
     message_id: int
     priority: int

@@ -1,4 +1,4 @@
-"""Opening a key-value store by URL: ``rocksdb:///path`` and ``memory://``."""
+"""Opens a key-value store by URL: ``rocksdb:///path`` or ``memory://``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ async def open_rocksdb(url: SplitResult, options: EngineOptions) -> Engine:
             f"{url.geturl()!r} is not rocksdb:///path (three slashes before an absolute path).",
             field="url",
         )
-    # Imported here so that a program without RocksDB stores does not load RocksDB.
+    # Imported here so that programs without RocksDB stores do not load RocksDB.
     from penstock.storage.keyvalue.adapters.rocksdb import RocksDBAdapter  # noqa: PLC0415
 
     return await KeyValueEngine.open(RocksDBAdapter(Path(path)), options)
 
 
 async def open_memory(url: SplitResult, options: EngineOptions) -> Engine:
-    """``memory://``: a store that ends with the process."""
+    """``memory://``: a store that is lost when the process ends."""
     if url.netloc or url.path not in ("", "/") or url.query or url.fragment:
         raise BadUrl(f"{url.geturl()!r} is not memory://.", field="url")
     return await KeyValueEngine.open(MemoryAdapter(), options)

@@ -1,9 +1,9 @@
-"""One partition of an ordered queue, and one consumer's partitions, as they are in memory.
+"""The in-memory state of one partition of an ordered queue, and of one owner.
 
-An ``Owner`` keeps its partitions in the orders that verbs ask for: by name, for balancing; and by
-what each may hand out next, for claims. A partition whose next delivery may
-have changed is noted, and looked at when the owner claims, or a few at a time when many are noted.
-So a claim costs what it takes and what has changed, however many partitions there are.
+An ``Owner`` keeps its partitions by name, for balancing, and by the next delivery of each, for
+claims. A partition whose next delivery may have changed is noted and re-evaluated when the owner
+claims, or a few at a time when many are noted. So the cost of a claim depends on what it returns
+and what has changed, not on the number of partitions.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Owner", "Partition"]
 
-#: From here on, noting one more partition looks at two, so that no claim finds many left.
+#: Above this, noting one partition re-evaluates two, so that no claim has to catch up on many.
 _MANY_CHANGED: Final = 64
-#: Numbers of the heap that may be out of date beside as many as are not, before it is made anew.
+#: Stale numbers that the heap may hold in excess of the live ones before it is rebuilt.
 _OUTDATED: Final = 64
 
 
 class Partition:
-    """One partition with unsettled deliveries: its owner and what comes next."""
+    """One partition with unsettled deliveries: its owner and its next delivery."""
 
     __slots__ = (
         "epoch",
@@ -51,13 +51,13 @@ class Partition:
         self.holder: Owner | None = None
         self.epoch = 0
         self.unsettled = 0
-        #: By claim id; None while there are none, which is what most partitions have.
+        #: By claim id; None if there are none, which is the usual case.
         self.in_flight: dict[int, Entry] | None = None
         #: (message id, claim id) of the first unsettled deliveries, in order; None if not loaded.
         self.window: list[tuple[int, int]] | None = None
-        #: Whether there may be more on disk behind the window.
+        #: Whether more may be stored beyond the window.
         self.partial = False
-        #: The number under which the owner's ``ready`` has it; None if it has nothing to give.
+        #: The partition's number in the owner's ``_ready``; None if it has nothing to hand out.
         self.head: int | None = None
 
     @property
@@ -83,36 +83,36 @@ class Partition:
 
 
 class Owner:
-    """What one consumer owns."""
+    """The partitions of one consumer."""
 
     __slots__ = ("_changed", "_heap", "_ready", "busy", "left", "name", "names")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: Whether the consumer left by itself: its grants then do not count.
+        #: Whether the consumer left by itself: its grants then do not count as attempts.
         self.left = False
-        #: The names of all its partitions, and of those with something in flight.
+        #: The names of all its partitions, and of those with deliveries in flight.
         self.names: SortedSet[str] = SortedSet()
         self.busy: set[str] = set()
-        #: Partitions with something to give, by the claim number of what comes next.
+        #: Partitions with something to hand out, by the claim number of their next delivery.
         self._ready: dict[int, Partition] = {}
-        #: These numbers as a heap, with some that are no longer there: a tenth of the time of a
-        #: sorted dict, which every delivery enters and leaves.
+        #: These numbers as a heap, some of them stale. Every delivery enters and leaves it; a
+        #: sorted dict would take ten times as long.
         self._heap: list[int] = []
-        #: Partitions whose place in ``_ready`` may be wrong.
+        #: Partitions whose key in ``_ready`` may be out of date.
         self._changed: dict[Partition, None] = {}
 
     def __len__(self) -> int:
         return len(self.names)
 
     def names_after(self, name: str | None, most: int) -> list[str]:
-        """Up to ``most`` names that follow ``name``, in order; None is before all."""
+        """Up to ``most`` names after ``name``, in order; None starts at the first."""
         return list(islice(self.names.irange(name, None, (False, True)), most))
 
     def first_to_release(self, most: int) -> list[str]:
-        """Up to ``most`` names: idle partitions go before busy ones, each from the last name on.
+        """Up to ``most`` names to release: idle partitions first, each group from the last name.
 
-        Costs as much as there are busy ones, which a consumer has claimed one by one.
+        The cost depends on the busy partitions, which the consumer has claimed one by one.
         """
         busy = self.busy
         found = list(islice((name for name in reversed(self.names) if name not in busy), most))
@@ -136,10 +136,10 @@ class Owner:
             del self._ready[partition.head]
             partition.head = None
 
-    # -- what comes next ---------------------------------------------------------------
+    # -- the next delivery -------------------------------------------------------------
 
     def note(self, partition: Partition, next_of: Callable[[Partition], int | None]) -> None:
-        """What the partition may hand out next may have changed, or will in this move."""
+        """Note that the partition's next delivery may have changed, or will in this move."""
         if partition not in self._changed:
             if len(self._changed) >= _MANY_CHANGED:
                 self.look(next_of, 2)
@@ -150,10 +150,10 @@ class Owner:
         self._changed = dict.fromkeys(map(by_name.__getitem__, self.names))
 
     def look(self, next_of: Callable[[Partition], int | None], most: int) -> bool:
-        """Put up to ``most`` noted partitions in their place; returns whether some are left.
+        """Re-evaluate up to ``most`` noted partitions. Returns whether some are left.
 
-        ``next_of`` tells a partition's next claim number. A partition that cannot be read stays
-        noted, so that every claim reports it (X1).
+        ``next_of`` returns a partition's next claim number. A partition that cannot be read stays
+        noted, so that every claim reports the error (X1).
         """
         while self._changed and most:
             most -= 1
@@ -176,7 +176,7 @@ class Owner:
         return bool(self._changed)
 
     def first_ready(self) -> tuple[int, Partition] | None:
-        """The claim number that comes first, with its partition; nothing must be noted."""
+        """The lowest ready claim number with its partition. No partition may be noted."""
         heap, ready = self._heap, self._ready
         while heap:
             partition = ready.get(heap[0])

@@ -1,17 +1,17 @@
-"""Partition order: who owns which partition of an ordered queue, and what it may hand out.
+"""Partition order: which consumer owns which partition, and what a partition may hand out.
 
-Laws: O1 (one owner a partition an epoch; an older epoch is fenced) and C4 (inside a
-partition strictly publish order).
+Laws: O1 (one owner per partition and epoch; an older epoch is fenced) and C4 (strict publish order
+inside a partition).
 
-Every unsettled delivery of an ordered queue has a *sequence* record, keyed by partition and
-message id, so that the first one of a partition is one seek away. In memory some partitions
-keep a window of their lowest ids; the rest stays on disk, however deep it is.
+Every unsettled delivery of an ordered queue has a *sequence* record, keyed by partition and message
+id, so the first one of a partition is one seek away. Some partitions keep a window of their lowest
+ids in memory; the rest stays on disk.
 
-A partition exists while it has unsettled deliveries. Epochs come from one counter a queue
-and never repeat, so a partition that comes back is not mistaken for its former self.
+A partition exists while it has unsettled deliveries. Epochs come from one counter per queue and
+never repeat, so receipts of an earlier partition with the same name stay stale.
 
-Whatever costs as much as there are partitions moves ``most_moves`` of them and says whether there
-is more to do: its caller goes on in the next turn of the event loop.
+An operation on all partitions moves ``most_moves`` of them and returns whether there are more; its
+caller continues in the next turn of the event loop.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from penstock.storage.keyvalue.queue import Queue
 
 __all__ = ["MOST_MOVES", "Partition", "Partitions", "fair_share"]
 
-#: Ids kept in memory a partition, and of all partitions of a queue.
+#: Ids kept in memory: per partition, and for all partitions of a queue.
 _WINDOW: Final = 128
 _MAX_WINDOWS: Final = 16_384
-#: Partitions that change hands, or are looked at, in one turn of the event loop: at some 40 µs
-#: each, under three milliseconds.
+#: Partitions that are moved or re-evaluated per turn of the event loop: about 40 µs each, under
+#: three milliseconds in total.
 MOST_MOVES: Final = 32
 _I64 = struct.Struct("<q")
 _U64 = struct.Struct("<Q")
@@ -47,7 +47,7 @@ _TakeBack: TypeAlias = Callable[[Entry], object]
 
 
 def fair_share(partitions: int, consumers: int, rank: int) -> int:
-    """How many of P partitions the consumer of that rank (by name, from 0) may hold."""
+    """How many of P partitions the consumer of that rank (by name, from 0) may own."""
     share, rest = divmod(partitions, consumers)
     return max(1, share + (rank < rest))
 
@@ -65,16 +65,16 @@ class Partitions:
         self._owners: dict[str, Owner] = {}
         #: Names of partitions without an owner.
         self._free: SortedSet[str] = SortedSet()
-        #: Consumers that are gone, whose partitions are not free yet.
+        #: Former consumers whose partitions are not all free yet.
         self._departed: list[Owner] = []
         #: No consumer's lease ends before this.
         self._first_deadline = 0
-        #: Partitions with a loaded window, the longest unused first, and the ids in them.
+        #: Partitions with a loaded window, least recently used first, and their total ids.
         self._windows: OrderedDict[Partition, None] = OrderedDict()
         self._windowed = 0
 
     def load(self) -> None:
-        """After opening: owners and consumers, and what is in flight where."""
+        """Load owners, consumers and in-flight deliveries after opening."""
         keys = self.queue.keys
         for key, value in self._stage.prefix(keys.partition):
             partition = Partition(self, key[len(keys.partition) :].decode())
@@ -94,10 +94,10 @@ class Partitions:
         for entry in self.queue.claims.values():
             self.held(entry)
 
-    # -- what the queue tells ----------------------------------------------------------
+    # -- notifications of the queue ----------------------------------------------------
 
     def added(self, entry: Entry) -> None:
-        """A delivery has become unsettled."""
+        """Record a delivery that became unsettled."""
         name = entry.message.partition_key or ""
         partition = self.by_name.get(name)
         if partition is None:
@@ -112,7 +112,7 @@ class Partitions:
         self._note(partition)
 
     def removed(self, entry: Entry) -> None:
-        """A delivery is settled, or gone."""
+        """Record that a delivery was settled or removed."""
         partition = self._of(entry)
         partition.unsettled -= 1
         key = self.queue.keys.partition_sequence(partition.name)
@@ -132,7 +132,7 @@ class Partitions:
         self.queue.ready()
 
     def held(self, entry: Entry) -> None:
-        """A delivery is in flight."""
+        """Record that a delivery is in flight."""
         partition = self._of(entry)
         if partition.in_flight is None:
             partition.in_flight = {}
@@ -142,7 +142,7 @@ class Partitions:
         self._note(partition)
 
     def let_go(self, entry: Entry) -> None:
-        """A delivery is no longer in flight."""
+        """Record that a delivery is no longer in flight."""
         partition = self._of(entry)
         if partition.in_flight is not None:
             partition.in_flight.pop(entry.claim_id, None)
@@ -154,7 +154,7 @@ class Partitions:
         self.queue.ready()
 
     def moved(self, entry: Entry) -> None:
-        """A delivery has become available or delayed; it may be about to be added."""
+        """Record that a delivery became available or delayed; ``added`` may follow."""
         partition = self.by_name.get(entry.message.partition_key or "")
         if partition is not None:
             self._note(partition)
@@ -172,7 +172,7 @@ class Partitions:
             partition.holder.note(partition, self._next_number)
 
     def _forget(self, partition: Partition) -> None:
-        """The partition has nothing unsettled: it costs nothing any more."""
+        """Drop a partition that has nothing unsettled."""
         if partition.holder is None:
             self._free.remove(partition.name)
         else:
@@ -180,24 +180,24 @@ class Partitions:
         self._drop_window(partition)
         del self.by_name[partition.name]
 
-    # -- what may be handed out --------------------------------------------------------
+    # -- the next deliveries --- --------------------------------------------------------
 
     def look(self, consumer: str) -> bool:
-        """Find out what the consumer's partitions have to give; returns whether some are left."""
+        """Re-evaluate some of the consumer's noted partitions. Returns whether some are left."""
         return self._owners[consumer].look(self._next_number, self._most)
 
     def first_ready(self, consumer: str) -> tuple[int, Partition] | None:
-        """The claim id that the consumer is handed next, with its partition."""
+        """The next claim id to hand out to the consumer, with its partition."""
         owner = self._owners[consumer]
         while owner.look(self._next_number, self._most):
-            pass  # Not more than the claim itself has changed.
+            pass  # Only what the claim itself has changed.
         found = owner.first_ready()
         if found is None:
             return None
         return self.queue.policy.bucket_size << EXPONENT_SHIFT | found[0], found[1]
 
     def next_of(self, partition: Partition) -> int | None:
-        """The claim id that the partition may hand out next, or None."""
+        """The next claim id that the partition may hand out, or None."""
         concurrency = self.queue.policy.partition_concurrency
         held = partition.in_flight or ()
         if len(held) >= concurrency:
@@ -223,26 +223,26 @@ class Partitions:
         return window[0][0]
 
     def owned_by(self, consumer: str, after: str | None, most: int) -> list[Partition]:
-        """Up to ``most`` of the consumer's partitions by name, from after that name on."""
+        """Up to ``most`` of the consumer's partitions by name, after that name."""
         owner = self._owners.get(consumer)
         if owner is None:
             return []
         return [self.by_name[name] for name in owner.names_after(after, most)]
 
-    # -- who owns what -----------------------------------------------------------------
+    # -- ownership ---------------------------------------------------------------------
 
     def drop_dead(self, now: int) -> None:
-        """Forget consumers without a heartbeat; ``free_departed`` frees what they own."""
+        """Remove consumers without a heartbeat; ``free_departed`` frees their partitions."""
         if self.consumers and self._first_deadline <= now:
             for name in [name for name, end in self.consumers.items() if end <= now]:
                 self._depart(name, left=False)
             self._first_deadline = min(self.consumers.values(), default=0)
 
     def free_departed(self, lapse: _TakeBack, release: _TakeBack) -> tuple[int, bool]:
-        """Free what consumers that are gone own.
+        """Free the partitions of former consumers.
 
-        ``lapse`` takes back the deliveries of the dead, ``release`` of those who left. Returns how
-        many deliveries lapsed, and whether more is to be freed.
+        ``lapse`` takes back deliveries of dead consumers, ``release`` of those that left. Returns
+        how many deliveries lapsed, and whether more partitions are to be freed.
         """
         lapsed = 0
         most = self._most
@@ -260,10 +260,10 @@ class Partitions:
     def join(
         self, consumer: str, now: int, lapse: _TakeBack, release: _TakeBack
     ) -> tuple[int, bool]:
-        """Heartbeat: renew, let go of the excess, take what is free.
+        """Heartbeat: renew the lease, release excess partitions, take free ones.
 
-        Returns how many deliveries dead consumers lost, and whether the consumer does not have
-        its share yet: then the caller calls again.
+        Returns how many deliveries of dead consumers lapsed, and whether the caller must call again
+        because the consumer does not have its share yet.
         """
         self.drop_dead(now)
         lapsed, more = self.free_departed(lapse, release)
@@ -274,7 +274,7 @@ class Partitions:
             self._stage.put(self.queue.keys.consumer + consumer.encode(), seal(_I64.pack(deadline)))
         owner, most = self._owner(consumer), self._most
         if more:
-            # Wait until all are free: the share depends on that, and free ones are taken by name.
+            # Wait until all are free: the share depends on it, and free ones are taken by name.
             return lapsed, True
         rank = self.consumers.index(consumer)
         missing = fair_share(len(self.by_name), len(self.consumers), rank) - len(owner)
@@ -285,7 +285,7 @@ class Partitions:
         return lapsed, -missing > most or (missing > most and len(self._free) > 0)
 
     def leave(self, consumer: str) -> None:
-        """Forget the consumer; ``free_departed`` frees what it owns."""
+        """Remove the consumer; ``free_departed`` frees its partitions."""
         if consumer in self.consumers:
             self._depart(consumer, left=True)
 
@@ -296,7 +296,7 @@ class Partitions:
         if owner is not None:
             owner.left = left
             self._departed.append(owner)
-        self.queue.ready()  # The share of the others is larger now.
+        self.queue.ready()  # The share of the other consumers has grown.
 
     def _owner(self, name: str) -> Owner:
         owner = self._owners.get(name)
@@ -311,11 +311,11 @@ class Partitions:
         owner.add(partition)
         partition.epoch = self.queue.epoch
         self._stage.mark(partition)
-        # It is the first free one no longer: others would take the next, which may have more.
+        # Other consumers would now take the next free one, which may have more deliveries.
         self.queue.ready()
 
     def _free_from(self, owner: Owner, partition: Partition, take_back: _TakeBack) -> int:
-        """Take a partition from its owner; returns how many deliveries came back."""
+        """Take a partition from its owner. Returns how many deliveries came back."""
         owner.remove(partition)
         self._free.add(partition.name)
         self._stage.mark(partition)
@@ -332,7 +332,7 @@ class Partitions:
     # -- windows -----------------------------------------------------------------------
 
     def _reach(self, partition: Partition, index: int) -> list[tuple[int, int]] | None:
-        """The window with ``window[index]`` in it, reading more if need be; None at the end."""
+        """The window including ``window[index]``, reading more if needed; None at the end."""
         window = partition.window or []
         if index < len(window):
             return window
@@ -365,7 +365,7 @@ class Partitions:
         self._keep_window(partition, window, added)
 
     def _keep_window(self, partition: Partition, window: list[tuple[int, int]], added: int) -> None:
-        """Count the window in, and drop those that were not used for longest if there are many."""
+        """Account for the window; drop least recently used windows above the limit."""
         partition.window = window
         self._windowed += added
         self._windows[partition] = None

@@ -1,10 +1,10 @@
-"""Publish: decide what a batch means, refuse it whole or apply it whole (P2, S3).
+"""Publish: plan a batch, then reject or apply it as a whole (P2, S3).
 
-Planning reads and never changes; applying never fails. Messages are planned in order, so
-that a key or an id that occurs twice in a batch means what it would in two calls (P4).
+Planning reads and never changes; applying never fails. Messages are planned in order, so a key or
+id that occurs twice in a batch has the same effect as in two calls (P4).
 
-Both are done in steps of some messages. ``LongChanges`` takes the steps, and keeps other verbs
-out while it lets the event loop do other work between two of them.
+Both run in steps of some messages. ``LongChanges`` runs the steps, and excludes other verbs while
+the event loop does other work between them.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ from penstock.storage.topic_checks import CheckedBy, check_topics
 
 __all__ = ["Plan"]
 
-#: What QueueFull tells a producer to wait: consumers need a moment, not a minute.
+#: The retry delay of QueueFull: consumers free space within a second rather than a minute.
 _RETRY_AFTER_MS: Final = 1000
 
 
 class _Replacement:
-    """A keyed message that takes the place of one that nobody has claimed yet."""
+    """A keyed message that replaces one that is still unclaimed."""
 
     __slots__ = ("kept", "left")
 
     def __init__(self, kept: list[Queue], left: list[Queue]) -> None:
-        #: Where it is replaced in place, and what it leaves.
+        #: The queues where it is replaced in place, and those that it leaves.
         self.kept = kept
         self.left = left
 
 
-#: Deliveries that ``max_depth`` is compared with between two looks at the clock.
+#: Deliveries per step that are counted against ``max_depth``.
 _COUNTED_A_STEP: Final = 2_000
-#: What will be appended: the message with its metadata, where it becomes a delivery, and what
-#: it replaces. A tuple, because making an object a message was a tenth of publishing.
+#: An append: the message with its metadata, the queues that it joins, and what it replaces. A
+#: tuple, because creating one object per message was a tenth of the cost of a publish.
 _Item: TypeAlias = tuple[NewMessage, Logged, Sequence[Queue], _Replacement | None]
 
 
 class Plan:
-    """What one publish, or the publishes of one settle, will do."""
+    """What one publish, or the publish part of one settle, will do."""
 
     __slots__ = (
         "_ahead",
@@ -92,23 +92,23 @@ class Plan:
         self._tenant = tenant
         self._now = now
         self._step = core.step_size
-        #: Whether applying has begun: from here on an error leaves the plan half done.
+        #: Whether applying has begun: an error after that leaves the plan half done.
         self.is_half_done = False
-        #: Whether the batch was stored before; then the replies are those of before.
+        #: Whether the batch was stored before; the replies are then the original ones.
         self.is_repeated = False
         self._taken: Sequence[Outgoing] = ()
-        #: Of all messages, where planning takes more than one step.
+        #: Copied headers of all messages, if planning takes more than one step.
         self._headers: list[dict[str, HeaderValue]] | None = None
         self._items: list[_Item] = []
         self._replies: list[Published] = []
         self._ids: dict[tuple[str, str], FirstPublish] = {}
-        #: Keys that this plan has decided about; None: its message is in no queue any more.
+        #: Keys that this plan has decided on; None: the message is no longer in any queue.
         self._keys: dict[tuple[str, str], _Item | None] = {}
         self._created: dict[str, Queue] = {}
-        #: The topic, id and own window of the batch, where it has an id that is to be remembered.
+        #: The topic, id and own window of the batch, if its id is to be remembered.
         self._batch: tuple[str, str, int | None] | None = None
         self._ahead: RoutedAhead | None = None
-        #: Of the message that is being planned, among all that were routed ahead.
+        #: The position of the current message among all that were routed ahead.
         self._position = -1
 
     # -- planning ----------------------------------------------------------------------
@@ -120,10 +120,10 @@ class Plan:
         *,
         at_once: bool = True,
     ) -> None:
-        """Take the messages over; ``ahead`` is how they were routed, if they were.
+        """Take over the messages; ``ahead`` has their routing if it was computed ahead.
 
-        The producers may go on using their lists and headers between two steps. So everything is
-        copied unless it is decided about in the first step, and that ``at_once``.
+        The producers may change their lists and headers between two steps. So everything is copied
+        unless the whole batch is planned in the first step, and that step runs now (``at_once``).
         """
         self._ahead = ahead
         self._taken = outgoing
@@ -136,7 +136,7 @@ class Plan:
     def publish(
         self, topic: str, batch_id: str | None, batch_ms: int | None, checked: CheckedBy
     ) -> Iterator[None]:
-        """Carry out a publish of what was taken over, or refuse it."""
+        """Publish the messages that were taken over, or refuse them."""
         if batch_id is not None and self._is_repeated(topic, batch_id, batch_ms):
             self.is_repeated = True
             return
@@ -159,11 +159,11 @@ class Plan:
                 yield
 
     def _decide(self, topic: str, messages: Sequence[NewMessage], first: int) -> int:
-        """Plan messages of one topic; returns the offset after the last that was used."""
+        """Plan messages of one topic. Returns the offset after the last one used."""
         now, tenant, ahead, headers = self._now, self._tenant, self._ahead, self._headers
         policy = tenant.topic(topic)
         default_ttl = policy.default_ttl_ms
-        # An id and an offset at once; making it both by name costs 0.1 µs a message.
+        # Serves as id and as offset; converting to both types costs 0.1 µs per message.
         offset: Any = first
         match = tenant.index.match
         append, reply = self._items.append, self._replies.append
@@ -192,7 +192,7 @@ class Plan:
                 new.partition_key,
                 new.key,
                 new.content_type,
-                # A copy: the producer may go on using its own.
+                # A copy: the producer may change its own.
                 headers[self._position]
                 if headers is not None
                 else (dict(new.headers) if new.headers else NO_HEADERS)
@@ -220,7 +220,7 @@ class Plan:
         return int(offset)
 
     def _is_repeated(self, topic: str, batch_id: str, batch_ms: int | None) -> bool:
-        """Whether the batch was stored before; then its replies are those of before."""
+        """Whether the batch was stored before; if so, sets the original replies."""
         window_ms = self._tenant.topic(topic).dedup_window_ms
         dedup = self._core.dedup
         before = dedup.find_batch(self._tenant.name, topic, batch_id, self._now, window_ms)
@@ -232,9 +232,9 @@ class Plan:
         return False
 
     def check_depth(self, settled: Queue | None = None, leaving: int = 0) -> Iterator[None]:
-        """Refuse everything if a queue would pass its max_depth.
+        """Refuse the whole publish if a queue would exceed its max_depth.
 
-        ``leaving`` deliveries of the queue ``settled`` end in the same commit: they make room.
+        ``leaving`` deliveries of the queue ``settled`` end in the same commit and are deducted.
         """
         bounded: dict[Queue, int] = {}
         same: Sequence[Queue] = ()
@@ -291,7 +291,7 @@ class Plan:
                 self._keys[message.topic, key] = item if joining else None
                 return item
             before, first = found
-        # What stays is the message's place; the rest is new.
+        # The message keeps its position; the rest is new.
         message = replace(
             message,
             id=first.id,
@@ -301,7 +301,7 @@ class Plan:
             partition_key=first.partition_key,
         )
         matching = self._match_all(message)
-        # The index has the queues that are caught up; one that is not may have the message too.
+        # The index has only caught-up queues; the message may also be in a queue that is not.
         kept = [
             queue
             for queue in before
@@ -316,24 +316,24 @@ class Plan:
         return item
 
     def replaced(self, topic: str, key: str) -> Message | None:
-        """The message that another one with this key would replace, if it came now."""
+        """The message that a new message with this key would currently replace."""
         found = self._open(topic, key)
         return None if found is None else found[1]
 
     def _match(self, message: Message) -> Sequence[Queue]:
-        """The queues that are caught up and take the message that is being planned."""
+        """The caught-up queues that take the current message."""
         if self._ahead is None:
             return self._tenant.index.match(message)
         return self._ahead.match(self._position, message)
 
     def _match_all(self, message: Message) -> Sequence[Queue]:
-        """The same, with the queue that this plan creates for the topic."""
+        """As ``_match``, plus the queue that this plan creates for the topic."""
         matching = self._match(message)
         created = self._created.get(message.topic)
         return matching if created is None else (*matching, created)
 
     def _open(self, topic: str, key: str) -> tuple[list[Queue], Message] | None:
-        """Where the key's message waits unclaimed, and the message; None if it is closed."""
+        """The queues where the key's message waits unclaimed, and the message; None if closed."""
         value = self._core.stage.get(open_key(self._tenant.name, topic, key))
         if value is None:
             return None
@@ -356,7 +356,7 @@ class Plan:
             return None
         ahead, behind = self._ahead, self._tenant.behind
         if behind.match(message) if ahead is None else ahead.match_behind(self._position, message):
-            return None  # A queue that is catching up will have it.
+            return None  # A queue that is catching up will take it.
         there = len(self._tenant.queues) + len(self._created)
         check_queue_quota(self._core.options.limits, there, topic)
         queue = self._core.new_queue(self._tenant.name, topic, self._now)
@@ -367,11 +367,11 @@ class Plan:
 
     @property
     def replies(self) -> tuple[Published, ...]:
-        """What the producers are answered, in the order of their messages."""
+        """The replies to the producers, in the order of their messages."""
         return tuple(self._replies)
 
     def apply(self) -> Iterator[None]:
-        """Append, route and remember, in steps; nothing here can be refused."""
+        """Append, route and remember ids, in steps. Nothing can be refused any more."""
         self.is_half_done = True
         for queue in self._created.values():
             self._core.register(queue)
@@ -382,8 +382,8 @@ class Plan:
         for begin in range(0, len(items), step):
             if begin:
                 yield
-            # Messages that go to the same queues, one after another: mostly that is all of them,
-            # and the index answers with the very same sequence.
+            # Consecutive messages that go to the same queues. That is usually the whole batch, and
+            # the index then returns the identical sequence.
             run: list[Logged] = []
             same: Sequence[Queue] = ()
             for new, logged, queues, change in items[begin : begin + step]:
@@ -393,7 +393,7 @@ class Plan:
                         yield from _assign(same, run, now)
                     run, same = [], queues
                 if change is not None:
-                    # What is replaced may be in this very batch: it was assigned above.
+                    # The replaced message may be in this batch: it was assigned above.
                     self._replace(*logged, change)
                 run.append(logged)
                 if new.key is not None:
@@ -415,7 +415,7 @@ class Plan:
             )
 
     def _remember(self, ids: Iterator[tuple[tuple[str, str], FirstPublish]]) -> bool:
-        """Remember idempotency ids; returns whether there were any."""
+        """Remember idempotency ids. Returns whether there were any."""
         found = False
         for (topic, idempotency_id), first in ids:
             found = True
@@ -445,7 +445,7 @@ class Plan:
 
 
 def _assign(queues: Sequence[Queue], batch: list[Logged], now: int) -> Iterator[None]:
-    """Make the messages deliveries of each queue, a queue a step."""
+    """Add the messages to each queue, one queue per step."""
     for queue in queues:
         assign_many(queue, batch, now)
         yield

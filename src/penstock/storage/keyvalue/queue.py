@@ -1,11 +1,11 @@
-"""One queue in memory: its policy, its counts, and where its deliveries are.
+"""One queue in memory: its policy, its counts, and its deliveries.
 
-A ``Queue`` moves deliveries between *places* (the shelf, the delayed index, the settled
-shelves) and keeps the counts with them, so that counts equal a full scan (Q2). Which
-move a verb means is decided in ``moves``.
+A ``Queue`` moves deliveries between the shelf, the delayed index and the settled shelves, and
+updates the counts with each, so that the counts equal a full scan (Q2). ``moves`` decides which
+move a verb makes.
 
-A queue Q has a dead-letter queue, itself a ``Queue``, whose waiting deliveries are Q's
-failed ones (D1). It shares Q's attempts and trails, and has no dead-letter queue itself.
+A queue Q has a dead-letter queue, itself a ``Queue``, whose waiting deliveries are Q's failed ones
+(D1). It shares Q's attempts and trails, and has no dead-letter queue itself.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Queue:
         self._told = 0
         self.tenant = tenant
         self.name = name
-        #: Stands in receipts, so that no queue takes another's; the dead letters have the next.
+        #: Part of receipts, so that a queue rejects others'. The dead-letter queue has the next.
         self.number = number
         self.policy = policy
         self.filter = filter_
@@ -88,12 +88,12 @@ class Queue:
         self.created_at = 0
         #: The next offset to route; None when caught up.
         self.cursor: int | None = None
-        #: The queue whose dead letters these are; itself for an ordinary queue.
+        #: The parent of a dead-letter queue; itself for an ordinary queue.
         self.home = home or self
-        #: Whether the number is a part of every key: no earlier queue of the name shares one.
+        #: Whether the number is part of every key, so that no earlier queue of the name shares one.
         self.keyed_by_number = keyed_by_number
         self.keys = QueueKeys(tenant, name, self.home.number if keyed_by_number else None)
-        #: A verb that has waited looks at this before it goes on with the queue.
+        #: A verb must check this after every await before it continues with the queue.
         self.deleted = False
         self.is_dead_letter = home is not None
         self.shelf = Shelf(stage, self.keys, dead_letters=self.is_dead_letter)
@@ -105,7 +105,7 @@ class Queue:
         self.next_expiry: int | None = None
         self.due_index = TimeIndex(stage, self.keys.delayed)
         self.expiry_index = TimeIndex(stage, self.keys.expiry)
-        #: When a retention slot next has something to give, where that is known.
+        #: Retention slot key to the earliest settle time in its bucket, where that is known.
         self.slot_times: dict[bytes, int] = {}
         self.partitions: Partitions | None = None
         self.delayed_count = 0
@@ -118,9 +118,9 @@ class Queue:
         self.nacks = 0
         self.failures = 0
         self.epoch = 0
-        #: The number of the newest grant; the dead letters take theirs from it too.
+        #: The number of the newest grant, shared with the dead-letter queue.
         self.last_grant = 0
-        #: Deliveries that were replayed; while there are none, a first grant is the first.
+        #: Replayed deliveries; while there are none, a first grant has no earlier attempts.
         self.replays = 0
         self.paused_apart = False
         self._marked = 0
@@ -173,7 +173,7 @@ class Queue:
         )
 
     def check_exists(self) -> None:
-        """Refuse to go on with a queue that was deleted, even if another has its name now."""
+        """Raise ``UnknownQueue`` if the queue was deleted, even if another has its name now."""
         if self.deleted:
             raise UnknownQueue(f"Queue {self.name!r} was deleted meanwhile.", field="queue")
 
@@ -184,7 +184,7 @@ class Queue:
             self.dead.change_policy(policy, filter_)
 
     def pause(self, paused: bool) -> None:
-        """Dead letters are paused apart from their queue."""
+        """Pause or resume. A dead-letter queue is paused separately from its parent."""
         if self.is_dead_letter:
             self.paused_apart = paused
             self.touch()
@@ -205,7 +205,7 @@ class Queue:
         self.stage.put(self.keys.spec, encode_spec(self.policy, facts))
 
     def touch(self) -> None:
-        """The counts or the cursor changed; the state record goes with the next commit."""
+        """Mark the counts or the cursor as changed; the next commit writes the state record."""
         if self._marked != self.stage.number:
             self._marked = self.stage.number
             self.stage.mark(self)
@@ -231,7 +231,7 @@ class Queue:
         )
 
     def load(self, last_offset: int) -> None:
-        """After opening: the counts, what is in flight, and the next timers."""
+        """Load the counts, the in-flight deliveries and the next timers after opening."""
         value = self.stage.get(self.keys.state)
         if value is not None:
             (
@@ -261,7 +261,7 @@ class Queue:
             self.dead.load(last_offset)
 
     def discard(self) -> None:
-        """The queue is deleted: remove its records and write none any more."""
+        """Remove the records of a deleted queue and write none any more."""
         self.deleted = True
         self.shelf.discard()
         self.done.discard()
@@ -278,29 +278,29 @@ class Queue:
         self.done.evict(completed)
         self.expired.evict(completed)
 
-    # -- telling -----------------------------------------------------------------------
+    # -- notifications -----------------------------------------------------------------
 
     def ready(self) -> None:
-        """Tell, once a turn, that a claim may give more or that ``next_due`` moved closer."""
+        """Notify, once per turn, that a claim may return more or that ``next_due`` is earlier."""
         teller = self.teller
         if self._told != teller.turn:
             self._told = teller.turn
             teller.ready(self.tenant, self.name)
 
     def lapsed(self, count: int) -> None:
-        """Tell that leases had lapsed and their deliveries were taken back."""
+        """Notify that deliveries with lapsed leases were taken back."""
         if count:
             self.teller.lapsed(self.tenant, self.name, count)
 
-    # -- places ------------------------------------------------------------------------
+    # -- moving entries ----------------------------------------------------------------
 
     def make_available(self, entry: Entry) -> None:
-        """To the shelf, at its place."""
+        """Add an entry to the shelf."""
         if self.is_dead_letter:
             entry.rest_failed()
             slot = self.home.keys.slot(FAILED_SLOT, entry.at // SLOT_MS, bucket_of(entry.claim_id))
             self.stage.writes[slot] = b""
-            self.home.slot_times.pop(slot, None)  # It may be older than what is there.
+            self.home.slot_times.pop(slot, None)  # The entry may be older than the slot's others.
         self.shelf.add(entry)
         self.available_count += 1
         self.touch()
@@ -309,7 +309,7 @@ class Queue:
             self.partitions.moved(entry)
 
     def make_many_available(self, entries: list[Entry]) -> None:
-        """New entries to the shelf; not for dead letters, which come one by one."""
+        """Add new entries to the shelf; not for dead letters, which are added one by one."""
         self.shelf.add_many(entries)
         self.available_count += len(entries)
         self.touch()
@@ -322,7 +322,7 @@ class Queue:
         return entry
 
     def make_delayed(self, entry: Entry, due_at: int) -> None:
-        """To the delayed index, out of the way of claims, until it is due."""
+        """Add an entry to the delayed index, where claims do not see it, until it is due."""
         if self.is_dead_letter:
             entry.rest_failed()
         suffix = entry.claim_id.to_bytes(8, "big")
@@ -338,7 +338,7 @@ class Queue:
             self.partitions.moved(entry)
 
     def replace_waiting(self, message: Message, metadata: bytes) -> None:
-        """Give a delivery that nobody has claimed yet new metadata, at its place."""
+        """Replace the metadata of an unclaimed delivery, keeping its position."""
         claim_id = claim_id_of(self.policy.bucket_size, message.priority, message.id)
         delayed = self.find_delayed(claim_id)
         if delayed is not None:
@@ -353,10 +353,10 @@ class Queue:
             entry.replace(metadata, message)
             self.shelf.add(entry)
         self.watch_expiry(entry)
-        self.ready()  # What was past its time, and not swept yet, may be handed out again.
+        self.ready()  # An expired one that was not swept yet may be claimable again.
 
     def due_of(self, claim_id: int) -> int | None:
-        """When a delayed delivery is due; None if it is not delayed."""
+        """The due time of a delayed delivery; None if it is not delayed."""
         if not self.delayed_count:
             return None
         value = self.stage.get(self.keys.place + claim_id.to_bytes(8, "big"))
@@ -389,7 +389,7 @@ class Queue:
         self.touch()
 
     def make_many_in_flight(self, entries: list[Entry], deadline: int) -> None:
-        """Hold the entries of one claim."""
+        """Record the entries of one claim as in flight."""
         self.shelf.hold_many(entries)
         self._watch_lease(deadline)
         claims, group = self.claims, self.deadlines.group(deadline)
@@ -399,7 +399,7 @@ class Queue:
         self.in_flight_count += len(entries)
 
     def take_many_in_flight(self, entries: list[Entry]) -> None:
-        """Let go of the entries of one settle; not for ordered queues."""
+        """Remove the entries of one settle from flight; not for ordered queues."""
         self.shelf.let_go_many(entries)
         claims, discard = self.claims, self.deadlines.discard
         for entry in entries:
@@ -409,7 +409,7 @@ class Queue:
         self.touch()
 
     def extend(self, entry: Entry, deadline: int) -> None:
-        """Hold an entry that is in flight until another deadline."""
+        """Move the deadline of an in-flight entry."""
         self._watch_lease(deadline)
         self.deadlines.discard(entry)
         entry.hold(deadline)
@@ -442,7 +442,7 @@ class Queue:
     # -- timers ------------------------------------------------------------------------
 
     def _watch_lease(self, deadline: int) -> None:
-        """A lease will end then. Whoever waits for a later one is to hear of it."""
+        """Notify waiters that sleep until a later time than this new deadline."""
         first, due = self.deadlines.next, self.next_due
         if (first is None or deadline < first) and (due is None or deadline < due):
             self.ready()
@@ -456,16 +456,16 @@ class Queue:
         if self.next_expiry is None or expires_at < self.next_expiry:
             self.next_expiry = expires_at
             if self.partitions is not None:
-                self.ready()  # It may hold others back until then.
+                self.ready()  # It may block later deliveries of its partition until then.
 
     def unwatch_expiry(self, entry: Entry) -> None:
-        """A delivery that could expire is no longer live."""
+        """Remove a delivery that is no longer live from the expiry index."""
         expires_at = expires_at_of(entry.metadata)
         if expires_at is not None and not self.is_dead_letter:
             self.stage.delete(self.keys.expires_at(expires_at, entry.claim_id))
 
     def refresh_timers(self) -> None:
-        """Look up the next due and the next expiring delivery again."""
+        """Update the times of the next due and the next expiring delivery."""
         self.next_due = self.due_index.first()
         self.next_expiry = self.expiry_index.first()
 
@@ -485,14 +485,14 @@ class Queue:
         return None if value is None else unseal(value, "result")
 
     def forget(self, message_id: int) -> None:
-        """Remove what is kept beside a delivery that leaves the queue for good."""
+        """Remove the other records of a delivery that leaves the queue permanently."""
         suffix = message_id.to_bytes(8, "big")
         self.stage.delete(self.keys.attempts + suffix)
         self.stage.delete(self.keys.trail + suffix)
         self.stage.delete(self.keys.result + suffix)
 
     def forget_replay_marks(self, low: int, high: int) -> None:
-        """Remove the marks of messages with low <= id < high."""
+        """Remove the replay marks of messages with low <= id < high."""
         start, end = (self.keys.replayed + at.to_bytes(8, "big") for at in (low, high))
         if next(self.stage.scan(start, end), None) is not None:
             self.stage.remove_range(start, end)

@@ -1,7 +1,7 @@
-"""The verbs that change nothing: the log, messages, deliveries, counts, when to look again.
+"""The read-only verbs: the log, messages, deliveries, counts, and the next due time.
 
-They report what is stored and wait for it to be committed, so that no reply can be taken
-back by a crash. What a page shows comes from ``browse``, the numbers from ``stats``.
+They wait until what they return is committed, so that a crash cannot revoke a reply. ``browse``
+provides the pages, ``stats`` the counts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from penstock.storage.keyvalue.tenant import Tenant
 
 __all__ = ["ReadingVerbs", "next_due"]
 
-#: Partitions that stats look at in one go; each may be a seek.
+#: Partitions per slice of stats; each may need a seek.
 _PARTITIONS: Final = 100
 #: Queues that are asked about one message in one go: ten reads each.
 _QUEUES: Final = 64
@@ -61,7 +61,7 @@ class ReadingVerbs(Guarded):
     @reading
     async def tenants(self) -> tuple[str, ...]:
         self._begin()
-        # Naming a tenant makes it exist in memory; that alone is nothing to list.
+        # Naming a tenant creates it in memory; such a tenant is not listed.
         names = {
             name for name, tenant in self._core.tenants.items() if tenant.queues or tenant.topics
         }
@@ -81,7 +81,7 @@ class ReadingVerbs(Guarded):
     @reading
     async def next_due(self, tenant: str, queue: str) -> int | None:
         self._begin()
-        # Nothing waits for a commit here: a time that a crash takes back was only early.
+        # No need to wait for a commit: a time that a crash revokes was only early.
         return next_due(self._core.tenant(tenant).queue(queue))
 
     @reading
@@ -102,7 +102,7 @@ class ReadingVerbs(Guarded):
         for looked in range(0, MAX_SCAN, size):
             if looked:
                 await self._next_slice(tenant)
-            # By its name each time: it may have been deleted, and made again, meanwhile.
+            # Looked up by name each time: the queue may have been deleted and recreated meanwhile.
             found = self._core.tenant(tenant).queue(queue)
             left = limit - len(items)
             page = peek(found, state, where, left, cursor, size, payloads=payloads)
@@ -151,7 +151,7 @@ class ReadingVerbs(Guarded):
         self, tenant: str, offsets: Sequence[int], sizes: Sequence[int], checksums: Sequence[int]
     ) -> Sequence[bytes | memoryview] | None:
         self._begin()
-        del sizes  # A payload is a value here.
+        del sizes  # Not needed: a payload is a value here.
         return read_payloads(self._core.log, self._core.stage, tenant, offsets, checksums)
 
     @reading
@@ -305,17 +305,17 @@ class ReadingVerbs(Guarded):
 
 
 def next_due(queue: Queue) -> int | None:
-    """When time alone next makes a claim of the queue give more; early at times, never late.
+    """When a claim of the queue may return more just because time has passed, or None.
 
-    Early because the next due and the next expiring delivery are looked up again only when
-    their time has come: one that was purged meanwhile is still waited for, once.
+    Never late, but maybe early: the next due and expiring deliveries are only updated when their
+    time has come, so a waiter still wakes once for one that was purged meanwhile.
     """
     if queue.paused:
         return None
     times = [queue.next_due, queue.deadlines.next]
     if queue.partitions is not None:
-        # Order holds deliveries back, and time lets them go in two more ways: the one at the
-        # head expires while it is delayed, or a consumer falls silent and its share is free.
+        # Ordering blocks deliveries, and time unblocks them in two more ways: the blocking one
+        # expires while it is delayed, or a silent consumer loses its partitions.
         times.append(queue.next_expiry)
         if queue.partitions.by_name:
             times.extend(queue.partitions.consumers.values())

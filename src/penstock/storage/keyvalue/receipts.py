@@ -1,13 +1,13 @@
-"""Receipts: fencing tokens that nobody but the holder of the claim can name (C1, S1, T1).
+"""Receipts: fencing tokens that only the holder of the claim knows (C1, S1, T1).
 
-A receipt says which delivery of which queue was granted, and ends in 64 bits that only the store
-can compute, from the queue's number and the number of the grant. So a consumer cannot settle
-what another one holds by counting on from a receipt of its own.
+A receipt names the delivery and queue of a grant, and ends in a 64-bit tag that only the store can
+compute, from the queue's number and the grant's number. So a consumer cannot settle the claims of
+another one by counting up from its own receipts.
 
-A grant is of one delivery, so its number stands for the delivery: whoever puts another claim id
-before it names a claim that is not current, and settles nothing.
+A grant is of one delivery, so the tag need not cover the claim id: a receipt with another claim id
+names a claim that is not current, and settles nothing.
 
-The bits of eight grants come from one keyed hash: a claim of a thousand computes 125 of them.
+One keyed hash provides the tags of eight grants: a claim of a thousand computes 125 of them.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ __all__ = ["Receipts", "receipt_of"]
 _BLOCK: Final = struct.Struct("<8Q")
 _PLACE: Final = struct.Struct("<QQ")
 _GRANTS: Final = 8
-#: Blocks that are remembered: those of claims of a few deliveries, and of acks that are repeated.
+#: Cached blocks, for claims of a few deliveries and for repeated acks.
 _REMEMBERED: Final = 1_024
 
 
 class Receipts:
-    """Makes the receipts of one store."""
+    """Issues and verifies the receipts of one store."""
 
     def __init__(self, key: bytes) -> None:
         self._keyed = hashlib.blake2b(key=key)
         self._remembered = lru_cache(_REMEMBERED)(self._block)
 
     def of(self, queue_number: int, claim_id: int, grant: int, attempt: int) -> Receipt:
-        """The fencing token of a grant: never the same twice, because grants only grow (C1)."""
+        """The fencing token of a grant. It is unique, because grant numbers only grow (C1)."""
         (tag,) = self.tags(queue_number, grant, 1)
         return receipt_of(queue_number, claim_id, grant, attempt, tag)
 
     def tags(self, queue_number: int, first: int, count: int) -> Sequence[int]:
-        """What the receipts of the grants from ``first`` on end in."""
+        """The tags of ``count`` grants from ``first`` on."""
         if count == 1:
             return (self._remembered(queue_number, first // _GRANTS)[first % _GRANTS],)
         begin, skipped = divmod(first, _GRANTS)
         end = (first + count - 1) // _GRANTS
-        # Many at once are not asked for again, and remembering them takes longer than the hash.
+        # Large ranges are not requested again, and caching them takes longer than the hash.
         tags_of = self._remembered if begin == end else self._block
         tags: list[int] = []
         for block in range(begin, end + 1):
@@ -56,7 +56,7 @@ class Receipts:
         return tags[skipped : skipped + count]
 
     def read(self, receipt: str) -> tuple[int, int, int, int] | None:
-        """Queue number, claim id, grant and attempt of a receipt; None if it is none of ours."""
+        """Queue number, claim id, grant and attempt; None if this store did not issue it."""
         try:
             number, claim_id, grant, attempt, _ = (int(part, 16) for part in receipt.split("-"))
             issued = self.of(number, claim_id, grant, attempt)
@@ -73,6 +73,6 @@ class Receipts:
 
 
 def receipt_of(queue_number: int, claim_id: int, grant: int, attempt: int, tag: int) -> Receipt:
-    """A receipt of its parts."""
-    # Half the time of an f-string with five :x in it.
+    """Format a receipt."""
+    # Half the time of an f-string with five :x fields.
     return Receipt("%x-%x-%x-%x-%x" % (queue_number, claim_id, grant, attempt, tag))  # noqa: UP031

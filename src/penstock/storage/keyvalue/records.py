@@ -1,6 +1,6 @@
 """The records of the RFC: arrays of deliveries, attempts, and the queue specification.
 
-Byte-exact as docs/formats.md has them; tests/unit/storage/keyvalue holds the golden vectors.
+Byte-exact as in docs/formats.md; tests/unit/storage/keyvalue has the golden vectors.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ __all__ = [
     "read_settled",
 ]
 
-# The heads of array elements; the metadata follows each.
+# The fixed-size fields of array elements; the metadata follows each.
 #: messageID, claimID, attempts, metadata length
 AVAILABLE = struct.Struct("<QQHI")
 #: messageID, claimID, claimed_at, lease_deadline, attempts, metadata length
 IN_FLIGHT = struct.Struct("<QQqqHI")
-#: messageID, claimID, at, attempts, metadata length (done, failed, and our expired)
+#: messageID, claimID, at, attempts, metadata length (done, failed, and Penstock's expired)
 SETTLED = struct.Struct("<QQqHI")
 #: messageID, metadata length
 _LOGGED = struct.Struct("<QI")
 
-#: A message with its metadata bytes, as the log has it.
+#: A message with its metadata bytes, as stored in the log.
 Logged: TypeAlias = tuple[Message, bytes]
 
 _COUNT = struct.Struct("<H")
@@ -62,7 +62,7 @@ def array(parts: list[bytes]) -> bytes:
 def read_available(
     value: bytes, position: int = 0
 ) -> tuple[list[tuple[int, int, int, bytes]], int]:
-    """(message id, claim id, attempts, metadata) of each, and the position after them."""
+    """(message id, claim id, attempts, metadata) of each, and the position after the array."""
     return _read(AVAILABLE, value, position)  # type: ignore[return-value]
 
 
@@ -77,7 +77,7 @@ def read_settled(value: bytes) -> list[tuple[int, int, int, int, bytes]]:
     """(message id, claim id, at, attempts, metadata) of each."""
     out, end = _read(SETTLED, value, 0)
     if end != len(value):
-        raise StoreCorrupt("A settled bucket is longer than it says.")
+        raise StoreCorrupt("A settled bucket has trailing bytes.")
     return out  # type: ignore[return-value]
 
 
@@ -85,7 +85,7 @@ def read_log_value(value: bytes) -> Iterator[tuple[int, bytes]]:
     """(message id, metadata) of each message of a log entry."""
     out, end = _read(_LOGGED, value, 0)
     if end != len(value):
-        raise StoreCorrupt("A log entry is longer than it says.")
+        raise StoreCorrupt("A log entry has trailing bytes.")
     return iter(out)  # type: ignore[arg-type]
 
 
@@ -108,9 +108,9 @@ def _read(head: struct.Struct, value: bytes, position: int) -> tuple[list[tuple[
             out.append((*fields[:-1], value[position:end]))
             position = end
     except struct.error as error:
-        raise StoreCorrupt("A bucket record is cut short.") from error
+        raise StoreCorrupt("A bucket record is truncated.") from error
     if position > len(value):
-        raise StoreCorrupt("A bucket record is cut short.")
+        raise StoreCorrupt("A bucket record is truncated.")
     return out, position
 
 
@@ -118,16 +118,16 @@ def _read(head: struct.Struct, value: bytes, position: int) -> tuple[list[tuple[
 
 
 def first_attempt(claimed_at: int, consumer: bytes) -> bytes:
-    """The attempts record of a first grant; ``consumer`` is encoded as Utf8 already."""
+    """The attempts record of a first grant; ``consumer`` is already encoded as Utf8."""
     return b"\x01\x00" + _AT.pack(claimed_at) + consumer
 
 
 def append_attempt(value: bytes | None, claimed_at: int, consumer: bytes) -> bytes:
-    """The record with one more attempt; the oldest goes when the count would not fit."""
+    """The record with one more attempt. If the count is at its maximum, the oldest is dropped."""
     if value is None:
         return first_attempt(claimed_at, consumer)
     if len(value) < _COUNT.size:
-        raise StoreCorrupt("An attempts record is cut short.")
+        raise StoreCorrupt("An attempts record is truncated.")
     (count,) = _COUNT.unpack_from(value)
     body = value[2:]
     if count == 0xFFFF:
@@ -137,7 +137,7 @@ def append_attempt(value: bytes | None, claimed_at: int, consumer: bytes) -> byt
 
 
 def decode_attempts(value: bytes | None) -> list[Attempt]:
-    """Every attempt on record, oldest first."""
+    """Every recorded attempt, oldest first."""
     if value is None:
         return []
     reader = Reader(value, "attempts")
@@ -164,7 +164,7 @@ _NUMBERS = (
 
 
 def encode_spec(policy: QueuePolicy, facts: dict[str, int]) -> bytes:
-    """The specification; ``facts`` are the queue's own numbers (version, created_at …)."""
+    """The specification. ``facts`` are numbers outside the policy (version, created_at …)."""
     fields: dict[str, int] = dict(facts)
     for name in _NUMBERS:
         value = getattr(policy, name)
@@ -187,7 +187,7 @@ def encode_spec(policy: QueuePolicy, facts: dict[str, int]) -> bytes:
 
 
 def _spec_checksum(head: bytes, fields: dict[str, int]) -> int:
-    """CRC-32 over the RFC's part and every later field: the record has no room for a seal."""
+    """CRC-32 over the RFC's part and every later field: the format has no field for a seal."""
     text = ",".join(f"{name}={fields[name]}" for name in sorted(fields) if name != _CHECKSUM)
     return zlib.crc32(text.encode(), zlib.crc32(head))
 

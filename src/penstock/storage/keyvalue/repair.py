@@ -1,16 +1,16 @@
-"""Repairing an embedded store: going on without commits that are gone, because an operator said so.
+"""Repairs an embedded store: continues without missing commits, on an operator's request.
 
-A store that lost acknowledged commits refuses to open (``CommitsMissing``). ``examine`` says what
+A store that lost acknowledged commits does not open (``CommitsMissing``). ``examine`` reports what
 is known to be missing and changes nothing. ``accept_loss`` keeps everything up to the first
 missing commit:
 
-- write-ahead logs after a gap are set aside, so that no commit is kept without the one before it;
-- the chain of commits begins again, above every number that was ever marked;
-- offsets go on above everything that may have been handed out, so no offset means two messages;
-- the store begins a new epoch, so positions in its log from before are refused;
+- write-ahead logs after a gap are set aside, so that no commit is kept without its predecessor;
+- the chain of commits restarts above every number that was ever marked;
+- offsets continue above everything that may have been assigned, so no offset means two messages;
+- the store begins a new epoch, so earlier positions in its log are refused;
 - a document of the kind ``loss`` records what was accepted, and when.
 
-What RocksDB itself cannot read (a damaged record of a log, a damaged table) is not repaired here:
+Data that RocksDB itself cannot read (a damaged log record, a damaged table) is not repaired here:
 restore a backup.
 """
 
@@ -39,7 +39,7 @@ from penstock.storage.keyvalue.keys import LINK_PREFIX, document_key
 __all__ = ["LOSS_KIND", "Loss", "accept_loss", "examine"]
 
 LOSS_KIND: Final = "loss"
-#: Offsets that are skipped: more than one mark interval can hand out.
+#: Offsets that are skipped: more than are ever assigned between two marks.
 _SKIPPED_OFFSETS: Final = 1 << 24
 
 
@@ -53,11 +53,11 @@ class Loss(Struct, frozen=True, kw_only=True):
     marked_at: int | None = None
     marked_log_end: int | None = None
     kept_commit: int | None = None
-    """The last commit that is kept; None until the loss was accepted."""
+    """The last commit that is kept; None until the loss is accepted."""
     kept_at: int | None = None
     kept_log_end: int | None = None
     set_aside: tuple[str, ...] = ()
-    """Write-ahead logs that were moved away because commits before them are missing."""
+    """Write-ahead logs that were set aside because commits before them are missing."""
     accepted_at: int | None = None
 
     @property
@@ -78,7 +78,7 @@ class Loss(Struct, frozen=True, kw_only=True):
 
 
 def examine(path: Path) -> Loss | None:
-    """What is known to be missing; None if the store opens. Changes nothing that is refused."""
+    """What is known to be missing; None if the store opens. Does not change a refused store."""
     try:
         RocksDBAdapter(path).close()
     except StoreCorrupt as error:
@@ -95,7 +95,7 @@ def examine(path: Path) -> Loss | None:
 
 
 async def accept_loss(path: Path, options: EngineOptions) -> Loss | None:
-    """Make the store open again without what is missing; None if nothing was."""
+    """Make the store open without what is missing. Returns None if nothing is missing."""
     loss = examine(path)
     if loss is None:
         return None
@@ -129,11 +129,11 @@ async def accept_loss(path: Path, options: EngineOptions) -> Loss | None:
 
 
 def _set_aside_logs(path: Path) -> list[Path]:
-    """Move away the write-ahead logs after the first missing commit; returns where they are."""
+    """Set aside the write-ahead logs after the first missing commit. Returns their new paths."""
     logs = logs_after_gap(path)
     kept = [log for log in path.glob("*.log") if log not in logs]
     if _has_gap_with(path, kept):
-        logs = kept + logs  # What is missing comes before the first log.
+        logs = kept + logs  # The gap is before the first log.
     if not logs:
         return []
     folder = set_aside(sorted(logs), f"lost-{min(logs).stem}")
@@ -141,12 +141,12 @@ def _set_aside_logs(path: Path) -> list[Path]:
 
 
 def _has_gap_with(path: Path, logs: list[Path]) -> bool:
-    """Whether the store would have a gap if it were opened with these logs; tried on a copy."""
+    """Whether the store would have a gap if opened with these logs; tries it on a copy."""
     with TemporaryDirectory(dir=path, prefix="trial-") as folder:
         for file in path.iterdir():
             copy = Path(folder) / file.name
             if file.suffix == ".sst":
-                copy.hardlink_to(file)  # Tables are never written to again.
+                copy.hardlink_to(file)  # Tables are immutable.
             elif file.is_file() and (file.suffix != ".log" or file in logs):
                 shutil.copyfile(file, copy)
         adapter = RocksDBAdapter(Path(folder), salvaging=True)

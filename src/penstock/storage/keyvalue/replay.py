@@ -1,8 +1,8 @@
-"""Replay and purge: bulk verbs, done in slices so that other verbs get their turn.
+"""Replay and purge: bulk verbs that run in slices so that other verbs get their turn.
 
-A slice selects and moves without waiting in between, so every move is whole (S3); between
-slices the world may change, and each slice looks again. The engine asks between two slices
-whether the queue still exists.
+A slice selects and moves without waiting in between, so every move is atomic (S3). State may change
+between slices, so each slice selects afresh. The engine checks between slices that the queue still
+exists.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.storage.keyvalue.route import join_open_key
 
 __all__ = ["Purge", "Replay"]
 
-#: Deliveries that a reply shows.
+#: The most deliveries in the sample of a reply.
 _SAMPLE = 10
 
 
@@ -69,7 +69,7 @@ class Replay:
         return ReplayReply(self._count, tuple(self._sample), self._skipped)
 
     def run_slice(self, now: int) -> bool:
-        """Look at the next deliveries; returns whether there is more to do."""
+        """Process the next deliveries. Returns whether there are more."""
         if self._left <= 0:
             return False
         looked = list(islice(self._candidates(self._position), self._slice_size))
@@ -104,12 +104,12 @@ class Replay:
     def _logged_one(self, entry: Message) -> Snapshot | None:
         queue = self.queue
         if entry.is_replacement:
-            return None  # A replacement: the message was met at its own place.
+            return None  # The original entry has already yielded this message.
         message = entry
         if entry.key is not None:
             newest = self._log.find(queue.tenant, entry.id)
             if newest is None:
-                return None  # Retention removed what it was replaced with.
+                return None  # Retention removed the replacement.
             message = newest[0]
         if not queue.filter.matches(message):
             return None
@@ -139,7 +139,7 @@ class Replay:
         return max(now + wait_ms, message.deliver_at)
 
     def _replayed(self, before: Snapshot, now: int, due_at: int) -> Snapshot:
-        """The delivery as the replay leaves it."""
+        """The delivery as the replay will leave it."""
         delayed, dead = due_at > now, self.queue.is_dead_letter
         failed_at = now if dead else None
         return Snapshot(
@@ -153,10 +153,10 @@ class Replay:
 
     def _move(self, snapshot: Snapshot, now: int, due_at: int) -> None:
         queue, message = self.queue, snapshot.message
-        # What reviving will read is read first, while the delivery is still where it was.
+        # Load what ``revive`` needs first, while the delivery is still in its old state.
         queue.trail(message.id)
         queue.shelf.load(claim_id_of(queue.policy.bucket_size, message.priority, message.id))
-        # A message from the log may be one that was never claimed: its key is still open.
+        # A message from the log may never have been claimed: its key is then still open.
         join_open_key(queue, message)
         self._take(snapshot)
         self._log.wanted += 1
@@ -172,7 +172,7 @@ class Replay:
                 claim_id_of(queue.policy.bucket_size, message.priority, message.id)
             )
         elif snapshot.state is State.DONE:
-            # Found by its message, it may be done in the dead letters.
+            # The delivery may be done in the dead-letter queue.
             where = queue.dead if queue.dead and snapshot.queue == queue.dead.name else queue
             where.remove_done(message)
             remember_ack(where, message.id, snapshot.at or 0)
@@ -188,7 +188,7 @@ class Purge:
     ) -> None:
         if state is State.IN_FLIGHT:
             raise Conflict(
-                "Deliveries in flight belong to their consumers; they cannot be purged.",
+                "In-flight deliveries belong to their consumers and cannot be purged.",
                 field="state",
             )
         self.queue = queue
@@ -201,7 +201,7 @@ class Purge:
         self.more = False
 
     def run_slice(self) -> bool:
-        """Remove what the next deliveries have to give; returns whether to go on."""
+        """Remove the matching ones of the next deliveries. Returns whether to continue."""
         looked = list(islice(snapshots(self.queue, self._state, self._position), self._slice_size))
         for position, snapshot in looked:
             if self._where is not None and not self._where.matches(snapshot.message):

@@ -1,8 +1,8 @@
-"""Retention of deliveries: done, expired and failed ones leave after their time.
+"""Retention of deliveries: removes done, expired and failed ones after their retention time.
 
-Slots tell which buckets have something from a minute (see ``settled``). A slot that is not over yet
-is looked at by many sweeps: the time at which its bucket next has something to give is
-remembered, so that the bucket itself is not read again before.
+A slot lists the buckets with deliveries of one minute (see ``settled``). Many sweeps see a slot
+that is not over yet, so the earliest settle time in its bucket is cached and the bucket is not read
+until that is past its retention.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.storage.keyvalue.settled import SLOT_MS
 
 __all__ = ["Removal", "removals"]
 
-#: What it costs to pass a slot by, and to read a bucket, in deliveries that are removed.
+#: The costs of skipping a slot and of reading a bucket, in removed deliveries.
 _PASS: Final = 0.1
 _READ: Final = 4.0
 #: Nothing is as old as that.
@@ -40,7 +40,7 @@ class Removal:
     def run(self, most: int) -> tuple[float, int, bool]:
         """Remove up to ``most`` deliveries.
 
-        Returns what that cost, in deliveries; how many are removed; whether there is more to do.
+        Returns the cost in deliveries, how many were removed, and whether there are more.
         """
         cost, removed, more = 0.0, 0, False
         # Each time: the policy may have changed since the last.
@@ -68,7 +68,7 @@ class Removal:
         return removed + cost, removed, more
 
     def _slots(self) -> Iterator[_Slot]:
-        """Slots that began in time, from the cursor on."""
+        """Slots that began before the limit, from the cursor on."""
         first = self.queue.keys.retention + bytes((self._kind,))
         end = first + (self._until // SLOT_MS + 1).to_bytes(8, "big")
         if self._until >= 0 and self._cursor < end:
@@ -77,7 +77,7 @@ class Removal:
                 yield _Slot(key, minute, int.from_bytes(key[-8:], "big"))
 
     def _bucket(self, slot: _Slot) -> list[_Item]:
-        """What the bucket has."""
+        """The deliveries in the bucket."""
         queue = self.queue
         if self._kind == FAILED_SLOT:
             assert queue.dead is not None
@@ -97,7 +97,7 @@ class Removal:
             queue.forget(item.message_id)
 
     def _count(self, removed: int) -> None:
-        """The counts change in the same turn as the deliveries (Q2)."""
+        """Update the counts in the same turn as the deliveries (Q2)."""
         if not removed or self._kind == FAILED_SLOT:
             return
         if self._kind == DONE_SLOT:
@@ -107,7 +107,7 @@ class Removal:
         self.queue.touch()
 
     def _finish(self, slot: _Slot, items: list[_Item]) -> None:
-        """Nothing in the bucket is old enough any more: note when something will be."""
+        """Nothing in the bucket is old enough any more: cache when something will be."""
         end = (slot.minute + 1) * SLOT_MS
         times = [item.at for item in items if self._until < item.at < end]
         if times:
@@ -130,7 +130,7 @@ class _Item(Struct, frozen=True):
 
 
 def removals(queue: Queue, now: int) -> list[Removal]:
-    """What retention has to look at in a queue or its dead letters."""
+    """The removals to run for a queue and its dead-letter queue."""
     out = []
     if queue.done_count:
         out.append(Removal(queue, DONE_SLOT, now))

@@ -1,8 +1,8 @@
 """Route: catch a queue up with the log, from its cursor (R1).
 
-Assigning deliveries and advancing the cursor is one commit, so catching up is effectively
-once. When the cursor meets the end of the log, staged entries included, the queue joins
-the index that publish routes by, in the same commit: no gap, no duplicate, order kept.
+Assigning deliveries and advancing the cursor are one commit, so catching up is effectively once.
+When the cursor reaches the end of the log, including staged entries, the same commit adds the queue
+to the index that publish uses: no gap, no duplicate, order preserved.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def route(tenant: Tenant, queue: Queue, log: Log, limit: int, now: int) -> Route
 
 
 def taken(tenant: Tenant, queue: Queue, log: Log, entry: Logged) -> Logged | None:
-    """What the queue takes of an entry: the message as it is now; None if it is not for it."""
+    """The current message of an entry if the queue takes it, otherwise None."""
     message = entry[0]
     if message.key is not None:
         if log.newest(message.id) != message.offset:
@@ -114,7 +114,7 @@ def taken(tenant: Tenant, queue: Queue, log: Log, entry: Logged) -> Logged | Non
 
 
 def join_open_key(queue: Queue, message: Message) -> None:
-    """Add the queue to the record of the message's open key, so that a replacement reaches it."""
+    """Add the queue to the message's open key, so that a replacement reaches it."""
     if message.key is None:
         return
     key = open_key(queue.tenant, message.topic, message.key)

@@ -1,9 +1,9 @@
-"""Routing ahead: the filters of a large publish are evaluated in slices, before it is planned.
+"""Routing ahead: evaluates the filters of a large publish in slices, before it is planned.
 
-A publish is planned and applied in one go. With a thousand filters and ten thousand messages,
-evaluating them alone would hold the loop for seconds, so that part is done first, in turns with
-other calls. The answers hold for the state that planning finds: filters that changed in between
-are evaluated again (``BatchRoutes``), and a keyed message whose first version changed is too.
+A publish excludes other verbs while it is planned and applied. With a thousand filters and ten
+thousand messages, evaluating them would take seconds, so that is done first, in turns with other
+calls. Planning must see current results: filters that changed meanwhile are evaluated again
+(``BatchRoutes``), and so is a keyed message whose first version changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.storage.turns import Slice, Turns
 
 __all__ = ["RoutedAhead", "is_quick", "routed_ahead"]
 
-#: The message that another one of this topic and key would replace.
+#: Returns the message that a new message of this topic and key would replace.
 Replaced: TypeAlias = Callable[[str, str], Message | None]
 
 
@@ -48,7 +48,7 @@ async def routed_ahead(
 ) -> AsyncIterator[RoutedAhead]:
     """Evaluate the filters of a publish in slices.
 
-    Afterwards no long change is under way, and the answers hold until another verb begins.
+    On entry no long change is in progress, and the results hold until another verb begins.
     """
     with RoutedAhead(tenant, outgoing, now, replaced) as ahead:
         await ahead.run(turns, changes)
@@ -56,12 +56,12 @@ async def routed_ahead(
 
 
 class RoutedAhead:
-    """Which queues take the messages of one publish; a context manager."""
+    """The queues that take the messages of one publish; a context manager."""
 
     def __init__(
         self, tenant: Tenant, outgoing: Sequence[Outgoing], now: int, replaced: Replaced
     ) -> None:
-        # At once: the producer may go on using its lists and headers.
+        # Copied now: the producer may change its lists and headers later.
         self._messages = [
             _message(item.topic, new, now) for item in outgoing for new in item.messages
         ]
@@ -85,7 +85,7 @@ class RoutedAhead:
         self._open.close()
 
     async def run(self, turns: Turns, changes: LongChanges) -> None:
-        """Evaluate in slices. Afterwards, until another verb begins, the answers are current."""
+        """Evaluate in slices. The results are then current until another verb begins."""
         current = Slice(turns, self._tenant.name)
         both = (self._caught_up, self._behind)
         await current.run(self._keep_places())
@@ -99,10 +99,10 @@ class RoutedAhead:
             routes.finish()
 
     def _keep_places(self) -> Iterator[None]:
-        """Give keyed messages what they will keep of the message that they replace.
+        """Copy what keyed messages will keep from the messages that they replace.
 
-        A guess, as that message may be claimed meanwhile: planning decides, and evaluates again
-        where it decides otherwise.
+        A guess, because that message may be claimed meanwhile: planning decides, and evaluates
+        again if it decides otherwise.
         """
         first: dict[tuple[str, str], Message] = {}
         for position, message in enumerate(self._messages):
@@ -122,24 +122,24 @@ class RoutedAhead:
             yield
 
     def message(self, position: int) -> Message:
-        """The message as it was evaluated; its headers are a copy of the producer's."""
+        """The message that was evaluated, with its own copy of the producer's headers."""
         return self._messages[position]
 
     def match(self, position: int, message: Message) -> Sequence[Queue]:
-        """The queues that are caught up and take the message at this position of the publish."""
+        """The caught-up queues that take the message at this position of the publish."""
         if _reads_alike(self.message(position), message):
             return self._caught_up.match(position)
         return self._tenant.index.match(message)
 
     def match_behind(self, position: int, message: Message) -> Sequence[Queue]:
-        """The queues that are behind and will take the message."""
+        """The queues that are not caught up and will take the message."""
         if _reads_alike(self.message(position), message):
             return self._behind.match(position)
         return self._tenant.behind.match(message)
 
 
 def _reads_alike(ahead: Message, message: Message) -> bool:
-    """Whether filters see no difference: a replaced message keeps these of its first version."""
+    """Whether filters see no difference: a replacement keeps these fields of the first version."""
     return (
         ahead.priority == message.priority
         and ahead.partition_key == message.partition_key
@@ -148,7 +148,7 @@ def _reads_alike(ahead: Message, message: Message) -> bool:
 
 
 def _message(topic: str, new: NewMessage, now: int) -> Message:
-    """The message with what filters read; the rest is decided later."""
+    """The message with the fields that filters read; the others are set later."""
     return Message(
         MessageId(0),
         Offset(0),

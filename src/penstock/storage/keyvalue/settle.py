@@ -1,6 +1,6 @@
-"""Settle: end claims, each on its own, or all with a publish or none (S1, S2, S3).
+"""Settle: end claims one by one, or all of them together with a publish (S1, S2, S3).
 
-What looks at every settlement of a call does so in steps, which ``LongChanges`` takes.
+Loops over the settlements of a call run in steps, for ``LongChanges``.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = ["abort", "leaving", "settle", "stale"]
 def stale(
     queue: Queue, settlements: Sequence[Settlement], now: int, step: int, out: set[int]
 ) -> Iterator[None]:
-    """Add those to ``out``, by position, whose receipt a settle with publish finds stale.
+    """Add the positions of receipts that are stale for a settle with publish to ``out``.
 
-    An ack that an earlier call made is one of them: its claim publishes nothing any more.
+    An ack made by an earlier call counts as stale: its claim publishes nothing more.
     """
     ended: set[Receipt] = set()
     acked: set[Receipt] = set()
@@ -65,7 +65,7 @@ def stale(
 def leaving(
     queue: Queue, settlements: Sequence[Settlement], now: int, step: int, out: set[Receipt]
 ) -> Iterator[None]:
-    """Add the receipts to ``out`` whose deliveries leave the queue's depth."""
+    """Add the receipts whose settlement reduces the queue's depth to ``out``."""
     for position, item in enumerate(settlements, 1):
         if not position % step:
             yield
@@ -88,7 +88,7 @@ def leaving(
 
 
 def abort(settlements: Sequence[Settlement], bad: set[int]) -> tuple[Outcome, ...]:
-    """The outcomes of a settle-with-publish that is not carried out."""
+    """The outcomes of a settle with publish that was aborted."""
     return tuple(
         Outcome(item.receipt, Verdict.STALE if position in bad else Verdict.ABORTED)
         for position, item in enumerate(settlements)
@@ -103,7 +103,7 @@ def settle(
     step: int,
     out: list[Outcome],
 ) -> Iterator[None]:
-    """Carry out every settlement whose receipt is current, and add the outcomes to ``out``."""
+    """Apply every settlement whose receipt is current, and add the outcomes to ``out``."""
     if len(settlements) <= step:
         _settle_some(queue, settlements, now, jitter, out)
         return
@@ -137,7 +137,7 @@ def _settle_some(
 
 
 def _plain_acks(queue: Queue, settlements: Sequence[Settlement]) -> list[Entry] | None:
-    """The entries, if every settlement is an ack of another current claim, without a result."""
+    """The entries, if all settlements are acks of distinct current claims without results."""
     claims = queue.claims
     entries: dict[Receipt, Entry] = {}
     for item in settlements:
@@ -194,7 +194,7 @@ def _nack(
 
 
 def _was_acked(queue: Queue, receipt: Receipt) -> bool:
-    """Whether this very receipt acked a delivery whose done record is still kept."""
+    """Whether this receipt acked a delivery whose done record is still kept."""
     read = queue.receipts.read(receipt)
     if read is None:
         return False

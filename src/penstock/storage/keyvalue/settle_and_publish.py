@@ -1,6 +1,6 @@
-"""Settle with publish: settlements and messages in one commit, or nothing of it (S3).
+"""Settle with publish: settlements and messages in one commit, or neither (S3).
 
-A call that is repeated is answered as the first time, and stores nothing (P4).
+A repeated call gets the first reply again and stores nothing (P4).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from penstock.storage.topic_checks import CheckedBy, check_topics
 
 __all__ = ["SettleAndPublish"]
 
-#: What a reply says until the commit has said it.
+#: Placeholder in a reply until the commit returns its durability.
 _NOT_YET: Final[Durability] = "none"
 
 
 class SettleAndPublish:
-    """One call, in steps. No other verb comes between them, so the queue stays as it is."""
+    """One call, in steps. No other verb runs between them, so the queue does not change."""
 
     def __init__(
         self,
@@ -38,29 +38,29 @@ class SettleAndPublish:
     ) -> None:
         self._core = core
         self._tenant = tenant
-        # A copy: the caller may go on using its list between two steps.
+        # A copy: the caller may change its list between two steps.
         self._settlements = tuple(settlements)
         self._now = now
         self._checked = checked
         self._id = settle_id(self._settlements)
         self._plan = Plan(core, tenant, now)
         self._outcomes: list[Outcome] = []
-        #: The answer, after the last step. The caller replaces its durability.
+        #: The reply, set by the last step. The caller fills in its durability.
         self.reply: SettleReply
 
     def replaced(self, topic: str, key: str) -> Message | None:
-        """The message that another one with this key would replace, if it came now."""
+        """The message that a new message with this key would currently replace."""
         return self._plan.replaced(topic, key)
 
     @property
     def is_half_done(self) -> bool:
-        """Whether something was changed: an error now leaves the call half done."""
+        """Whether anything was changed: an error would leave the call half done."""
         return bool(self._outcomes) or self._plan.is_half_done
 
     def carry_out(
         self, queue: Queue, publish: Sequence[Outgoing], ahead: RoutedAhead | None
     ) -> Iterator[None]:
-        """The steps that settle and publish, or find out why not."""
+        """The steps that settle and publish, or abort."""
         at_once = len(self._settlements) < self._core.step_size
         self._plan.take(publish, ahead, at_once=at_once)
         return self._steps(queue)
@@ -73,7 +73,7 @@ class SettleAndPublish:
             first = self._first_reply(queue)
             self.reply = first or SettleReply(abort(settlements, bad), (), _NOT_YET)
             return
-        # What is published is refused before anything is settled.
+        # Reject the publish, if necessary, before anything is settled.
         check_topics(self._checked, self._tenant.topics)
         plan, outcomes = self._plan, self._outcomes
         yield from plan.decide()
@@ -90,7 +90,7 @@ class SettleAndPublish:
             self._core.dedup.remember_settle(*names, self._id, kept, now, end)
 
     def _first_reply(self, queue: Queue) -> SettleReply | None:
-        """The answer to this very call, if it was carried out before."""
+        """The reply to this call, if it was already executed."""
         if self._id is None:
             return None
         kept = self._core.dedup.find_settle(self._tenant.name, queue.name, self._id, self._now)

@@ -1,8 +1,8 @@
-"""Done and expired deliveries: buckets that only retention, replay and purge take from.
+"""Done and expired deliveries: buckets that only retention, replay and purge remove from.
 
-Every bucket that gets an entry also gets a *slot*: a key that begins with the minute of the
-entry's time. Retention reads the slots that are old enough and so costs what it removes,
-however much settled history there is; a changed retention only moves the bound.
+Every bucket that gets an entry also gets a *slot*: a key that begins with the minute of the entry's
+time. Retention reads the slots that are old enough, so its cost depends on what it removes and not
+on all settled deliveries. A changed retention time only moves the limit.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from penstock.storage.keyvalue.stage import Stage
 
 __all__ = ["SLOT_MS", "Settled", "SettledShelf"]
 
-#: How finely retention looks at time; deliveries inside a slot are still compared exactly.
+#: The resolution of slots; deliveries inside a slot are still compared exactly.
 SLOT_MS: Final = 60_000
-#: Settled buckets kept in memory a queue; acks cluster, so a few suffice.
+#: Settled buckets cached per queue; acks cluster, so a few suffice.
 _KEEP: Final = 8
 #: Message id, claim id, when it was settled, attempts, metadata.
 _Row: TypeAlias = tuple[int, int, int, int, bytes]
@@ -76,11 +76,11 @@ class SettledShelf:
         self._keys = keys
         self.prefix = prefix
         self._kind = slot_kind
-        #: Whether the records are ours to seal; done buckets are the RFC's.
+        #: Whether the records are sealed; done buckets have the RFC's format, which has no seal.
         self._sealed = sealed
         self._buckets: dict[int, _Bucket] = {}
-        #: The rows, by claim id, of a bucket on disk that was asked for last: acks that are
-        #: repeated come together.
+        #: The bucket on disk that was read last, as rows by claim id: repeated acks of a bucket
+        #: come together.
         self._last_read: tuple[int, dict[int, _Row]] = (-1, {})
 
     def load(self, claim_id: int) -> None:
@@ -88,14 +88,14 @@ class SettledShelf:
         self._bucket(bucket_of(claim_id))
 
     def add(self, claim_id: int, at: int, encoded: bytes) -> None:
-        """Keep an entry, encoded as ``Entry.settled`` does."""
+        """Add an entry, encoded by ``Entry.settled``."""
         bucket = self._bucket(bucket_of(claim_id))
         bucket.entries[claim_id] = encoded
         self._touch(bucket)
         self._stage.writes[self._keys.slot(self._kind, at // SLOT_MS, bucket.bucket_id)] = b""
 
     def add_many(self, entries: list[Entry], at: int) -> None:
-        """``add`` for the entries of one settle; their buckets are loaded."""
+        """``add`` for the entries of one settle; their buckets must be loaded."""
         bucket: _Bucket | None = None
         end = 0
         for entry in entries:
@@ -109,7 +109,7 @@ class SettledShelf:
             bucket.entries[claim_id] = entry.settled(at)
 
     def find(self, priority: int, message_id: int) -> Settled | None:
-        """The entry of a message, under whatever exponent it was settled."""
+        """The entry of a message; tries every bucket exponent."""
         for exponent in range(5):
             claim_id = claim_id_of(exponent, priority, message_id)
             found = self.get(claim_id)
@@ -140,14 +140,14 @@ class SettledShelf:
         return [_decode(encoded) for encoded in self._bucket(bucket_id).entries.values()]
 
     def walk(self, after: int) -> Iterator[Settled]:
-        """Entries whose number is above ``after``, in claim order over all exponents."""
+        """Entries with a number above ``after``, in claim order over all exponents."""
         return merge(
             *(self._walk_exponent(exponent, after) for exponent in range(5)),
             key=lambda item: item.claim_id & NUMBER_MASK,
         )
 
     def find_any(self, low: int, high: int) -> InBucket | None:
-        """Where a message with low <= id < high is; None if nowhere."""
+        """The bucket of a message with low <= id < high, or None."""
         ranges = list(claim_ranges(low, high, range(5)))
         for bucket_id in self._buckets:
             index = bisect_right(ranges, bucket_id, key=itemgetter(1))
@@ -161,7 +161,7 @@ class SettledShelf:
         return None
 
     def holds(self, asked: InBucket) -> bool:
-        """Whether one of the claim ids is in the bucket."""
+        """Whether any of the claim ids is in the bucket."""
         bucket = self._buckets.get(asked.bucket_id)
         if bucket is not None:
             if asked.is_whole:
@@ -187,7 +187,7 @@ class SettledShelf:
         return rows
 
     def evict(self, completed: int) -> None:
-        """Forget clean buckets, the oldest first."""
+        """Evict clean buckets, oldest first."""
         if len(self._buckets) <= _KEEP:
             return
         for bucket_id in list(self._buckets)[: len(self._buckets) - _KEEP]:
@@ -224,7 +224,7 @@ class SettledShelf:
         bucket = self._buckets.get(bucket_id)
         if bucket is None:
             bucket = _Bucket(self, bucket_id)
-            self._last_read = (-1, {})  # It may be changed from here on.
+            self._last_read = (-1, {})  # The bucket may change from here on.
             value = self._stage.get(self.prefix + bucket_id.to_bytes(8, "big"))
             if value is not None:
                 for row in self._rows(value):

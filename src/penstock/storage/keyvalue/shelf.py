@@ -1,10 +1,10 @@
 """The shelf: a queue's waiting and in-flight deliveries, in buckets, in claim order.
 
-Only some buckets are in memory. The invariant that keeps claims exact at any depth: a
-bucket with available entries that is not loaded lies, in its lane, inside the *spill*,
-one range of bucket ids a lane. Loading moves the low end of the spill up, evicting
-stretches the range over what was evicted. A loaded bucket is the truth; its record on
-disk may be older. Buckets with in-flight entries or uncommitted changes stay loaded.
+Only some buckets are in memory. An invariant keeps claims exact at any depth: every bucket with
+available entries that is not loaded is inside the *spill* of its lane, a range of bucket ids.
+Loading raises the low end of the spill; evicting extends the range over the evicted bucket. A
+loaded bucket is authoritative; its record on disk may be older. Buckets with in-flight entries or
+uncommitted changes stay loaded.
 
 A dead-letter shelf stores its waiting entries as the parent's failed records (D1).
 """
@@ -44,9 +44,9 @@ from penstock.storage.keyvalue.stage import Stage
 
 __all__ = ["Shelf"]
 
-#: Buckets read from disk at once when the claim head reaches the spill.
+#: Buckets read from disk together when the claim head reaches the spill.
 _READ_AHEAD: Final = 4
-#: Entries, counted by capacity, that a queue may have loaded; far above what claims need.
+#: The most entries, counted by capacity, that a queue may have loaded; claims need far fewer.
 _MAX_LOADED_ENTRIES: Final = 100_000
 _MIN_LOADED: Final = 16
 _EMPTY_ARRAY = b"\x00\x00"
@@ -67,7 +67,7 @@ class Shelf:
     # -- moving entries ----------------------------------------------------------------
 
     def add(self, entry: Entry) -> None:
-        """Put an entry at its place among the available ones."""
+        """Insert an entry among the available ones."""
         claim_id = entry.claim_id
         bucket = self._last
         bucket_id = bucket_of(claim_id)
@@ -82,7 +82,7 @@ class Shelf:
         self.touch(bucket)
 
     def add_many(self, entries: Iterable[Entry]) -> None:
-        """``add`` for many at once: a third of its time for entries that follow one another."""
+        """``add`` for many entries: a third of the time per entry if they are consecutive."""
         end = 0
         last = -1
         bucket: Bucket | None = None
@@ -107,7 +107,7 @@ class Shelf:
         self._last = bucket
 
     def find(self, claim_id: int) -> Entry | None:
-        """The available entry with that claim id."""
+        """The available entry with that claim id, or None."""
         return self.bucket(bucket_of(claim_id)).available.get(claim_id)
 
     def remove(self, claim_id: int) -> Entry:
@@ -118,7 +118,7 @@ class Shelf:
         return entry
 
     def get(self, claim_id: int) -> Entry:
-        """The available entry that has to be there."""
+        """The available entry with that claim id, which must exist."""
         return self.bucket(bucket_of(claim_id)).available[claim_id]
 
     def load(self, claim_id: int) -> None:
@@ -126,7 +126,7 @@ class Shelf:
         self.bucket(bucket_of(claim_id))
 
     def took_from(self, bucket: Bucket) -> None:
-        """An available entry was taken out of ``bucket``."""
+        """Update the shelf after available entries were taken out of ``bucket``."""
         self.touch(bucket)
         if not bucket.available:
             heads = self._lane(bucket.bucket_id).heads
@@ -136,7 +136,7 @@ class Shelf:
             bucket.in_order = True
 
     def hold(self, entry: Entry) -> None:
-        """Keep an entry among the in-flight ones of its bucket."""
+        """Add an entry to the in-flight ones of its bucket."""
         bucket = self.bucket(bucket_of(entry.claim_id))
         bucket.in_flight[entry.claim_id] = entry
         self.touch(bucket)
@@ -158,7 +158,7 @@ class Shelf:
             self.touch(bucket)
 
     def _runs(self, entries: list[Entry]) -> Iterator[tuple[Bucket, list[Entry]]]:
-        """Entries that follow one another in the same bucket, together."""
+        """Group consecutive entries of the same bucket."""
         begin = 0
         while begin < len(entries):
             bucket_id = bucket_of(entries[begin].claim_id)
@@ -170,14 +170,14 @@ class Shelf:
             begin = end
 
     def let_go(self, entry: Entry) -> None:
-        """Take an entry out of the in-flight ones."""
+        """Remove an entry from the in-flight ones of its bucket."""
         bucket_id = bucket_of(entry.claim_id)
         bucket = self._buckets[bucket_id]
         del bucket.in_flight[entry.claim_id]
         self.touch(bucket)
 
     def touch(self, bucket: Bucket) -> None:
-        """The bucket has changed and will be written with the next commit."""
+        """Mark the bucket as changed, to be written by the next commit."""
         if bucket.number != self._stage.number:
             bucket.number = self._stage.number
             self._stage.mark(bucket)
@@ -206,7 +206,7 @@ class Shelf:
         return bucket
 
     def walk(self, after: int) -> Iterator[Entry]:
-        """Available entries with a claim id above ``after``, in order, loading nothing."""
+        """Available entries with a claim id above ``after``, in order, without loading buckets."""
         low = bucket_of(after) if after >= 0 else 0
         loaded = [item for item in self._buckets.irange(low) if self._buckets[item].available]
         position = 0
@@ -238,7 +238,7 @@ class Shelf:
         return [entry for entry in bucket.available.values() if entry.claim_id > after]
 
     def find_any(self, low: int, high: int, exponent: int) -> InBucket | None:
-        """Where a message with low <= id < high is, available or in flight; None if nowhere."""
+        """The bucket of a live message with low <= id < high, or None if there is none."""
         ranges = list(claim_ranges(low, high, (exponent,)))
         for first, end in ranges:
             for bucket_id in self._buckets.irange(bucket_of(first), end, (True, False)):
@@ -251,7 +251,7 @@ class Shelf:
         return None
 
     def holds(self, asked: InBucket) -> bool:
-        """Whether one of the claim ids is in the bucket, available or in flight."""
+        """Whether any of the claim ids is in the bucket, available or in flight."""
         bucket = self._buckets.get(asked.bucket_id)
         if bucket is not None:
             if asked.is_whole:
@@ -265,18 +265,18 @@ class Shelf:
         return any(asked.first <= entry.claim_id < asked.end for entry in entries)
 
     def held(self, claim_id: int) -> Entry | None:
-        """The in-flight entry with that claim id; its bucket is always loaded."""
+        """The in-flight entry with that claim id, or None. Its bucket is always loaded."""
         bucket = self._buckets.get(bucket_of(claim_id))
         return None if bucket is None else bucket.in_flight.get(claim_id)
 
     # -- between memory and disk -------------------------------------------------------
 
     def bucket(self, bucket_id: int) -> Bucket:
-        """The bucket, loaded from disk if it may be there."""
+        """The bucket, loaded from disk if it may be stored."""
         bucket: Bucket | None = self._buckets.get(bucket_id)
         if bucket is None:
             bucket = Bucket(self, bucket_id)
-            # Commits keep memory small where there are any; readers load buckets without one.
+            # Commits evict buckets; readers load buckets without committing.
             most = max(_MIN_LOADED, _MAX_LOADED_ENTRIES // 10 ** (bucket_id >> EXPONENT_SHIFT))
             if len(self._buckets) >= most:
                 self.evict(most // 2, self._stage.completed)
@@ -288,7 +288,7 @@ class Shelf:
         return bucket
 
     def start(self, exponent: int, last_offset: int) -> None:
-        """After opening: anything up to ``last_offset`` may be on disk."""
+        """After opening: every bucket up to ``last_offset`` may be on disk."""
         if last_offset < 0:
             return
         for number, lane in enumerate(self._lanes):
@@ -297,7 +297,7 @@ class Shelf:
             lane.spill_high = bucket_of(base + last_offset)
 
     def load_leases(self, queue_number: int, receipts: Receipts) -> list[Entry]:
-        """After opening: load every bucket with in-flight entries, and return those."""
+        """After opening: load every bucket with in-flight entries, and return the entries."""
         out: list[Entry] = []
         for key, value in self._stage.prefix(self._keys.leases):
             bucket_id = int.from_bytes(key[-8:], "big")
@@ -308,7 +308,7 @@ class Shelf:
             _, position = read_available(active)
             held, end = read_in_flight(active, position)
             if end != len(active):
-                raise StoreCorrupt("An active bucket is longer than it says.")
+                raise StoreCorrupt("An active bucket has trailing bytes.")
             for message_id, claim_id, claimed_at, deadline, attempts, metadata in held:
                 check_claim_id(claim_id, message_id)
                 entry = Entry.waiting(message_id, claim_id, attempts, metadata)
@@ -319,10 +319,10 @@ class Shelf:
         return out
 
     def evict(self, keep: int, completed: int) -> None:
-        """Forget clean buckets, the farthest from the claim head first, down to ``keep``."""
+        """Evict clean buckets, farthest from the claim head first, down to ``keep``."""
         if len(self._buckets) <= keep:
             return
-        keep -= keep // 4  # Some more at once, so that this does not run with every commit.
+        keep -= keep // 4  # Evict some more, so that not every commit has to.
         for bucket_id in list(reversed(self._buckets)):
             bucket = self._buckets[bucket_id]
             if bucket.in_flight or bucket.number > completed or bucket is self._last:
@@ -343,7 +343,7 @@ class Shelf:
     def write_bucket(self, stage: Stage, bucket: Bucket) -> None:
         suffix = bucket.bucket_id.to_bytes(8, "big")
         writes = stage.writes
-        bucket.sort()  # On disk they are always in order.
+        bucket.sort()  # Records are always sorted.
         waiting = array([entry.encoded for entry in bucket.available.values()])
         held = array([entry.encoded for entry in bucket.in_flight.values()])
         if self._dead_letters:
@@ -371,7 +371,7 @@ class Shelf:
         for key, value in pairs:
             bucket_id = int.from_bytes(key[-8:], "big")
             if bucket_id not in self._buckets:
-                # Filled before it is known: a damaged one is met again by the next claim.
+                # Filled before it is added, so that the next claim reports a damaged bucket again.
                 bucket = Bucket(self, bucket_id)
                 self._fill(bucket, value)
                 self._buckets[bucket_id] = bucket

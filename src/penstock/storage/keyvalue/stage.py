@@ -1,11 +1,11 @@
 """The stage: what verbs have changed since the last commit, and a view that includes it.
 
-Verbs run on one event loop and never wait in the middle, so whatever is staged between
-two commits is a whole number of verbs (S3). ``get`` and ``scan`` look through what is
-staged, then through what is being committed, then into the store.
+Verbs run on one event loop and never await in the middle, so everything staged between two commits
+is a whole number of verbs (S3). ``get`` and ``scan`` read the staged changes first, then the commit
+in progress, then the store.
 
-A *dirty* object (a bucket, a queue's state …) is encoded once when the commit begins,
-however many verbs changed it.
+A *dirty* object (a bucket, a queue's state …) is encoded once when the commit begins, no matter how
+many verbs changed it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Dirty", "Stage"]
 
 
 class Dirty(Protocol):
-    """Something that knows how to write itself when the commit begins."""
+    """An object that writes its records when the commit begins."""
 
     def write_to(self, stage: Stage) -> None:
         """Put and delete records through ``stage``."""
@@ -32,12 +32,12 @@ class Dirty(Protocol):
 
 
 _EMPTY = Batch()
-#: Dirty objects that are encoded between two looks at the clock: a full bucket takes some 20 µs.
+#: Dirty objects encoded per step: a full bucket takes about 20 µs.
 _ENCODED_A_STEP: Final = 32
 
 
 class Stage:
-    """Collects the next batch and reads through it."""
+    """Collects the next batch, and reads through it."""
 
     __slots__ = (
         "_adapter",
@@ -56,21 +56,21 @@ class Stage:
         self._encoded: dict[Dirty, None] = {}
         self._next = Batch()
         self._committing = _EMPTY
-        #: The next batch's writes, for hot paths that put many records at once.
+        #: The next batch's writes, for hot paths that put many records directly.
         self.writes = self._next.writes
-        #: What the batch that was taken last had to encode.
+        #: The dirty objects that the last taken batch encoded.
         self.written: Iterable[Dirty] = ()
-        #: The number of the commit that is being collected.
+        #: The number of the next commit.
         self.number = 1
 
     @property
     def has_work(self) -> bool:
-        # Not the batch itself, whose truth is a call: this is asked several times a commit.
+        # Tests the dict, not the batch, to save a call: this is read several times per commit.
         return bool(self._dirty or self.writes or self._next.removed)
 
     @property
     def completed(self) -> int:
-        """The number of the last commit that is in the store."""
+        """The number of the last completed commit."""
         return self.number - (1 if self._committing is _EMPTY else 2)
 
     # -- writing -----------------------------------------------------------------------
@@ -82,7 +82,7 @@ class Stage:
         self.writes[key] = None
 
     def remove_range(self, start: bytes, end: bytes) -> None:
-        """Remove what is in the range now; later puts into it stay."""
+        """Remove the current contents of the range; later puts into it stay."""
         self._next.remove_range(start, end)
 
     def mark(self, dirty: Dirty) -> None:
@@ -98,7 +98,7 @@ class Stage:
     # -- committing --------------------------------------------------------------------
 
     def encode(self) -> Iterator[None]:
-        """Encode what is dirty, in steps; nothing may change until ``take``, which comes next."""
+        """Encode dirty objects, in steps. Nothing may change until ``take``, which must follow."""
         self._encoded, self._dirty = self._dirty, {}
         for position, item in enumerate(self._encoded, 1):
             item.write_to(self)
@@ -117,7 +117,7 @@ class Stage:
         return batch
 
     def committed(self) -> None:
-        """The batch taken last is in the store."""
+        """Record that the last taken batch is in the store."""
         self._committing = _EMPTY
         self.written = ()
 
@@ -132,18 +132,18 @@ class Stage:
         return self._adapter.get(key)
 
     def is_uncommitted(self, key: bytes) -> bool:
-        """Whether the record was put or deleted by what is not in the store yet."""
+        """Whether an uncommitted change puts or deletes the record."""
         return key in self.writes or key in self._committing.writes
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values in the order of the keys; only hot paths without removed ranges use it."""
+        """The values in the order of the keys. None of the keys may be in a removed range."""
         upper, lower = self.writes, self._committing.writes
         if upper.keys().isdisjoint(keys) and lower.keys().isdisjoint(keys):
             return self._adapter.get_many(keys)
         return [self.get(key) for key in keys]
 
     def values(self, start: bytes, end: bytes) -> list[bytes]:
-        """The values with start <= key < end, as the last commit left them."""
+        """The values with start <= key < end, as of the last commit."""
         return self._adapter.values(start, end)
 
     def prefix(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -155,7 +155,7 @@ class Stage:
     ) -> Iterator[tuple[bytes, bytes]]:
         """Pairs with start <= key < end as they will be after the next commit.
 
-        Costs what it yields and what is staged to be deleted in between, not what is staged.
+        The cost depends on what it yields and on deletes in the range, not on all that is staged.
         """
         upper, lower = self._next, self._committing
         parts = [kept for part in upper.kept(start, end) for kept in lower.kept(*part)]

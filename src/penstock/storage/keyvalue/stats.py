@@ -1,4 +1,4 @@
-"""Stats: a queue in numbers (Q2)."""
+"""Stats: the counters of a queue (Q2)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _watermark(queue: Queue, tenant: Tenant) -> int:
 
 
 def _unsettled_ids(queue: Queue) -> Iterator[int]:
-    """The lowest ids in every place; the lowest of all is among them."""
+    """The lowest unsettled ids of each state and lane; the lowest of all is among them."""
     for lane in range(LANES):
         bucket = queue.shelf.lane_head(lane)
         if bucket is not None:

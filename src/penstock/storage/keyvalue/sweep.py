@@ -1,8 +1,8 @@
-"""Sweep: time takes effect in every queue, and retention removes what may go (G1, A1).
+"""Sweep: applies the passage of time to every queue, and then retention (G1, A1).
 
-A sweep costs what it moves, and does it in slices: after each, what it has changed is committed and
-other verbs have their turn. They may delete a queue, even create another of its name, so a
-queue is asked after every slice whether it is still there.
+The cost of a sweep depends on what it moves. It runs in slices: after each, its changes are
+committed and other verbs get their turn. They may delete a queue and even create another of the
+same name, so every slice checks that its queue still exists.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from penstock.storage.keyvalue.retention import removals
 
 __all__ = ["SLICE_MOVES", "SweepVerbs"]
 
-#: Deliveries that are moved in one turn of the event loop: at some 40 µs each, with their
-#: part of the commit, under five milliseconds.
+#: Deliveries moved per turn of the event loop: about 40 µs each, including their part of the
+#: commit, so under five milliseconds.
 SLICE_MOVES: Final = 64
-#: What looking at a queue costs, in deliveries that are moved.
+#: The cost of checking one queue, in moved deliveries.
 _QUEUE: Final = 0.5
 
 
 class _Sweep:
-    """What one sweep has done, and how much of the present slice is left."""
+    """What one sweep has done, and what is left of the current slice."""
 
     __slots__ = (
         "due",
@@ -57,11 +57,11 @@ class _Sweep:
 
 
 class SweepVerbs(Guarded):
-    """The verb of the contract that lets time take effect everywhere."""
+    """The ``sweep`` verb of the contract."""
 
     _core: Core
     _log_retention: LogRetention
-    #: Two sweeps at a time would get into each other's way and gain nothing.
+    #: Concurrent sweeps would only interfere with each other.
     _sweeping: asyncio.Lock
 
     @changing
@@ -127,9 +127,9 @@ class SweepVerbs(Guarded):
         limit: int,
         move: Callable[[int], tuple[int, int]],
     ) -> int:
-        """Move up to ``limit`` deliveries of one kind; returns how many.
+        """Move up to ``limit`` deliveries of one kind. Returns how many.
 
-        ``move`` is given how many it may look at, and returns how many it did, and moved.
+        ``move`` gets the most that it may examine. It returns how many it examined and moved.
         """
         moved = looked = 0
         while looked < limit and not queue.deleted:
@@ -147,7 +147,7 @@ class SweepVerbs(Guarded):
     async def _in_slices(
         self, work: _Sweep, pieces: Iterator[tuple[float, int]], limit: int | None
     ) -> int:
-        """Do pieces of work, each with its cost and count; returns the sum of the counts."""
+        """Run pieces of work, each with its cost and count. Returns the sum of the counts."""
         total = 0
         for cost, count in pieces:
             total += count
@@ -166,7 +166,7 @@ class SweepVerbs(Guarded):
         return max(1, round(work.left))
 
     async def _pause(self, work: _Sweep) -> None:
-        """Go on in the next slice if this one is used up."""
+        """Continue in the next slice if this one is used up."""
         if work.left <= 0:
             await self._next_sweep_slice(work)
 
@@ -176,11 +176,11 @@ class SweepVerbs(Guarded):
 
 
 def _has_departed(queue: Queue, now: int) -> bool:
-    """Free some of what consumers that are gone own; returns whether there is more."""
+    """Free some partitions of former consumers. Returns whether there are more."""
     partitions = None if queue.deleted else queue.partitions
     return partitions is not None and free_departed(queue, partitions, now)
 
 
 def _same(count: int) -> tuple[int, int]:
-    """Looked at as many as were moved."""
+    """Every examined delivery was moved."""
     return count, count

@@ -1,9 +1,9 @@
-"""Telling: how the rooms reach the engine's listener, at most once a verb and queue.
+"""Notifications: calls the engine's listener at most once per verb and queue.
 
-A *turn* is what runs between two awaits, counted by the beginnings of verbs. Whoever was told
-in this turn has had no chance to claim since, so telling it again would say nothing new: a
-publish of a thousand messages is told once, at the price of a comparison a message. The
-next verb, or the next slice of a bulk verb that another verb came between, tells again.
+A *turn* is the code between two awaits; verbs count it when they begin. A waiter that was notified
+in this turn has had no chance to claim yet, so another notification would be redundant: a publish
+of a thousand messages notifies once, at the cost of one comparison per message. The next verb, or
+the next slice of a bulk verb that another verb interrupted, notifies again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _log = logging.getLogger("penstock.storage")
 
 
 class Teller:
-    """The listener, and the number of the verb that is running.
+    """The listener, and the number of the running verb.
 
-    A listener is called in the middle of verbs and commits. If it raises, that is logged and the
-    caller goes on: an observer's bug must not fail a verb, or leave a caller without an answer.
+    A listener is called in the middle of verbs and commits. If it raises, the error is logged and
+    the caller continues: an observer's bug must not fail a verb or leave a call without a reply.
     """
 
     __slots__ = ("listener", "turn")
@@ -33,17 +33,17 @@ class Teller:
     def ready(self, tenant: str, queue: str) -> None:
         try:
             self.listener.ready(tenant, queue)
-        except Exception:  # noqa: BLE001  (whatever it is, it is not ours)
+        except Exception:  # noqa: BLE001  (any bug of the listener's)
             _log.exception("The listener failed on 'ready' of queue %r.", queue)
 
     def lapsed(self, tenant: str, queue: str, count: int) -> None:
         try:
             self.listener.lapsed(tenant, queue, count)
-        except Exception:  # noqa: BLE001  (whatever it is, it is not ours)
+        except Exception:  # noqa: BLE001  (any bug of the listener's)
             _log.exception("The listener failed on 'lapsed' of queue %r.", queue)
 
     def committed(self, records: int, seconds: float) -> None:
         try:
             self.listener.committed(records, seconds)
-        except Exception:  # noqa: BLE001  (whatever it is, it is not ours)
+        except Exception:  # noqa: BLE001  (any bug of the listener's)
             _log.exception("The listener failed on 'committed'.")

@@ -1,4 +1,4 @@
-"""One tenant in memory: its queues, its topics, its log. Nothing crosses it (T1)."""
+"""One tenant in memory: its queues, topics and log. Nothing crosses tenants (T1)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEFAULT_TOPIC = TopicPolicy()
 
 
 class Tenant:
-    """What belongs to one tenant."""
+    """Everything that belongs to one tenant."""
 
     __slots__ = ("behind", "index", "log", "name", "queues", "topics")
 
@@ -23,9 +23,9 @@ class Tenant:
         self.name = name
         self.log = log
         self.queues: dict[str, Queue] = {}
-        #: The filters of the queues that are caught up: publish routes to them (R1).
+        #: The filters of the caught-up queues, which publish routes to (R1).
         self.index: FilterIndex[Queue] = FilterIndex()
-        #: The filters of the others, which ``route`` catches up.
+        #: The filters of the queues that ``route`` still has to catch up.
         self.behind: FilterIndex[Queue] = FilterIndex()
         self.topics: dict[str, TopicPolicy] = {}
 
@@ -35,7 +35,7 @@ class Tenant:
         return sum(not queue.filter.indexed for queue in self.queues.values())
 
     def queue(self, name: str) -> Queue:
-        """The queue, or the dead-letter queue, of that name."""
+        """The queue or dead-letter queue of that name."""
         queue = self.queues.get(name)
         if queue is not None:
             return queue
@@ -46,7 +46,7 @@ class Tenant:
         raise UnknownQueue(f"There is no queue {name!r}.", field="queue")
 
     def topic(self, name: str) -> TopicPolicy:
-        """The topic's policy, or the default one."""
+        """The topic's policy, or the default."""
         return self.topics.get(name, _DEFAULT_TOPIC)
 
     def add(self, queue: Queue) -> None:
@@ -58,7 +58,7 @@ class Tenant:
         self._drop(queue)
 
     def reindex(self, queue: Queue) -> None:
-        """The queue's filter changed, or it is caught up now."""
+        """Update the index after the filter changed or the queue caught up."""
         self._drop(queue)
         self._index(queue)
 

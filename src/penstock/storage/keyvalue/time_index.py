@@ -1,7 +1,7 @@
-"""An index by time: records that are keyed by a time and a claim id, the earliest first.
+"""An index by time: records keyed by a time and a claim id, earliest first.
 
-What was earliest is removed again and again, and a scan from the beginning would have to pass all
-that is left of it in the store. No record is below the *floor*, so scans begin there.
+The earliest records are constantly removed, so a scan from the beginning would have to skip their
+tombstones. No record is below the *floor*, so scans begin there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["TimeIndex"]
 
 
 class TimeIndex:
-    """The records under one prefix; the keys are ``QueueKeys``' to make."""
+    """The records under one prefix; ``QueueKeys`` makes the keys."""
 
     __slots__ = ("_floor", "_prefix", "_stage")
 
@@ -37,7 +37,7 @@ class TimeIndex:
         return out
 
     def first(self) -> int | None:
-        """The earliest time."""
+        """The earliest time, or None."""
         for key, _ in self._stage.scan(self._floor, prefix_end(self._prefix)):
             self._floor = key
             return _time_of(key)

@@ -1,4 +1,4 @@
-"""The verbs on topics: their policies, registered, read and forgotten."""
+"""The verbs on topics: put, get, list and delete their policies."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ _decoder = msgspec.msgpack.Decoder(TopicPolicy)
 
 
 def encode_topic(policy: TopicPolicy) -> bytes:
-    """MessagePack, sealed: the policy has text of any length and will grow fields."""
+    """Sealed MessagePack: the policy has text of any length and may gain fields."""
     return seal(msgspec.msgpack.encode(policy))
 
 
 def decode_topic(value: bytes) -> TopicPolicy:
-    """What ``encode_topic`` wrote."""
+    """Decode what ``encode_topic`` wrote."""
     try:
         return _decoder.decode(unseal(value, "topic"))
     except msgspec.MsgspecError as error:

@@ -1,12 +1,12 @@
-"""The trail of a delivery: the transitions that are neither a grant nor the last ack.
+"""The trail of a delivery: its transitions other than grants and the last ack.
 
-Grants stand in the attempts record and the ack in the done record, so the common life of
-a delivery (publish, claim, ack) costs no trail at all. What is rare is written here:
-nack, release, lapse, reject, exhaust, expire, replay, with its error (D1).
+Grants are in the attempts record and the ack is in the done record, so a typical delivery (publish,
+claim, ack) has no trail. The rarer transitions are written here: nack, release, lapse, reject,
+exhaust, expire, replay, with the error (D1).
 
-Two numbers lead the record: how many grants since the last replay were released (they do
-not count against max_attempts, C2), and the highest grant given before the last replay
-(an older receipt can no longer repeat its ack, S1).
+The record begins with two numbers: how many grants since the last replay were released (they do not
+count against max_attempts, C2), and the highest grant before the last replay (an older receipt can
+no longer repeat its ack, S1).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Mark", "Trail"]
 _HEAD = struct.Struct("<HQH")
 _MARK = struct.Struct("<qBB")
 _NO_STATE: Final = 255
-#: Set in the transition's byte of a mark that was made in the dead-letter queue.
+#: Set in the transition byte of a mark that was made in the dead-letter queue.
 _DEAD: Final = 0x80
 
 _TRANSITIONS: Final = tuple(Transition)
@@ -41,16 +41,16 @@ class Mark(Struct, frozen=True):
     state: State | None
     error: str | None
     dead: bool = False
-    """Whether it was in the dead-letter queue, or for a replay whether it led there."""
+    """Whether it was in the dead-letter queue; for a replay, whether it led into it."""
 
     @property
     def clears_error(self) -> bool:
-        """A replay into the queue begins without an error; one into the dead letters keeps it."""
+        """Whether it resets the error: a replay into the queue does, into the dead letters not."""
         return self.transition is Transition.REPLAY and not self.dead
 
 
 class Trail(Struct, frozen=True):
-    """What is kept of a delivery's less common transitions."""
+    """The rarer transitions of a delivery."""
 
     released: int = 0
     replayed_grant: int = 0
@@ -58,7 +58,7 @@ class Trail(Struct, frozen=True):
 
     @property
     def last_error(self) -> str | None:
-        """The error that was reported last, since the replay that cleared it."""
+        """The last reported error since a replay that cleared it."""
         mark = _last_error(self.marks)
         return None if mark is None else mark.error
 
@@ -116,7 +116,7 @@ _EMPTY = Trail()
 
 
 def _last_error(marks: Sequence[Mark]) -> Mark | None:
-    """The mark that has the error that is shown with the delivery."""
+    """The mark with the error that is shown with the delivery."""
     for mark in reversed(marks):
         if mark.clears_error:
             return None
@@ -126,7 +126,7 @@ def _last_error(marks: Sequence[Mark]) -> Mark | None:
 
 
 def _newest(marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
-    """As many marks as a history shows, and before them the one with the last error."""
+    """As many marks as a history shows, preceded by the one with the last error."""
     if len(marks) <= MAX_HISTORY_EVENTS:
         return marks
     kept = marks[-MAX_HISTORY_EVENTS:]

@@ -1,8 +1,8 @@
-"""Where a batch is written: on a thread of its own, or on the event loop for a store in memory.
+"""Writers: run batch writes on a thread, or on the event loop for a store in memory.
 
-The committer hands over one batch at a time and is called back on the event loop when it is
-written. Whoever opens the engine may inject another writer; the simulation's runs on its loop,
-at moments that a seed decides.
+The committer submits one batch at a time and is called back on the event loop when it is written.
+The caller that opens the engine may inject another writer; the simulation's runs on its loop, at
+times that the seed decides.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 
 __all__ = ["InlineWriter", "ThreadWriter", "Write", "Writer", "Written"]
 
-#: Writes one batch; returns what went wrong.
+#: Writes one batch; returns the error, if any.
 Write: TypeAlias = Callable[[], Exception | None]
 #: Called on the event loop with what ``Write`` returned.
 Written: TypeAlias = Callable[[Exception | None], None]
@@ -25,16 +25,16 @@ class Writer(Protocol):
     """Runs one write after another."""
 
     def submit(self, write: Write, written: Written) -> None:
-        """Run ``write``, then call ``written`` on the event loop with what it returned."""
+        """Run ``write``, then call ``written`` on the event loop with its result."""
         ...
 
     async def close(self) -> None:
-        """Let the write that is under way finish, and take no other."""
+        """Finish the current write and accept no other."""
         ...
 
 
 class InlineWriter:
-    """Writes at once, on the event loop."""
+    """Writes immediately, on the event loop."""
 
     def submit(self, write: Write, written: Written) -> None:
         written(write())
@@ -44,7 +44,7 @@ class InlineWriter:
 
 
 class ThreadWriter:
-    """Writes on a thread of its own."""
+    """Writes on its own thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -56,9 +56,9 @@ class ThreadWriter:
 
     def submit(self, write: Write, written: Written) -> None:
         self._work.put((write, written))
-        # Let the thread have the interpreter until it is inside the write. Otherwise it would
-        # wait for a pause of the loop, up to Python's switch interval of 5 ms, with the disk
-        # idle and the loop busy.
+        # Yield the GIL until the thread is inside the write. Otherwise the thread would wait for
+        # the loop to pause, up to Python's switch interval of 5 ms, with the disk idle and the loop
+        # busy.
         self._taken_up.acquire()
 
     async def close(self) -> None:
@@ -78,4 +78,4 @@ class ThreadWriter:
             try:
                 self._loop.call_soon_threadsafe(written, error)
             except RuntimeError:
-                return  # The loop is closed, and every waiter with it.
+                return  # The loop is closed: there are no waiters.

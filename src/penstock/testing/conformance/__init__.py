@@ -1,10 +1,10 @@
 # ruff: noqa: E402  (asserts are rewritten before the modules are imported)
-"""The compliance suite: what every engine has to do, one file a verb.
+"""The compliance suite: the required behaviour of every engine, one file per verb.
 
-A test names a capability, never an engine; a test that needs one that is not there skips
-with the reason. ``harness`` says how a test file for an engine looks. Tests carry the laws
-that they hold, as in ``@law("S1")``, so a test run with strict markers has to register ``law``; P1
-and X1 need a machine that fails, and are held by crash tests.
+A test depends on a capability, never on an engine; without the capability it is skipped with the
+reason. ``harness`` shows what a test file for an engine looks like. Tests are marked with the laws
+that they check, as in ``@law("S1")``, so a test run with strict markers has to register ``law``. P1
+and X1 need failing hardware, and are covered by crash tests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What browsing, message, history and replay show: each field, in every state, after every verb."""
+"""Replies of browsing, message, history and replay: every field and state, after every verb."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = Transition
 
 
 def fields_of(snapshot: Snapshot) -> dict[str, object]:
-    """The fields of a snapshot that are not the message's."""
+    """The fields of a snapshot other than the message."""
     return {
         name: getattr(snapshot, name) for name in Shown._fields if name not in ("result", "done_at")
     }
@@ -191,7 +191,7 @@ class TestHistoryBounds(Conformance):
 
 
 class TestReplaySample(Conformance):
-    """The sample shows deliveries as the replay leaves them, or would."""
+    """The sample shows deliveries as the replay leaves them, or would leave them."""
 
     @pytest.mark.parametrize("dry_run", [False, True], ids=["moved", "dry run"])
     @pytest.mark.parametrize("source", [ReplaySource.FAILED, ReplaySource.LOG])

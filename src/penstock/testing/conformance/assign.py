@@ -1,4 +1,4 @@
-"""assign: a router outside the broker gives a queue what it found in the log (R1)."""
+"""assign: an external router gives a queue the messages that it found in the log (R1)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ZERO = Offset(0)
 
 
 class Stretch:
-    """What a router found in a stretch of the log: it names what the filter takes, and keys."""
+    """What a router found in a range of the log: the entries that match, and all with a key."""
 
     def __init__(
         self, start: Offset, end: Offset, offsets: list[Offset], filter: str = "TRUE"
@@ -69,18 +69,18 @@ async def look(store: Store, filter: str = "TRUE", start: int = 0, limit: int = 
 
 
 async def rest(store: Store, queue: str = "q") -> int:
-    """Have the router of the engine do the rest; how many it assigned."""
+    """Let the engine's own router do the rest. Returns how many it assigned."""
     assigned = 0
     for _ in range(100):
         reply = await store.engine.route(TENANT, queue, 1000)
         assigned += reply.assigned
         if reply.cursor is None:
             return assigned
-    raise AssertionError("the router never arrives")
+    raise AssertionError("the router never catches up")
 
 
 class TestAssign(Conformance):
-    """Deliveries and the cursor move in one commit, and every router gives the same."""
+    """Deliveries and the cursor move in one commit, and every router has the same result."""
 
     @law("A1")
     async def test_offsets_of_another_store_are_refused(self, store: Store) -> None:
@@ -116,7 +116,7 @@ class TestAssign(Conformance):
 
     @law("R1")
     async def test_routers_agree(self, store: Store) -> None:
-        """Published to, caught up by the engine, or by a router outside: it is the same."""
+        """A publish, the engine's router and an external router have the same result."""
         condition = "color = 'red' OR (amount > 3 AND topic LIKE 'or%')"
         now = store.clock.now()
         await store.queue("live", condition)
@@ -203,7 +203,7 @@ class TestAssign(Conformance):
         assert await store.picture("q") == before
 
     async def test_the_end_of_the_log_is_left_to_the_router(self, store: Store) -> None:
-        """The cursor stands at the end, and what is published then is met by the router."""
+        """The cursor is at the end, and the engine's router handles what is published then."""
         ids = await store.publish(*[b"x"] * 3)
         await store.queue(start=EARLIEST)
         reply = await (await look(store)).assign(store)
@@ -229,7 +229,7 @@ class TestAssign(Conformance):
 
     @law("R1")
     async def test_the_filter_decides_about_what_is_named(self, store: Store) -> None:
-        """A router that names too much does no harm."""
+        """A router that names too many entries does no harm."""
         red, _, _ = await store.publish(msg(color="red"), msg(color="blue"), msg())
         await store.queue(filter="color = 'red'", start=EARLIEST)
         stretch = await look(store)
@@ -295,7 +295,7 @@ class TestAssign(Conformance):
 
     @law("R1")
     async def test_a_queue_that_was_made_again(self, store: Store) -> None:
-        """What was found for the old one holds for the new one, from where that begins."""
+        """What was found for the old queue is valid for the new one, from its start."""
         ids = await store.publish(*[b"x"] * 6)
         await store.queue(start=EARLIEST)
         stretch = await look(store, limit=5)
@@ -327,7 +327,7 @@ class TestAssign(Conformance):
         assert await store.ids("q", State.AVAILABLE) == ids
 
     async def test_many_publishes_and_few_of_them(self, store: Store) -> None:
-        """Entries that lie far apart, and some that stand together."""
+        """Entries that are far apart, and some that are adjacent."""
         ids = []
         for n in range(90):
             ids += await store.publish(*[msg(n=n)] * (1 if n % 9 else 4))
@@ -353,7 +353,7 @@ class TestAssign(Conformance):
 
 
 class TestAssignConflicts(Conformance):
-    """E1: what does not fit the queue as it is now is refused, and nothing is done."""
+    """E1: an assignment that does not fit the current queue is refused, and nothing is done."""
 
     async def refused(self, store: Store, stretch: Stretch, field: str) -> None:
         before = await store.picture("q")
@@ -391,7 +391,7 @@ class TestAssignConflicts(Conformance):
         await self.refused(store, stretch, "end")
 
     async def test_an_offset_without_an_entry(self, store: Store) -> None:
-        """Whoever names it has read another log than this one."""
+        """The offset was read from another log."""
         ids = await store.publish(*[b"x"] * 3)
         theirs = await store.publish(b"theirs", tenant=OTHER_TENANT)
         await store.publish(b"x")
@@ -420,7 +420,7 @@ class TestAssignConflicts(Conformance):
 
 
 class TestAssignKeyed(Conformance):
-    """A message that was replaced is assigned as it is now, once."""
+    """A replaced message is assigned once, in its current version."""
 
     async def test_as_it_is_now(self, store: Store) -> None:
         await store.queue("keeper")
@@ -487,7 +487,7 @@ class TestAssignKeyed(Conformance):
         assert (delivery.message.id, delivery.payload) == (first, b"4")
 
     async def test_claimed_and_published_anew(self, store: Store) -> None:
-        """Its key stands for another message then; both are in the log, and both are assigned."""
+        """The key then refers to another message; both are in the log, and both are assigned."""
         await store.queue("keeper")
         ids = await store.publish(msg(b"1", key="k"))
         await store.claim_one("keeper")

@@ -1,4 +1,4 @@
-"""Reading in bulk: columns, payloads in pieces, splits, histories; the same as one by one."""
+"""Bulk reads: columns, payloads in pieces, splits, histories; the same as single reads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TestColumns(Conformance):
         assert await store.engine.read_payloads(TENANT, (), (), ()) == []
 
     async def test_every_field(self, store: Store) -> None:
-        """Messages of one shape, and of every other one, in one batch and in several."""
+        """Messages of the same and of different shapes, in one batch and in several."""
         now = store.clock.now()
         await store.publish(*[b"plain"] * 5)
         await store.publish(
@@ -71,7 +71,7 @@ class TestColumns(Conformance):
         assert columns.next_offset >= every[-1] + 1
 
     async def test_one_large_batch_in_small_pages(self, store: Store) -> None:
-        """A batch that is one record, and is not decoded again for every page of it."""
+        """A batch that is one record, and is not decoded again for every page."""
         plain = [msg(b"%d" % n) for n in range(600)]
         mixed = [msg(b"%d" % n, key="k" * (n % 3) or None) for n in range(600)]
         await store.publish(*plain)
@@ -88,7 +88,7 @@ class TestColumns(Conformance):
         assert read == entries
 
     async def test_payloads_of_some_entries(self, store: Store) -> None:
-        """A filter leaves holes; what comes is what was asked for, in order."""
+        """A filter leaves gaps; the requested payloads are returned in order."""
         await store.publish(*[b"%d" % n * 3 for n in range(40)])
         await store.publish(b"theirs", tenant=OTHER_TENANT)
         await store.publish(*[b"%d" % n for n in range(40)])
@@ -115,7 +115,7 @@ class TestColumns(Conformance):
         assert [entry.id for entry in await store.log()] == [last]
         assert await payloads_of(store.engine, TENANT, columns) is None
         assert await store.engine.log_start(TENANT) == Offset(last)
-        # Offsets may be left out, so that the first one there is says less than this.
+        # Offsets may have gaps, so the first existing one is not precise enough.
         assert await store.engine.log_trimmed(TENANT) == columns.offset[-1] + 1
         left = await store.engine.read_log_columns(TENANT, Offset(columns.offset[0]), 100)
         assert list(left.id) == [last]
@@ -156,7 +156,7 @@ class TestSplits(Conformance):
 
 
 class TestReadHistory(Conformance):
-    """read_history: what ``history`` says of each message, in order."""
+    """read_history: the same as ``history`` of each message, in order."""
 
     async def test_lives_of_all_kinds(self, store: Store) -> None:
         now = store.clock.now()

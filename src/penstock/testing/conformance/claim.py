@@ -1,4 +1,4 @@
-"""claim: exclusive leases, in order, however deep the backlog."""
+"""claim: exclusive leases, in order, at any depth of the backlog."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["TestBacklog", "TestClaim", "TestClaimOrder"]
 
 
 class TestClaim(Conformance):
-    """What a grant is."""
+    """The contents of a grant."""
 
     async def test_a_grant_says_everything(self, store: Store) -> None:
         await store.queue()
@@ -155,7 +155,7 @@ class TestClaimOrder(Conformance):
 
 
 class TestBacklog(Conformance):
-    """C5: however deep the backlog, and whatever stands in front."""
+    """C5: at any depth of the backlog, behind any kind of delivery."""
 
     @law("C5")
     async def test_a_deep_backlog_is_handed_out_completely(self, store: Store) -> None:
@@ -170,7 +170,7 @@ class TestBacklog(Conformance):
 
     @law("C5")
     async def test_many_in_flight_in_front_do_not_starve_the_rest(self, store: Store) -> None:
-        """A fetch window that counts settled or leased rows never sees what is behind them."""
+        """A fetch window that counts settled or leased rows never reaches the rows behind them."""
         await store.queue(bucket_size=1)
         ids = await store.publish(*[b"x"] * 300)
         front = await store.claim(limit=250, lease_ms=60_000)

@@ -1,4 +1,4 @@
-"""Many callers at once on one event loop: every verb is still one atomic commit (S3)."""
+"""Concurrent callers on one event loop: every verb is still one atomic commit (S3)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TestConcurrency(Conformance):
 
     @law("P4")
     async def test_concurrent_publishers_of_one_batch_make_one_batch(self, store: Store) -> None:
-        """In a topic that remembers nothing by itself, by calls that do not agree for how long."""
+        """In a topic without a dedup window, by calls with different batch windows."""
         await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=0))
         replies = await asyncio.gather(
             *(
@@ -67,7 +67,7 @@ class TestConcurrency(Conformance):
 
     @law("S3")
     async def test_publishers_and_workers_together(self, store: Store) -> None:
-        """Each order becomes one bill, whoever works on it."""
+        """Each order becomes one bill, no matter which worker handles it."""
         await store.queue("in", "topic = 'orders'")
         await store.queue("out", "topic = 'bills'")
 

@@ -1,4 +1,4 @@
-"""Q.dlq: what failed in Q can be read, claimed and settled there (D1)."""
+"""Q.dlq: deliveries that failed in Q can be read, claimed and settled there (D1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["TestDeadLetter", "TestDeadLetterQueue"]
 
 
 async def failed(store: Store, count: int = 1) -> list[MessageId]:
-    """Publish and reject some."""
+    """Publish and reject some messages."""
     ids = await store.publish(*[b"body"] * count)
     for _ in ids:
         await store.fail_one()
@@ -69,7 +69,7 @@ class TestDeadLetter(Conformance):
         assert ids_of(await store.claim("q.dlq", 9)) == [high, low, low2]
 
     async def test_two_messages_with_one_key_can_both_fail(self, store: Store) -> None:
-        """A unique index over the dead letters would refuse the second for ever."""
+        """A unique index over the dead letters would refuse the second forever."""
         await store.queue()
         for _ in range(2):
             await store.publish(msg(key="k", id=None))

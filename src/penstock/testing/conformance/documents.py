@@ -1,4 +1,4 @@
-"""Documents: what is put under a kind and a name is there until it is replaced or deleted."""
+"""Documents: a value stays under its kind and name until it is replaced or deleted."""
 
 from __future__ import annotations
 

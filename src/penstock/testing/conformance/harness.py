@@ -1,4 +1,4 @@
-"""The ``store`` of a conformance test: an open engine, a clock, and short words for verbs.
+"""The ``store`` of a conformance test: an open engine, a clock, and shortcuts for verbs.
 
 A test file for an engine is three lines::
 
@@ -7,9 +7,8 @@ A test file for an engine is three lines::
 
     open_engine = engine_factory("rocksdb://{path}")
 
-Every test ends with ``Store.verify``: whatever the verbs did, the counts in stats equal a
-full scan (Q2), a delivery is in exactly one state of one queue (S3), and what is read in bulk
-is what is read one by one.
+Every test ends with ``Store.verify``: the counts in stats equal a full scan (Q2), a delivery is in
+exactly one state of one queue (S3), and bulk reads return the same as single reads.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ _MAX_PAGES: Final = 10_000
 
 
 def jitter(ceiling_ms: int) -> int:
-    """Half of the ceiling, every time: a wait that a test can compute."""
+    """Always half of the ceiling, so that a test can compute the wait."""
     return ceiling_ms // 2
 
 
@@ -81,7 +80,7 @@ def msg(
     expires_at: int | None = None,
     **headers: HeaderValue,
 ) -> NewMessage:
-    """A message; what is not a field of it is a header."""
+    """A message; arguments that are not fields become headers."""
     return NewMessage(
         payload=payload,
         headers=headers,
@@ -96,7 +95,7 @@ def msg(
 
 
 class Store:
-    """An open engine of tenant ``acme``, and the clock it lives by."""
+    """An open engine with tenant ``acme``, and its clock."""
 
     def __init__(
         self, opener: Opener, path: Path, options: EngineOptions, clock: FakeClock
@@ -112,13 +111,13 @@ class Store:
         self.engine = await opened if inspect.isawaitable(opened) else opened
 
     async def reopen(self) -> None:
-        """Close and open again: everything has to be as it was (P1)."""
+        """Close and reopen the store: everything has to be as it was (P1)."""
         if not self.engine.capabilities.persistent:
             pytest.skip(f"the {self.engine.capabilities.engine} engine is not persistent")
         await self.engine.close()
         await self.open()
 
-    # -- short words for verbs ---------------------------------------------------------
+    # -- shortcuts for verbs -----------------------------------------------------------
 
     async def queue(
         self,
@@ -137,7 +136,7 @@ class Store:
         backoff: Backoff | None = None,
         paused: bool = False,
     ) -> QueueInfo:
-        """Put a queue; retries come at once unless a backoff is given."""
+        """Put a queue; retries are immediate unless a backoff is given."""
         policy = QueuePolicy(
             filter=filter,
             max_attempts=max_attempts,
@@ -179,7 +178,7 @@ class Store:
         lease_ms: int | None = None,
         tenant: str = TENANT,
     ) -> Delivery:
-        """Claim exactly one delivery, which has to be there."""
+        """Claim exactly one delivery, which must exist."""
         claimed = await self.claim(queue, consumer=consumer, lease_ms=lease_ms, tenant=tenant)
         assert len(claimed) == 1, f"nothing to claim in {queue}"
         return claimed[0]
@@ -212,7 +211,7 @@ class Store:
         return await self.settle(Extend(delivery.receipt, lease_ms), delivery.queue)
 
     async def fail_one(self, queue: str = "q", error: str = "broken") -> Delivery:
-        """Claim one and reject it, so that it is a dead letter."""
+        """Claim one delivery and reject it, so that it becomes a dead letter."""
         delivery = await self.claim_one(queue)
         outcome = await self.reject(delivery, error)
         assert outcome.state is State.FAILED
@@ -225,7 +224,7 @@ class Store:
                 return
         raise AssertionError("the sweep never ends")
 
-    # -- what is there -----------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------
 
     async def browse(
         self,
@@ -262,12 +261,12 @@ class Store:
         return [entry.message for entry in page.entries]
 
     async def states(self, message_id: MessageId, tenant: str = TENANT) -> dict[str, State]:
-        """Where a message is: queue to state."""
+        """The states of a message: queue to state."""
         found = await self.engine.message(tenant, message_id)
         return {s.queue: s.state for s in found.deliveries}
 
     async def picture(self, queue: str, tenant: str = TENANT) -> object:
-        """Everything that can be seen of a queue, to compare before and after."""
+        """All observable state of a queue, to compare before and after."""
         return (
             await self.engine.get_queue(tenant, queue),
             await self.engine.stats(tenant, queue),
@@ -311,7 +310,7 @@ class Store:
 
 
 class Conformance:
-    """What the classes of tests have in common: they are async, whatever mode pytest is in."""
+    """Base of the test classes: makes their tests async in every pytest mode."""
 
     pytestmark = pytest.mark.asyncio
 
@@ -324,7 +323,7 @@ def opened_with(
     queues: int = Limits().queues,
     unindexed_filters: int = Limits().unindexed_filters,
 ) -> pytest.MarkDecorator:
-    """Open the store of a test with other options than the plain ones."""
+    """Open the store of a test with non-default options."""
     limits = Limits(
         log_retention_ms=log_retention_ms, queues=queues, unindexed_filters=unindexed_filters
     )
@@ -348,7 +347,7 @@ def engine_factory(url_or_opener: str | Opener) -> object:
 async def store(
     request: pytest.FixtureRequest, open_engine: Opener, tmp_path: Path
 ) -> AsyncIterator[Store]:
-    """An open, empty store. It creates no queues by itself unless a test asks for that."""
+    """An open, empty store. It has ``auto_create`` off unless a test requests it."""
     plain: EngineOptions = getattr(request, "param", EngineOptions(auto_create=False))
     clock = FakeClock()
     options = msgspec.structs.replace(plain, clock=clock, jitter=jitter)
@@ -362,5 +361,5 @@ async def store(
 
 
 def ids_of(deliveries: Sequence[Delivery]) -> list[MessageId]:
-    """The message ids of what was claimed, in order."""
+    """The message ids of claimed deliveries, in order."""
     return [d.message.id for d in deliveries]

@@ -1,4 +1,4 @@
-"""message and history: where a message is, and how it got there."""
+"""message and history: the deliveries of a message, and their transitions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def steps(store: Store, message_id: MessageId) -> list[tuple[str, Transiti
 
 
 class TestHistory(Conformance):
-    """Every transition that is still on record."""
+    """Every recorded transition."""
 
     async def test_a_simple_life(self, store: Store) -> None:
         await store.queue()

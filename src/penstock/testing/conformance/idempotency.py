@@ -1,4 +1,4 @@
-"""Idempotency ids: one makes one log entry inside its window (P4)."""
+"""Idempotency ids: each makes one log entry inside its window (P4)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOUR_MS = 3600 * 1000
 
 
 class TestBatches(Conformance):
-    """What a batch id stands for can be asked for."""
+    """The reply to a batch can be read by its batch id."""
 
     @law("P4")
     async def test_a_batch_is_found_inside_its_window(self, store: Store) -> None:
@@ -96,7 +96,7 @@ class TestIdempotency(Conformance):
         first = await store.engine.publish(TENANT, "t", batch, batch_id="one")
         assert [one.replaced for one in first.messages] == [False, True, False, False, False]
         entries = len(await store.log())
-        # The batch of a repetition does not matter: nothing of it is stored.
+        # The messages of a repeated batch do not matter: nothing of it is stored.
         again = await store.engine.publish(TENANT, "t", [msg(b"x")], batch_id="one")
         assert (first.repeated, again.repeated) == (False, True)
         assert again.messages == first.messages
@@ -146,7 +146,7 @@ class TestIdempotency(Conformance):
 
     @law("P4")
     async def test_a_batch_id_is_remembered_for_as_long_as_it_says(self, store: Store) -> None:
-        """Shorter than the topic's window or longer, from the first publish, swept or not."""
+        """Shorter or longer than the topic's window, from the first publish, swept or not."""
         await store.engine.put_topic(TENANT, "t", TopicPolicy(dedup_window_ms=60_000))
 
         async def publish(batch_ms: int | None) -> PublishReply:
@@ -154,12 +154,12 @@ class TestIdempotency(Conformance):
                 TENANT, "t", [msg(), msg()], batch_id="b", batch_ms=batch_ms
             )
 
-        # The same id again: what is left of its first life must not shorten the second.
+        # The same id again: leftovers of its first use must not shorten the second.
         for window_ms in (1_000, 24 * HOUR_MS):
             first = await publish(window_ms)
             assert not first.repeated
             begin = store.clock.now()
-            # Told otherwise by a repetition, it is remembered as the first time.
+            # A repetition with another window does not change the first one.
             for at, told in ((window_ms // 2, 1), (window_ms - 1, 48 * HOUR_MS)):
                 store.clock.advance(begin + at - store.clock.now())
                 await store.sweep_all()
@@ -206,7 +206,7 @@ class TestIdempotency(Conformance):
             reply = await store.engine.publish(TENANT, "t", [msg()], batch_id=batch_id)
             return reply.repeated
 
-        # What was stored anew has the topic's window.
+        # Batches stored from now on have the topic's window.
         assert [await repeated(batch_id) for batch_id in ids] == [True, False, False]
         await store.engine.delete_topic(TENANT, "t")
         store.clock.advance(HOUR_MS - 10_001)
@@ -229,7 +229,7 @@ class TestIdempotency(Conformance):
 
     @law("P4", "T1")
     async def test_ids_belong_to_a_topic_and_a_tenant(self, store: Store) -> None:
-        """An id that is global lets one tenant swallow another's messages (T1)."""
+        """A global id would let one tenant swallow another's messages (T1)."""
         await store.publish(msg(id="i"), topic="t")
         for tenant, topic in [(TENANT, "u"), (OTHER_TENANT, "t")]:
             reply = await store.engine.publish(tenant, topic, [msg(id="i")])

@@ -1,4 +1,4 @@
-"""Conformance of ``identity``, ``new_epoch`` and ``archived``: positions know their store (A1)."""
+"""Conformance of ``identity``, ``new_epoch`` and ``archived``: positions name their store (A1)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from penstock.testing.laws import law
 
 __all__ = ["TestIdentity"]
 
-#: Longer than the log is kept.
+#: Longer than the log retention.
 _PAST_RETENTION_MS = 25 * 3600 * 1000
 
 
 async def _kept(store: Store) -> int:
-    """Entries of the log that are left after retention has had its chance."""
+    """How many log entries are left after retention."""
     store.clock.advance(_PAST_RETENTION_MS)
     await store.sweep_all()
     return len((await store.engine.read_log(TENANT, Offset(0), 100)).entries)
 
 
 class TestIdentity(Conformance):
-    """A store is told apart from others, and from itself before a restore."""
+    """A store is distinguished from others, and from itself before a restore."""
 
     async def test_an_identity_stays(self, store: Store) -> None:
         first = await store.engine.identity(TENANT)
@@ -89,7 +89,7 @@ class TestIdentity(Conformance):
     @law("A1")
     @opened_with(archive=True)
     async def test_an_archive_cannot_be_ahead_of_the_log(self, store: Store) -> None:
-        """What is published later was not in a copy that claims to be beyond the log's end."""
+        """A copy that claims to be beyond the log's end does not contain later messages."""
         await store.publish(b"x")
         identity = await store.engine.identity(TENANT)
         end = await store.engine.log_end(TENANT)

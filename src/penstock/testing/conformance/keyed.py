@@ -1,4 +1,4 @@
-"""Keyed publish: the newest value of a key, in place, while nobody has claimed it (L1)."""
+"""Keyed publish: the newest value of a key, in place, while it is unclaimed (L1)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TestKeyed(Conformance):
         assert (await store.engine.stats(TENANT, "late")).available == 0
 
     async def test_one_batch_means_what_several_calls_would(self, store: Store) -> None:
-        """The first closes the key, because its message is in no queue any more."""
+        """The first one closes the key, because its message is no longer in any queue."""
         await store.queue(filter="color = 'red'")
         (first,) = await store.publish(msg(b"1", key="k", color="red"))
         batch = [
@@ -152,7 +152,7 @@ class TestKeyed(Conformance):
             await store.engine.message(TENANT, MessageId(second.offset))
 
     async def test_a_claim_closes_the_key(self, store: Store) -> None:
-        """A twin published while the first is in flight must not break the first's nack."""
+        """A second message, published while the first is in flight, must not break its nack."""
         await store.queue()
         first = await put(store, b"1")
         claimed = await store.claim_one()
@@ -300,7 +300,7 @@ class TestKeyed(Conformance):
     async def test_a_replacement_creates_no_queue_where_one_will_take_it(
         self, store: Store
     ) -> None:
-        """A queue that is catching up takes the message, though it does not have it yet."""
+        """A queue that is catching up takes the message, although it does not have it yet."""
         await store.queue("red", "color = 'red'")
         first = await put(store, b"1", color="red")
         await store.queue("late", "color = 'blue'", start=Start(Start.EARLIEST))

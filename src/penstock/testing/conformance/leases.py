@@ -1,4 +1,4 @@
-"""Leases and time: what lapses, falls due or expires, and when exactly (C3)."""
+"""Leases and time: exactly when deliveries lapse, become due or expire (C3)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TestLeases", "TestTime"]
 
 
 class TestLeases(Conformance):
-    """A lease is clamped, and a lapsed one gives the delivery back without any keeper."""
+    """A lease is clamped, and a lapsed one returns the delivery without any keeper."""
 
     async def test_the_default_is_the_visibility_timeout(self, store: Store) -> None:
         policy = QueuePolicy(visibility_timeout_ms=7000)
@@ -40,7 +40,7 @@ class TestLeases(Conformance):
 
     @law("C5")
     async def test_extensions_end_at_the_longest_lease(self, store: Store) -> None:
-        """A handler that hangs does not keep its delivery for ever."""
+        """A handler that hangs does not keep its delivery forever."""
         policy = QueuePolicy(max_lease_ms=5000)
         await store.engine.put_queue(TENANT, "q", policy, Start())
         await store.publish(b"x")
@@ -87,7 +87,7 @@ class TestLeases(Conformance):
 
     @law("C5")
     async def test_a_lapsed_delivery_comes_back_without_a_sweep(self, store: Store) -> None:
-        """The visibility timeout redelivers by itself, however many there are."""
+        """The visibility timeout redelivers by itself, any number of deliveries."""
         await store.queue(max_attempts=9)
         ids = await store.publish(*[b"x"] * 500)
         assert len(await store.claim(limit=500, lease_ms=1000)) == 500
@@ -155,7 +155,7 @@ class TestLeases(Conformance):
 
 
 class TestTime(Conformance):
-    """C3: nothing before deliver_at, nothing after expires_at; both ends exact."""
+    """C3: nothing before deliver_at, nothing after expires_at; both limits are exact."""
 
     @law("C3")
     async def test_nothing_before_deliver_at(self, store: Store) -> None:
@@ -226,7 +226,7 @@ class TestTime(Conformance):
         assert (await store.nack(delivery)).state is State.FAILED
 
     async def test_other_verbs_report_what_is_stored(self, store: Store) -> None:
-        """Time takes effect at claim and sweep, not in passing."""
+        """Time takes effect only at claim and sweep."""
         await store.queue()
         now = store.clock.now()
         await store.publish(msg(deliver_at=now + 10), msg(expires_at=now + 10))

@@ -1,9 +1,9 @@
-"""Lives of deliveries, and what browsing, message and history have to show of them.
+"""Sequences of steps on a delivery, and what browsing, message and history must show afterwards.
 
-A *life* is a list of steps on one message in a queue of its own. Time is counted in ticks of one
-second: the message is published at tick 0, and each step happens one tick after the one before it
-unless the step says otherwise. The expected fields are written down, so that every engine has to
-show the same ones, before and after it is reopened.
+A *life* is a list of steps on one message in its own queue. Time is counted in ticks of one second:
+the message is published at tick 0, and each step happens one tick after the previous one unless it
+says otherwise. The expected fields are spelled out, so every engine must show the same ones, before
+and after it is reopened.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.testing.conformance.harness import TENANT, Store, msg
 __all__ = ["LIVES", "TICK", "Actor", "Life", "Shown", "events_of", "live"]
 
 TICK: Final = 1_000
-#: Ticks that a claim lasts, so that a lapse is five ticks after the claim.
+#: The lease of a claim in ticks: a lapse is five ticks after the claim.
 LEASE: Final = 5
 #: The tick at which a message with a delay is due, or one with a ttl expires.
 LATER: Final = 30
@@ -31,7 +31,7 @@ T = Transition
 
 
 class Actor:
-    """Carries out the steps of one life."""
+    """Runs the steps of one life."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -140,7 +140,7 @@ class Shown(NamedTuple):
     done_at: int | None = None
 
     def fields(self, at: Callable[[int], int]) -> dict[str, object]:
-        """The fields of the snapshot; ``at`` makes a time of a tick."""
+        """The fields of the snapshot; ``at`` converts a tick to a time."""
         fields = self._asdict()
         del fields["result"], fields["done_at"]
         for name in ("at", "claimed_at", "lease_deadline"):
@@ -160,7 +160,7 @@ class Happened(NamedTuple):
 
 
 class Life(NamedTuple):
-    """Steps, and what is shown after them."""
+    """Steps, and the expected fields and events."""
 
     steps: Sequence[Step]
     shown: Shown
@@ -173,7 +173,7 @@ class Life(NamedTuple):
 CLAIM = Happened(1, "q", T.CLAIM, I, "ann")
 REJECT = Happened(2, "q", T.REJECT, FAILED, "ann", "bad")
 DEAD_CLAIM = Happened(3, "q.dlq", T.CLAIM, I, "medic")
-#: A life up to and in the dead-letter queue.
+#: Steps that lead into the dead-letter queue.
 FAIL = (claim("ann"), reject("bad"))
 DEAD = (*FAIL, claim_dead("medic"))
 DEAD_HISTORY = (CLAIM, REJECT, DEAD_CLAIM)
@@ -443,7 +443,7 @@ LIVES: Final = {
 
 
 async def live(store: Store, life: Life) -> Actor:
-    """Publish the message, and take the steps."""
+    """Publish the message, and run the steps."""
     await store.queue(max_attempts=life.max_attempts)
     actor = Actor(store)
     (actor.message_id,) = await store.publish(
@@ -459,7 +459,7 @@ async def live(store: Store, life: Life) -> Actor:
 
 
 def events_of(actor: Actor, life: Life) -> list[Event]:
-    """The whole history that is expected, the publish included."""
+    """The whole expected history, including the publish."""
     state = A if life.delay is None else D
     publish = Event(at=actor.born, queue="q", transition=T.PUBLISH, state=state)
     return [

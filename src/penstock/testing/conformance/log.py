@@ -128,7 +128,7 @@ class TestLog(Conformance):
 
     @law("P3")
     async def test_a_replaced_entry_never_shows_another_payload(self, store: Store) -> None:
-        """P3: an engine may have dropped a payload that was replaced, not mixed it up."""
+        """P3: an engine may drop the payload of a replaced entry, but must not confuse it."""
         await store.queue()
         await store.publish(msg(b"old", key="k"))
         await store.publish(msg(b"newer", key="k"))

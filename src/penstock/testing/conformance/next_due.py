@@ -1,7 +1,7 @@
-"""next_due: when to look again although nobody has told anything (C5).
+"""next_due: when to poll without a notification (C5).
 
-It may be early and is never late: whoever waits for a queue and for this time gets every
-delivery the moment it can be had.
+It may be early and is never late: a consumer that waits for notifications and for this time gets
+every delivery as soon as it is available.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from penstock.testing.laws import law
 
 __all__ = ["TestNextDue", "TestNextDueOfPartitions"]
 
-#: More looks at a queue than any test here should need.
+#: More polls of a queue than any test here should need.
 _MAX_LOOKS = 20
-#: How often a consumer of an ordered queue claims, or joins, at least.
+#: The longest interval between claims or joins of a consumer of an ordered queue.
 _HEARTBEAT_MS = CONSUMER_LEASE_MS // 3
 
 
@@ -37,9 +37,9 @@ async def due(store: Store, queue: str = "q") -> int | None:
 
 
 async def wait(store: Store, queue: str = "q", *, consumer: str = "waiting") -> tuple[int, int]:
-    """Claim as one who waits does; answers how long that took, and which message it gave.
+    """Claim like a waiting consumer. Returns how long it took, and the message.
 
-    A claim is a heartbeat, so it comes in time for that too.
+    A claim is a heartbeat, so it is also made in time for that.
     """
     begin = store.clock.now()
     for _ in range(_MAX_LOOKS):
@@ -47,10 +47,10 @@ async def wait(store: Store, queue: str = "q", *, consumer: str = "waiting") -> 
         if claimed:
             return store.clock.now() - begin, claimed[0].message.id
         in_ms = await due(store, queue)
-        assert in_ms is not None, "would wait for ever"
-        assert in_ms > 0, "would look again and again"
+        assert in_ms is not None, "would wait forever"
+        assert in_ms > 0, "would poll in a busy loop"
         store.clock.advance(min(in_ms, _HEARTBEAT_MS))
-    raise AssertionError("looks too often")
+    raise AssertionError("polls too often")
 
 
 class TestNextDue(Conformance):
@@ -205,7 +205,7 @@ class TestNextDue(Conformance):
 
 
 class TestNextDueOfPartitions(Conformance):
-    """Order holds deliveries back, and time sets them free in more ways."""
+    """Ordering blocks deliveries, and time unblocks them in more ways."""
 
     @law("C5")
     async def test_a_silent_consumer_loses_its_partitions(self, store: Store) -> None:

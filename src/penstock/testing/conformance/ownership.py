@@ -24,7 +24,7 @@ async def ordered(store: Store, *, concurrency: int = 1, max_attempts: int = 5) 
 
 
 async def fill(store: Store, *partitions: str) -> dict[str, list[MessageId]]:
-    """Publish one message a name, in order, and answer the ids by partition."""
+    """Publish one message per name, in order. Returns the ids by partition."""
     ids = await store.publish(*(msg(p.encode(), partition_key=p) for p in partitions))
     filled: dict[str, list[MessageId]] = {}
     for partition, message_id in zip(partitions, ids, strict=True):
@@ -33,12 +33,12 @@ async def fill(store: Store, *partitions: str) -> dict[str, list[MessageId]]:
 
 
 async def joined(store: Store, consumer: str) -> list[str]:
-    """The names of what the consumer owns after a heartbeat."""
+    """The names of the consumer's partitions after a heartbeat."""
     return sorted((await store.engine.join(TENANT, "q", consumer)).partitions)
 
 
 class TestOwnership(Conformance):
-    """O1: one owner a partition an epoch; an older epoch is fenced."""
+    """O1: one owner per partition and epoch; an older epoch is fenced."""
 
     @law("O1")
     async def test_one_consumer_owns_everything(self, store: Store) -> None:

@@ -22,7 +22,7 @@ async def ordered(store: Store, *, concurrency: int = 1, max_attempts: int = 5) 
 
 
 async def fill(store: Store, *partitions: str) -> dict[str, list[MessageId]]:
-    """Publish one message a name, in order, and answer the ids by partition."""
+    """Publish one message per name, in order. Returns the ids by partition."""
     ids = await store.publish(*(msg(p.encode(), partition_key=p) for p in partitions))
     filled: dict[str, list[MessageId]] = {}
     for partition, message_id in zip(partitions, ids, strict=True):
@@ -31,7 +31,7 @@ async def fill(store: Store, *partitions: str) -> dict[str, list[MessageId]]:
 
 
 async def joined(store: Store, consumer: str) -> list[str]:
-    """The names of what the consumer owns after a heartbeat."""
+    """The names of the consumer's partitions after a heartbeat."""
     return sorted((await store.engine.join(TENANT, "q", consumer)).partitions)
 
 
@@ -101,7 +101,7 @@ class TestPartitionOrder(Conformance):
     @law("C5")
     @pytest.mark.parametrize("way", ["reject", "expire", "purge"])
     async def test_whatever_leaves_no_longer_blocks(self, store: Store, way: str) -> None:
-        """A stuck head must not starve its partition."""
+        """A stuck first delivery must not starve its partition."""
         await ordered(store)
         soon = store.clock.now() + 100
         first, second = await store.publish(

@@ -1,4 +1,4 @@
-"""peek: browse one state in claim order, consuming nothing."""
+"""peek: page through one state in claim order, consuming nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""publish: atomic batches, bytes as they were, depth, auto-created queues."""
+"""publish: atomic batches, exact bytes, depth, auto-created queues."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class TestPublish(Conformance):
 
 
 class TestDepth(Conformance):
-    """max_depth refuses the whole batch, and says which queue."""
+    """max_depth rejects the whole batch, and names the queue."""
 
     @law("P2")
     async def test_a_refused_batch_leaves_nothing(self, store: Store) -> None:
@@ -201,7 +201,7 @@ class TestDepth(Conformance):
 
 
 class TestAutoCreate(Conformance):
-    """With ``auto_create``, a message that no queue takes makes its own."""
+    """With ``auto_create``, a message that no queue takes creates one."""
 
     @opened_with(auto_create=True)
     async def test_a_queue_named_after_the_topic(self, store: Store) -> None:
@@ -216,7 +216,7 @@ class TestAutoCreate(Conformance):
 
     @opened_with(auto_create=True)
     async def test_it_takes_the_rest_of_the_batch(self, store: Store) -> None:
-        """Beside whoever else takes it, caught up or not, and replaced under one key."""
+        """Next to other queues that take it, caught up or not, and replacements of one key."""
         await store.publish(b"0", topic="other")
         await store.queue("red", "color = 'red'")
         await store.queue("late", "color = 'blue' AND topic = 'orders'", start=Start("earliest"))

@@ -15,7 +15,7 @@ __all__ = ["TestPurge"]
 
 
 class TestPurge(Conformance):
-    """What goes, and what stays."""
+    """What is removed, and what stays."""
 
     async def test_available_in_claim_order_up_to_the_limit(self, store: Store) -> None:
         await store.queue()

@@ -1,4 +1,4 @@
-"""Queues as things: putting, changing, listing, deleting, pausing; and isolation (Q1)."""
+"""Queues as objects: put, change, list, delete, pause; and isolation (Q1)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["TestClosing", "TestIsolation", "TestQueues"]
 
 
 class TestQueues(Conformance):
-    """The life of a queue."""
+    """Creating, changing and deleting a queue."""
 
     async def test_a_queue_comes_back_as_it_was_put(self, store: Store) -> None:
         policy = QueuePolicy(

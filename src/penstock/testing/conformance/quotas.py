@@ -1,4 +1,4 @@
-"""Quotas of a tenant: how many queues, and how many filters that no index finds (E1, P2)."""
+"""Quotas of a tenant: the number of queues, and of unindexed filters (E1, P2)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["TestFilterQuota", "TestQueueQuota"]
 
 
 class TestQueueQuota(Conformance):
-    """A tenant has at most so many queues, however they come about."""
+    """The number of queues per tenant is limited, no matter how they are created."""
 
     async def names(self, store: Store, tenant: str = TENANT) -> list[str]:
         return [info.name for info in await store.engine.list_queues(tenant)]
@@ -96,7 +96,7 @@ class TestQueueQuota(Conformance):
 
 
 class TestFilterQuota(Conformance):
-    """A tenant has at most so many filters that are evaluated for every message."""
+    """The number of filters per tenant that are evaluated for every message is limited."""
 
     @law("E1")
     @opened_with(unindexed_filters=1)

@@ -1,7 +1,7 @@
-"""The listener: whoever waits for a queue hears when a claim may give more (C5).
+"""The listener: waiters on a queue are notified when a claim may return more (C5).
 
-An engine may tell too often. What it tells of an unrelated queue is looked at only where the
-verb touches one queue and nothing else.
+An engine may notify too often. Notifications of unrelated queues are only checked where the verb
+affects a single queue.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Ear", "TestLapsed", "TestReady", "listen"]
 
 
 class Ear(Listener):
-    """Remembers what it was told."""
+    """Records its notifications."""
 
     def __init__(self) -> None:
         self._ready: set[tuple[str, str]] = set()
@@ -46,19 +46,19 @@ class Ear(Listener):
         self.commits.append((records, seconds))
 
     def heard(self, tenant: str = TENANT) -> set[str]:
-        """The queues that were ready since this was asked last."""
+        """The queues that were ready since the last call."""
         found = {queue for of, queue in self._ready if of == tenant}
         self._ready = {place for place in self._ready if place[0] != tenant}
         return found
 
     def taken_back(self) -> dict[tuple[str, str], int]:
-        """How many leases lapsed, by tenant and queue, since this was asked last."""
+        """How many leases lapsed, by tenant and queue, since the last call."""
         found, self._lapsed = self._lapsed, {}
         return found
 
 
 def listen(store: Store) -> Ear:
-    """Hear what the store has to tell from now on."""
+    """Record the store's notifications from now on."""
     ear = store.engine.listener = Ear()
     return ear
 
@@ -229,7 +229,7 @@ class TestReady(Conformance):
 
     @law("C5")
     async def test_a_lease_is_told_when_it_ends_first(self, store: Store) -> None:
-        """Another consumer that waits for nothing would miss it."""
+        """Another consumer that waits without a timeout would miss it."""
         await store.queue()
         await store.publish(b"x", b"y")
         ear = listen(store)
@@ -243,7 +243,7 @@ class TestReady(Conformance):
 
     @law("C5")
     async def test_time_that_a_sweep_lets_take_effect_is_told(self, store: Store) -> None:
-        """Whoever looked before it and asks for ``next_due`` after it would hear of neither."""
+        """A consumer that claims before the sweep and reads ``next_due`` after it misses both."""
         await store.queue()
         await store.publish(b"held")
         await store.claim_one(lease_ms=1000)
@@ -257,7 +257,7 @@ class TestReady(Conformance):
 
     @law("C5")
     async def test_time_that_a_claim_lets_take_effect_is_told(self, store: Store) -> None:
-        """It may take less than what has become available."""
+        """The claim may take less than what has become available."""
         await store.queue()
         deliver_at = store.clock.now() + 1000
         await store.publish(msg(deliver_at=deliver_at), msg(deliver_at=deliver_at))
@@ -300,14 +300,14 @@ class TestReady(Conformance):
         (first,) = await store.publish(msg(b"a", key="k", expires_at=store.clock.now() + 1000))
         ear = listen(store)
         store.clock.advance(60_000)
-        # Nobody claimed or swept: the delivery is still there, and nobody could have it.
+        # No claim or sweep came: the delivery still exists, but could not be claimed.
         await store.publish(msg(b"b", key="k"))
         assert "q" in ear.heard()
         assert ids_of(await store.claim()) == [first]
 
 
 class TestLapsed(Conformance):
-    """Leases that were taken back are counted."""
+    """Lapsed leases are counted."""
 
     async def test_a_claim_that_takes_leases_back_says_so(self, store: Store) -> None:
         await store.queue()

@@ -1,4 +1,4 @@
-"""What an engine tells of ordered queues: when a claim may give more than it did (C5)."""
+"""Notifications of ordered queues: when a claim may return more than before (C5)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["TestReadyPartitions"]
 
 
 class TestReadyPartitions(Conformance):
-    """In an ordered queue others wait for what is settled, removed or given up."""
+    """In an ordered queue, consumers wait for deliveries to be settled, removed or released."""
 
     @law("C5")
     async def test_a_partition_that_is_taken_leaves_the_next_to_others(self, store: Store) -> None:
@@ -29,7 +29,7 @@ class TestReadyPartitions(Conformance):
         later = store.clock.now() + 60_000
         await store.publish(msg(partition_key="a", deliver_at=later), msg(partition_key="b"))
         ear = listen(store)
-        # Until now c3 would have taken a, the first that is free, and been given nothing.
+        # Until now c3 would have taken a, the first free partition, and received nothing.
         await store.engine.join(TENANT, "q", "c2")
         assert "q" in ear.heard()
         assert len(await store.claim(consumer="c3")) == 1
@@ -125,7 +125,7 @@ class TestReadyPartitions(Conformance):
 
     @law("C5")
     async def test_one_partition_more_makes_the_shares_larger(self, store: Store) -> None:
-        """Even one that has nothing to give yet."""
+        """Even one without available deliveries."""
         waiting = await self._share_of_one(store)
         now = store.clock.now()
         await store.publish(msg(partition_key="a", deliver_at=now + 1))
@@ -150,7 +150,7 @@ class TestReadyPartitions(Conformance):
 
     @staticmethod
     async def _share_of_one(store: Store) -> MessageId:
-        """x and y have a share of one; y has nothing, and b is for nobody. Answers b's id."""
+        """x and y have a share of one; y has nothing, and b has no owner. Returns b's id."""
         await store.queue(ordering=Ordering.PARTITION)
         await store.publish(msg(partition_key="a"))
         await store.claim_one(consumer="x")

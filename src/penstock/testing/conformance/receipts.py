@@ -39,7 +39,7 @@ class TestStaleReceipts(Conformance):
 
     @law("S1")
     async def test_stale_receipt_changes_nothing(self, store: Store) -> None:
-        """A zombie's settlement must not expose or finish its successor's message."""
+        """A stale consumer's settlement must not expose or finish its successor's delivery."""
         await store.queue()
         await store.publish(b"x")
         zombie = await store.claim_one(lease_ms=1000, consumer="zombie")
@@ -120,7 +120,7 @@ class TestStaleReceipts(Conformance):
 
     @law("S1", "C1")
     async def test_a_receipt_is_stale_after_a_replay(self, store: Store) -> None:
-        """Attempts start again at a replay; receipts do not (C1)."""
+        """Attempts restart at a replay; receipts do not (C1)."""
         await store.queue(max_attempts=2)
         await store.publish(b"x")
         old = [await store.claim_one()]

@@ -1,4 +1,4 @@
-"""Reopening a persistent store: everything is as it was, and goes on from there."""
+"""Reopening a persistent store: everything is as it was, and continues from there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["TestReopening"]
 
 
 class TestReopening(Conformance):
-    """P1 as far as an orderly stop goes; crash tests do the rest."""
+    """P1 for an orderly stop; crash tests cover the rest."""
 
     @law("P1")
     async def test_everything_is_as_it_was(self, store: Store) -> None:
@@ -76,7 +76,7 @@ class TestReopening(Conformance):
 
     @law("C4")
     async def test_the_order_is_the_same_before_anything_is_claimed(self, store: Store) -> None:
-        """What an engine reads at once (times to keep) must not overtake what it reads later."""
+        """Deliveries that an engine loads at opening, for their times, must not overtake others."""
         await store.queue(max_attempts=9)
         later = store.clock.now() + 60_000
         ids = await store.publish(*[b"x"] * 4)
@@ -112,7 +112,7 @@ class TestReopening(Conformance):
 
     @law("S2")
     async def test_settled_stays_settled(self, store: Store) -> None:
-        """State that is dropped before a watermark is stored redelivers after a restart."""
+        """State that is dropped before a watermark is stored is redelivered after a restart."""
         await store.queue(bucket_size=0)
         ids = await store.publish(*[b"x"] * 20)
         for delivery in (await store.claim(limit=20))[::2]:
@@ -129,7 +129,7 @@ class TestReopening(Conformance):
 
     @law("L1")
     async def test_offsets_go_on_growing(self, store: Store) -> None:
-        """Ids must not be used again, not even those of messages that are gone."""
+        """Ids must not be reused, not even those of removed messages."""
         seen: list[MessageId] = []
         for _ in range(4):
             seen += await store.publish(b"x", b"y")

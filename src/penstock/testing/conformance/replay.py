@@ -19,7 +19,7 @@ FAILED, DONE, LOG = ReplaySource.FAILED, ReplaySource.DONE, ReplaySource.LOG
 
 
 async def failed(store: Store, count: int) -> list[MessageId]:
-    """Publish and reject some, numbered by the header n."""
+    """Publish and reject some messages, numbered by the header n."""
     ids = await store.publish(*(msg(n=n) for n in range(count)))
     for _ in ids:
         await store.fail_one()

@@ -1,4 +1,4 @@
-"""result: what an ack left behind."""
+"""result: the result of an ack."""
 
 from __future__ import annotations
 

@@ -27,18 +27,18 @@ EARLIEST = Start(Start.EARLIEST)
 
 
 async def catch_up(store: Store, queue: str, limit: int = 1000) -> int:
-    """Route until the queue is caught up; answers how many were assigned."""
+    """Route until the queue is caught up. Returns how many were assigned."""
     assigned = 0
     for _ in range(1000):
         reply = await store.engine.route(TENANT, queue, limit)
         assigned += reply.assigned
         if reply.cursor is None:
             return assigned
-    raise AssertionError("the router never arrives")
+    raise AssertionError("the router never catches up")
 
 
 class TestRouting(Conformance):
-    """R1: in a queue iff the filter in force is TRUE."""
+    """R1: a message is in a queue if and only if the current filter is TRUE."""
 
     @law("R1")
     @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ class TestRouting(Conformance):
         ],
     )
     async def test_null_is_not_true(self, store: Store, filter: str, taken: list[int]) -> None:
-        """SQL's three values: a comparison with an absent header is neither TRUE nor FALSE."""
+        """Three-valued logic: a comparison with an absent header is neither TRUE nor FALSE."""
         await store.queue(filter=filter)
         ids = await store.publish(
             msg(color="red", amount=5),
@@ -108,7 +108,7 @@ class TestRouting(Conformance):
 
 
 class TestLargeBatches(Conformance):
-    """Many messages through many filters take several turns, and are routed as if at once."""
+    """Many messages through many filters take several turns, but are routed atomically."""
 
     FILTERS = 55
     MESSAGES = 200
@@ -134,7 +134,7 @@ class TestLargeBatches(Conformance):
 
 
 class TestCatchingUp(Conformance):
-    """Assigning and advancing the cursor is one commit."""
+    """Assigning and advancing the cursor are one commit."""
 
     @law("R1")
     async def test_history_is_assigned_once(self, store: Store) -> None:
@@ -264,7 +264,7 @@ class TestCatchingUp(Conformance):
 
     @opened_with(auto_create=True)
     async def test_a_queue_that_is_catching_up_counts_as_a_match(self, store: Store) -> None:
-        """Else a queue that nobody asked for would fill up beside it."""
+        """Otherwise an unwanted queue would be created and fill up next to it."""
         await store.publish(b"old", topic="other")
         await store.queue("late", start=EARLIEST)
         (new,) = await store.publish(b"new")
@@ -300,7 +300,7 @@ class TestCatchingUp(Conformance):
 
 
 class TestStart(Conformance):
-    """Where a new queue begins."""
+    """The initial cursor of a new queue."""
 
     async def ready(self, store: Store) -> list[MessageId]:
         ids = []

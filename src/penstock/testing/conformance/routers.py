@@ -1,4 +1,4 @@
-"""Routers at the same time: the engine's own, and others by ``assign`` (R1)."""
+"""Concurrent routers: the engine's own, and others that use ``assign`` (R1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EARLIEST = Start(Start.EARLIEST)
 
 
 class TestManyRouters(Conformance):
-    """Publishes, the engine's own router and two others, all at once on the same queues."""
+    """Concurrent publishes, the engine's own router and two others on the same queues."""
 
     FILTER = "color = 'red' OR amount > 7"
 
@@ -40,7 +40,7 @@ class TestManyRouters(Conformance):
             await asyncio.sleep(0)
 
     async def route(self, store: Store, queues: list[str], random: Random) -> None:
-        """As a router outside does, which is now and then late and repeats itself."""
+        """Act as an external router that is sometimes late and repeats itself."""
         behind = list(queues)
         stale: dict[str, Stretch] = {}
         while behind:

@@ -29,7 +29,7 @@ __all__ = ["TestAck", "TestNack", "TestRelease"]
 
 
 class TestAck(Conformance):
-    """Done, once."""
+    """Done, exactly once."""
 
     @law("S2")
     async def test_an_acked_delivery_is_never_delivered_again(self, store: Store) -> None:
@@ -142,7 +142,7 @@ class TestAck(Conformance):
 
 
 class TestNack(Conformance):
-    """Again later, or failed."""
+    """Retried later, or failed."""
 
     async def test_backoff_doubles_with_the_attempts(self, store: Store) -> None:
         """Jitter is half of the ceiling here: 500, 1000, 2000, 2500, 2500 ms."""
@@ -177,7 +177,7 @@ class TestNack(Conformance):
 
     @law("C2")
     async def test_the_last_attempt_fails(self, store: Store) -> None:
-        """Attempts are counted at the claim only: five means five deliveries, not three."""
+        """Attempts are counted only at the claim: five means five deliveries, not three."""
         await store.queue(max_attempts=5)
         await store.publish(b"x")
         states = [(await store.nack(await store.claim_one(), f"e{n}")).state for n in range(5)]
@@ -210,7 +210,7 @@ class TestNack(Conformance):
     async def test_an_error_that_cannot_be_encoded_fails_no_other_caller(
         self, store: Store
     ) -> None:
-        """Calls that come together share a commit, whatever text one of them brings."""
+        """Concurrent calls share a commit, and the text of one must not affect the others."""
         await store.queue(max_attempts=9)
         await store.publish(*[b"x"] * 6)
         held = await store.claim(limit=6)
@@ -237,7 +237,7 @@ class TestNack(Conformance):
 
     @law("Q1")
     async def test_a_failure_touches_no_other_queue(self, store: Store) -> None:
-        """A dead letter that is taken out of a shared log is lost to the other queues."""
+        """A dead letter that is removed from a shared log is lost to the other queues."""
         await store.queue("a")
         await store.queue("b")
         (message_id,) = await store.publish(b"x")
@@ -249,7 +249,7 @@ class TestNack(Conformance):
 
 
 class TestRelease(Conformance):
-    """Handed back, and not counted."""
+    """Returned, and not counted as an attempt."""
 
     async def test_released_grants_do_not_count(self, store: Store) -> None:
         await store.queue(max_attempts=2)

@@ -88,7 +88,7 @@ class TestSettleAndPublish(Conformance):
 
     @law("S3")
     async def test_one_receipt_twice_is_applied_in_order(self, store: Store) -> None:
-        """The second settlement of a receipt is stale, unless both are acks; so all is off."""
+        """The second settlement of a receipt is stale unless both are acks, so all are aborted."""
         first, _ = await self.ready(store)
         before = await store.picture("in")
         reply = await store.engine.settle(
@@ -124,7 +124,7 @@ class TestSettleAndPublish(Conformance):
 
     @law("P4")
     async def test_a_call_with_another_extension_is_another_call(self, store: Store) -> None:
-        """Its receipt is used up, so nothing is published; the store goes on."""
+        """Its receipt is used up, so nothing is published; the store continues to work."""
         first, second = await self.ready(store)
         outgoing = [Outgoing("bills", [msg(b"b1")])]
         settlements: list[Settlement] = [Ack(first.receipt)]
@@ -151,7 +151,7 @@ class TestSettleAndPublish(Conformance):
     async def test_repeating_it_answers_as_the_first_time(
         self, store: Store, verb: Callable[[Receipt], Settlement]
     ) -> None:
-        """A caller whose reply was lost sends the same request again, with no id of its own."""
+        """A caller whose reply was lost sends the same request again, without any id."""
         first, second = await self.ready(store)
         settlements = [verb(first.receipt), Extend(second.receipt, 9_000), Ack(second.receipt)]
         outgoing = [Outgoing("bills", [msg(b"b1"), msg(b"b2")]), Outgoing("notes", [msg(b"n")])]
@@ -178,7 +178,7 @@ class TestSettleAndPublish(Conformance):
 
     @law("P4")
     async def test_a_claim_that_has_ended_publishes_nothing_more(self, store: Store) -> None:
-        """An ack may be repeated, but its receipt buys no second publish, now or later."""
+        """An ack may be repeated, but its receipt allows no second publish, now or later."""
         first, second = await self.ready(store)
         publish = [Outgoing("bills", [msg(b"b1")])]
         await store.ack(second)

@@ -12,7 +12,7 @@ __all__ = ["TestStats"]
 
 
 class TestStats(Conformance):
-    """``Store.verify`` compares counts with a scan after every test; here are the rest."""
+    """``Store.verify`` compares counts with a scan after every test; this tests the rest."""
 
     async def test_an_empty_queue(self, store: Store) -> None:
         await store.queue()

@@ -106,7 +106,7 @@ class TestSweep(Conformance):
 
 
 class TestDeliveryRetention(Conformance):
-    """done and expired leave after done_retention, failed after failed_retention."""
+    """done and expired are removed after done_retention, failed after failed_retention."""
 
     async def test_done_leave_on_time(self, store: Store) -> None:
         await store.queue(done_retention_s=10)
@@ -189,7 +189,7 @@ class TestDeliveryRetention(Conformance):
 
     @law("G1")
     async def test_live_deliveries_never_leave(self, store: Store) -> None:
-        """A sweep that deletes by age takes live tasks with it."""
+        """A sweep that deletes by age would remove live deliveries."""
         await store.queue(done_retention_s=1, failed_retention_s=1)
         far = store.clock.now() + 3650 * DAY_MS
         waiting, delayed = await store.publish(b"x", msg(deliver_at=far))
@@ -220,7 +220,7 @@ class TestDeliveryRetention(Conformance):
 
 
 class TestLogRetention(Conformance):
-    """An entry leaves only when nothing needs it; engines may keep it longer, never shorter."""
+    """An entry is removed only when nothing needs it; engines may keep it longer, never shorter."""
 
     async def is_kept(self, store: Store, message_id: MessageId, payload: bytes) -> bool:
         try:
@@ -281,7 +281,7 @@ class TestLogRetention(Conformance):
 
     @law("G1")
     async def test_two_queues_that_ack_leave_no_orphan(self, store: Store) -> None:
-        """Each may see the other's delivery and leave the message for ever."""
+        """Each might see the other's delivery and keep the message forever."""
         for name in ("a", "b"):
             await store.queue(name, "topic = 'orders'", done_retention_s=1)
         (message_id,) = await store.publish(b"x")
@@ -294,7 +294,7 @@ class TestLogRetention(Conformance):
 
     @law("G1")
     async def test_a_queue_that_has_not_routed_it_keeps_it(self, store: Store) -> None:
-        """Retention waits for the slowest cursor, also of a queue without any delivery."""
+        """Retention waits for the slowest cursor, even of a queue without any delivery."""
         (message_id,) = await store.publish(b"x")
         await store.queue("late", "topic = 'orders'", start=Start(Start.EARLIEST))
         await self.age(store)
@@ -304,7 +304,7 @@ class TestLogRetention(Conformance):
         assert (await store.claim_one("late")).payload == b"x"
 
     async def test_a_deleted_queue_keeps_nothing(self, store: Store) -> None:
-        """An abandoned queue must not block retention for good once it is deleted."""
+        """An abandoned queue must not block retention once it is deleted."""
         (message_id,) = await store.publish(b"x")
         await store.queue("late", start=Start(Start.EARLIEST))
         await store.queue("stuck", "topic = 'orders'")

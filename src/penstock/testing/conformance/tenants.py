@@ -1,4 +1,4 @@
-"""Tenants: no name, id, receipt or count crosses one (T1)."""
+"""Tenants: no name, id, receipt or count crosses between them (T1)."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class TestTenants(Conformance):
 
 
 class TestTenantList(Conformance):
-    """Which tenants there are."""
+    """Which tenants are listed."""
 
     async def test_an_empty_store_has_none(self, store: Store) -> None:
         assert await store.engine.tenants() == ()

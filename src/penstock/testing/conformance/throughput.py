@@ -1,4 +1,4 @@
-"""throughput_limit: a token bucket that is charged for what a claim hands out."""
+"""throughput_limit: a token bucket that is charged for the deliveries of a claim."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["TestThroughput"]
 async def limited(
     store: Store, limit: int | None = 3, *, ordering: Ordering = Ordering.NONE
 ) -> None:
-    """A queue that hands out so many deliveries a second."""
+    """A queue that hands out this many deliveries per second."""
     if not store.engine.capabilities.limits_throughput:
-        pytest.skip("the broker keeps the limit for this engine")
+        pytest.skip("the broker enforces the limit for this engine")
     policy = QueuePolicy(throughput_limit=limit, ordering=ordering)
     await store.engine.put_queue(TENANT, "q", policy, Start())
 
 
 class TestThroughput(Conformance):
-    """For engines that keep the limit themselves; for the others the broker does."""
+    """For engines that enforce the limit themselves; for the others the broker does."""
 
     async def test_a_claim_gives_what_the_bucket_is_good_for(self, store: Store) -> None:
         await limited(store)
@@ -65,7 +65,7 @@ class TestThroughput(Conformance):
         assert len(await store.claim("q", 9)) == 3
         assert await store.engine.next_due(TENANT, "q") == begin + 334
         store.clock.advance(334)
-        # Whoever claimed a moment ago and found no token has to hear that there is one.
+        # A consumer that just claimed and found no token must learn when there is one.
         due = await store.engine.next_due(TENANT, "q")
         assert due is not None
         assert due <= store.clock.now()

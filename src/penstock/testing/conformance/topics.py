@@ -69,7 +69,7 @@ class TestTopics(Conformance):
 
 
 class TestCheckedBy(Conformance):
-    """A publish says which policies its messages were checked by."""
+    """A publish names the policies that its messages were checked against."""
 
     OLD = TopicPolicy(default_ttl_ms=1_000)
     NEW = TopicPolicy(default_ttl_ms=2_000)
@@ -90,7 +90,7 @@ class TestCheckedBy(Conformance):
 
     @law("E1")
     async def test_the_policy_is_compared_before_the_depth_of_queues(self, store: Store) -> None:
-        """The caller checks the messages again first; then a full queue is worth waiting for."""
+        """The caller first checks the messages again; waiting for a full queue comes later."""
         await store.queue(max_depth=1)
         await store.publish(b"x")
         with pytest.raises(QueueFull):

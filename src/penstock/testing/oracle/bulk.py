@@ -14,7 +14,7 @@ from penstock.testing.oracle.state import Entry, Held, Queue, Store, Tally
 
 __all__ = ["purge", "replay", "sweep"]
 
-#: How many deliveries a replay shows.
+#: The most deliveries in the sample of a replay.
 _SAMPLE = 10
 
 
@@ -31,7 +31,7 @@ def replay(
     dry_run: bool,
     replay_id: str | None,
 ) -> ReplayReply:
-    """Move what is selected back to where it is claimed from, in publish order."""
+    """Make the selected deliveries available again, in publish order."""
     if dead and source is ReplaySource.LOG:
         raise Conflict("A dead-letter queue has no log of its own.", field="source")
     dead = dead and source is ReplaySource.DONE
@@ -84,7 +84,7 @@ def _may_come_from_log(store: Store, queue: Queue, message_id: MessageId) -> boo
 
 
 def _replayed(queue: Queue, message_id: MessageId, due_at: int, now: int, *, dead: bool) -> Held:
-    """The delivery as it is after the replay: a fresh one, but for its history."""
+    """The delivery after the replay: a new one, except for its history."""
     before = queue.deliveries.get(message_id)
     held = Held(
         message_id=message_id,
@@ -102,9 +102,9 @@ def _replayed(queue: Queue, message_id: MessageId, due_at: int, now: int, *, dea
 def purge(
     store: Store, queue: Queue, state: State, where: Filter | None, limit: int, *, dead: bool
 ) -> PurgeReply:
-    """Remove in claim order."""
+    """Remove deliveries in claim order."""
     if state is State.IN_FLIGHT:
-        raise Conflict("Deliveries in flight are not purged; settle them.", field="state")
+        raise Conflict("In-flight deliveries cannot be purged; settle them.", field="state")
     selected: list[Snapshot] = reading.browse(store, queue, state, where, dead=dead)
     for shown in selected[:limit]:
         held = queue.deliveries[shown.message.id]
@@ -114,7 +114,7 @@ def purge(
 
 
 def sweep(store: Store, options: EngineOptions, now: int, limit: int) -> SweepReply:
-    """Let time act everywhere, then let retention remove what may go (G1, A1)."""
+    """Apply time everywhere, then retention (G1, A1)."""
     tally = Tally(limit)
     for _, queue in sorted(store.queues.items()):
         for dead in (False, True):

@@ -1,4 +1,4 @@
-"""Handing out and settling."""
+"""Claiming and settling."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def claim(
     *,
     dead: bool,
 ) -> list[Delivery]:
-    """Let time act, heartbeat where the queue is ordered, then hand out what is available."""
+    """Apply time, heartbeat if the queue is ordered, then hand out available deliveries."""
     transitions.let_time_act(store, queue, now, Tally(), dead=dead)
     ordered = not dead and queue.policy.ordering is Ordering.PARTITION
     if ordered:
@@ -64,7 +64,7 @@ def claim(
 
 
 def would_give(store: Store, queue: Queue, consumer: str, now: int, *, dead: bool) -> bool:
-    """Whether a claim would give anything now; it is tried on copies."""
+    """Whether a claim would return anything now; tries it on copies."""
     twin = copy.copy(store)
     twin.keys = dict(store.keys)
     return bool(claim(twin, queue.copy(), consumer, 1, None, now, dead=dead))
@@ -82,7 +82,7 @@ def settle(
 ) -> list[Outcome]:
     """Apply the settlements in order, each on its own.
 
-    An ack may be repeated, but not to publish something with it.
+    An ack may be repeated, except with a publish.
     """
     ended = {d.receipt for d in queue.held(dead=dead) if d.state is State.DONE}
     return [

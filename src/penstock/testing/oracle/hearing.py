@@ -1,9 +1,9 @@
-"""What the oracle tells its listener: every queue compared before and after a verb.
+"""The oracle's notifications: compares every queue before and after a verb.
 
-A queue is ready when something became available in it, when ``next_due`` moved closer, or
-when whatever else decides about claims is not what it was: the policy, and in an ordered
-queue who owns and holds what. A queue that appeared or went is told of as well. A lapse
-that took effect is an event of this very moment. There are no commits to tell of.
+A queue is ready when something became available, when ``next_due`` is earlier, or when anything
+else that affects claims changed: the policy, and in an ordered queue the owners and the in-flight
+deliveries. A created or deleted queue is notified too. Lapses are the lapse events at the current
+time. There are no commits.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["Heard", "hear", "tell"]
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What decides about the claims of one queue."""
+    """Everything that affects the claims of one queue."""
 
     available: frozenset[tuple[MessageId, Offset]]
-    """With the entry each comes from: a replacement may bring an expired one back."""
+    """With the offset of each: a replacement may bring an expired one back."""
     next_due: int | None
     arrangement: object
     lapses: int
-    """Leases that lapsed at this very time."""
+    """Leases that lapsed at the current time."""
 
 
 #: Tenant and name of a queue or dead-letter queue to its shape.
@@ -44,7 +44,7 @@ def hear(store: Store, now: int) -> Heard:
 
 
 def tell(listener: Listener, before: Heard, after: Heard) -> None:
-    """Tell what changed."""
+    """Notify the listener of the changes."""
     for place in sorted({*before, *after}):
         old, new = before.get(place), after.get(place)
         if old is None or new is None or _gives_more(old, new):

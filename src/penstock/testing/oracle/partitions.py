@@ -1,8 +1,8 @@
-"""Who owns what in an ordered queue (O1).
+"""Partition ownership in an ordered queue (O1).
 
-A consumer is live until the deadline of its heartbeat. The deliveries that were in flight
-under a partition come back when the partition changes hands, so an older epoch has no
-current receipt: fencing follows from there being one record a delivery.
+A consumer is live until the deadline of its heartbeat. In-flight deliveries of a partition come
+back when it changes owners, so an older epoch has no current receipt: fencing follows from having
+one record per delivery.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["drop_dead_consumers", "join", "leave", "next_candidate", "owned"]
 
 
 def join(store: Store, queue: Queue, consumer: str, now: int) -> Ownership:
-    """Renew the consumer's lease, and bring what it owns to its share."""
+    """Renew the consumer's lease, and adjust its partitions to its share."""
     drop_dead_consumers(store, queue, now)
     deadline = now + CONSUMER_LEASE_MS
     queue.consumers[consumer] = deadline
@@ -34,14 +34,14 @@ def join(store: Store, queue: Queue, consumer: str, now: int) -> Ownership:
 
 
 def leave(store: Store, queue: Queue, consumer: str, now: int) -> None:
-    """Give everything back at once."""
+    """Release all partitions of the consumer."""
     for partition in owned(queue, consumer):
         _free(store, queue, partition, Transition.RELEASE, now)
     queue.consumers.pop(consumer, None)
 
 
 def drop_dead_consumers(store: Store, queue: Queue, now: int) -> None:
-    """Consumers that did not heartbeat in time lose everything."""
+    """Take all partitions from consumers without a heartbeat in time."""
     for consumer, deadline in sorted(queue.consumers.items()):
         if deadline <= now:
             for partition in owned(queue, consumer):
@@ -55,13 +55,13 @@ def owned(queue: Queue, consumer: str) -> list[str]:
 
 
 def next_candidate(store: Store, queue: Queue, partition: str) -> Held | None:
-    """What the partition hands out next, if anything (C4)."""
+    """The partition's next delivery, if any (C4)."""
     waiting = [d for d in _of(store, queue, partition) if d.live]
     concurrency = queue.policy.partition_concurrency
     if sum(d.state is State.IN_FLIGHT for d in waiting) >= concurrency:
         return None
     if concurrency == 1:
-        waiting = waiting[:1]  # strict: whoever is first holds the others back
+        waiting = waiting[:1]  # strict: the first one blocks the others
     return next((d for d in waiting if d.state is State.AVAILABLE), None)
 
 

@@ -1,7 +1,7 @@
 """Appending to the log, and routing what was appended.
 
-Order of the questions for each message: was its idempotency id seen (P4), is its key still
-open, and if neither, it is a new message. The callers undo everything when this raises.
+Each message is checked in this order: is its idempotency id known (P4), is its key still open; if
+neither, it is a new message. The callers undo everything when this raises.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from penstock.testing.oracle.state import Batch, Entry, Queue, Store
 
 __all__ = ["RETRY_AFTER_MS", "assign", "publish", "publish_batch", "route"]
 
-#: What a full queue asks its producers to wait.
+#: The retry delay of a full queue.
 RETRY_AFTER_MS = 1_000
 
 
 def publish(
     store: Store, options: EngineOptions, now: int, tenant: str, batch: Sequence[Outgoing]
 ) -> tuple[Published, ...]:
-    """Append the whole batch; raises ``QueueFull`` after the fact, for the caller to undo."""
+    """Append the whole batch. Raises ``QueueFull`` afterwards, for the caller to undo."""
     batch_of = _Batch(store, options, now, tenant)
     depths = {q.name: _depth(q) for q in store.queues_of(tenant)}
     published = tuple(
@@ -60,7 +60,7 @@ def publish_batch(
     batch_ms: int | None,
     checked: CheckedBy,
 ) -> tuple[tuple[Published, ...], bool]:
-    """Publish, unless the batch id was seen inside its window: then what was said then (P4)."""
+    """Publish, unless the batch id is known inside its window: then return that reply (P4)."""
     if batch_id is None:
         check_topics(checked, store.topics_of(tenant))
         return publish(store, options, now, tenant, [batch]), False
@@ -96,9 +96,9 @@ def assign(
     offsets: Sequence[Offset],
     now: int,
 ) -> RouteReply:
-    """Catch up by a range of the log, of which only these entries are looked at."""
+    """Catch up over a range of the log, examining only these entries."""
     if queue.policy.filter != filter:
-        raise Conflict("The queue has another filter.", field="filter")
+        raise Conflict("The filter of the queue has changed.", field="filter")
     if queue.cursor is None or queue.cursor >= end:
         return RouteReply(scanned=0, assigned=0, cursor=queue.cursor)
     if queue.cursor < start:
@@ -115,7 +115,7 @@ def assign(
 
 
 def _route_one(store: Store, queue: Queue, entry: Entry, now: int) -> bool:
-    """Add the message of an entry, as it is now, if the queue takes it and does not have it."""
+    """Add the current message of an entry, if the queue takes it and does not have it."""
     message = store.newest(queue.tenant, entry.message.id).message
     if message.id in queue.deliveries or not _takes(queue, message):
         return False
@@ -130,7 +130,7 @@ class _Batch:
     now: int
     tenant: str
     added: Counter[str] = field(default_factory=Counter)
-    """Deliveries that joined a queue, by queue."""
+    """Deliveries added to each queue."""
 
     def publish(self, topic: str, new: NewMessage) -> Published:
         policy = self.store.topics.get((self.tenant, topic), TopicPolicy())
@@ -203,7 +203,7 @@ class _Batch:
         for queue in self.store.queues_of(self.tenant):
             held = queue.deliveries.get(message.id)
             if held is None:
-                # A queue that is catching up gets it by route.
+                # A queue that is catching up gets it from route.
                 if queue.cursor is None and _takes(queue, message):
                     self._add(queue, message)
             elif not _takes(queue, message):
@@ -221,7 +221,7 @@ class _Batch:
                 self._add(queue, message)
 
     def _is_for_a_new_queue(self, message: Message) -> bool:
-        """Whether no queue, caught up or not, takes the message, and one is to be created."""
+        """Whether no queue, caught up or not, takes the message, and one may be created."""
         queues = self.store.queues_of(self.tenant)
         named = (self.tenant, message.topic)
         unwanted = not any(_takes(queue, message) for queue in queues)
@@ -241,7 +241,7 @@ class _Batch:
         self.added[queue.name] += 1
 
     def _remember_key(self, message: Message) -> None:
-        """A key is open as long as its message waits somewhere; in no queue, it is closed."""
+        """A key is open while its message waits in a queue; without a queue, it is closed."""
         if message.key is None:
             return
         key = (self.tenant, message.topic, message.key)

@@ -1,4 +1,4 @@
-"""Creating and changing queues: where routing begins, quotas, what may change."""
+"""Creating and changing queues: initial cursors, quotas, permitted changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["change_policy", "check_quotas", "cursor"]
 
 
 def cursor(store: Store, tenant: str, start: Start) -> Offset | None:
-    """Where routing begins: the first entry of the log that ``start`` takes, if there is one."""
+    """The initial cursor: the first log entry that ``start`` includes, or None."""
     for entry in store.entries_of(tenant):
         message = entry.message
         if (
@@ -28,7 +28,7 @@ def cursor(store: Store, tenant: str, start: Start) -> Offset | None:
 def check_quotas(
     limits: Limits, store: Store, tenant: str, queue: Queue | None, policy: QueuePolicy
 ) -> None:
-    """Refuse a queue, or a filter, that is one too many for the tenant."""
+    """Refuse a queue or a filter that exceeds the tenant's quotas."""
     queues = store.queues_of(tenant)
     if queue is None and len(queues) >= limits.queues:
         raise TooManyQueues("One queue too many.", field="queue", limit=limits.queues)
@@ -41,12 +41,12 @@ def check_quotas(
 
 
 def change_policy(queue: Queue, policy: QueuePolicy) -> None:
-    """Give the queue another policy; ``QueueNotEmpty`` if it cannot have that one now."""
+    """Replace the policy; ``QueueNotEmpty`` if the queue's deliveries do not allow it."""
     old = queue.policy
     layout_changes = (old.bucket_size, old.ordering) != (policy.bucket_size, policy.ordering)
     if layout_changes and any(d.live for d in queue.deliveries.values()):
         raise QueueNotEmpty(
-            "bucket_size and ordering change only while nothing waits or has failed.",
+            "bucket_size and ordering cannot change while deliveries wait or have failed.",
             field="ordering" if old.ordering != policy.ordering else "bucket_size",
         )
     if policy.ordering != old.ordering:

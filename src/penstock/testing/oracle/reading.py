@@ -1,4 +1,4 @@
-"""The verbs that change nothing."""
+"""The read-only verbs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def info(queue: Queue, *, dead: bool) -> QueueInfo:
-    """The queue as it is; the policy of dead letters is derived from it."""
+    """The queue as it is now; the policy of a dead-letter queue is derived from it."""
     policy = queue.policy
     if dead:
         policy = replace(
@@ -61,7 +61,7 @@ def info(queue: Queue, *, dead: bool) -> QueueInfo:
 
 
 def snapshot(store: Store, queue: Queue, held: Held, *, failed: bool = False) -> Snapshot:
-    """The delivery as it stands; ``failed`` shows a dead letter as its queue sees it."""
+    """The delivery as it is now; ``failed`` shows a dead letter as its parent queue does."""
     shows_released = held.live and (not held.dead or held.state is State.IN_FLIGHT)
     return Snapshot(
         queue=queue.name if failed else queue.shown_as(dead=held.dead),
@@ -92,7 +92,7 @@ def browse(
 
 
 def message(store: Store, tenant: str, message_id: MessageId) -> MessageDeliveries:
-    """The message, and where it is."""
+    """The message and its deliveries."""
     newest = store.newest(tenant, message_id)
     shown = [
         snapshot(store, queue, held, failed=held.dead and held.state is State.AVAILABLE)
@@ -106,7 +106,7 @@ def message(store: Store, tenant: str, message_id: MessageId) -> MessageDeliveri
 
 
 def result(store: Store, queue: Queue, message_id: MessageId, *, dead: bool) -> Result | None:
-    """What the ack left."""
+    """The result of the ack."""
     store.newest(queue.tenant, message_id)
     held = queue.deliveries.get(message_id)
     if held is None or held.dead is not dead or held.state is not State.DONE:
@@ -136,19 +136,19 @@ def _publish(queue: Queue, message: Message) -> Event:
 
 
 def log_end(store: Store, tenant: str) -> Offset:
-    """The offset after the last entry there ever was."""
+    """The offset after the last entry ever appended."""
     return store.ends.get(tenant, Offset(0))
 
 
 def log_trimmed(store: Store, tenant: str) -> Offset:
-    """The offset after the last entry that was removed."""
+    """The offset after the last removed entry."""
     return store.trimmed.get(tenant, Offset(0))
 
 
 def log_splits(
     store: Store, tenant: str, start: Offset, end: Offset, entries: int
 ) -> tuple[Offset, ...]:
-    """Every so many entries."""
+    """Cut the log every ``entries`` entries."""
     last = min(end, log_end(store, tenant))
     if last <= start:
         return (start,)
@@ -168,7 +168,7 @@ def read_log(store: Store, tenant: str, start: Offset, limit: int, *, payloads: 
 
 
 def tenants(store: Store) -> tuple[str, ...]:
-    """Whoever has a queue or a topic, or has ever published."""
+    """Tenants with a queue or a topic, or that have ever published."""
     return tuple(
         sorted({t for t, _ in store.queues} | {t for t, _ in store.topics} | {*store.ends})
     )
@@ -180,10 +180,10 @@ def behind(store: Store) -> tuple[tuple[str, str], ...]:
 
 
 def next_due(store: Store, queue: Queue, *, dead: bool) -> int | None:
-    """The first time at which a claim would find what it does not find now.
+    """The first time at which a claim would return more than now.
 
-    In an ordered queue also a consumer that would be dropped, and a delayed delivery that
-    would expire: either may free what comes behind it.
+    In an ordered queue this includes the deadline of a consumer and the expiry of a delayed
+    delivery: either may unblock later deliveries.
     """
     if queue.dead_paused if dead else queue.policy.paused:
         return None
@@ -229,7 +229,7 @@ def stats(store: Store, queue: Queue, now: int, *, dead: bool) -> QueueStats:
 
 
 def _watermark(store: Store, queue: Queue, waiting: list[Held], *, dead: bool) -> Offset:
-    """Below the first unsettled message, and below what is not routed yet."""
+    """Below the first unsettled message, and below the first unrouted entry."""
     ends: list[int] = [d.message_id for d in waiting]
     if not dead and queue.cursor is not None:
         ends.append(queue.cursor)

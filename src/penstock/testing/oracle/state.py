@@ -1,7 +1,7 @@
-"""What the oracle stores: one log, one table of messages, queues with their deliveries.
+"""The oracle's data: one log, one table of messages, and queues with their deliveries.
 
-A delivery has one record (S3). ``dead`` says whether it is in the queue or in the queue's
-dead-letter queue: ``failed`` of Q is ``available`` and dead.
+A delivery has one record (S3). ``dead`` says whether it is in the queue or in its dead-letter
+queue: a ``failed`` delivery of Q is ``available`` and dead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Batch", "Entry", "Held", "Id", "Owner", "Queue", "Store", "Tally"]
 
 @dataclass(slots=True)
 class Entry:
-    """One entry of the log, as it was appended."""
+    """One entry of the log, as appended."""
 
     tenant: str
     message: Message
@@ -39,12 +39,12 @@ class Held:
     dead: bool = False
     attempts: int = 0
     released: int = 0
-    """Grants since the last replay that were handed back and do not count."""
+    """Grants since the last replay that were released and do not count."""
     due_at: int | None = None
     at: int | None = None
     """When it became done, failed or expired."""
     receipt: Receipt | None = None
-    """Of the claim, or of the ack that ended it."""
+    """The receipt of the claim, or of the ack that ended it."""
     claimed_at: int | None = None
     lease_deadline: int | None = None
     consumer: str | None = None
@@ -54,13 +54,13 @@ class Held:
 
     @property
     def live(self) -> bool:
-        """Whether it still has to be delivered by the queue it is in, or by its dead letters."""
+        """Whether it still has to be delivered by its queue or dead-letter queue."""
         return self.state in LIVE
 
 
 @dataclass(slots=True)
 class Owner:
-    """Who has a partition, and since which epoch."""
+    """The owner of a partition, and its epoch."""
 
     consumer: str
     epoch: int
@@ -68,7 +68,7 @@ class Owner:
 
 @dataclass(slots=True)
 class Counters:
-    """What stats adds up: once for the queue, once for its dead letters."""
+    """The counters in stats: one set for the queue, one for its dead-letter queue."""
 
     grants: int = 0
     acks: int = 0
@@ -97,19 +97,19 @@ class Queue:
     replayed: set[tuple[str, MessageId]] = field(default_factory=set)
 
     def held(self, *, dead: bool) -> list[Held]:
-        """The deliveries of the queue, or of its dead letters, in publish order."""
+        """The deliveries of the queue, or of its dead-letter queue, in publish order."""
         return [d for _, d in sorted(self.deliveries.items()) if d.dead is dead]
 
     def shown_as(self, *, dead: bool) -> str:
-        """The name under which a delivery is shown."""
+        """The name of the queue or of its dead-letter queue."""
         return self.name + DLQ_SUFFIX if dead else self.name
 
     def counters_of(self, *, dead: bool) -> Counters:
-        """The counters of the queue or of its dead letters."""
+        """The counters of the queue or of its dead-letter queue."""
         return self.dead_counters if dead else self.counters
 
     def copy(self) -> Queue:
-        """A copy that shares only what is never changed in place."""
+        """A copy that shares only objects that are never changed in place."""
         twin = copy.copy(self)
         twin.deliveries = {i: copy.copy(d) for i, d in self.deliveries.items()}
         twin.counters = copy.copy(self.counters)
@@ -129,45 +129,45 @@ class Batch(NamedTuple):
 
     at: int
     own_ms: int | None
-    """How long it is remembered; None: as long as the topic says."""
+    """How long it is remembered; None: for the topic's dedup window."""
     published: tuple[Published, ...]
 
     def is_over(self, policy: TopicPolicy, now: int) -> bool:
-        """Whether its window is over."""
+        """Whether its window has ended."""
         window_ms = policy.dedup_window_ms if self.own_ms is None else self.own_ms
         return self.at + window_ms <= now
 
 
 @dataclass(slots=True)
 class Store:
-    """Everything."""
+    """Everything that the oracle stores."""
 
     log: list[Entry] = field(default_factory=list)
     next_offset: int = 0
     offset_step: int = 3
-    """Offsets have gaps, so that a test that counts on their being dense fails on the oracle."""
+    """Offsets have gaps, so that a test that assumes dense offsets fails on the oracle."""
     ends: dict[str, Offset] = field(default_factory=dict)
     trimmed: dict[str, Offset] = field(default_factory=dict)
-    """Tenant to the offset after its last entry, which retention does not take back."""
+    """Tenant to the offset after its last entry (``ends``), and after its last removed one."""
     messages: dict[tuple[str, MessageId], Entry] = field(default_factory=dict)
-    """Every message as it is now: its newest entry."""
+    """The newest entry of every message."""
     queues: dict[tuple[str, str], Queue] = field(default_factory=dict)
     topics: dict[tuple[str, str], TopicPolicy] = field(default_factory=dict)
     ids: dict[Id, tuple[int, MessageId, Offset]] = field(default_factory=dict)
-    """Idempotency id to when, which message, which entry (P4)."""
+    """Idempotency id to time, message and entry (P4)."""
     batches: dict[Id, Batch] = field(default_factory=dict)
-    """Batch id to what became of the batch (P4)."""
+    """Batch id to the batch and its reply (P4)."""
     settles: dict[Id, tuple[int, SettleReply]] = field(default_factory=dict)
-    """By tenant, queue and id, when a settle with publish was answered, and how (P4)."""
+    """(tenant, queue, id) of a settle with publish to the time and the reply (P4)."""
     keys: dict[Id, MessageId] = field(default_factory=dict)
-    """Open keys: nothing of the message was claimed, purged or expired yet."""
+    """Open keys: no delivery of the message was claimed, purged or expired yet."""
     archived: dict[str, Offset] = field(default_factory=dict)
     documents: dict[tuple[str, str], bytes] = field(default_factory=dict)
-    """(kind, name) to what was put there."""
+    """(kind, name) to value."""
     receipts: int = 0
 
     def copy(self) -> Store:
-        """A copy to go back to when a verb is refused half way (P2, S3)."""
+        """A copy to restore when a verb is refused half way (P2, S3)."""
         twin = copy.copy(self)
         twin.log = list(self.log)
         twin.ends = dict(self.ends)
@@ -184,7 +184,7 @@ class Store:
         return twin
 
     def find(self, tenant: str, name: str) -> tuple[Queue, bool]:
-        """The queue, and whether ``name`` means its dead letters."""
+        """The queue, and whether ``name`` is its dead-letter queue."""
         dead = is_dead_letter(name)
         queue = self.queues.get((tenant, name.removesuffix(DLQ_SUFFIX) if dead else name))
         if queue is None:
@@ -204,7 +204,7 @@ class Store:
         return (entry for entry in self.log if entry.tenant == tenant)
 
     def newest(self, tenant: str, message_id: MessageId) -> Entry:
-        """The message as it is now."""
+        """The newest entry of a message."""
         try:
             return self.messages[(tenant, message_id)]
         except KeyError:
@@ -215,22 +215,22 @@ class Store:
         return self.messages[(queue.tenant, held.message_id)].message
 
     def place(self, queue: Queue, held: Held) -> tuple[int, int]:
-        """Where the delivery stands in claim order (C4)."""
+        """The position of the delivery in claim order (C4)."""
         message = self.message(queue, held)
         return 9 - message.priority, message.id
 
     def partition(self, queue: Queue, held: Held) -> str:
-        """The partition of a delivery; messages without a key share the nameless one."""
+        """The partition of a delivery; messages without a key share the one without a name."""
         return self.message(queue, held).partition_key or ""
 
     def partitions(self, queue: Queue) -> list[str]:
-        """The partitions that have something to deliver, by name."""
+        """The partitions with live deliveries, by name."""
         return sorted({self.partition(queue, d) for d in queue.held(dead=False) if d.live})
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts what a sweep does, and stops it at its bound."""
+    """Counts what a sweep does, and stops it at its limit."""
 
     limit: int | None = None
     due: int = 0
@@ -242,7 +242,7 @@ class Tally:
     more: bool = False
 
     def may_go_on(self) -> bool:
-        """Whether one more change fits; if not, ``more`` is said."""
+        """Whether one more change is within the limit; if not, sets ``more``."""
         done = self.due + self.lapsed + self.expired + self.removed
         done += self.entries_removed + self.ids_forgotten
         if self.limit is not None and done >= self.limit:

@@ -1,7 +1,7 @@
-"""Every change of state that a delivery can make, and what time does to it.
+"""Every transition of a delivery, and the effects of time.
 
-Nothing here asks whether a verb may do what it does; that is decided by the callers. Each
-function leaves the delivery in exactly one state (S3) and keeps one event of it.
+The callers decide whether a verb may make a transition. Each function leaves the delivery in
+exactly one state (S3) and records one event.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = [
     "remove",
 ]
 
-#: The error of a delivery that failed because nobody settled its last claim in time.
+#: The error of a delivery that failed because its last claim lapsed.
 LEASE_EXPIRED = "lease expired"
 
 
 def is_expired(message: Message, now: int) -> bool:
-    """Whether nothing may deliver the message any more (C3)."""
+    """Whether the message may no longer be delivered (C3)."""
     return message.expires_at is not None and message.expires_at <= now
 
 
@@ -52,7 +52,7 @@ def note(
     error: str | None = None,
     dead: bool | None = None,
 ) -> None:
-    """Keep an event; ``state`` and ``dead`` default to what the delivery says now."""
+    """Record an event; ``state`` and ``dead`` default to those of the delivery."""
     event = Event(
         at=now,
         queue=queue.shown_as(dead=held.dead if dead is None else dead),
@@ -65,7 +65,7 @@ def note(
 
 
 def close_key(store: Store, queue: Queue, held: Held) -> None:
-    """From now on the key of the message starts a new message."""
+    """Close the message's key: the next publish of the key is a new message."""
     message = store.message(queue, held)
     if message.key is None:
         return
@@ -75,13 +75,13 @@ def close_key(store: Store, queue: Queue, held: Held) -> None:
 
 
 def forget_empty_partitions(store: Store, queue: Queue) -> None:
-    """A partition with nothing left to deliver has no owner either."""
+    """Remove the owners of partitions with nothing left to deliver."""
     waiting = store.partitions(queue)
     queue.owners = {p: owner for p, owner in queue.owners.items() if p in waiting}
 
 
 def add(queue: Queue, message: Message, now: int) -> None:
-    """Route: the message joins the queue."""
+    """Add the message to the queue."""
     delayed = message.deliver_at > now
     queue.deliveries[message.id] = Held(
         message_id=message.id,
@@ -91,7 +91,7 @@ def add(queue: Queue, message: Message, now: int) -> None:
 
 
 def remove(store: Store, queue: Queue, held: Held) -> None:
-    """The delivery leaves, and everything that was kept of it."""
+    """Remove the delivery and all its data."""
     del queue.deliveries[held.message_id]
     forget_empty_partitions(store, queue)
 
@@ -103,7 +103,7 @@ def _end_claim(held: Held) -> None:
 def fail(
     store: Store, queue: Queue, held: Held, transition: Transition, now: int, error: str | None
 ) -> None:
-    """Into the dead letters (D1)."""
+    """Move the delivery to the dead-letter queue (D1)."""
     consumer = held.consumer
     _end_claim(held)
     held.receipt = None
@@ -124,7 +124,7 @@ def expire(
     now: int,
     error: str | None = None,
 ) -> None:
-    """Past ``expires_at``: never delivered again (C3)."""
+    """Expire a delivery past ``expires_at``: it is never delivered again (C3)."""
     close_key(store, queue, held)
     consumer = held.consumer
     _end_claim(held)
@@ -144,7 +144,7 @@ def give_back(
     delay_ms: int = 0,
     error: str | None = None,
 ) -> None:
-    """End a claim without settling it: back to the queue, or failed, or expired."""
+    """End a claim without an ack: to the queue, to failed, or to expired."""
     if transition is Transition.RELEASE:
         held.released += 1
     if held.dead:
@@ -175,7 +175,7 @@ def _return(
 
 
 def let_time_act(store: Store, queue: Queue, now: int, tally: Tally, *, dead: bool) -> None:
-    """Due, lapsed and expired deliveries move. In dead letters nothing expires."""
+    """Move due, lapsed and expired deliveries. Dead letters do not expire."""
     for held in queue.held(dead=dead):
         waits = held.state in (State.DELAYED, State.AVAILABLE)
         if waits and not dead and is_expired(store.message(queue, held), now):

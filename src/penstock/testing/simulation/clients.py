@@ -1,8 +1,8 @@
-"""Clients of a simulation: each runs its steps against whichever store is up, and records it.
+"""Clients of a simulation: each runs its steps against the store that is up, and records them.
 
-A refusal is an answer. Anything else that a verb raises is a defect, and so is an answer that no
-store without damaged files gives: ``StoreCorrupt``. A call that a crash or its own caller cuts
-short has an unknown outcome, and the history says so.
+A refusal is a valid reply. Any other error is a defect, and so is ``StoreCorrupt``, which no
+undamaged store raises. A call that is interrupted by a crash or cancelled by its caller has an
+unknown outcome, and the history records that.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from penstock.testing.simulation.world import World
 
 __all__ = ["Client", "granted"]
 
-#: What a refused publish raises: nothing was stored.
+#: The errors of a refused publish: nothing was stored.
 _REFUSALS: Final = (QueueFull, BadInput, Conflict)
 _LEASE_MS: Final = 4_000
 
@@ -71,7 +71,7 @@ class Client:
         self._payloads = 0
 
     async def run(self) -> None:
-        """Do the steps one after another; every call outlives the store it was made to."""
+        """Run the steps one after another, across restarts of the store."""
         for step in self._steps:
             await self._world.up.wait()
             self._world.begun += 1
@@ -99,7 +99,7 @@ class Client:
     ) -> None:
         messages = self._messages(topic, batch)
         if topic == WORK:
-            batch_id = None  # The checker knows ids of messages only.
+            batch_id = None  # The checker does not support batch ids.
 
         async def publish() -> tuple[int, ...]:
             reply = await self._broker(tenant).publish_batch(
@@ -148,7 +148,7 @@ class Client:
         except _REFUSALS:
             self._world.history.record(Refused(call=call))
             raise
-        # A reply that promises less than an fsync may be lost with the power: an unknown outcome.
+        # A reply with less than fsync may be lost in a power loss: an unknown outcome.
         if durability == "fsync":
             self._world.history.record(Published(call=call, messages=ids))
 
@@ -168,7 +168,7 @@ class Client:
         ids: set[str] = set()
         for draft in batch:
             if topic == WORK and draft.get("id") in ids:
-                continue  # The checker takes each message of a batch for another one.
+                continue  # The checker assumes that the messages of a batch differ.
             ids.add(draft.get("id", ""))
             messages.append(self._message(topic, draft))
         return messages
@@ -227,13 +227,13 @@ class Client:
         topic: str | None = None,
         batch: list[Draft] | None = None,
     ) -> None:
-        """End recent claims, of any client; the first one says which queue is asked."""
+        """Settle recent claims of any client; the first one decides which queue is called."""
         held = self._world.held
         if not held:
             return
         picked = [(held[-1 - back % len(held)], verb, ms) for back, verb, ms in chosen]
         if batch is not None:
-            # All or nothing: a receipt that comes twice would be stale the second time.
+            # All or nothing: a repeated receipt would be stale the second time.
             picked = list({place: (place, verb, ms) for place, verb, ms in picked}.values())
         tenant, queue, _ = picked[0][0]
         settlements = [settlement(verb, receipt, ms) for (_, _, receipt), verb, ms in picked]
@@ -281,7 +281,7 @@ class Client:
                 history.record(
                     Settled(
                         call=call,
-                        # A repeated answer is that of an earlier call; this one changed nothing.
+                        # A repeated reply belongs to an earlier call; this call changed nothing.
                         verdict=str(Verdict.ABORTED if reply.repeated else outcome.verdict),
                         state=None if outcome.state is None else str(outcome.state),
                         until=outcome.until,
@@ -322,7 +322,7 @@ class Client:
         places: list[tuple[str, str, Receipt]],
         settlements: Sequence[Settlement],
     ) -> list[int | None]:
-        """Record settlements of claims on the judged queue; the others have no number."""
+        """Record settlements of claims on the judged queue; the others get None."""
         calls: list[int | None] = []
         for place, item in zip(places, settlements, strict=True):
             if not self._is_judged(tenant, queue) or place[:2] != (tenant, queue):
@@ -367,7 +367,7 @@ class Client:
     async def lower_attempts(
         self, tenant: str, queue: str, consumer: str, limit: int, max_attempts: int
     ) -> None:
-        """Claim and nack with many attempts left, then lower the limit: the next claim sees it."""
+        """Claim and nack with many attempts left, then lower the limit for the next claim."""
         broker = self._broker(tenant)
         await broker.update_queue(queue, max_attempts=9)
         deliveries = await broker.claim(queue, limit=limit, consumer=consumer)
@@ -397,7 +397,7 @@ class Client:
         await self._broker(tenant).route(queue, limit)
 
     async def assign(self, tenant: str, queue: str, skipped: int, count: int) -> None:
-        """As a router outside the broker does: read a stretch of the log, name what fits."""
+        """Act as an external router: read a range of the log and name the entries that match."""
         broker = self._broker(tenant)
         info = await broker.queue(queue)
         if info.cursor is None:
@@ -454,7 +454,7 @@ class Client:
 
 
 def granted(call: int, consumer: str, delivery: Delivery) -> Granted:
-    """The event of one delivery that was handed out."""
+    """The event of one granted delivery."""
     return Granted(
         call=call,
         queue=delivery.queue,
@@ -469,7 +469,7 @@ def granted(call: int, consumer: str, delivery: Delivery) -> Granted:
 
 
 def settlement(verb: str, receipt: Receipt, ms: int | None) -> Settlement:
-    """The settlement of that name."""
+    """The settlement with that name."""
     match verb:
         case "ack":
             return Ack(receipt, None if ms is None else b"r")

@@ -1,4 +1,4 @@
-"""Which engine families can be simulated."""
+"""The engine families that can be simulated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.testing.simulation.report import Simulation
 
 __all__ = ["ENGINES", "opened_simulation", "simulation_of"]
 
-#: Engine family to "module:name" of its simulation, imported when it is asked for.
+#: Engine family to "module:name" of its simulation, imported on demand.
 _SIMULATIONS: Final = {
     "keyvalue": "penstock.testing.simulation.keyvalue:SIMULATION",
 }
@@ -31,7 +31,7 @@ def simulation_of(engine: str) -> Simulation:
 
 @contextmanager
 def opened_simulation(engine: str, store: str | None = None) -> Iterator[Simulation]:
-    """The simulation of an engine family, one of ``ENGINES``; ``store`` is an empty database."""
+    """The simulation of an engine in ``ENGINES``; ``store`` is the URL of an empty database."""
     if engine not in _DATABASES:
         if store is not None:
             raise BadInput(f"The engine {engine!r} is simulated without a store.", field="store")
@@ -39,7 +39,7 @@ def opened_simulation(engine: str, store: str | None = None) -> Iterator[Simulat
         return
     if store is None or not store.startswith(f"{engine}://"):
         raise BadInput(
-            f"The engine {engine!r} is simulated on a store, which is an empty database: "
+            f"The engine {engine!r} is simulated on a store that is an empty database: "
             f"{engine}://….",
             field="store",
         )

@@ -1,13 +1,13 @@
-"""Judges: what has to hold once the clients of a simulation are done.
+"""Judges: check what must hold once the clients of a simulation are done.
 
-Every judge returns what it found wrong, one line each; no line means that the run kept the laws.
+Every judge returns one line per violation; no line means that the run kept the laws.
 
-- ``drain``: the judged queue comes to an end when faults stop (C5).
-- ``judge_history``: what clients were told about the judged queue, and what is in it, agree
+- ``drain``: the judged queue can be emptied when faults stop (C5).
+- ``judge_history``: the replies to clients about the judged queue agree with its contents
   (P1 to P4, C1, C2, S1 to S3), by ``penstock.testing.checker``.
-- ``judge_store``: ``penstock verify`` finds nothing wrong (counts against a full scan, orphans,
-  references and order included).
-- ``picture`` and ``judge_same``: what can be seen of a store is the same before and after
+- ``judge_store``: ``penstock verify`` finds nothing wrong (including counts against a full scan,
+  orphans, references and order).
+- ``picture`` and ``judge_same``: the observable state of a store is the same before and after
   something that must change nothing, such as reopening it.
 """
 
@@ -34,8 +34,8 @@ from penstock.verify import verify
 
 __all__ = ["drain", "judge_history", "judge_same", "judge_store", "picture"]
 
-#: Passes in which the judged queue has to be empty. Each pass claims all there is and then sleeps
-#: until a lease or a delay ends: a delivery needs at most ``max_attempts`` of them.
+#: Passes after which the judged queue must be empty. Each pass claims everything available and then
+#: sleeps until a lease or a delay ends: a delivery needs at most ``max_attempts`` of them.
 _MAX_PASSES: Final = 40
 #: Longer than any lease or delay of a program.
 _PAUSE_S: Final = 50
@@ -43,7 +43,7 @@ _PAGE: Final = 100
 
 
 async def drain(broker: Broker, history: History, clock: Clock) -> list[str]:
-    """Hand out and acknowledge everything in the judged queue; says what cannot be reached."""
+    """Claim and ack everything in the judged queue. Reports deliveries that cannot be claimed."""
     left = 0
     for _ in range(_MAX_PASSES):
         call = history.call()
@@ -81,7 +81,7 @@ async def drain(broker: Broker, history: History, clock: Clock) -> list[str]:
 async def judge_history(
     broker: Broker, history: History, grant_number: Callable[[str], int] | None = None
 ) -> list[str]:
-    """Scan the judged queue into the history, and check the whole of it."""
+    """Scan the judged queue into the history, and check the history."""
     offset, end = 0, await broker.log_end()
     while offset < end:
         page = await broker.read_log(offset, limit=_PAGE, payloads=True)
@@ -116,13 +116,13 @@ async def judge_history(
 
 
 async def judge_store(broker: Broker, clock: Clock, *, deep: bool = True) -> list[str]:
-    """Verify the store as one tenant sees it."""
+    """Verify the store as seen by one tenant."""
     report = await verify(broker, deep=deep, clock=clock)
     return [f"verify ({broker.tenant}): {item}" for item in report.violations]
 
 
 async def picture(broker: Broker) -> Plain:
-    """Everything that can be seen of one tenant, without what depends on the time of asking."""
+    """All observable state of one tenant, except for what depends on the current time."""
     shown: dict[str, Plain] = {}
     for info in await broker.queues():
         for name in (info.name, f"{info.name}.dlq"):
@@ -138,12 +138,12 @@ async def picture(broker: Broker) -> Plain:
 
 
 def judge_same(before: Plain, after: Plain, occasion: str) -> list[str]:
-    """What differs between two pictures."""
+    """The difference between two pictures."""
     found = difference(before, after)
     if found is None:
         return []
     found = found.replace("oracle:", "before:").replace("engine:", "after:")
-    return [f"{occasion} changed what can be seen: {found}"]
+    return [f"{occasion} changed the observable state: {found}"]
 
 
 async def _browse(broker: Broker, queue: str, state: State) -> Plain:

@@ -1,4 +1,4 @@
-"""The key-value engine, simulated: one store on a disk that fails, restarted as often as it takes.
+"""Simulates the key-value engine: one store on a disk that fails, with restarts.
 
 Everything runs on one ``SimulatedLoop``. The committer's thread is replaced by ``SimulatedDisk``:
 a batch reaches the disk at one moment that the seed picks, and the engine hears of it at a later
@@ -57,23 +57,23 @@ from penstock.testing.simulation.world import World
 
 __all__ = ["SIMULATION", "SimulatedDisk", "orphans", "run"]
 
-#: Power loss keeps a prefix of what was not synced; a kill keeps all that was written; a restart
-#: closes the store in order. After a failed sync or a full disk the store is killed and reopened.
+#: A power loss keeps a prefix of the unsynced writes; a kill keeps all writes; a restart closes the
+#: store properly. After a failed sync or a full disk the store is killed and reopened.
 FAULT_KINDS: Final = ("power_loss", "kill", "restart", "failed_sync", "full_disk")
-#: How often an operator looks whether a store whose disk failed has noticed, and how long at most.
+#: How often to check whether a store has noticed its failed disk, and the most checks.
 _NOTICE_S: Final = 0.05
 _NOTICES: Final = 200
-#: One seed in so many runs beside the oracle, with orderly restarts as its only faults.
+#: One seed in this many runs alongside the oracle, with only orderly restarts as faults.
 MIRRORED_ONE_IN: Final = 2
 _NEVER_MS: Final = 10**13
-#: The second byte of record types that have a third.
+#: The second byte of record types that have a third byte.
 _OWN: Final = 0x07
-#: What a keeper may fail with while disks fail.
+#: Errors that a keeper may have while disks fail.
 _EXCUSED: Final = ("CommitFailed", "StoreClosed", "StoreUnavailable")
 
 
 class SimulatedDisk:
-    """Writes batches when the seed says so, as long as there is power."""
+    """Writes batches when the seed decides, until the power is lost."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
@@ -113,7 +113,7 @@ class _WatchedEngine(KeyValueEngine):
 
 
 class _Seldom:
-    """A keeper with longer pauses: hours of virtual time would be thousands of passes."""
+    """A keeper with longer pauses, because hours of virtual time would be thousands of passes."""
 
     every_ms = 10_000
 
@@ -134,7 +134,7 @@ class _Store:
         self.keepers = keepers
 
     def failures(self) -> list[str]:
-        """Keepers that failed in a way that no disk error excuses."""
+        """Errors of keepers that a failing disk does not explain."""
         return [
             f"keeper {report.name}: {report.last_error}"
             for report in self.keepers.reports()
@@ -160,12 +160,12 @@ class _Session:
             jitter=lambda ceiling_ms: ceiling_ms // 2,
             token=lambda: self._random.getrandbits(62),
             random=Random(f"identity {program.seed}").randbytes,
-            # An engine may keep the log longer than the oracle does.
+            # An engine may keep the log longer than the oracle.
             limits=Limits(log_retention_ms=_NEVER_MS if mirrored else retention_ms),
             archive=not mirrored and self._random.random() < 0.3,
         )
         self._slice_size = SLICE if mirrored else self._random.choice((1, 2, 3))
-        #: No step fits into a slice: every change of more than this is a long one.
+        #: ``slice_s`` is 0: every change of more than one step is a long one.
         self._step_size = self._random.choice((1, 2, STEP))
         # The mirror compares what takes effect before it first waits.
         ahead = not mirrored and self._random.random() < 0.5
@@ -187,7 +187,7 @@ class _Session:
     # -- the run -----------------------------------------------------------------------
 
     async def run(self) -> list[str]:
-        """Run the program to its end; returns what was found wrong."""
+        """Run the program to its end. Returns the violations."""
         await self._open()
         await self._prepare()
         clients = [
@@ -211,7 +211,7 @@ class _Session:
             broker = self._up.broker.for_tenant(tenant)
             await broker.put_topic(WORK, TopicPolicy(dedup_window_ms=DURABLE_TOPIC_MS))
             for name, policy in ((WORK, WORK_POLICY), *POLICIES.items()):
-                # Clients create the others: the second tenant is there for what leaks into it.
+                # Clients create the others. The second tenant exists to detect leaks.
                 if name in (WORK, "all") or (tenant == TENANTS[0] and name != "late"):
                     fields = {field: getattr(policy, field) for field in policy.__struct_fields__}
                     await broker.create_queue(name, fields.pop("filter"), **fields)
@@ -237,10 +237,10 @@ class _Session:
     async def _compare(self, comparison: Comparison) -> list[str]:
         if comparison.is_sound and not comparison.differences:
             where = await compare_pictures(comparison.oracle, self._engine, TENANTS)
-            return [] if where is None else [f"the oracle sees something else: {where}"]
+            return [] if where is None else [f"the state differs from the oracle's: {where}"]
         return comparison.differences
 
-    # -- opening and losing it ---------------------------------------------------------
+    # -- opening and losing ------------------------------------------------------------
 
     async def _open(self, *, keepers: bool = True) -> None:
         disk = self._new_disk(self._loop)
@@ -278,15 +278,15 @@ class _Session:
             task.add_done_callback(self._struck)
 
     def _struck(self, task: asyncio.Task[None]) -> None:
-        """A fault that cannot be injected, or a store that cannot be reopened, is a finding."""
+        """A fault that cannot be injected, or a store that cannot be reopened, is a violation."""
         self._striking.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.world.violations.append(f"{task.get_name()} raised {error!r}")
 
     async def _strike(self, fault: Fault) -> None:
         if not self.world.up.is_set():
-            return  # One fault at a time: the store is down already.
-        # What a crash takes back the oracle would have to take back too.
+            return  # One fault at a time: the store is already down.
+        # The oracle cannot undo what a crash loses.
         kind = fault.kind if self._comparison is None else "restart"
         self.faults[kind] += 1
         match kind:
@@ -308,7 +308,7 @@ class _Session:
         try:
             await self._close()
         except StoreError:
-            # A disk that fails while the store is closed is one more way to lose the process.
+            # The disk failed while the store was being closed: treat it as a lost process.
             await self._lose(self._adapter.process_loss)
             return
         self._adapter = self._adapter.process_loss()
@@ -325,7 +325,7 @@ class _Session:
         await self._lose(self._adapter.process_loss)
 
     async def _lose(self, survivor: Callable[[], FaultyAdapter]) -> None:
-        """The process ends at once; the store is opened from what is left on the disk."""
+        """End the process abruptly, and reopen the store from what is left on the disk."""
         self.world.lose()
         self.world.history.next_run()
         self._up.disk.dead = True
@@ -341,8 +341,8 @@ class _Session:
 def run(
     program: Program, disk: Callable[[SimulatedLoop], SimulatedDisk] = SimulatedDisk
 ) -> Outcome:
-    """Run one program on a loop of its own; a test may bring a ``disk`` that lies."""
-    # Like every loop without sockets it lacks methods that typeshed calls abstract.
+    """Run one program on its own loop; a test may pass a faulty ``disk``."""
+    # A loop without sockets lacks methods that typeshed declares abstract.
     loop = SimulatedLoop(program.seed)  # type: ignore[abstract]
     session = _Session(program, loop, disk)
     with _silence():
@@ -386,7 +386,7 @@ def _grant_number(receipt: str) -> int:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keepers log what failing disks do to them; here that is the point of the exercise."""
+    """Silence logging: keepers log the effects of the failing disks."""
     logger = logging.getLogger("penstock")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

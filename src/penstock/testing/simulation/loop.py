@@ -1,13 +1,12 @@
 """An event loop with virtual time, in which a seed decides what runs next.
 
-Nothing in it depends on the machine. Callbacks that are ready, results that arrive from outside
-(a disk, a thread) and the passage of time are ordered by one random generator, so the same seed
-repeats the same run, and another seed is another interleaving. asyncio promises to run callbacks
-in the order in which they were scheduled; this loop does not, because requests of independent
-clients arrive in any order.
+Nothing in it depends on the machine. One random generator orders ready callbacks, results from
+outside (a disk, a thread) and the passage of time, so the same seed repeats the same run, and
+another seed is another interleaving. asyncio runs callbacks in the order in which they were
+scheduled; this loop does not, because requests of independent clients arrive in any order.
 
-Work that a thread would do is handed to ``arrive``: it runs on the loop, at a moment that the
-seed picks, and time may pass before it does.
+Work that a thread would do is passed to ``arrive``: it runs on the loop, at a moment that the seed
+decides, and time may pass before it does.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ Ts = TypeVarTuple("Ts")
 
 #: The time at which every simulation begins, in epoch milliseconds.
 EPOCH_MS: Final = 1_700_000_000_000
-#: Callbacks after which a run is called endless. A run of 100 steps takes about 5,000.
+#: Callbacks after which a run is considered endless. A run of 100 steps takes about 5,000.
 MAX_TURNS: Final = 2_000_000
-#: One turn in so many lets a few milliseconds pass, so that time moves between any two turns.
+#: One turn in this many advances time by a few milliseconds, so that time moves between turns.
 _TICK_ONE_IN: Final = 24
 _MAX_TICK_MS: Final = 3
-#: While something is on its way from outside and nothing else can run, one turn in so many lets
-#: the next timer fire first: a slow disk.
+#: While only results from outside are pending, one turn in this many lets the next timer fire
+#: first, as with a slow disk.
 _LATE_ONE_IN: Final = 6
 
 
 class Deadlock(AssertionError):
-    """Everything waits, and nothing is left that could wake anything."""
+    """All tasks wait, and nothing is left that could wake one."""
 
 
 class Endless(AssertionError):
-    """The run does not come to an end."""
+    """The run does not end."""
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
@@ -63,13 +62,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._closed = False
         self._trace = blake2b(digest_size=16)
         self._factory: Any = None
-        #: One in so many turns serves an arrival although a callback is ready.
+        #: One turn in this many handles an arrival although a callback is ready.
         self._arrival_one_in = self._random.choice((2, 4, 10))
         #: Callbacks that were run.
         self.turns = 0
-        #: While True, time stands still as long as anything else can run.
+        #: While True, time does not pass as long as anything else can run.
         self.frozen = False
-        #: What callbacks raised although nobody awaited them.
+        #: Errors of callbacks that no task awaited.
         self.errors: list[str] = []
         #: Every task of the run, in the order of creation.
         self.tasks: list[asyncio.Task[Any]] = []
@@ -137,12 +136,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Called by a timer that is cancelled. It is dropped when its time comes."""
+        """Called when a timer is cancelled. The timer is dropped when its time comes."""
 
     def run_in_executor(
         self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
-        """Run ``func`` on the loop when the seed says that the thread is done."""
+        """Run ``func`` on the loop when the seed decides that the thread is done."""
         future: asyncio.Future[T] = self.create_future()
 
         def work() -> None:
@@ -150,7 +149,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 return
             try:
                 future.set_result(func(*args))
-            except Exception as error:  # noqa: BLE001  (it belongs to whoever awaits it)
+            except Exception as error:  # noqa: BLE001  (raised where it is awaited)
                 future.set_exception(error)
 
         self.arrive(work)
@@ -166,7 +165,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         name: str | None = None,
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[T]:
-        # asyncio would number tasks of the whole process; names here repeat with the seed.
+        # asyncio numbers tasks per process; names here repeat with the seed.
         label = name or f"task-{next(self._task_numbers)}"
         task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=label, context=context)
         self.tasks.append(task)
@@ -175,7 +174,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # -- running -----------------------------------------------------------------------
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
-        """Run until the future is done; raises ``Deadlock`` when it never can be."""
+        """Run until the future is done. Raises ``Deadlock`` if it never can be."""
         task = asyncio.ensure_future(future, loop=self)  # type: ignore[arg-type]
         before = events._get_running_loop()
         events._set_running_loop(self)
@@ -194,7 +193,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def _turn(self) -> None:
         """Run one callback."""
         if self.turns >= MAX_TURNS:
-            raise Endless(f"after {self.turns} turns there is still something to do")
+            raise Endless(f"after {self.turns} turns the run has not ended")
         self._let_time_pass()
         handle = self._pick()
         if handle is None or handle.cancelled():
@@ -218,7 +217,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         if (idle or late) and self._timers:
             self._now_us = max(self._now_us, self._timers[0][0])
         elif idle:
-            raise Deadlock("everything waits, and nothing is left that could wake anything")
+            raise Deadlock("all tasks wait, and nothing is left that could wake one")
         while self._timers and self._timers[0][0] <= self._now_us:
             self._ready.append(heappop(self._timers)[2])
 
@@ -236,7 +235,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """A digest of what was run, in order: equal for equal interleavings."""
         return self._trace.hexdigest()
 
-    # -- what asyncio asks of a loop ---------------------------------------------------
+    # -- required by asyncio ------------------------------------------------------------
 
     def is_running(self) -> bool:
         return self._running
@@ -248,7 +247,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return False
 
     def close(self) -> None:
-        """Drop whatever is left; the tasks of a store that lost its power end like this."""
+        """Drop everything pending; this ends the tasks of a store that lost power."""
         self._ready.clear()
         self._arriving.clear()
         self._timers.clear()
@@ -256,7 +255,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self._closed:
-            return  # Whatever a lost store left behind is dropped with the loop.
+            return  # The rest of a lost store is dropped with the loop.
         error = context.get("exception")
         self.errors.append(f"{context.get('message')}: {error!r}")
 
@@ -270,7 +269,7 @@ class SimulatedClock:
         self._loop = loop
 
     def now(self) -> int:
-        """The present, which moves only when the loop lets it."""
+        """The current time, which moves only when the loop lets it."""
         return EPOCH_MS + self._loop.now_ms
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
@@ -279,7 +278,7 @@ class SimulatedClock:
 
 
 def _label(handle: asyncio.Handle) -> bytes:
-    """What a callback is called in the trace: its task, or the function."""
+    """The name of a callback in the trace: its task, or the function."""
     callback = handle._callback  # type: ignore[attr-defined]
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):

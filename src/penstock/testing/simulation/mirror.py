@@ -1,16 +1,16 @@
-"""An engine with the oracle beside it: every verb is compared in the turn in which it takes effect.
+"""An engine with the oracle next to it: compares every verb in the turn in which it takes effect.
 
-A verb of the key-value engine takes effect before it first waits, or in slices that no other verb
-comes between. So the mirror runs it up to where it first waits, lets the oracle do all of it at
-once, and compares the two answers when the engine's is durable. The order of turns is the order in
-which both sides see the verbs, however many callers overlap. Bulk verbs take several turns: while
-one runs, other verbs wait, and time stands still.
+A verb of the key-value engine takes effect before it first waits, or in slices that exclude other
+verbs. So the mirror runs it until it first waits, then runs the whole verb on the oracle, and
+compares the replies when the engine's is durable. Both sides see the verbs in the order of turns,
+even if calls overlap. Bulk verbs take several turns: while one runs, other verbs wait and time does
+not pass.
 
-Both sides give the same ids and offsets, because the oracle continues where the engine's log ends.
-Receipts are translated. A cursor may stand anywhere between two entries, and the two sides choose
-differently. An assign compares its range with the cursor, so the mirror first moves the oracle's
-cursor to the engine's, unless an entry lies between them. A store that is closed in order and
-reopened keeps its oracle; what a crash leaves behind is for the other judges.
+Both sides assign the same ids and offsets, because the oracle continues where the engine's log
+ends. Receipts are translated. A cursor may be anywhere between two entries, and the two sides
+choose differently. An assign compares its range with the cursor, so the mirror first moves the
+oracle's cursor to the engine's, unless an entry is between them. A store that is closed and
+reopened properly keeps its oracle; the other judges check what a crash leaves behind.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from penstock.testing.simulation.loop import SimulatedLoop
 
 __all__ = ["Comparison", "Mirror", "compare_pictures"]
 
-#: Verbs that take effect in one turn and answer the same, receipts apart.
+#: Verbs that take effect in one turn and have equal replies, except for receipts.
 _COMPARED: Final = frozenset(
     {
         *("publish", "claim", "settle", "put_queue", "get_queue", "list_queues", "delete_queue"),
@@ -47,21 +47,21 @@ _MAX_SWEEPS: Final = 10_000
 
 
 class Comparison:
-    """The oracle, and what is known of it over all openings of the store."""
+    """The oracle and the results so far, kept when the store is reopened."""
 
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
         oracle._store.offset_step = 1
-        #: The engine's receipts to the oracle's.
+        #: Engine receipts to oracle receipts.
         self.receipts: dict[str, Receipt] = {}
-        #: Where the oracle disagreed.
+        #: Where the oracle and the engine differ.
         self.differences: list[str] = []
-        #: False once a bulk verb was cut short: only the engine knows how far it came.
+        #: False once a bulk verb was interrupted: only the engine knows how far it got.
         self.is_sound = True
 
 
 class Mirror:
-    """Stands in for an engine, and compares it."""
+    """A proxy for an engine that compares it with the oracle."""
 
     def __init__(self, loop: SimulatedLoop, engine: KeyValueEngine, comparison: Comparison) -> None:
         self._loop = loop
@@ -80,7 +80,7 @@ class Mirror:
 
     @property
     def listener(self) -> Listener:
-        """Who hears the engine."""
+        """The listener of the engine."""
         return self._engine.listener
 
     @listener.setter
@@ -126,7 +126,7 @@ class Mirror:
         self._compare(name, args, _plain(expected, offsets), _plain(found, offsets))
 
     def _align_cursor(self, tenant: str, queue: str) -> None:
-        """Move the oracle's cursor to the engine's if no log entry lies between the two."""
+        """Move the oracle's cursor to the engine's if no log entry is between the two."""
         owner = self._engine._core.tenants.get(tenant)
         ours = owner.queues.get(queue) if owner is not None else None
         theirs = self._oracle._store.queues.get((tenant, queue))
@@ -171,7 +171,7 @@ class Mirror:
             return found
 
     async def _whole(self, begun: _Begun) -> Any:
-        """Wait for the end of a bulk verb; if it is cut short, comparing ends."""
+        """Wait for the end of a bulk verb; if it is interrupted, comparing ends."""
         try:
             return await begun
         except (StoreError, asyncio.CancelledError):
@@ -188,7 +188,7 @@ class Mirror:
 
     @staticmethod
     async def _swept(sweep: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> Any:
-        """Sweep until nothing is left: how much one call does is the engine's business."""
+        """Sweep until nothing is left: the engine decides how much one call does."""
         for _ in range(_MAX_SWEEPS):
             reply = await sweep(*args)
             if not reply.more:
@@ -202,7 +202,7 @@ class Mirror:
 
 
 class _Begun:
-    """A coroutine that was run up to where it first waits; awaiting it goes on from there."""
+    """A coroutine that was run until it first waits; awaiting it continues from there."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._coroutine = coroutine
@@ -236,11 +236,11 @@ class _Begun:
 
 
 def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine that never waits; an error is answered by its name."""
+    """Run a coroutine that never waits; an error is returned as its name."""
     begun = _Begun(coroutine)
     if begun.error is not None:
         return type(begun.error).__name__
-    assert begun._over, "the oracle waits for nobody"
+    assert begun._over, "the oracle must not wait"
     return begun._answer
 
 
@@ -249,9 +249,9 @@ def _without_receipts(deliveries: Sequence[Delivery]) -> Plain:
 
 
 def _plain(answer: Any, offsets: list[Offset]) -> Plain:
-    """An answer without what is the engine's own business.
+    """A reply without what the contract leaves to the engine.
 
-    Where nothing is between two offsets, a cursor may stand on either.
+    If no entry is between two offsets, a cursor may be at either.
     """
     if isinstance(answer, tuple):
         return [_plain(item, offsets) for item in answer]
@@ -276,7 +276,7 @@ def _counts(reply: Any, limit: int) -> Plain:
 async def compare_pictures(
     oracle: Oracle, engine: KeyValueEngine, tenants: Sequence[str]
 ) -> str | None:
-    """Where everything that can be seen of the two differs first."""
+    """The first difference between the observable states of the two."""
     for tenant in tenants:
         pictures: list[Plain] = []
         for side in (Side(oracle), Side(engine)):

@@ -1,12 +1,12 @@
-"""Random programs: what each client will do, and which faults strike when.
+"""Random programs: what each client does, and when faults occur.
 
-A program is plain data made from its seed alone, before anything runs, so that it can be printed,
-shortened and run again. Steps name what does not exist yet (a receipt, an offset) by a number
-that is taken modulo what there is when the step runs.
+A program is plain data generated from its seed before anything runs, so that it can be printed,
+shortened and repeated. Steps refer to what does not exist yet (a receipt, an offset) by a number
+that is taken modulo the count when the step runs.
 
 The queue ``work`` takes every message of the topic ``work`` and is never changed, purged or
-replayed: the history checker judges it. All other queues are changed, deleted and created again
-at any time.
+replayed: the history checker judges it. All other queues are changed, deleted and recreated at any
+time.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ WORK_POLICY: Final = QueuePolicy(
     failed_retention_s=0,
     bucket_size=1,
 )
-#: The dedup window of ``work``: longer than any run, because the checker knows no windows.
+#: The dedup window of ``work``: longer than any run, because the checker ignores windows.
 DURABLE_TOPIC_MS: Final = 7 * 24 * 3600 * 1000
-#: The other queues as they begin. Limits are small, so that they are met.
+#: The initial policies of the other queues. Limits are small, so that programs reach them.
 POLICIES: Final = {
     "all": QueuePolicy(filter="TRUE", max_attempts=2, backoff=Backoff(1000, 4000), bucket_size=1),
     "lane": QueuePolicy(
@@ -65,7 +65,7 @@ POLICIES: Final = {
     ),
 }
 
-#: A message as what differs from a plain one; a payload is added when it is published.
+#: What differs from a plain message; a payload is added when it is published.
 Draft: TypeAlias = dict[str, Any]
 
 
@@ -75,7 +75,7 @@ class Step(Struct, frozen=True):
     verb: str
     arguments: dict[str, Any]
     cancel_after: int | None = None
-    """The caller goes away after so many turns of the loop."""
+    """The caller cancels the call after this many turns of the loop."""
 
     def __str__(self) -> str:
         shown = ", ".join(
@@ -86,7 +86,7 @@ class Step(Struct, frozen=True):
 
 
 class Fault(Struct, frozen=True):
-    """Something that goes wrong when so many steps have begun."""
+    """A fault that occurs when this many steps have begun."""
 
     kind: str
     at_step: int
@@ -96,7 +96,7 @@ class Fault(Struct, frozen=True):
 
 
 class Program(Struct, frozen=True):
-    """What every client does, in order, and what goes wrong."""
+    """The steps of every client, in order, and the faults."""
 
     seed: int
     clients: tuple[tuple[Step, ...], ...]
@@ -104,7 +104,7 @@ class Program(Struct, frozen=True):
 
     @property
     def steps(self) -> int:
-        """Steps of all clients."""
+        """The number of steps of all clients."""
         return sum(map(len, self.clients))
 
     def __str__(self) -> str:
@@ -121,7 +121,7 @@ def random_program(seed: int, steps: int, fault_kinds: tuple[str, ...]) -> Progr
     random = _Dice(f"program {seed}")
     # Each client begins with a publish, so that bulk verbs find something to do.
     clients = [[Step("publish", _publish(random))] for _ in range(random.randint(2, 5))]
-    # Each program prefers a few verbs, so that rare combinations are met often somewhere.
+    # Each program prefers a few verbs, so that rare combinations occur often in some of them.
     favourites = random.sample(sorted(_VERBS), 4)
     names = [name for name, (weight, _) in _VERBS.items() for _ in range(weight)]
     names += favourites * 6
@@ -167,14 +167,14 @@ def _do_together(random: _Dice, clients: list[list[Step]], most: int) -> int:
 
 
 class _Dice(Random):
-    """Random choices of one program, which prefers one queue to the others."""
+    """The random choices of one program, which prefers one queue."""
 
     def __init__(self, seed: str) -> None:
         super().__init__(seed)
         self._focus = self.choice(_CHANGEABLE)
 
     def queue(self, names: Sequence[str]) -> str:
-        """One of the names: the preferred queue, or its dead letters, every other time."""
+        """One of the names; half of the time the preferred queue or its dead-letter queue."""
         name = self.choice(names)
         if self.random() < 0.5:
             name = self._focus + DLQ_SUFFIX if name.endswith(DLQ_SUFFIX) else self._focus
@@ -330,7 +330,7 @@ def _look(random: _Dice) -> dict[str, Any]:
 
 _SLEEPS_MS: Final = (1, 1, 20, 499, 500, 1_000, 1_000, 2_000, 5_000, 30_000, 60_000, 600_000)
 
-#: Verb to how often it comes, and what makes its arguments.
+#: Verb to its weight and the function that makes its arguments.
 _VERBS: Final = {
     "publish": (14, _publish),
     "publish_one": (5, _publish),

@@ -1,4 +1,4 @@
-"""Many seeds, one report: what was run, how different the runs were, and what failed."""
+"""One report on many seeds: what was run, how different the runs were, and what failed."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ __all__ = ["Failure", "Outcome", "Report", "Runner", "Simulation", "simulate"]
 
 
 class Outcome(Struct, frozen=True):
-    """What one run did."""
+    """The result of one run."""
 
     violations: tuple[str, ...]
     trace: str
     """A digest of the interleaving; equal digests are equal runs."""
     turns: int
-    """Callbacks, statements or whatever else the seed put in order."""
+    """Callbacks, statements or other operations that the seed ordered."""
     verbs: dict[str, int] = {}
     faults: dict[str, int] = {}
-    """How often each kind of fault struck, or each kind of restart happened."""
+    """How often each kind of fault or restart occurred."""
 
 
-#: Runs one program to its end, with everything that has to hold checked.
+#: Runs one program to its end, including all checks.
 Runner: TypeAlias = Callable[[Program], Outcome]
 
 
 class Simulation(Struct, frozen=True):
-    """One engine family as it is simulated."""
+    """The simulation of one engine family."""
 
     run: Runner
     fault_kinds: tuple[str, ...]
-    """What may go wrong; a program names them."""
+    """The kinds of faults that programs may contain."""
 
     def program(self, seed: int, steps: int) -> Program:
         """The program of a seed."""
@@ -44,17 +44,17 @@ class Simulation(Struct, frozen=True):
 
 
 class Failure(Struct, frozen=True):
-    """A seed that broke a law."""
+    """A seed whose run broke a law."""
 
     seed: int
     violations: tuple[str, ...]
     shortest: Program
-    """The shortest part of its program that was found to fail."""
+    """The shortest part of its program that still fails."""
     shortest_violations: tuple[str, ...]
 
 
 class Report(Struct):
-    """What a simulation of many seeds found."""
+    """The results of a simulation of many seeds."""
 
     seeds: int = 0
     steps: int = 0
@@ -66,7 +66,7 @@ class Report(Struct):
 
     @property
     def interleavings(self) -> int:
-        """How many of the runs were different from all others."""
+        """The number of distinct runs."""
         return len(self.traces)
 
     def add(self, program: Program, outcome: Outcome) -> None:

@@ -1,8 +1,8 @@
-"""Shrinking: the shortest part of a failing program that was found to fail too.
+"""Shrinking: finds a short part of a failing program that still fails.
 
-Clients go first, then faults, then stretches of steps, each time the largest part that can go.
-The seed stays, so a shorter program is one run, as repeatable as the first. Removing a step
-changes the schedule after it; the result is small, not the smallest there is.
+It removes clients first, then faults, then ranges of steps, the largest part first each time. The
+seed stays, so a shorter program is as repeatable as the first. Removing a step changes the later
+schedule, so the result is small but not minimal.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from penstock.testing.simulation.program import Program
 
 __all__ = ["shrink"]
 
-#: Runs that shrinking may take.
+#: The most runs that shrinking may use.
 MAX_TRIALS: Final = 600
 
 
 def shrink(
     program: Program, fails: Callable[[Program], bool], *, trials: int = MAX_TRIALS
 ) -> Program:
-    """Shorten ``program`` as long as ``fails`` holds for what is left."""
+    """Shorten ``program`` as long as ``fails`` is true for the rest."""
     smallest = program
     left = trials
     progress = True
@@ -41,7 +41,7 @@ def shrink(
 
 
 def _shorter(program: Program) -> Iterator[Program]:
-    """Programs with something left out, those with the most left out first."""
+    """Programs with something left out, largest omissions first."""
     for number, steps in enumerate(program.clients):
         if steps:
             yield _with_client(program, number, 0, len(steps))
@@ -65,7 +65,7 @@ def _shorter(program: Program) -> Iterator[Program]:
 
 
 def _with_client(program: Program, number: int, start: int, end: int) -> Program:
-    """Without steps ``start`` to ``end`` - 1 of one client; its number stays taken."""
+    """Remove steps ``start`` to ``end`` - 1 of one client; other clients keep their numbers."""
     steps = program.clients[number]
     kept = steps[:start] + steps[end:]
     clients = (*program.clients[:number], kept, *program.clients[number + 1 :])

@@ -1,13 +1,13 @@
-"""The SQL engine, simulated: two or three servers on one real database.
+"""Simulates the SQL engine: two or three servers on one real database.
 
-The database is real, so that its locks and its isolation are. What is simulated is everything
-around it: the seed decides which statement or commit of which server the database gets next
-(``sql_loop``), which connections break, which transactions are rolled back, and how time passes
-(``sql_gated``). Servers do not hear each other and have no keepers: background duties are steps of
-the program, and are interleaved like every other verb.
+The database is real, to test its real locks and isolation. Everything around it is simulated: the
+seed decides which statement or commit of which server the database gets next (``sql_loop``), which
+connections break, which transactions are rolled back, and how time passes (``sql_gated``). Servers
+do not notify each other and have no keepers: background duties are steps of the program, and are
+interleaved like every other verb.
 
-The database has to be empty, and nobody else may use its server: on MariaDB sessions that wait
-for a lock are counted for the whole server. It is emptied before every seed.
+The database must be empty, and nothing else may use its server: MariaDB counts sessions that wait
+for a lock for the whole server. The database is emptied before every seed.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ from penstock.testing.simulation.world import World
 
 __all__ = ["FAULT_KINDS", "SqlSimulation"]
 
-#: Besides those of ``sql_gated``: a statement is held back while others go on; time jumps; a server
-#: loses its server number; a server is closed and opened again.
+#: Besides those of ``sql_gated``: a statement is delayed while others continue; time jumps; a
+#: server loses its server number; a server is closed and reopened.
 FAULT_KINDS: Final = ("drop", "lost_reply", "abort", "delay", "jump", "lapse", "restart")
 _MAX_SERVERS: Final = 3
-#: Real seconds that connections have to close before they are dropped.
+#: Real seconds for connections to close before they are dropped.
 _CLOSE_S: Final = 5.0
-#: Operations that a delayed one lets go first.
+#: Operations that run before a delayed one.
 _DELAY_TURNS: Final = 40
-#: One operation in so many lets a few milliseconds pass.
+#: One operation in this many lets a few milliseconds pass.
 _TICK_ONE_IN: Final = 12
 _MAX_TICK_MS: Final = 3
 _MAX_JUMP_S: Final = 60
-#: One seed in so many compares what the servers show: that costs as much as all the rest.
+#: One seed in this many compares the servers' views, which costs as much as all the rest.
 _COMPARED_ONE_IN: Final = 20
-#: One seed in so many is verified as a whole, which takes three times as long as the run. Counts
-#: are compared with a full scan after every seed.
+#: One seed in this many is fully verified, which takes three times as long as the run. Counts are
+#: compared with a full scan after every seed.
 _VERIFIED_ONE_IN: Final = 5
-#: Queues that are there from the beginning; the others are made by steps.
+#: Queues that exist from the beginning; steps create the others.
 _FIRST_QUEUES: Final = {
     "acme": (WORK, "all", "lane", "red", "wide"),
     "rival": (WORK, "all"),
@@ -92,12 +92,12 @@ _DELETE: Final = "DELETE FROM {}"
 _DROP: Final = "DROP TABLE IF EXISTS {}"
 _KEEP: Final = "CREATE TABLE {} AS SELECT * FROM {}"
 _PUT_BACK: Final = "INSERT INTO {} {} SELECT * FROM {}"
-#: Behind the rows of the template.
+#: Continue after the rows of the template.
 _CONTINUE_SEQUENCES: Final = (
     "SELECT setval('penstock_tenant_number_seq', (SELECT max(number) FROM penstock_tenant)),"
     " setval('penstock_queue_number_seq', (SELECT max(number) FROM penstock_queue))"
 )
-#: Queues whose counts differ from a full scan: phases as they are tallied, and the rest not at all.
+#: Queues whose counts differ from a full scan, for the phases that are tallied.
 _MISCOUNTED: Final = """
 SELECT queue, phase, sum(tallied), sum(found) FROM (
     SELECT queue, kind AS phase, delta AS tallied, 0 AS found FROM penstock_tally
@@ -108,7 +108,7 @@ SELECT queue, phase, sum(tallied), sum(found) FROM (
 WHERE queue NOT IN (SELECT queue FROM penstock_dropped)
 GROUP BY queue, phase HAVING sum(tallied) <> sum(found)
 """
-#: The same for what partitions of ordered queues still have to deliver.
+#: The same for the unsettled deliveries of the partitions of ordered queues.
 _MISCOUNTED_PARTITIONS: Final = """
 SELECT queue, partition_key, sum(tallied), sum(found) FROM (
     SELECT queue, partition_key, unsettled AS tallied, 0 AS found FROM penstock_partition
@@ -120,9 +120,9 @@ SELECT queue, partition_key, sum(tallied), sum(found) FROM (
 WHERE queue NOT IN (SELECT queue FROM penstock_dropped)
 GROUP BY queue, partition_key HAVING sum(tallied) <> sum(found)
 """
-#: Appended by a publish of nothing.
+#: Segments appended by an empty publish.
 _EMPTY_SEGMENTS: Final = "SELECT segment FROM penstock_log WHERE entries = 0"
-#: Deliveries whose queue is not there and is not being swept away either.
+#: Deliveries of a queue that does not exist and is not being dropped either.
 _ORPHANS: Final = """
 SELECT DISTINCT queue FROM penstock_run
 WHERE queue NOT IN (SELECT number FROM penstock_queue)
@@ -131,10 +131,10 @@ WHERE queue NOT IN (SELECT number FROM penstock_queue)
 
 
 class SqlSimulation:
-    """Servers on one database. ``simulation`` is what runs programs on it."""
+    """Servers on one database. ``simulation`` runs programs on it."""
 
     def __init__(self, url: str, seen_as: type[GatedDatabase] = GatedDatabase) -> None:
-        """``url`` names an empty database; a test may bring a ``seen_as`` that has a defect."""
+        """``url`` names an empty database; a test may pass a ``seen_as`` with a defect."""
         self._seen_as = seen_as
         self._address: Address = parse(url)
         asyncio.run(migrate(url))
@@ -146,7 +146,7 @@ class SqlSimulation:
             self._observer.close()
             raise
         self._begin_loop()
-        #: The same, and the first queues are there: making them would take a third of the time.
+        #: The same, with the first queues: creating them would take a third of the time.
         self._template: list[str] | None = None
         self.simulation = Simulation(self.run, FAULT_KINDS)
 
@@ -197,19 +197,19 @@ class SqlSimulation:
         return database
 
     def _statements_to_empty(self) -> list[str]:
-        """Statements that leave an empty store behind; refuses a store that is in use."""
+        """Statements that empty the store. Refuses a store that is in use."""
         if self._observer.ask("SELECT count(*) FROM penstock_tenant"):
-            raise BadInput("The database has a store in it; name an empty one.", field="store")
+            raise BadInput("The database contains a store; use an empty one.", field="store")
         names = [str(name) for (name,) in self._observer.rows(_TABLES[self._address.scheme])]
         kept = [name for name in names if name not in ("penstock_migration", "penstock_tenant")]
         statements = [_DELETE.format(name) for name in (*kept, "penstock_tenant")]
         if self._address.scheme == "postgresql":
             return [*statements, _RESTART_SEQUENCES]
-        # Programs see the numbers of segments, as message ids, and no others.
+        # Programs see the numbers of segments, as message ids, but no other numbers.
         return [*statements, "ALTER TABLE penstock_log AUTO_INCREMENT = 1"]
 
     def _keep_template(self) -> list[str]:
-        """Statements that leave a store with the first queues behind, as they are now."""
+        """Statements that restore a store with the first queues, as they are now."""
         statements = list(self._reset)
         for table in ("penstock_tenant", "penstock_queue", "penstock_topic_policy"):
             kept = f"simulation_{table}"
@@ -221,7 +221,7 @@ class SqlSimulation:
         return statements
 
     def _begin_loop(self) -> None:
-        """Begin a loop, at time zero, with connections of its own."""
+        """Begin a loop, at time zero, with its own connections."""
         self._gate = Gate()
         self._loop = SqlLoop(self._gate)
         self._loop.watch(self._observer)
@@ -230,15 +230,15 @@ class SqlSimulation:
         ]
 
     def _end_loop(self) -> None:
-        """Close the connections, so that the next run depends on nothing that this one opened."""
+        """Close the connections, so that the next run does not depend on this one."""
         self._gate.open = True
-        # The drivers' own timers never fire on this loop, and in virtual time no others would.
+        # The drivers' own timers never fire on this loop, and others only in virtual time.
         self._loop.use_real_time()
         self._loop.run_until_complete(self._close_databases())
         self._loop.abandon()
 
     def _give_up(self) -> None:
-        """End a run in the middle: its tasks and connections cannot be used again."""
+        """Abort a run: its tasks and connections cannot be used again."""
         self._loop.abandon()
         self._observer.end_others()
         self._begin_loop()
@@ -278,12 +278,12 @@ class _Run:
         self._delays = 0
         self.world = World(lambda client: self._brokers[client % len(self._brokers)], self.clock)
         self.world.on_step = self._on_step
-        #: As of the end of the clients: judges are no part of the interleaving.
+        #: As of the end of the clients: judges are not part of the interleaving.
         self.trace = ""
         self.turns = 0
 
     async def run(self) -> list[str]:
-        """Run the program to its end; returns what was found wrong."""
+        """Run the program to its end. Returns the violations."""
         for database in self._databases:
             engine = await self._open(database)
             self._engines.append(engine)
@@ -303,7 +303,7 @@ class _Run:
         for client in clients:
             if (error := client.exception()) is not None:
                 raise error
-        # What callers that went away have left behind: while it publishes, readers stay before it.
+        # Finish what cancelled callers left behind: while it publishes, readers do not see past it.
         for engine in self._engines:
             for lanes in (engine._publishes, engine._claims, engine._settles):
                 await lanes.drain()
@@ -318,14 +318,14 @@ class _Run:
         return [*self.world.violations, *found, *self._loop.errors]
 
     async def _end_tasks(self) -> None:
-        """End what callers that went away have left behind, and the transactions of that."""
+        """Cancel what cancelled callers left behind, including its transactions."""
         left = asyncio.all_tasks(self._loop) - {asyncio.current_task(self._loop)}
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 
     async def prepare(self) -> None:
-        """Make the first queues."""
+        """Create the first queues."""
         server = self._broker(await self._open(self._databases[0]))
         for tenant in TENANTS:
             broker = server.for_tenant(tenant)
@@ -339,7 +339,7 @@ class _Run:
     async def _judge(self) -> list[str]:
         broker = self._brokers[0]
         found = await drain(broker, self.world.history, self.clock)
-        # The rest reads only, and no time passes.
+        # The rest only reads, and no time passes.
         self._gate.let_all_pass()
         found += await judge_history(broker, self.world.history, _grant_number)
         if self._program.seed % _VERIFIED_ONE_IN == 0:
@@ -350,7 +350,7 @@ class _Run:
         for queue, key, tallied, there in self._observer.rows(_MISCOUNTED_PARTITIONS):
             found.append(f"Q2: {tallied} in {key!r} of queue {queue}, a scan finds {there}")
         for (queue,) in self._observer.rows(_ORPHANS):
-            found.append(f"S3: deliveries of queue {queue}, which is not there")
+            found.append(f"S3: deliveries of queue {queue}, which does not exist")
         for (segment,) in self._observer.rows(_EMPTY_SEGMENTS):
             found.append(f"L1: segment {segment} of the log has no entries")
         if self._program.seed % _COMPARED_ONE_IN == 0:
@@ -403,7 +403,7 @@ class _Run:
         return False
 
     def _jump(self) -> None:
-        # Not while the database has a statement wait: the deadline of that is not what is tested.
+        # Not while a statement is waiting in the database: its deadline is not under test.
         if not self._gate.in_flight:
             self._faults.count("jump")
             self._loop.advance(self._random.randint(1, _MAX_JUMP_S))
@@ -413,7 +413,7 @@ class _Run:
         try:
             engine = await self._open(self._databases[number])
         except PenstockError:
-            return  # Another fault has struck: the old one goes on.
+            return  # Another fault occurred: the old server continues.
         before, self._brokers[number] = self._brokers[number], self._broker(engine)
         self._engines[number] = engine
         await before.close()
@@ -425,7 +425,7 @@ def _grant_number(receipt: str) -> int:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Engines log what faults do to them; here that is the point of the exercise."""
+    """Silence logging: engines log the effects of the faults."""
     logger: Any = logging.getLogger("penstock")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

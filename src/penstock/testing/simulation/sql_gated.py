@@ -1,14 +1,14 @@
-"""A database whose every statement and every commit waits at a gate, and may fail there.
+"""A database where every statement and commit waits at a gate, and may fail there.
 
-``GatedDatabase`` stands between one engine and a real database, at the seam that every dialect
-has. A fault that is due strikes the next operation that it fits:
+``GatedDatabase`` is between one engine and a real database, at the interface that every dialect
+has. A fault that is due hits the next operation that it applies to:
 
-- ``drop``: the connection is gone before the operation reaches the database;
-- ``lost_reply``: a commit is made, and the connection is gone before the answer arrives;
+- ``drop``: the connection is lost before the operation reaches the database;
+- ``lost_reply``: a commit is made, but the connection is lost before the reply arrives;
 - ``abort``: the database rolls the transaction back, as after a deadlock.
 
-An operation that was sent is never cancelled half way, because real time would decide what became
-of it: a caller who goes away is noticed before the next one.
+An operation that was sent is never cancelled half way, because real time would decide its outcome:
+the cancellation of a caller takes effect before the next operation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Faults:
-    """Faults that are due, and how many have struck. All servers of a run share them."""
+    """Pending faults, and how many have occurred. All servers of a run share them."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -49,15 +49,15 @@ class Faults:
         self.struck: dict[str, int] = {}
 
     def add(self, kind: str) -> None:
-        """Have one of these strike soon."""
+        """Make one fault of this kind occur soon."""
         self._due.append(kind)
 
     def end(self) -> None:
-        """Nothing goes wrong any more."""
+        """Inject no more faults."""
         self._due.clear()
 
     def strikes(self, *kinds: str) -> str | None:
-        """The fault that strikes now, if one of these kinds is due."""
+        """The fault that occurs now, if one of these kinds is due."""
         for kind in self._due:
             if kind in kinds:
                 self._due.remove(kind)
@@ -66,16 +66,16 @@ class Faults:
         return None
 
     def count(self, kind: str) -> None:
-        """A fault has struck."""
+        """Count a fault that has occurred."""
         self.struck[kind] = self.struck.get(kind, 0) + 1
         self._gate.note(kind)
 
 
 class GatedDatabase(Database):
-    """What one server sees of the database."""
+    """The database as seen by one server."""
 
     def session(self, inner: Session, order: int, *, changes_at_once: bool) -> GatedSession:
-        """A session as the engine sees it."""
+        """A session as seen by the engine."""
         return GatedSession(self, inner, order, changes_at_once=changes_at_once)
 
     def __init__(
@@ -102,14 +102,14 @@ class GatedDatabase(Database):
         return self._gated(self._inner.reading(), "reading")
 
     def borrowed(self, connection: object) -> AbstractAsyncContextManager[Session]:
-        raise NotImplementedError("a simulation has no transactions of callers")
+        raise NotImplementedError("a simulation has no callers' transactions")
 
     @asynccontextmanager
     async def _gated(
         self, opened: AbstractAsyncContextManager[Session], kind: str
     ) -> AsyncIterator[Session]:
         order = self._gate.begin_session()
-        # Taking a connection changes nothing that another server could see.
+        # Taking a connection changes nothing that is visible to another server.
         entered: list[Session] = []
 
         async def enter() -> None:
@@ -143,9 +143,9 @@ class GatedDatabase(Database):
     async def through(
         self, label: str | None, operation: Callable[[], Awaitable[T]], order: int
     ) -> T:
-        """Do it when the gate lets it pass; if the caller goes away meanwhile, to the end.
+        """Run the operation when the gate lets it pass, to its end even if cancelled.
 
-        Without a label it does not wait for that.
+        Without a label it does not wait at the gate.
         """
         if self._gate.open:
             return await operation()
@@ -164,7 +164,7 @@ class GatedDatabase(Database):
         return task.result()
 
     def fault(self, *kinds: str) -> str | None:
-        """The fault that strikes the next statement, if one is due."""
+        """The fault that hits the next statement, if one is due."""
         return self._faults.strikes(*kinds)
 
     async def drop(self, session: Session) -> None:
@@ -193,13 +193,13 @@ class GatedDatabase(Database):
         return await self.through("now", self._inner.now, self._gate.begin_session())
 
     async def watch(self, heard: Callable[[Sequence[int]], None]) -> None:
-        """Servers do not hear each other here: what they would hear, and when, is real time's."""
+        """Do nothing: real time would decide when servers are notified of each other."""
 
     async def tell(self, queues: Sequence[int]) -> None:
-        """Nobody listens."""
+        """Do nothing: there is no listener."""
 
     async def close(self) -> None:
-        """The connections stay open for the next server."""
+        """Keep the connections open for the next server."""
 
 
 async def _run(operation: Callable[[], Awaitable[T]]) -> T:
@@ -229,7 +229,7 @@ class GatedSession(Session):
         self._order = order
         self._inner = inner
         self._changes_at_once = changes_at_once
-        #: Whether anything was written in it.
+        #: Whether anything was written in the session.
         self.wrote = False
 
     async def _through(self, label: str, operation: Callable[[], Awaitable[T]]) -> T:
@@ -303,10 +303,10 @@ class GatedSession(Session):
         return numbers
 
     async def notify(self, queues: Sequence[int]) -> None:
-        """Nobody listens."""
+        """Do nothing: there is no listener."""
 
     def _lose_reply(self) -> None:
-        """What is one statement is committed: its answer may be lost as a commit's may."""
+        """A single statement commits itself: its reply may be lost like that of a commit."""
         if self._changes_at_once and self._database.fault("lost_reply"):
             self._database.renewed()
             raise Lost("simulated: no answer to the statement", committing=True)

@@ -1,13 +1,13 @@
-"""An event loop with virtual time over real connections, in which a seed decides what is sent next.
+"""An event loop with virtual time over real connections; a seed decides what is sent next.
 
-Several servers share one real database. Whatever they send waits at a ``Gate``. When nothing on
-the loop can run any more, the gate lets one operation through, chosen by the seed, and nothing
-else happens until the database has answered it or is found to have it wait for a lock. Then
-comes the next choice. If nothing waits at the gate either, virtual time jumps to the next timer.
+Several servers share one real database. Everything they send waits at a ``Gate``. When nothing on
+the loop can run, the gate lets one operation through, chosen by the seed, and nothing else happens
+until the database has replied or is found to be waiting for a lock. Then the next is chosen. If
+nothing waits at the gate either, virtual time jumps to the next timer.
 
-The database's answers arrive when they like. That has no effect: replies are read only when
-everything that was sent is answered or known to wait for a lock, and then one at a time, those
-of older connections first. Timers of the database's drivers never fire: real time is not seen.
+The database may reply at any time. That has no effect: replies are read only when everything that
+was sent is answered or known to wait for a lock, and then one at a time, oldest connection first.
+Timers of the database drivers never fire: real time is invisible.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ __all__ = ["Gate", "SqlClock", "SqlLoop", "Ticket"]
 
 Ts = TypeVarTuple("Ts")
 
-#: Seconds that an answer is waited for before the database is asked whether it is blocked.
+#: Seconds to wait for a reply before checking whether the database is blocked.
 _GLANCE_S: Final = 0.001
-#: Seconds without any progress after which a run is given up: longer than the database's own lock
+#: Seconds without any progress after which a run is aborted: longer than the database's own lock
 #: timeouts.
 _STUCK_S: Final = 40.0
-#: Operations after which a run is called endless; most have a few hundred.
+#: Operations after which a run is considered endless; most have a few hundred.
 _MAX_TURNS: Final = 50_000
-#: The drivers' own timers are for real time.
+#: The drivers' own timers use real time.
 _DRIVERS: Final = ("asyncpg", "asyncmy")
 
 
 class Ticket:
-    """An operation that waits at the gate, or is under way."""
+    """An operation that waits at the gate or is in progress."""
 
     __slots__ = ("held_until", "label", "order", "passed", "server")
 
     def __init__(self, server: int, label: str, order: int, passed: asyncio.Future[None]) -> None:
-        #: When its session began: some have to open a connection first, and come here later.
+        #: The order of its session: some sessions open a connection first and arrive later.
         self.order = order
         self.server = server
         self.label = label
@@ -63,9 +63,9 @@ class Gate:
         self._sessions = 0
         self.in_flight = 0
         self.turns = 0
-        #: While True everything passes at once, and virtual time stands still: before and after.
+        #: While True, everything passes immediately and virtual time stops: before and after a run.
         self.open = True
-        #: Called with the ticket that was chosen; may delay it, which returns True.
+        #: Called with the chosen ticket; may delay it and return True.
         self.on_pass: Callable[[Ticket], bool] = lambda _: False
 
     def begin(self, seed: int) -> None:
@@ -77,7 +77,7 @@ class Gate:
 
     @property
     def trace(self) -> str:
-        """A digest of what was let through, in order."""
+        """A digest of what passed, in order."""
         return self._trace.hexdigest()
 
     @property
@@ -86,14 +86,14 @@ class Gate:
         return bool(self._waiting)
 
     def begin_session(self) -> int:
-        """The place of a session in the order in which they began."""
+        """The number of a session, in the order in which they began."""
         self._sessions += 1
         return self._sessions
 
     async def enter(self, server: int, label: str | None, order: int) -> None:
-        """Wait until the operation may begin; ``leave`` has to be called when it has ended.
+        """Wait until the operation may begin. The caller must call ``leave`` when it has ended.
 
-        Without a label it may begin at once.
+        Without a label it may begin immediately.
         """
         if label is None:
             self.in_flight += 1
@@ -111,7 +111,7 @@ class Gate:
             raise
 
     def let_all_pass(self) -> None:
-        """From now on everything passes at once, what waits here too."""
+        """Let everything pass from now on, including what is waiting."""
         self.open = True
         for ticket in self._waiting:
             self.in_flight += 1
@@ -119,7 +119,7 @@ class Gate:
         self._waiting.clear()
 
     def leave(self) -> None:
-        """The operation has ended."""
+        """Record the end of an operation."""
         self.in_flight -= 1
 
     def note(self, what: str) -> None:
@@ -127,7 +127,7 @@ class Gate:
         self._trace.update(what.encode() + b"\n")
 
     def let_one_pass(self) -> None:
-        """Choose one of those that wait."""
+        """Choose one of the waiting operations."""
         waiting = sorted(self._waiting, key=lambda ticket: ticket.order)
         free = [ticket for ticket in waiting if ticket.held_until <= self.turns]
         ticket = self._random.choice(free or waiting)
@@ -143,7 +143,7 @@ class Gate:
 
 
 class _Selector(selectors.DefaultSelector):
-    """Waits for the database, for the gate, or for nothing."""
+    """Waits for the database, for the gate, or not at all."""
 
     def __init__(self, gate: Gate) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class _Selector(selectors.DefaultSelector):
         if self._gate.open:
             return super().select(None if timeout is None else min(timeout, _GLANCE_S))
         if timeout is not None and timeout <= 0:
-            # Callbacks are ready. They come first, whatever has arrived meanwhile.
+            # Callbacks are ready. They run first, even if replies have arrived meanwhile.
             return []
         if self._gate.in_flight:
             arrived = self._settled()
@@ -174,13 +174,13 @@ class _Selector(selectors.DefaultSelector):
         elif self._gate.in_flight:
             return self._patiently()
         elif timeout is None:
-            raise Deadlock("everything waits, and nothing is left that could wake anything")
+            raise Deadlock("all tasks wait, and nothing is left that could wake one")
         else:
             self.advance(timeout)
         return []
 
     def _settled(self) -> list[tuple[selectors.SelectorKey, int]]:
-        """One answer, once all that was sent is answered or waits for a lock; none: all wait."""
+        """One reply, once all that was sent is answered or waits for a lock; none if all wait."""
         assert self.observer is not None
         deadline = time.monotonic() + _STUCK_S
         while True:
@@ -195,10 +195,10 @@ class _Selector(selectors.DefaultSelector):
             return self._oldest(arrived)
 
     def _patiently(self) -> list[tuple[selectors.SelectorKey, int]]:
-        """All wait for locks that nobody is left to release: the database has to end that."""
+        """All wait for locks that no session will release: the database must resolve that."""
         arrived = super().select(_STUCK_S)
         if not arrived:
-            raise Deadlock("the database resolves no deadlock")
+            raise Deadlock("the database does not resolve a deadlock")
         return self._oldest(arrived)
 
     def _oldest(
@@ -208,26 +208,26 @@ class _Selector(selectors.DefaultSelector):
 
 
 class SqlLoop(asyncio.SelectorEventLoop):
-    """A loop of real sockets and virtual time."""
+    """A loop with real sockets and virtual time."""
 
     def __init__(self, gate: Gate) -> None:
         self._virtual_s = 0.0
-        #: When real time was turned on.
+        #: When real time was enabled.
         self._real_since_s: float | None = None
         selector = _Selector(gate)
         super().__init__(selector)
         selector.advance = self.advance
         self._watching = selector
-        #: What callbacks raised although nobody awaited them.
+        #: Errors of callbacks that no task awaited.
         self.errors: list[str] = []
         self.set_exception_handler(self._note_error)
 
     def watch(self, observer: Observer) -> None:
-        """Ask this observer whether the database is blocked."""
+        """Use this observer to find out whether the database is blocked."""
         self._watching.observer = observer
 
     def abandon(self) -> None:
-        """Close the loop although tasks of it wait for what never comes."""
+        """Close the loop although some of its tasks will never finish."""
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.close()
@@ -239,11 +239,11 @@ class SqlLoop(asyncio.SelectorEventLoop):
         return self._virtual_s + time.monotonic() - self._real_since_s
 
     def use_real_time(self) -> None:
-        """Have timeouts end after as many real seconds from now on. The gate has to be open."""
+        """Make timeouts use real seconds from now on. The gate must be open."""
         self._real_since_s = time.monotonic()
 
     def advance(self, seconds: float) -> None:
-        """Let virtual time pass."""
+        """Advance virtual time."""
         self._virtual_s += seconds
 
     def call_at(
@@ -253,7 +253,7 @@ class SqlLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Call back at a time, unless it is a driver that asks: then never."""
+        """Call back at a time, or never if the caller is a database driver."""
         timer = super().call_at(when, callback, *args, context=context)
         owner = type(getattr(callback, "__self__", callback)).__module__ or ""
         if owner.startswith(_DRIVERS):
@@ -275,7 +275,7 @@ class SqlClock:
         self._began = loop.time()
 
     def now(self) -> int:
-        """The present."""
+        """The current time."""
         return EPOCH_MS + round((self._loop.time() - self._began) * 1000)
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> asyncio.TimerHandle:

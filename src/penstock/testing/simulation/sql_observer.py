@@ -1,7 +1,7 @@
-"""What a real database is doing, asked on a connection of its own from a thread of its own.
+"""Observes a real database, on its own connection from its own thread.
 
-The simulation asks from inside its event loop's wait for I/O, so the answer has to come from
-somewhere else. Everything here blocks the caller until the database has answered.
+The simulation calls this inside its event loop's wait for I/O, so the reply must come from another
+thread. Every method blocks the caller until the database has replied.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ __all__ = ["Observer", "execute"]
 
 T = TypeVar("T")
 
-#: Seconds after which an answer, or the end of a session, is not expected any more.
+#: Timeout in seconds for a reply or the end of a session.
 _PATIENCE_S: Final = 30.0
-#: Locks that sessions wait for, by the lock table. A session that was granted its lock and has not
-#: noticed yet is not among them, although ``pg_stat_activity`` still shows it as waiting.
+#: Sessions that wait for a lock, by the lock table. It excludes a session that was granted its lock
+#: and has not noticed yet, which ``pg_stat_activity`` still shows as waiting.
 _WAITING: Final = (
     "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)"
     " WHERE NOT granted AND datname = current_database()"
 )
-#: The same for InnoDB, in two steps. The counter is quick, but a session that was granted its lock
-#: is in it until it notices; the transactions that the monitor lists as waiting are exact.
+#: The same for InnoDB, in two steps. The counter is quick, but includes a session that was granted
+#: its lock until it notices; the transactions that the monitor lists as waiting are exact.
 _ABOUT_WAITING: Final = (
     "SELECT variable_value FROM information_schema.global_status"
     " WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS'"
@@ -48,7 +48,7 @@ _SESSION: Final = {
 
 
 async def execute(session: Session, dialect: str, statement: str) -> list[Any]:
-    """Run any statement on the connection of a session; its rows."""
+    """Run any statement on the connection of a session. Returns its rows."""
     raw: Any = session
     if dialect == "postgresql":
         return list(await raw._connection.fetch(statement))
@@ -57,7 +57,7 @@ async def execute(session: Session, dialect: str, statement: str) -> list[Any]:
 
 
 class Observer:
-    """Looks at the sessions of one database."""
+    """Observes the sessions of one database."""
 
     def __init__(self, opened: Callable[[], Awaitable[Database]], dialect: str) -> None:
         self._dialect = dialect
@@ -67,19 +67,19 @@ class Observer:
         self._database = self._run(_awaited(opened))
 
     def check_privilege(self) -> None:
-        """Refuse a user who may not see the locks of the server."""
+        """Refuse a user without permission to see the server's locks."""
         if self._dialect == "mysql":
             try:
                 self.rows(_MONITOR)
             except Exception as error:
                 raise BadInput(
-                    "The simulation looks at the locks of the database server: grant its user "
+                    "The simulation reads the locks of the database server: grant its user "
                     "the privilege PROCESS.",
                     field="store",
                 ) from error
 
     def waiting(self) -> int:
-        """How many sessions wait for a lock at the moment."""
+        """How many sessions currently wait for a lock."""
         if self._dialect == "postgresql":
             return self.ask(_WAITING)
         if not self.ask(_ABOUT_WAITING):
@@ -95,7 +95,7 @@ class Observer:
                 raise TimeoutError(f"session {session} of the database does not end")
 
     def run_script(self, statements: list[str]) -> None:
-        """Run statements that give no rows."""
+        """Run statements that return no rows."""
 
         async def run() -> None:
             async with self._database.reading() as session:
@@ -111,14 +111,14 @@ class Observer:
             self.run_script([f"KILL {number}" for (number,) in found])
 
     def close(self) -> None:
-        """End the thread."""
+        """Close the connection and end the thread."""
         self._run(self._database.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_PATIENCE_S)
         self._loop.close()
 
     def ask(self, statement: str) -> int:
-        """The one number that a statement gives."""
+        """The single number that a statement returns."""
         return int(self.rows(statement)[0][0])
 
     def rows(self, statement: str) -> list[Any]:

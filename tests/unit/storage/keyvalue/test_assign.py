@@ -43,7 +43,7 @@ async def test_a_bucket_that_cannot_be_read(
     def breaks(self: Shelf, claim_id: int) -> None:
         loaded.append(claim_id)
         if len(loaded) == 4:
-            raise StoreCorrupt("A bucket record is cut short.")
+            raise StoreCorrupt("A bucket record is truncated.")
         load(self, claim_id)
 
     async def assign() -> int:

@@ -183,16 +183,16 @@ def test_var_u64_has_64_bits(value: int) -> None:
     "encoded, reason",
     [
         ("", "ends before"),
-        ("10", "cut short"),
-        ("2010", "cut short"),
-        ("80" + "ff" * 7, "cut short"),
-        ("90" + "00" * 9, "cut short"),
-        ("f0" + "00" * 15, "cut short"),
-        ("100f", "never written"),
-        ("1000", "never written"),
-        ("200fff", "never written"),
-        ("80" + "0f" + "ff" * 7, "never written"),
-        ("81" + "00" * 8, "never written"),
+        ("10", "truncated"),
+        ("2010", "truncated"),
+        ("80" + "ff" * 7, "truncated"),
+        ("90" + "00" * 9, "truncated"),
+        ("f0" + "00" * 15, "truncated"),
+        ("100f", "non-canonical"),
+        ("1000", "non-canonical"),
+        ("200fff", "non-canonical"),
+        ("80" + "0f" + "ff" * 7, "non-canonical"),
+        ("81" + "00" * 8, "non-canonical"),
     ],
 )
 def test_var_u64_that_nobody_wrote(encoded: str, reason: str) -> None:
@@ -268,7 +268,7 @@ def test_reader_reads_in_order() -> None:
     ],
 )
 def test_reader_refuses_to_run_past_the_end(read: Callable[[Reader], object], value: str) -> None:
-    with pytest.raises(StoreCorrupt, match="A test record is cut short"):
+    with pytest.raises(StoreCorrupt, match="A test record is truncated"):
         read(Reader(bytes.fromhex(value), "test"))
 
 
@@ -276,7 +276,7 @@ def test_reader_refuses_to_run_past_the_end(read: Callable[[Reader], object], va
 def test_reader_refuses_what_is_left_over() -> None:
     reader = Reader(b"\x01\x02", "test")
     reader.u8()
-    with pytest.raises(StoreCorrupt, match="longer than it says"):
+    with pytest.raises(StoreCorrupt, match="has trailing bytes"):
         reader.finish()
 
 

@@ -166,7 +166,7 @@ def test_a_header_of_an_unknown_type() -> None:
 @law("X1")
 def test_metadata_of_another_version() -> None:
     body = b"\x02" + bytes.fromhex(PLAIN_HEX)[1:-4]
-    with pytest.raises(StoreCorrupt, match="unknown shape"):
+    with pytest.raises(StoreCorrupt, match="unknown format"):
         decode_metadata(7, body + checksum(body, 7).to_bytes(4, "little"))
 
 

@@ -136,7 +136,7 @@ def test_records_that_are_cut_short(value: bytes, read: Callable[[bytes], object
 @law("X1")
 @pytest.mark.parametrize("value, read", READERS[2:])
 def test_records_that_are_too_long(value: bytes, read: Callable[[bytes], object]) -> None:
-    with pytest.raises(StoreCorrupt, match="longer than it says"):
+    with pytest.raises(StoreCorrupt, match="has trailing bytes"):
         read(value + b"\x00")
 
 

@@ -1,13 +1,13 @@
-"""What the key-value engine asks of an ordered store.
+"""What the key-value engine requires of an ordered store.
 
-An adapter is small on purpose: reads see the last completed write, a write is atomic, and
-a synced write survives power loss with everything written before it. A mark is one small value
-that is kept apart from the map, so that it survives damage to the map's files. ``get`` and ``scan``
-are called on the event loop and have to be quick; ``write`` is called by one thread at a
-time, off the loop unless ``inline``.
+An adapter is deliberately small: reads see the last completed write, a write is atomic, and a
+synced write survives power loss together with every earlier write. A mark is one small value that
+is stored outside the map, so that it survives damage to the map's files. ``get`` and ``scan`` are
+called on the event loop and must be quick; ``write`` is called by one thread at a time, off the
+loop unless ``inline``.
 
-Errors: an adapter wraps its driver's. Damage found while reading is ``StoreCorrupt`` (X1);
-a write that the disk refused raises ``OSError`` and the engine stops writing for good.
+An adapter wraps its driver's errors. Damage found while reading is ``StoreCorrupt`` (X1); a write
+that the disk refuses raises ``OSError``, and the engine stops writing permanently.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from penstock.model.message import Durability
 
 __all__ = ["Adapter", "KeyRange", "Mark", "Writes"]
 
-#: Key to new value, or to None for a delete.
+#: Key to new value; None deletes the key.
 Writes: TypeAlias = Mapping[bytes, bytes | None]
-#: From, inclusive, and to, exclusive.
+#: Start (inclusive) and end (exclusive).
 KeyRange: TypeAlias = tuple[bytes, bytes]
 
 
 class Mark(Struct, frozen=True):
-    """A commit that is known to be synced: its number, the hash of its link, when it was made
-    and where the log ended."""
+    """A commit that is known to be synced: its number, the hash of its link, its time and the end
+    of the log."""
 
     number: int
     hash: bytes
@@ -44,48 +44,48 @@ class Adapter(Protocol):
     durability: Durability
     persistent: bool
     inline: bool
-    """Writes are quick and need no thread."""
+    """Writes are quick and run without a thread."""
 
     def get(self, key: bytes) -> bytes | None:
         """The value, or None."""
         ...
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values in the order of the keys; all keys are of one record type."""
+        """The values in the order of the keys. All keys must have the same record type."""
         ...
 
     def scan(
         self, start: bytes, end: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs with start <= key < end, in key order, or from the end backwards."""
+        """Pairs with start <= key < end, in key order, or in reverse."""
         ...
 
     def values(self, start: bytes, end: bytes) -> list[bytes]:
-        """The values with start <= key < end, in key order, for those who read many once.
+        """The values with start <= key < end, in key order, for bulk reads.
 
-        Where damage ends it early, values are missing at the end: who knows how many there
-        are asks for those by ``get``.
+        Damage may cut the list short. A caller that knows how many values there should be reads the
+        missing ones with ``get``.
         """
         ...
 
     def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
-        """Apply atomically: first remove the ranges, then the writes; then sync if asked."""
+        """Atomically remove the ranges, then apply the writes; then sync if requested."""
         ...
 
     def place(self) -> str:
-        """What a copy of the store does not share with it, as text; empty: nothing is known."""
+        """Text that identifies the location and differs for a copy; empty if nothing is known."""
         ...
 
     def space(self) -> tuple[int, int] | None:
-        """The free and the total bytes of the disk, or None if there is no disk to run out of."""
+        """The free and the total bytes of the disk, or None if the store is not on a disk."""
         ...
 
     def mark(self, mark: Mark) -> None:
-        """Keep the mark in place of the last one; once this returns it survives power loss."""
+        """Replace the mark. When this returns, the new mark survives power loss."""
         ...
 
     def read_mark(self) -> Mark | None:
-        """The mark that was kept last, or None."""
+        """The current mark, or None."""
         ...
 
     def close(self) -> None:

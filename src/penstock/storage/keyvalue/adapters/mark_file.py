@@ -1,9 +1,9 @@
-"""The file ``PENSTOCK`` in the folder of a store: which commit is known to be there (X1).
+"""The file ``PENSTOCK`` in a store directory: the newest commit that is known to be synced (X1).
 
-Its first line says what the folder is; older versions of Penstock wrote nothing else. The second
-is the mark as JSON, with what it takes to notice that RocksDB's manifest was cut, and the third
-is the CRC-32 of the second. The file is replaced by a rename, so a crash leaves the old one or
-the new one.
+The first line identifies the directory; older versions of Penstock wrote only that. The second is
+the mark as JSON, with the position of RocksDB's manifest so that a truncated one is noticed. The
+third is the CRC-32 of the second. The file is replaced by a rename, so a crash leaves either the
+old file or the new one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TITLE: Final = b"This directory holds a Penstock store.\n"
 
 
 class Manifest(Struct, frozen=True, order=True):
-    """How far RocksDB's manifest had come: it is only appended to, or replaced by a newer one."""
+    """The end of RocksDB's manifest, which is only appended to or replaced by a newer one."""
 
     number: int
     size: int
@@ -61,17 +61,17 @@ class MarkFile:
         try:
             title, line, checksum = raw.splitlines(keepends=True)
             if title != _TITLE or checksum != _checksum(line):
-                raise ValueError("the checksum is another")
+                raise ValueError("wrong checksum")
             content = msgspec.json.decode(line, type=_Content)
         except (ValueError, msgspec.DecodeError) as error:
             raise CommitsMissing(
-                f"The file {self._path} is damaged ({error}), so nobody can tell whether commits "
-                "are missing."
+                f"The file {self._path} is damaged ({error}), so missing commits cannot be "
+                "detected."
             ) from error
         return content.mark, content.manifest
 
     def write(self, mark: Mark | None) -> None:
-        """Replace the file, durably. Without a mark it only says that there is data."""
+        """Replace the file durably. Without a mark it only records that the store has data."""
         content = _TITLE
         if mark is not None:
             manifest = current_manifest(self._folder) or Manifest(0, 0)
@@ -92,7 +92,7 @@ class MarkFile:
 
 
 def current_manifest(folder: Path) -> Manifest | None:
-    """The manifest that RocksDB would read, or None if there is none to be read."""
+    """The manifest that RocksDB would read, or None if it cannot be read."""
     try:
         name = (folder / "CURRENT").read_text().strip()
         return Manifest(int(name.removeprefix("MANIFEST-")), (folder / name).stat().st_size)

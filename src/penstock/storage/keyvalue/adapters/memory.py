@@ -1,6 +1,6 @@
-"""The memory adapter: an ordered map in this process. Nothing survives it.
+"""The memory adapter: an ordered map in this process, lost when the process ends.
 
-For tests, for trying things out, and for the worker's inline mode.
+For tests, for experiments, and for the worker's inline mode.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MemoryAdapter:
     def scan(
         self, start: bytes, end: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        # In slices, because the caller may let a write happen between two pairs.
+        # In slices, because the caller may run a write between two pairs.
         bounds = (True, False)
         while True:
             keys = self._map.irange(start, end, bounds, reverse)
@@ -53,7 +53,7 @@ class MemoryAdapter:
         return [self._map[key] for key in self._map.irange(start, end, (True, False))]
 
     def write(self, writes: Writes, removed: Sequence[KeyRange], sync: bool) -> None:
-        del sync  # Nothing here survives the process, and the durability says so.
+        del sync  # The durability is ``memory``: nothing survives the process.
         for low, high in removed:
             for key in list(self._map.irange(low, high, (True, False))):
                 del self._map[key]
@@ -70,7 +70,7 @@ class MemoryAdapter:
         return None
 
     def mark(self, mark: Mark) -> None:
-        """Nothing survives the process, so nothing has to be marked."""
+        """Does nothing: no commit survives the process."""
 
     def read_mark(self) -> Mark | None:
         return None

@@ -1,12 +1,12 @@
-"""The place of a store directory: what a copy of the directory does not share with it.
+"""The location of a store directory: what distinguishes the directory from a copy of it.
 
-A file in the directory, ``PLACE``, is written once and never changed. Its inode number and its
-time of birth belong to this file only: a copy, an unpacked backup and a directory that was
-deleted and restored have another file. Renaming the directory, rebooting, and changing owners
-or permissions change neither. Device numbers are left out, because a reboot may change them.
+A file in the directory, ``PLACE``, is written once and never changed. Its inode number and birth
+time are unique to it: a copy, an unpacked backup and a directory that was deleted and restored have
+a different file. Renaming the directory, rebooting, and changing owners or permissions change
+neither. Device numbers are not used, because a reboot may change them.
 
-Not detected: a snapshot of the whole file system or disk, and a restore that leaves the file
-``PLACE`` as it is. ``penstock store new-epoch`` is for those.
+Not detected: a snapshot of the whole file system or disk, and a restore that keeps the existing
+``PLACE``. ``penstock store new-epoch`` is for those.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TEXT: Final = (
     b"store begins a new epoch either way.\n"
 )
 
-#: statx(2): only the time of birth, by path, and where it is in the buffer.
+#: statx(2): request only the birth time, by path; its position in the buffer.
 _AT_FDCWD: Final = -100
 _STATX_BTIME: Final = 0x800
 _STATX_BYTES: Final = 256
@@ -38,7 +38,7 @@ _BTIME_AT: Final = 80
 
 
 def read_place(directory: Path) -> str:
-    """The place of the store in ``directory``, which is made if there is none."""
+    """The location of the store in ``directory``. Creates the file if it does not exist."""
     path = directory / PLACE_FILE
     try:
         with suppress(FileExistsError):
@@ -60,7 +60,7 @@ def _create(path: Path) -> None:
 
 
 def birth_of(path: Path) -> str | None:
-    """When the file came into being, to the nanosecond; None where the system does not tell."""
+    """The birth time of the file in nanoseconds; None if the system does not provide it."""
     known: float | None = getattr(path.stat(), "st_birthtime", None)  # macOS, BSD
     if known is not None:
         return f"{known:.9f}"

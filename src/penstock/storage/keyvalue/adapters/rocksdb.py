@@ -3,23 +3,23 @@
 Choices that matter, each with its reason:
 
 - A store is read before it is opened for writing. Opening replays the write-ahead logs into
-  tables and removes them; a store that is refused (X1) has to stay as it was found.
-- WAL recovery tolerates a torn tail only. An unacknowledged commit may be torn by a crash;
-  damage anywhere else refuses to open (X1), where RocksDB's own default would silently
-  drop every commit after it. RocksDB does not notice logs that are missing or that were cut
-  at the end of a record, so it tracks the sizes of synced logs in its manifest
+  tables and deletes them, but a store that is refused (X1) must not be changed.
+- WAL recovery tolerates a torn tail only. A crash may tear an unacknowledged commit; with damage
+  anywhere else the store does not open (X1), where RocksDB's own default would silently
+  drop every later commit. RocksDB does not notice logs that are missing or truncated
+  at a record boundary, so it tracks the sizes of synced logs in its manifest
   (``track_and_verify_wals_in_manifest``), and the chain of commits covers the rest.
-- Payloads have a column family of their own. Their keys only grow, so their files never
-  overlap and compaction moves them without rewriting a byte; mixed with the buckets, which
-  are rewritten all the time, every payload was compacted again and again, on the core that
-  the queue needs. One batch, one WAL and one sync still hold both.
-- Payloads stay in the LSM. Blob files were measured here too: the same commit rate, but
-  reads two to five times slower (3.0 against 1.25 µs a payload), and claims read.
-- The WAL is the durability (P1). A batch is written first and the WAL synced after it, in two
-  calls: the binding holds the interpreter for the whole of a write, but not for a sync, and
+- Payloads have their own column family. Their keys only grow, so their files never
+  overlap and compaction moves them without rewriting a byte. Mixed with the buckets, which
+  are rewritten constantly, every payload was compacted repeatedly, on the core that
+  the queue needs. One batch, one WAL and one sync still cover both.
+- Payloads stay in the LSM tree. Blob files were measured too: the same commit rate, but
+  reads two to five times slower (3.0 against 1.25 µs per payload), and claims read.
+- The WAL provides durability (P1). A batch is written first and the WAL is then synced by a
+  second call: the binding holds the GIL for the whole of a write but not for a sync, and
   the sync is more than half of the time (171 and 304 µs for 100 payloads of 1 KiB).
-- For the same reason a write never waits inside RocksDB: where compaction is behind and
-  writers should slow down, it says so, and the pause is made out here.
+- For the same reason a write never waits inside RocksDB: if compaction is behind, RocksDB
+  refuses the write and the adapter sleeps.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ from penstock.storage.keyvalue.keys import LINK_PREFIX, PAYLOAD_PREFIX
 __all__ = ["RocksDBAdapter", "store_options"]
 
 _WRITE_BUFFER_BYTES: Final = 24 * 1024 * 1024
-#: Bounds what an opening after a crash has to read again: a family that fills slowly would
-#: otherwise keep old logs alive.
+#: Limits how much log is replayed when opening after a crash: a family that fills slowly would
+#: otherwise pin old logs.
 _MAX_WAL_BYTES: Final = 192 * 1024 * 1024
 _WRITE_BUFFERS: Final = 3
 _BLOCK_CACHE_BYTES: Final = 32 * 1024 * 1024
 _READ_AHEAD_BYTES: Final = 1024 * 1024
 _BLOOM_BITS: Final = 10
 _PAYLOADS: Final = "payloads"
-#: A setting that the binding has no method for comes from an options file.
+#: The binding has no method for this setting, so it is loaded from an options file.
 _OPTIONS_FILE: Final = """\
 [Version]
   rocksdb_version=9.8.4
@@ -89,8 +89,8 @@ _OPTIONS_FILE: Final = """\
 [CFOptions "default"]
 [TableOptions/BlockBasedTable "default"]
 """
-#: How long to wait where RocksDB would have stalled a write, how often at most (a minute: a
-#: compaction that is further behind will not catch up), and how often that is logged.
+#: The pause when RocksDB would stall a write, the most pauses (one minute: a compaction further
+#: behind will not catch up), and the pauses per logged warning.
 _STALL_PAUSE_S: Final = 0.001
 _MAX_STALL_PAUSES: Final = 60_000
 _PAUSES_PER_WARNING: Final = 1_000
@@ -106,7 +106,7 @@ class RocksDBAdapter:
     inline = False
 
     def __init__(self, path: Path, *, salvaging: bool = False) -> None:
-        """Open the store. To salvage one, skip the checks for missing commits."""
+        """Open the store. ``salvaging`` skips the checks for missing commits."""
         self._path = path
         prepare_folder(path)
         self._lock = lock_folder(path)
@@ -128,10 +128,10 @@ class RocksDBAdapter:
         self._is_marked = self._mark_file.exists
 
     def _inspect(self) -> Mark | None:
-        """Check that no commit is missing, changing nothing; returns the mark.
+        """Check that no commit is missing, without changing the store; returns the mark.
 
-        The one thing that is changed is what a power loss may leave behind: write-ahead logs
-        after a gap of commits that were never synced are set aside.
+        The one exception is what a power loss can leave behind: write-ahead logs that follow a gap
+        of unsynced commits are set aside.
         """
         stored = self._mark_file.read()
         mark = None if stored is None else stored[0]
@@ -146,7 +146,7 @@ class RocksDBAdapter:
         except StoreCorrupt:
             if self._mark_file.exists:
                 raise
-            return None  # The store was being created; opening it decides.
+            return None  # A crash during creation may cause this; opening the store decides.
         if values is None and self._mark_file.exists:
             raise _emptied(self._path)
         try:
@@ -157,8 +157,8 @@ class RocksDBAdapter:
                 raise
             folder = set_aside(logs, f"unsynced-{logs[0].stem}")
             _log.warning(
-                "Commits of %s that were not synced were lost, and others made after them were "
-                "kept by the file system; these were moved to %s.",
+                "Unsynced commits of %s were lost, but the file system kept later ones; "
+                "these were moved to %s.",
                 self._path,
                 folder,
             )
@@ -213,7 +213,7 @@ class RocksDBAdapter:
                     cursor.prev()
                 else:
                     cursor.next()
-            # An iterator that meets damage looks as if it had come to its end.
+            # An iterator that hits damage looks as if it had reached the end.
             cursor.status()
         except Exception as error:
             raise reading_error(error) from error
@@ -221,8 +221,8 @@ class RocksDBAdapter:
     def values(self, start: bytes, end: bytes) -> list[bytes]:
         options = ReadOptions()
         options.set_iterate_upper_bound(end)
-        # Whoever reads everything once must not push out what claims read again; the stub of
-        # this method forgets its argument.
+        # A bulk read must not evict blocks that claims read again. The binding's type stub lacks
+        # the argument.
         options.fill_cache(False)  # type: ignore[call-arg]
         options.set_readahead_size(_READ_AHEAD_BYTES)
         try:
@@ -236,12 +236,12 @@ class RocksDBAdapter:
         if sync:
             self._sync()
             if not self._is_marked:
-                # RocksDB opens a folder whose log was deleted as an empty store.
+                # RocksDB would open a directory whose log was deleted as an empty store.
                 self._mark_file.write(None)
                 self._is_marked = True
 
     def _write_after_stalls(self, writes: Writes, removed: Sequence[KeyRange]) -> None:
-        """Write as soon as compaction lets us; ``ETIMEDOUT`` if it never does."""
+        """Write, pausing while RocksDB stalls; ``ETIMEDOUT`` if the stall does not end."""
         for pauses in range(_MAX_STALL_PAUSES):
             if self._write_unless_stalled(writes, removed):
                 return
@@ -252,10 +252,10 @@ class RocksDBAdapter:
                     (pauses + 1) * _STALL_PAUSE_S,
                 )
             time.sleep(_STALL_PAUSE_S)
-        raise OSError(errno.ETIMEDOUT, "RocksDB refused a write until its compaction catches up")
+        raise OSError(errno.ETIMEDOUT, "RocksDB stalled a write because compaction is behind")
 
     def _write_unless_stalled(self, writes: Writes, removed: Sequence[KeyRange]) -> bool:
-        """Write to the log and the memtable; False if RocksDB wants writers to wait."""
+        """Write to the WAL and the memtable; False if RocksDB would stall the write."""
         batch = WriteBatch(raw_mode=True)
         family = self._payload_family
         for low, high in removed:
@@ -290,10 +290,10 @@ class RocksDBAdapter:
         return read_place(self._path)
 
     def close(self) -> None:
-        """Close RocksDB and unlock the folder.
+        """Close RocksDB and unlock the directory.
 
-        Closing writes tables. Where that fails (a full disk, damage in an old table), everything
-        is still in the write-ahead log, so it is logged and is not an error of the caller's.
+        Closing writes tables. If that fails (a full disk, damage in an old table), everything is
+        still in the write-ahead log, so the failure is logged and not raised.
         """
         try:
             for family in (self._payloads, self._db):
@@ -301,8 +301,8 @@ class RocksDBAdapter:
                     family.close()
                 except Exception as error:  # noqa: BLE001  (the binding raises nothing else)
                     _log.warning("RocksDB did not close %s cleanly: %s", self._path, error)
-            # RocksDB lets go of the directory with the last handle of a family, and after an
-            # error in close() only with the handle itself.
+            # RocksDB releases the directory with the last handle of a family, and after an error in
+            # close() only when the handle itself is deleted.
             del self._payloads, self._payload_family, self._db, family
             tighten_files(self._path)
             if self._last_mark is not None:
@@ -316,7 +316,7 @@ class RocksDBAdapter:
         try:
             facts = os.statvfs(self._path)
         except OSError:
-            return None  # The next commit will say what is wrong.
+            return None  # The next commit will report the error.
         return facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
 
     def mark(self, mark: Mark) -> None:
@@ -329,9 +329,9 @@ class RocksDBAdapter:
 
 
 def store_options(*, salvaging: bool = False) -> Options:
-    """How Penstock opens RocksDB; benchmarks open their bare reference the same way.
+    """The options that Penstock opens RocksDB with; benchmarks use them for their baseline.
 
-    To salvage a store, logs that are missing or shorter than they were are accepted.
+    ``salvaging`` accepts logs that are missing or truncated.
     """
     options = Options(raw_mode=True) if salvaging else _verifying_options()
     options.create_if_missing(True)
@@ -343,7 +343,7 @@ def store_options(*, salvaging: bool = False) -> Options:
     options.set_max_total_wal_size(_MAX_WAL_BYTES)
     options.set_compression_type(DBCompressionType.lz4())
     options.increase_parallelism(2)
-    # Flushing and compacting give way to whoever is waiting for a commit.
+    # Flushes and compactions yield the CPU to commits.
     env = Env()
     env.lower_high_priority_thread_pool_cpu_priority()
     env.lower_thread_pool_cpu_priority()
@@ -361,7 +361,7 @@ def _families() -> dict[str, Options]:
 
 
 def _verifying_options() -> Options:
-    """Options by which RocksDB checks its write-ahead logs against its manifest."""
+    """Options that make RocksDB check its write-ahead logs against its manifest."""
     with TemporaryDirectory(prefix="penstock-options-") as folder:
         (Path(folder) / "OPTIONS-000001").write_text(_OPTIONS_FILE)
         (Path(folder) / "rocksdict-config.json").write_text(
@@ -372,7 +372,7 @@ def _verifying_options() -> Options:
 
 
 def _read_links(path: Path) -> list[bytes] | None:
-    """The links of a store, read without changing it; None if it has no records at all."""
+    """The links of a store, read without changing it; None if it has no records."""
     try:
         # RocksDB 9.8.4 crashes if it reads a tracked store without verifying it.
         db = Rdict(str(path), store_options(), access_type=AccessType.read_only(False))
@@ -394,7 +394,7 @@ def _read_links(path: Path) -> list[bytes] | None:
 
 
 def _check_manifest(path: Path, marked: Manifest) -> None:
-    """Refuse a manifest that is older than the mark, or shorter than it was then."""
+    """Refuse a manifest that is older or shorter than it was when the mark was written."""
     manifest = current_manifest(path)
     if manifest is not None and manifest < marked:
         raise CommitsMissing(
@@ -405,6 +405,6 @@ def _check_manifest(path: Path, marked: Manifest) -> None:
 
 def _emptied(path: Path) -> StoreCorrupt:
     return StoreCorrupt(
-        f"The store {path} was written to before and is empty now: files of it are missing or "
-        "damaged."
+        f"The store {path} contained data before and is empty now: some of its files are missing "
+        "or damaged."
     )

@@ -1,4 +1,4 @@
-"""What RocksDB reports in the text of its errors.
+"""Interprets the text of RocksDB's errors.
 
 rocksdict raises plain exceptions whose text is a RocksDB status: ``code: [reason: ]message``.
 The message usually contains a path that the operator chose, such as ``/srv/install/000012.log``,
@@ -16,12 +16,12 @@ from penstock.errors import CommitsMissing, StoreCorrupt, StoreLocked, StoreUnav
 __all__ = ["is_stall", "opening_error", "reading_error", "writing_error"]
 
 _STALL: Final = "Result incomplete: Write stall"
-#: A manifest that lost records forgets column families, too.
+#: A manifest that lost records may also lack column families.
 _DAMAGE: Final = ("Corruption: ", "Invalid argument: Column family not found: ")
-#: A log that the manifest tracks is not there, or is shorter than what was synced of it.
+#: A log that the manifest tracks is missing, or is shorter than its synced size.
 _MISSING_LOG: Final = ("Corruption: Missing WAL", "Corruption: Size mismatch: WAL")
 _IO_ERROR: Final = "IO error: "
-#: The reasons that follow "IO error: " when the device, or a quota, has no room left.
+#: The reasons that follow "IO error: " when the device is full or a quota is exceeded.
 _NO_SPACE: Final = ("No space left on device", "Space limit reached", "Disk quota exceeded")
 _LOCKED: Final = ("While lock file: ", "lock hold by current process")
 
@@ -32,7 +32,7 @@ def is_stall(error: Exception) -> bool:
 
 
 def writing_error(error: Exception) -> OSError:
-    """The error of a write or a sync, with ``ENOSPC`` if there is no room and ``EIO`` if not."""
+    """The error of a write or a sync: ``ENOSPC`` if the disk is full, otherwise ``EIO``."""
     text = str(error)
     full = _io_reason(text).startswith(_NO_SPACE)
     return OSError(errno.ENOSPC if full else errno.EIO, text)
@@ -50,14 +50,14 @@ def opening_error(path: Path, error: Exception) -> StoreLocked | StoreCorrupt | 
     """The error of opening the store in ``path``."""
     text = str(error)
     if text.startswith(_MISSING_LOG):
-        return CommitsMissing(f"A write-ahead log of the store {path} is gone or was cut: {text}.")
+        return CommitsMissing(f"A write-ahead log of {path} is missing or truncated: {text}.")
     if text.startswith(_DAMAGE):
         return StoreCorrupt(f"The store {path} is damaged: {text}.")
     if _io_reason(text).startswith(_LOCKED):
-        return StoreLocked(f"The store {path} is open already.", field="url")
+        return StoreLocked(f"The store {path} is already open.", field="url")
     return StoreUnavailable(f"The store {path} cannot be opened: {text}.", field="url")
 
 
 def _io_reason(text: str) -> str:
-    """What follows the code of an I/O error; empty for every other status."""
+    """The text after the code of an I/O error; empty for any other status."""
     return text.removeprefix(_IO_ERROR) if text.startswith(_IO_ERROR) else ""

@@ -1,9 +1,9 @@
-"""RocksDB's write-ahead logs, read just far enough to find a gap in them.
+"""Reads RocksDB's write-ahead logs just far enough to find a gap.
 
-A log is a sequence of blocks of 32 KiB; a record has a header of seven bytes (checksum, length,
-type) and is split where a block ends. A record is a batch, which begins with its first sequence
-number and the number of entries in it. Sequence numbers are given without gaps, so the batches
-of all logs follow one another exactly unless something between them is gone.
+A log is a sequence of 32 KiB blocks. A record has a header of seven bytes (checksum, length, type)
+and is split at block boundaries. A record is a batch, which begins with its first sequence number
+and its number of entries. Sequence numbers have no gaps, so consecutive batches across all logs
+join exactly unless something between them is missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["endless_log", "logs_after_gap", "set_aside"]
 _BLOCK: Final = 32 * 1024
 _HEADER: Final = struct.Struct("<IHB")
 _BATCH: Final = struct.Struct("<QI")
-#: Types of records: a whole batch, the first piece of one, and the last.
+#: Record types: a whole batch, the first piece of one, and the last.
 _FULL: Final = 1
 _FIRST: Final = 2
 _LAST: Final = 4
@@ -39,7 +39,7 @@ def endless_log(folder: Path) -> Path | None:
 
 
 def logs_after_gap(folder: Path) -> list[Path]:
-    """The logs that do not follow what is before them, and all after those."""
+    """The first log that does not continue its predecessor, and all later logs."""
     logs = sorted(folder.glob("*.log"), key=lambda path: int(path.stem))
     expected: int | None = None
     for position, path in enumerate(logs):
@@ -51,7 +51,7 @@ def logs_after_gap(folder: Path) -> list[Path]:
 
 
 def set_aside(paths: list[Path], folder_name: str) -> Path:
-    """Move the logs into a folder beside them, where RocksDB does not look for them."""
+    """Move the logs into a subdirectory, where RocksDB does not read them."""
     folder = paths[0].parent / folder_name
     folder.mkdir(mode=0o700, exist_ok=True)
     for path in paths:

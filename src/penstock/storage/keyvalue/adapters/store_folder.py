@@ -1,12 +1,12 @@
-"""The folder of an embedded store: who may read it, and who has it open.
+"""The directory of an embedded store: permissions and locking.
 
 The folder has mode 0700, which is what keeps other users out. RocksDB creates its files under
 the umask of the process, and a library must not change that, so a file may be 0644 until the
 store is next opened or closed; both set every file of the store to 0600. ``penstock serve``, a
 process of our own, sets its umask.
 
-A folder that Penstock did not make is only tightened if it holds a store or is empty, and never
-if it is shared by design (a sticky bit, as on /tmp). What cannot be tightened is logged.
+A directory that Penstock did not create is only tightened if it holds a store or is empty, and
+never if it is shared by design (sticky bit, as on /tmp). Failures are logged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["FILE_MODE", "lock_folder", "prepare_folder", "tighten_files"]
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 _OTHERS: Final = 0o077
-#: Files of RocksDB, of its binding and of ours. Anything else in the folder is left alone.
+#: Files of RocksDB, its binding and Penstock. Other files in the directory are not touched.
 _STORE_FILE: Final = re.compile(
     r"\d+\.(log|sst|blob|dbtmp)|(MANIFEST|OPTIONS)-\d+(\.dbtmp)?|LOG(\.old\.\d+)?"
     r"|CURRENT|IDENTITY|LOCK|PLACE|PENSTOCK(\.tmp)?|PLACE|rocksdict-config\.json"
@@ -35,7 +35,7 @@ _log = logging.getLogger("penstock.storage")
 
 
 def prepare_folder(path: Path) -> None:
-    """Create the folder, or tighten the one that is there; raises if it cannot be written to."""
+    """Create the directory or tighten its mode. Raises if it is not writable."""
     try:
         path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         facts = path.stat()
@@ -48,8 +48,8 @@ def prepare_folder(path: Path) -> None:
         raise StoreUnavailable(f"The store directory {path} is not writable.", field="url")
     if facts.st_uid != os.geteuid():
         _log.warning(
-            "The store directory %s belongs to user %d, and this process runs as user %d: new "
-            "files will belong to the latter.",
+            "The store directory %s belongs to user %d, but this process runs as user %d, which "
+            "will own new files.",
             path,
             facts.st_uid,
             os.geteuid(),
@@ -67,25 +67,25 @@ def prepare_folder(path: Path) -> None:
 
 
 def lock_folder(path: Path) -> int:
-    """Lock the folder for this adapter; returns what to close to unlock it.
+    """Lock the directory for this adapter; returns the descriptor to close to unlock it.
 
-    RocksDB has a lock of its own, but takes none to read a store, and a store that another
-    process writes to looks damaged to one that reads it.
+    RocksDB takes its own lock only for writing, and a store that another process is writing to
+    looks damaged to a reader.
     """
     folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(folder)
-        raise StoreLocked(f"The store {path} is open already.", field="url") from error
+        raise StoreLocked(f"The store {path} is already open.", field="url") from error
     except OSError:
-        # A file system without such locks; RocksDB's own lock still keeps writers apart.
+        # The file system has no such locks; RocksDB's lock still excludes a second writer.
         _log.warning("The directory %s cannot be locked.", path)
     return folder
 
 
 def tighten_files(path: Path) -> None:
-    """Set every file of the store to 0600, where it is not already."""
+    """Set every file of the store to mode 0600."""
     refused = 0
     for entry in os.scandir(path):
         if not _STORE_FILE.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):
@@ -101,7 +101,7 @@ def tighten_files(path: Path) -> None:
 
 
 def _set_mode(path: Path, mode: int) -> bool:
-    """Whether the mode is set now. A file that is gone needs none."""
+    """Whether the mode is now set; True for a file that no longer exists."""
     try:
         path.chmod(mode)
         return not path.stat().st_mode & _OTHERS
