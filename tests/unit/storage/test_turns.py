@@ -82,13 +82,11 @@ async def test_short_calls_have_the_loop_after_a_slice() -> None:
     assert done == ["a"] * 12
 
 
-async def test_a_slice_asks_for_a_turn_when_its_time_is_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    turns = Turns()
+async def test_a_slice_asks_for_a_turn_when_its_time_is_up() -> None:
+    turns = Turns(slice_s=60.0)
     await Slice(turns, "a").run(range(100))
     assert turns.granted == 0
-    monkeypatch.setattr(module, "SLICE_S", 0.0)
+    turns = Turns(slice_s=0.0)
     await Slice(turns, "a").run(range(100))
     assert turns.granted == 100
 

@@ -11,7 +11,6 @@ from penstock.model.delivery import Ack
 from penstock.model.message import NewMessage
 from penstock.model.queue import QueuePolicy, Start
 from penstock.model.states import State
-from penstock.storage import turns
 from penstock.storage.contract import Engine, EngineOptions, Outgoing
 from penstock.storage.engines import open_engine
 from penstock.testing.clock import FakeClock
@@ -24,10 +23,10 @@ MESSAGES = 300
 
 
 @pytest.fixture
-async def engine(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Engine]:
-    # A slice is one step, so that everything that can happen between two slices does.
-    monkeypatch.setattr(turns, "SLICE_S", 0.0)
+async def engine() -> AsyncIterator[Engine]:
     opened = await open_engine("memory://", EngineOptions(clock=FakeClock()))
+    # A slice is one step, so that everything that can happen between two slices does.
+    opened.turns.slice_s = 0.0
     for n in range(FILTERS):
         await put(opened, f"scan{n}", f"amount > {n * 10}")
     yield opened
