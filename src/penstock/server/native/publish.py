@@ -138,6 +138,8 @@ async def _read_arrow(call: Call, body: bytes) -> list[NewMessage]:
     # Once as columns, and once as messages.
     call.hold.take(2 * declared)
     table = await asyncio.to_thread(open_messages, body, size)
+    # A value of a dictionary takes its bytes in every row.
+    call.hold.take(2 * max(0, table.nbytes - declared))
     messages: list[NewMessage] = []
     for part in read_messages(table):
         messages += part
