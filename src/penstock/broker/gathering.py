@@ -6,7 +6,7 @@ are handed down together. Nobody waits for it: the turn ends at once, and a lone
 a batch of one.
 
 A caller sees none of this. Its message is stored or refused by itself: where the batch is
-refused, each message is tried alone.
+refused its halves are tried, down to each message alone.
 """
 
 from __future__ import annotations
@@ -97,8 +97,9 @@ class Gathering:
             if len(singles) == 1 or isinstance(error, StoreError):
                 _fail(singles, error)
                 return
-            for single in singles:
-                await self._send(topic, [single], durability, policy)
+            middle = len(singles) // 2
+            await self._send(topic, singles[:middle], durability, policy)
+            await self._send(topic, singles[middle:], durability, policy)
         except BaseException as error:
             _fail(singles, error)
             raise

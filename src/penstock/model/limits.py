@@ -38,6 +38,7 @@ __all__ = [
     "MAX_PAGE",
     "MAX_PAYLOAD_BYTES",
     "MAX_PRIORITY",
+    "MAX_PUBLISH_DELIVERIES",
     "MAX_QUEUES",
     "MAX_TIME_MS",
     "MAX_WAIT_MS",
@@ -82,6 +83,8 @@ MAX_HISTORY_EVENTS: Final = 100
 
 #: Every queue of a tenant is kept in memory, with its compiled filter: some 20 KB each.
 MAX_QUEUES: Final = 1_000_000
+#: The largest batch, in as many queues as there may be.
+MAX_PUBLISH_DELIVERIES: Final = MAX_BATCH * MAX_QUEUES
 MAX_FILTER_BYTES: Final = 4 * 1024
 MAX_FILTER_NODES: Final = 200
 
@@ -127,6 +130,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Of one tenant, whether created by a call or by a publish. Dead-letter queues come on top."""
     unindexed_filters: int = 1_000
     """Queues of one tenant whose filter is evaluated for every message: about 0.3 µs each."""
+    publish_deliveries: int = 100_000
+    """That the messages of one publish become, in all queues together: it is one commit, and other
+    calls wait while it is made. A single message is never refused."""
     free_disk_bytes: int = 256 * 1024 * 1024
     """Free space below which an embedded store refuses publishes; 0 for no such bound."""
 
@@ -137,6 +143,7 @@ _HIGHEST: Final = {
     "log_retention_ms": MAX_TIME_MS,
     "queues": MAX_QUEUES,
     "unindexed_filters": MAX_QUEUES,
+    "publish_deliveries": MAX_PUBLISH_DELIVERIES,
     "free_disk_bytes": MAX_FREE_DISK_BYTES,
 }
 

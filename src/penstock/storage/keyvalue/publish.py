@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
@@ -38,7 +39,7 @@ from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import Logged
 from penstock.storage.keyvalue.routed_ahead import RoutedAhead
 from penstock.storage.keyvalue.tenant import Tenant
-from penstock.storage.quotas import check_queue_quota
+from penstock.storage.quotas import check_fan_out, check_queue_quota
 from penstock.storage.topic_checks import CheckedBy, check_topics
 
 __all__ = ["Plan"]
@@ -63,6 +64,7 @@ _COUNTED_A_STEP: Final = 2_000
 #: What will be appended: the message with its metadata, where it becomes a delivery, and what
 #: it replaces. A tuple, because making an object a message was a tenth of publishing.
 _Item: TypeAlias = tuple[NewMessage, Logged, Sequence[Queue], _Replacement | None]
+_queues_of: Final = itemgetter(2)
 
 
 class Plan:
@@ -72,7 +74,9 @@ class Plan:
         "_ahead",
         "_batch",
         "_core",
+        "_counted",
         "_created",
+        "_deliveries",
         "_headers",
         "_ids",
         "_items",
@@ -100,6 +104,8 @@ class Plan:
         #: Of all messages, where planning takes more than one step.
         self._headers: list[dict[str, HeaderValue]] | None = None
         self._items: list[_Item] = []
+        #: What the messages become, as far as was counted: up to this item.
+        self._deliveries = self._counted = 0
         self._replies: list[Published] = []
         self._ids: dict[tuple[str, str], FirstPublish] = {}
         #: Keys that this plan has decided about; None: its message is in no queue any more.
@@ -153,10 +159,22 @@ class Plan:
             offset = self._core.log.reserve(len(messages), self._now)
             if len(messages) <= step:
                 self._decide(topic, messages, offset)
+                self._check_fan_out()
                 continue
             for begin in range(0, len(messages), step):
                 offset = self._decide(topic, messages[begin : begin + step], offset)
+                self._check_fan_out()
                 yield
+
+    def _check_fan_out(self) -> None:
+        """Refuse more deliveries than one publish may make, before more messages are planned."""
+        items, counted = self._items, self._counted
+        self._counted = len(items)
+        self._deliveries += sum(map(len, map(_queues_of, items[counted:])))
+        limits = self._core.options.limits
+        if self._deliveries > limits.publish_deliveries:
+            messages = sum(len(outgoing.messages) for outgoing in self._taken)
+            check_fan_out(limits, messages, self._deliveries)
 
     def _decide(self, topic: str, messages: Sequence[NewMessage], first: int) -> int:
         """Plan messages of one topic; returns the offset after the last that was used."""
@@ -307,6 +325,7 @@ class Plan:
             for queue in before
             if queue in matching or (queue.cursor is not None and queue.filter.matches(message))
         ]
+        self._deliveries += len(kept)
         change = _Replacement(kept, [queue for queue in before if queue not in kept])
         joining = [queue for queue in matching if queue not in before]
         if not kept and not joining and (new_queue := self._auto_create(message)) is not None:
