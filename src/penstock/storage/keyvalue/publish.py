@@ -319,15 +319,18 @@ class Plan:
             partition_key=first.partition_key,
         )
         matching = self._match_all(message)
+        # A look-up each: both may be all the queues of a tenant.
+        taking, waiting = frozenset(matching), frozenset(before)
         # The index has the queues that are caught up; one that is not may have the message too.
         kept = [
             queue
             for queue in before
-            if queue in matching or (queue.cursor is not None and queue.filter.matches(message))
+            if queue in taking or (queue.cursor is not None and queue.filter.matches(message))
         ]
         self._deliveries += len(kept)
-        change = _Replacement(kept, [queue for queue in before if queue not in kept])
-        joining = [queue for queue in matching if queue not in before]
+        keeping = frozenset(kept)
+        change = _Replacement(kept, [queue for queue in before if queue not in keeping])
+        joining = [queue for queue in matching if queue not in waiting]
         if not kept and not joining and (new_queue := self._auto_create(message)) is not None:
             joining = [new_queue]
         item = (new, (message, encode_metadata(message)), joining, change)
@@ -413,7 +416,7 @@ class Plan:
                     run, same = [], queues
                 if change is not None:
                     # What is replaced may be in this very batch: it was assigned above.
-                    self._replace(*logged, change)
+                    yield from self._replace(*logged, change)
                 run.append(logged)
                 if new.key is not None:
                     kept = change.kept if change else ()
@@ -442,7 +445,7 @@ class Plan:
             self._core.dedup.remember(self._tenant.name, topic, idempotency_id, first, window_ms)
         return found
 
-    def _replace(self, message: Message, metadata: bytes, change: _Replacement) -> None:
+    def _replace(self, message: Message, metadata: bytes, change: _Replacement) -> Iterator[None]:
         self._core.log.replaced(message.id, message.offset)
         for queue in change.left:
             claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
@@ -451,8 +454,10 @@ class Plan:
                 drop_available(queue, claim_id)
             else:
                 drop_delayed(queue, *delayed)
-        for queue in change.kept:
+        for position, queue in enumerate(change.kept, 1):
             queue.replace_waiting(message, metadata)
+            if not position % self._step:
+                yield
 
     def _open_again(self, message: Message, key: str, queues: list[Queue]) -> None:
         record = open_key(self._tenant.name, message.topic, key)
