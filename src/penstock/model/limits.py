@@ -24,6 +24,7 @@ __all__ = [
     "MAX_BATCH_MS",
     "MAX_BUCKET_EXPONENT",
     "MAX_CLAIM",
+    "MAX_CLAIM_BYTES",
     "MAX_ERROR_BYTES",
     "MAX_EVENT_ERROR_CHARS",
     "MAX_FILTER_BYTES",
@@ -61,6 +62,9 @@ MAX_BATCH: Final = 10_000
 MAX_BATCH_MS: Final = 30 * 24 * 3600 * 1000
 #: A claim answers from memory in one go; larger ones only add latency.
 MAX_CLAIM: Final = 1_000
+#: Payloads that one claim reads, unless one alone is larger: some milliseconds. A claim that has
+#: more before it hands out fewer deliveries than it was asked for.
+MAX_CLAIM_BYTES: Final = 4 * 1024 * 1024
 #: An assignment is one commit, and other calls wait while it is made.
 MAX_ASSIGN: Final = 100_000
 #: Browsing pages; a reader that wants more asks again with the cursor.

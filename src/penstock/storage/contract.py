@@ -251,6 +251,8 @@ class Engine(BulkReading, ABC):
     ) -> list[Delivery]:
         """Lease up to ``limit`` deliveries: priority descending, then publish order (C4).
 
+        It may give fewer where their payloads have more than ``MAX_CLAIM_BYTES``, but always one.
+
         The lease is clamped to the policy's bounds, None takes ``visibility_timeout_ms``.
         Every grant adds one to attempts and to the attempts record (C2) and has a new
         receipt (C1). A waiting delivery that has no attempts left, because ``max_attempts`` was

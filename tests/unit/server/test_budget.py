@@ -198,6 +198,30 @@ async def test_reads_are_refused_above_the_budget(small: Door) -> None:
     assert (await small.call("GET", "/v1/log?payloads=true&limit=5")).status == 200
 
 
+async def test_a_page_of_payloads_is_bounded_before_they_are_read(
+    small: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.server.native.deliveries.PAGE_BYTES", 3 * MB)
+    await _fill(small)
+    path = "/v1/queues/orders/deliveries?payloads=true"
+    page = (await small.call("GET", path)).json()
+    assert len(page["items"]) == 3
+    following = (await small.call("GET", f"{path}&cursor={page['cursor']}")).json()
+    assert following["items"][0]["message"]["id"] == 3
+    hold = Hold(small.service.budget)
+    hold.take(6 * MB)
+    looks: list[bool] = []
+    peek = Broker.peek
+
+    async def looked(self: Broker, *args: Any, **options: Any) -> Any:
+        looks.append(options["payloads"])
+        return await peek(self, *args, **options)
+
+    monkeypatch.setattr(Broker, "peek", looked)
+    assert (await small.call("GET", path)).status == 503
+    assert looks == [False]
+
+
 # -- replies in parts --------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from penstock.model.reports import HistoryPage
 from penstock.model.states import State
 from penstock.server.call import Call
 from penstock.server.reading import Body, ListBody
-from penstock.server.replies import Streamed
+from penstock.server.replies import Streamed, pieces
 from penstock.server.routing import Empty, Need, Route
 from penstock.wire.bodies import PurgeBody, ReplayBody, SweepBody
 from penstock.wire.codecs import ARROW_STREAM, JSON
@@ -23,6 +23,8 @@ __all__ = ["ROUTES"]
 
 #: Deliveries in a page that carries payloads: a hundred of the largest are a large reply.
 MAX_PAYLOAD_PAGE: Final = 100
+#: Payload bytes of one page; one payload alone may be larger.
+PAGE_BYTES: Final = 16 * 1024 * 1024
 
 
 class PeekQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,17 +74,30 @@ async def peek(call: Call, query: PeekQuery, body: Empty) -> Page | Streamed:  #
             field="limit",
             limit=MAX_PAYLOAD_PAGE,
         )
-    looking = call.broker.peek(
-        call.name,
-        query.state,
-        where=query.where,
-        limit=query.limit,
-        cursor=query.cursor,
-        payloads=query.payloads,
-    )
-    page = await looking if query.where is None else await call.scan(looking)
-    call.hold.take(sum(len(item.payload or b"") for item in page.items))
-    return page
+    looking = _page(call, query)
+    return await looking if query.where is None else await call.scan(looking)
+
+
+async def _page(call: Call, query: PeekQuery) -> Page:
+    """Deliveries in bounds; with payloads, as many as fit one page, and the memory budget."""
+
+    async def look(limit: int, *, payloads: bool) -> Page:
+        return await call.broker.peek(
+            call.name,
+            query.state,
+            where=query.where,
+            limit=limit,
+            cursor=query.cursor,
+            payloads=payloads,
+        )
+
+    page = await look(query.limit, payloads=False)
+    if not query.payloads or not page.items:
+        return page
+    sizes = [item.message.size for item in page.items]
+    _, fitting = next(pieces(sizes, PAGE_BYTES))
+    call.hold.take(sum(sizes[:fitting]))
+    return await look(fitting, payloads=True)
 
 
 async def replay(call: Call, query: Empty, body: ReplayBody) -> ReplayReply:  # noqa: ARG001

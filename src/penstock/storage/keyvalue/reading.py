@@ -30,7 +30,7 @@ from penstock.model.message import MessageId, Offset
 from penstock.model.message import Published as Stored
 from penstock.model.reports import HistoryEntry, HistoryPage
 from penstock.model.states import State
-from penstock.storage.keyvalue.browse import MAX_SCAN, peek, snapshots_of
+from penstock.storage.keyvalue.browse import MAX_SCAN, SLICE_BYTES, peek, snapshots_of
 from penstock.storage.keyvalue.claim import read_payload
 from penstock.storage.keyvalue.columns import read_columns, read_payloads
 from penstock.storage.keyvalue.core import Core
@@ -113,15 +113,23 @@ class ReadingVerbs(Guarded):
         self._begin()
         entries: list[LogEntry] = []
         next_offset = start
-        for message, _ in self._core.log.read(tenant, start, staged=False):
+        while True:
+            room = SLICE_BYTES
+            for message, _ in self._core.log.read(tenant, next_offset, staged=False):
+                if len(entries) == limit or room < 0:
+                    break
+                payload = None
+                if payloads:
+                    payload = read_payload(self._core.stage.get, message)
+                    room -= message.size
+                entries.append(LogEntry(message, payload))
+                next_offset = Offset(message.offset + 1)
+            else:
+                end = Offset(self._core.log.tenant(tenant).committed_end)
+                return LogPage(tuple(entries), max(next_offset, end))
             if len(entries) == limit:
-                break
-            payload = read_payload(self._core.stage.get, message) if payloads else None
-            entries.append(LogEntry(message, payload))
-            next_offset = Offset(message.offset + 1)
-        else:
-            next_offset = max(start, Offset(self._core.log.tenant(tenant).committed_end))
-        return LogPage(tuple(entries), next_offset)
+                return LogPage(tuple(entries), next_offset)
+            await self._next_slice(tenant)
 
     @reading
     async def read_log_columns(self, tenant: str, start: Offset, limit: int) -> LogColumns:
