@@ -12,6 +12,7 @@ from penstock.model.limits import MAX_ASSIGN, MAX_PAGE
 from penstock.model.reports import HistoryPage
 from penstock.model.states import State
 from penstock.server.call import Call
+from penstock.server.loading import ARROW_READS, load
 from penstock.server.reading import Body, ListBody
 from penstock.server.replies import Streamed, pieces
 from penstock.server.routing import Empty, Need, Route
@@ -57,6 +58,7 @@ class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 async def peek(call: Call, query: PeekQuery, body: Empty) -> Page | Streamed:  # noqa: ARG001
     """Browse deliveries in one state."""
     if _is_arrow(query.format):
+        await load(ARROW_READS)
         from penstock.server.bulk import delivery_stream  # noqa: PLC0415  (an extra)
 
         return await delivery_stream(
@@ -124,6 +126,7 @@ async def purge(call: Call, query: Empty, body: PurgeBody) -> PurgeReply:  # noq
 async def history(call: Call, query: HistoryQuery, body: Empty) -> HistoryPage | Streamed:  # noqa: ARG001
     """The transitions in the queue, by message."""
     if _is_arrow(query.format):
+        await load(ARROW_READS)
         from penstock.server.bulk import history_stream  # noqa: PLC0415  (an extra)
 
         return await history_stream(

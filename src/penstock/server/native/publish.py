@@ -41,6 +41,7 @@ from penstock.server.decoding import (
     Lists,
     item_bytes,
 )
+from penstock.server.loading import ARROW_WRITES, load
 from penstock.server.reading import RawBody
 from penstock.server.routing import Need, Route
 from penstock.wire.bodies import PublishBody
@@ -127,6 +128,7 @@ async def _read_batch(call: Call, body: bytes, *, is_json: bool) -> PublishBody:
 
 async def _read_arrow(call: Call, body: bytes) -> list[NewMessage]:
     """The messages of an Arrow stream, which has no more bytes than a body without compression."""
+    await load(ARROW_WRITES)
     from penstock.wire.arrow import (  # noqa: PLC0415  (an extra)
         declared_size,
         open_messages,
