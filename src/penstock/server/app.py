@@ -147,6 +147,7 @@ class Application:
             ANYBODY if route.need.action is None else service.access.recall(authorization)
         ) or await service.access.authenticate(authorization)
         current_tenant.set(credential.tenant)
+        hold.belongs_to(credential.tenant)
         call = Call(service, route, parameters, headers, receive, request_id, credential, hold)
         call.check_need(route.need)
         as_msgpack = _wants_msgpack(headers.get(b"accept", b""), route)

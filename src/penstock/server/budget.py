@@ -3,6 +3,10 @@
 A request's body counts from its first byte until its verb has answered, what is decoded of it
 while it is used, and a reply until the caller has taken it. Over the budget a call is refused
 with ``Busy``; a caller that takes nothing of its reply for too long is cut (``replies``).
+
+Between tenants the budget is divided by what is left, as places are (``places``): a tenant may
+hold four times what is free. One tenant alone gets four fifths of it, and one that comes later
+always finds some free.
 """
 
 from __future__ import annotations
@@ -17,56 +21,86 @@ __all__ = ["Budget", "Hold"]
 _RETRY_AFTER_MS: Final = 1_000
 
 
+#: How many times what is free one tenant may hold.
+_OF_FREE: Final = 4
+
+
+class Share:
+    """The bytes that the calls of one tenant hold."""
+
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held = 0
+
+
 class Budget:
     """The bytes that all calls hold together."""
 
-    __slots__ = ("held", "limit", "refused")
+    __slots__ = ("_shares", "held", "limit", "refused")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
         self.refused = 0
         """Calls that were refused."""
+        self._shares: dict[str, Share] = {}
 
-    def check(self, size: int = 0) -> None:
-        """Raise ``Busy`` if there is no room for so many bytes more."""
-        if self.held + size > self.limit:
-            self.refused += 1
-            raise Busy(
-                f"The server holds {self.held} bytes of requests and replies; it may hold"
-                f" {self.limit}.",
-                field="body",
-                limit=self.limit,
-                retry_after_ms=_RETRY_AFTER_MS,
-            )
+    def share(self, tenant: str) -> Share:
+        """What the tenant holds."""
+        found = self._shares.get(tenant)
+        if found is None:
+            found = self._shares[tenant] = Share()
+        return found
+
+    def has_room(self, size: int, share: Share) -> bool:
+        """Whether the tenant with this share may hold so many bytes more."""
+        free = self.limit - self.held - size
+        return free >= 0 and (not share.held or share.held + size <= _OF_FREE * free)
+
+    def refuse(self, share: Share) -> Busy:
+        """What a call is told that has no room."""
+        self.refused += 1
+        return Busy(
+            f"The server holds {self.held} bytes of requests and replies, {share.held} of them for"
+            f" this tenant; it may hold {self.limit}.",
+            field="body",
+            limit=self.limit,
+            retry_after_ms=_RETRY_AFTER_MS,
+        )
 
 
 class Hold:
     """What one call holds of the budget."""
 
-    __slots__ = ("_budget", "size")
+    __slots__ = ("_budget", "_share", "size")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
+        self._share = Share()
         self.size = 0
 
+    def belongs_to(self, tenant: str) -> None:
+        """Count what is held for a tenant, from now on; nothing was held before."""
+        self._share = self._budget.share(tenant)
+
     def check(self) -> None:
-        """Raise ``Busy`` if the budget is used up."""
-        self._budget.check(1)
+        """Raise ``Busy`` if the budget, or the tenant's part of it, is used up."""
+        if not self._budget.has_room(1, self._share):
+            raise self._budget.refuse(self._share)
 
     def take(self, size: int) -> None:
         """Hold so many bytes more, or raise ``Busy``."""
-        if self._budget.held + size > self._budget.limit:
-            self._budget.check(size)
-        self._budget.held += size
-        self.size += size
+        if not self._budget.has_room(size, self._share):
+            raise self._budget.refuse(self._share)
+        self.add(size)
 
     def add(self, size: int) -> None:
         """Hold so many bytes more, even over the budget: they are there already."""
         self._budget.held += size
+        self._share.held += size
         self.size += size
 
     def set(self, size: int) -> None:
         """Hold exactly so many bytes from now on."""
-        self._budget.held += size - self.size
-        self.size = size
+        self.add(size - self.size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, MutableMapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -29,15 +30,28 @@ CLAIM = "/v1/queues/orders/claims"
 PUBLISH = "/v1/topics/orders/messages"
 
 
-@pytest.fixture
-async def small() -> AsyncIterator[Door]:
-    """A server that may hold 8 MiB."""
+@asynccontextmanager
+async def opened(*, auth: bool) -> AsyncIterator[Door]:
     clock = FakeClock()
     options = BrokerOptions(engine=EngineOptions(clock=clock))
     engine = await open_engine("memory://", options.engine)
     async with Broker(engine, options) as broker:
-        access = Access(clock, Keys(engine, clock), enabled=False)
+        access = Access(clock, Keys(engine, clock), enabled=auth)
         yield Door(application(broker, access, LIMITS), broker, clock)
+
+
+@pytest.fixture
+async def small() -> AsyncIterator[Door]:
+    """A server that may hold 8 MiB."""
+    async with opened(auth=False) as door:
+        yield door
+
+
+@pytest.fixture
+async def keyed() -> AsyncIterator[Door]:
+    """The same for callers with keys."""
+    async with opened(auth=True) as door:
+        yield door
 
 
 class Reader:
@@ -60,6 +74,7 @@ class Reader:
     def _call(self, method: str, target: str, body: bytes) -> asyncio.Task[None]:
         path, _, query = target.partition("?")
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        headers += [(name.encode(), text.encode()) for name, text in self._door.headers.items()]
         scope: dict[str, Any] = {"type": "http", "method": method, "path": path}
         scope |= {"query_string": query.encode(), "headers": headers}
         given = [body]
@@ -100,6 +115,43 @@ def test_a_hold_is_counted_and_given_back() -> None:
     one.set(2)
     other.set(0)
     assert (budget.held, one.size) == (2, 2)
+
+
+def test_a_tenant_leaves_some_of_the_budget_to_others() -> None:
+    budget = Budget(100)
+    loud, quiet = Hold(budget), Hold(budget)
+    loud.belongs_to("loud")
+    quiet.belongs_to("quiet")
+    loud.take(60)
+    loud.take(20)
+    with pytest.raises(Busy):
+        loud.take(1)
+    quiet.take(10)
+    again = Hold(budget)
+    again.belongs_to("loud")
+    with pytest.raises(Busy):
+        again.check()
+    loud.set(0)
+    again.take(70)
+    assert (budget.held, budget.share("loud").held, budget.share("quiet").held) == (80, 70, 10)
+
+
+async def test_a_tenant_that_reads_nothing_does_not_refuse_another(keyed: Door) -> None:
+    """Every reply that the loud tenant asks for is as large as its part of the budget allows."""
+    await _fill(keyed)
+    assert keyed.keys is not None
+    loud, quiet = [(await keyed.keys.create(name, ["admin:*"])).key for name in ("default", "b")]
+    keyed.headers = {"authorization": f"Bearer {loud}"}
+    readers = [Reader(keyed, 1) for _ in range(8)]
+    calls = [reader.get("/v1/log?payloads=true&limit=1") for reader in readers]
+    while not all(reader.status for reader in readers):  # noqa: ASYNC110  (they have no event)
+        await asyncio.sleep(0)
+    # 1 MiB each, for as many as fit four fifths of 8 MiB.
+    assert {reader.status for reader in readers} == {200, 503}
+    keyed.headers = {"authorization": f"Bearer {quiet}"}
+    assert (await keyed.call("POST", PUBLISH, b"x" * 500_000)).status == 201
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert keyed.service.budget.held == 0
 
 
 async def test_nothing_is_held_when_calls_are_over(small: Door) -> None:
