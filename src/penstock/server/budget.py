@@ -5,8 +5,8 @@ while it is used, and a reply until the caller has taken it. Over the budget a c
 with ``Busy``; a caller that takes nothing of its reply for too long is cut (``replies``).
 
 Between tenants the budget is divided by what is left, as places are (``places``): a tenant may
-hold four times what is free. One tenant alone gets four fifths of it, and one that comes later
-always finds some free.
+hold four times what is free, or what one call needs. The calls of one tenant alone get four fifths
+of it, and a tenant that comes later mostly finds some free.
 """
 
 from __future__ import annotations
@@ -53,10 +53,13 @@ class Budget:
             found = self._shares[tenant] = Share()
         return found
 
-    def has_room(self, size: int, share: Share) -> bool:
-        """Whether the tenant with this share may hold so many bytes more."""
+    def has_room(self, size: int, share: Share, own: int) -> bool:
+        """Whether a call that holds ``own`` of the tenant's share may hold so many bytes more.
+
+        A call alone may use all that is free.
+        """
         free = self.limit - self.held - size
-        return free >= 0 and (not share.held or share.held + size <= _OF_FREE * free)
+        return free >= 0 and (share.held == own or share.held + size <= _OF_FREE * free)
 
     def refuse(self, share: Share) -> Busy:
         """What a call is told that has no room."""
@@ -86,12 +89,12 @@ class Hold:
 
     def check(self) -> None:
         """Raise ``Busy`` if the budget, or the tenant's part of it, is used up."""
-        if not self._budget.has_room(1, self._share):
+        if not self._budget.has_room(1, self._share, self.size):
             raise self._budget.refuse(self._share)
 
     def take(self, size: int) -> None:
         """Hold so many bytes more, or raise ``Busy``."""
-        if not self._budget.has_room(size, self._share):
+        if not self._budget.has_room(size, self._share, self.size):
             raise self._budget.refuse(self._share)
         self.add(size)
 

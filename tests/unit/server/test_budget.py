@@ -123,17 +123,20 @@ def test_a_tenant_leaves_some_of_the_budget_to_others() -> None:
     loud.belongs_to("loud")
     quiet.belongs_to("quiet")
     loud.take(60)
-    loud.take(20)
-    with pytest.raises(Busy):
-        loud.take(1)
-    quiet.take(10)
     again = Hold(budget)
     again.belongs_to("loud")
+    again.take(20)
+    for hold in (loud, again):
+        with pytest.raises(Busy):
+            hold.take(1)
+    quiet.take(10)
     with pytest.raises(Busy):
         again.check()
     loud.set(0)
-    again.take(70)
-    assert (budget.held, budget.share("loud").held, budget.share("quiet").held) == (80, 70, 10)
+    again.take(40)
+    assert (budget.held, budget.share("loud").held, budget.share("quiet").held) == (70, 60, 10)
+    # A call alone may have all that is left.
+    again.take(30)
 
 
 async def test_a_tenant_that_reads_nothing_does_not_refuse_another(keyed: Door) -> None:
@@ -272,6 +275,23 @@ async def test_a_page_of_payloads_is_bounded_before_they_are_read(
     monkeypatch.setattr(Broker, "peek", looked)
     assert (await small.call("GET", path)).status == 503
     assert looks == [False]
+
+
+async def test_replies_without_payloads_count_too(small: Door) -> None:
+    """Headers of 16 KiB each: a page of them is as large as one of payloads."""
+    await small.broker.create_queue("orders")
+    headers = {f"h{number}": "x" * 1_000 for number in range(16)}
+    for _ in range(4):
+        await small.broker.publish_batch("orders", [NewMessage(b"", headers)] * 100)
+    paths = ("/v1/log", "/v1/queues/orders/deliveries?limit=1000")
+    for path in paths:
+        assert (await small.call("GET", f"{path}")).status == 200
+    hold = Hold(small.service.budget)
+    hold.take(5 * MB)
+    for path in paths:
+        refused = await small.call("GET", path)
+        assert (refused.status, refused.json()["type"]) == (503, "urn:penstock:problem:busy")
+    assert small.service.budget.held == 5 * MB
 
 
 # -- replies in parts --------------------------------------------------------------------------

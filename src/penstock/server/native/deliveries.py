@@ -93,6 +93,7 @@ async def _page(call: Call, query: PeekQuery) -> Page:
             payloads=payloads,
         )
 
+    await call.turn_for(query.limit)
     page = await look(query.limit, payloads=False)
     if not query.payloads or not page.items:
         return page

@@ -97,6 +97,7 @@ async def read_log(call: Call, query: LogQuery, body: Empty) -> LogPage | Stream
 
 async def _page(call: Call, query: LogQuery, limit: int) -> LogPage:
     """Entries in bounds; with payloads, as many as fit one page."""
+    await call.turn_for(limit)
     page = _before(query.to, await call.broker.read_log(query.start, limit=limit))
     if not query.payloads or not page.entries:
         return page
