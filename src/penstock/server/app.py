@@ -174,7 +174,8 @@ class Application:
         # A read can be refused still; what a claim or a publish did has to be told.
         if route.method != "GET":
             return await encode(value, route.status, as_msgpack=as_msgpack)
-        hold.take(headers_bytes(value))
+        if size := headers_bytes(value):
+            hold.take(size)
         reply = await encode(value, route.status, as_msgpack=as_msgpack, turn=call.turn)
         if reply.size > max(hold.size, SMALL_BYTES):
             hold.take(reply.size - hold.size)

@@ -292,6 +292,10 @@ async def test_replies_without_payloads_count_too(small: Door) -> None:
         refused = await small.call("GET", path)
         assert (refused.status, refused.json()["type"]) == (503, "urn:penstock:problem:busy")
     assert small.service.budget.held == 5 * MB
+    # What is small is answered, however much is held.
+    hold.add(5 * MB)
+    for path in ("/healthz", "/v1/queues/orders/stats", "/v1/log/end"):
+        assert (await small.call("GET", path)).status == 200
 
 
 # -- replies in parts --------------------------------------------------------------------------
