@@ -6,7 +6,7 @@ one batch. This adds no delay: the batch is sent at the end of the turn, and a l
 is a batch of one.
 
 Callers do not notice. Each message is stored or refused on its own: if the batch is
-refused, each message is published alone.
+refused, its halves are retried, down to single messages.
 """
 
 from __future__ import annotations
@@ -97,8 +97,9 @@ class Gathering:
             if len(singles) == 1 or isinstance(error, StoreError):
                 _fail(singles, error)
                 return
-            for single in singles:
-                await self._send(topic, [single], durability, policy)
+            middle = len(singles) // 2
+            await self._send(topic, singles[:middle], durability, policy)
+            await self._send(topic, singles[middle:], durability, policy)
         except BaseException as error:
             _fail(singles, error)
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection
 from itertools import groupby
 from typing import Final
@@ -27,6 +28,7 @@ from penstock.model.message import Message, MessageId, Offset
 from penstock.model.queue import Ordering, QueueInfo
 from penstock.model.reports import HistoryEntry, HistoryPage, Preview, Why
 from penstock.model.states import State
+from penstock.storage.turns import SLICE_S
 
 __all__ = ["Reading"]
 
@@ -36,6 +38,7 @@ HISTORY_BATCH: Final = 1_000
 _SAMPLE: Final = 10
 #: Log entries that a preview scans per turn: about three milliseconds.
 _SLICE: Final = 500
+_SMALLEST_SLICE: Final = 30
 
 
 class Reading(Bulk):
@@ -87,9 +90,12 @@ class Reading(Bulk):
         #: A keyed message counts once, by its newest values.
         keyed: dict[MessageId, bool] = {}
         end = await self._engine.log_end(self.tenant)
+        time = asyncio.get_running_loop().time
+        size = _SLICE
         while position < end:
             await self._engine.turns.take(self.tenant)
-            page = await self._engine.read_log(self.tenant, position, _SLICE)
+            began = time()
+            page = await self._engine.read_log(self.tenant, position, size)
             for entry in page.entries:
                 scanned += 1
                 matches = wanted.matches(entry.message)
@@ -102,6 +108,9 @@ class Reading(Bulk):
                 elif not matches:
                     sample.pop(entry.message.id, None)
             position = page.next_offset
+            # Messages with many headers take ten times as long.
+            size = size // 2 if time() - began > SLICE_S else 2 * size
+            size = max(_SMALLEST_SLICE, min(_SLICE, size))
         return Preview(count + sum(keyed.values()), scanned, tuple(sample.values()))
 
     async def message(self, message_id: int) -> MessageDeliveries:

@@ -22,6 +22,9 @@ __all__ = ["INLINE_EVALUATIONS", "BatchRoutes"]
 #: This many evaluations take about three milliseconds, so they need no slices.
 INLINE_EVALUATIONS: Final = 10_000
 
+#: Answers that are kept, counted in values: 8 MiB. What is beyond is asked of the index again.
+_KEPT: Final = 1_000_000
+
 _by_name = attrgetter("name")
 
 
@@ -42,7 +45,8 @@ class BatchRoutes(Generic[T]):
     def __init__(self, index: FilterIndex[T], messages: Sequence[Message]) -> None:
         self.messages = messages
         self._index = index
-        self._matches: list[Sequence[T]] = []
+        #: None: not kept.
+        self._matches: list[Sequence[T] | None] = []
         self._changed: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -63,8 +67,15 @@ class BatchRoutes(Generic[T]):
         """Evaluate one message per step; the caller may pause between two steps."""
         match = self._index.match
         append = self._matches.append
+        room = _KEPT
+        last: Sequence[T] = ()
         for message in self.messages:
-            append(match(message))
+            found = match(message)
+            if found is not last:
+                # The index gives the very same sequence where the topic decides.
+                room -= len(found)
+                last = found
+            append(found if room >= 0 else None)
             yield
 
     def catch_up_steps(self) -> Iterator[None]:
@@ -89,11 +100,14 @@ class BatchRoutes(Generic[T]):
 
     def match(self, position: int) -> Sequence[T]:
         """The matches of the message at this position of the batch."""
-        return self._matches[position]
+        found = self._matches[position]
+        return self._index.match(self.messages[position]) if found is None else found
 
     def _evaluate_again(self, position: int, names: Collection[str]) -> None:
-        message = self.messages[position]
-        found = [value for value in self._matches[position] if value.name not in names]
+        message, before = self.messages[position], self._matches[position]
+        if before is None:
+            return
+        found = [value for value in before if value.name not in names]
         for name in names:
             value = self._index.match_one(name, message)
             if value is not None:

@@ -24,6 +24,7 @@ __all__ = [
     "MAX_BATCH_MS",
     "MAX_BUCKET_EXPONENT",
     "MAX_CLAIM",
+    "MAX_CLAIM_BYTES",
     "MAX_ERROR_BYTES",
     "MAX_EVENT_ERROR_CHARS",
     "MAX_FILTER_BYTES",
@@ -38,6 +39,7 @@ __all__ = [
     "MAX_PAGE",
     "MAX_PAYLOAD_BYTES",
     "MAX_PRIORITY",
+    "MAX_PUBLISH_DELIVERIES",
     "MAX_QUEUES",
     "MAX_TIME_MS",
     "MAX_WAIT_MS",
@@ -60,6 +62,9 @@ MAX_BATCH: Final = 10_000
 MAX_BATCH_MS: Final = 30 * 24 * 3600 * 1000
 #: A claim is answered from memory in one go; a larger one would only add latency.
 MAX_CLAIM: Final = 1_000
+#: Payloads that one claim reads, unless one alone is larger: some milliseconds. A claim that has
+#: more before it hands out fewer deliveries than it was asked for.
+MAX_CLAIM_BYTES: Final = 4 * 1024 * 1024
 #: An assignment is one commit, and other calls wait while it is made.
 MAX_ASSIGN: Final = 100_000
 #: A page of results; a reader continues with the cursor.
@@ -82,6 +87,8 @@ MAX_HISTORY_EVENTS: Final = 100
 
 #: Every queue of a tenant is in memory, with its compiled filter: about 20 KB each.
 MAX_QUEUES: Final = 1_000_000
+#: The largest batch, in as many queues as there may be.
+MAX_PUBLISH_DELIVERIES: Final = MAX_BATCH * MAX_QUEUES
 MAX_FILTER_BYTES: Final = 4 * 1024
 MAX_FILTER_NODES: Final = 200
 
@@ -127,6 +134,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Per tenant, created by a call or by a publish. Dead-letter queues are not counted."""
     unindexed_filters: int = 1_000
     """Queues of one tenant whose filter is evaluated for every message: about 0.3 µs each."""
+    publish_deliveries: int = 100_000
+    """That the messages of one publish become, in all queues together: it is one commit, and other
+    calls wait while it is made. A single message is never refused."""
     free_disk_bytes: int = 256 * 1024 * 1024
     """Free space below which an embedded store refuses publishes; 0 for no limit."""
 
@@ -137,6 +147,7 @@ _HIGHEST: Final = {
     "log_retention_ms": MAX_TIME_MS,
     "queues": MAX_QUEUES,
     "unindexed_filters": MAX_QUEUES,
+    "publish_deliveries": MAX_PUBLISH_DELIVERIES,
     "free_disk_bytes": MAX_FREE_DISK_BYTES,
 }
 

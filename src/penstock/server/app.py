@@ -32,11 +32,13 @@ from penstock.server.head import check_head
 from penstock.server.openapi import openapi
 from penstock.server.reading import Disconnected, Incomplete, Receive, drop_rest, read_query
 from penstock.server.replies import (
+    SMALL_BYTES,
     Plain,
     Send,
     Streamed,
     Unread,
     encode,
+    headers_bytes,
     problem_reply,
     send_plain,
     send_streamed,
@@ -147,6 +149,7 @@ class Application:
             ANYBODY if route.need.action is None else service.access.recall(authorization)
         ) or await service.access.authenticate(authorization)
         current_tenant.set(credential.tenant)
+        hold.belongs_to(credential.tenant)
         call = Call(service, route, parameters, headers, receive, request_id, credential, hold)
         call.check_need(route.need)
         as_msgpack = _wants_msgpack(headers.get(b"accept", b""), route)
@@ -168,7 +171,15 @@ class Application:
         value = await route.handler(call, query, body)
         if type(value) is Plain or type(value) is Streamed:
             return value
-        return await encode(value, route.status, as_msgpack=as_msgpack)
+        # A read can be refused still; what a claim or a publish did has to be told.
+        if route.method != "GET":
+            return await encode(value, route.status, as_msgpack=as_msgpack)
+        if size := headers_bytes(value):
+            hold.take(size)
+        reply = await encode(value, route.status, as_msgpack=as_msgpack, turn=call.turn)
+        if reply.size > max(hold.size, SMALL_BYTES):
+            hold.take(reply.size - hold.size)
+        return reply
 
     async def _refuse(self, error: PenstockError, send: Send, request_id: str) -> str:
         if error.status >= 500 and not isinstance(error, _Bug):

@@ -28,6 +28,8 @@ def _media_of(header: bytes) -> str:
 
 T = TypeVar("T")
 
+#: Messages per page that are read without waiting for a turn.
+_QUICK_PAGE: Final = 100
 #: Path parameters that grants apply to; each is the first of its path.
 _IN_PATH: Final = ("queue", "topic")
 
@@ -127,6 +129,19 @@ class Call:
             return working.result() if await self._finishes(working) else None
         finally:
             self.service.end_wait(tenant)
+
+    async def turn_for(self, items: int) -> None:
+        """Wait for the tenant's turn to read a page of so many messages, if that may take long.
+
+        A thousand messages with many headers take tens of milliseconds, and sixty callers may ask
+        for such a page at the same moment.
+        """
+        if items > _QUICK_PAGE:
+            await self.turn()
+
+    async def turn(self) -> None:
+        """Wait for the tenant's next turn to do what takes some milliseconds."""
+        await self.broker.engine.turns.take(self.credential.tenant)
 
     async def scan(self, work: Coroutine[Any, Any, T]) -> T:
         """Scan a log or a queue for as long as the caller stays connected.

@@ -27,12 +27,14 @@ from penstock.wire.payloads import shown_claims, shown_log, shown_message, shown
 from penstock.wire.problems import Problem, retry_after_s, to_problem
 
 __all__ = [
+    "SMALL_BYTES",
     "Plain",
     "Reply",
     "Send",
     "Streamed",
     "Unread",
     "encode",
+    "headers_bytes",
     "pieces",
     "problem_reply",
     "send_plain",
@@ -48,7 +50,11 @@ SMALL_BYTES: Final = 64 * 1024
 #: Bytes encoded per step and sent per part; a single payload may be larger.
 PART_BYTES: Final = 256 * 1024
 
-_FIELDS_BYTES: Final = 1024
+#: Items that are encoded in one turn: each has up to 16 KiB of headers beside its payload.
+_PIECE_ITEMS: Final = 100
+#: What a header takes in memory beside its text.
+_HEADER_BYTES: Final = 150
+_FIELDS_BYTES: Final = PART_BYTES // _PIECE_ITEMS
 
 #: Values whose JSON has a special form for payloads.
 _SHOWN: Final[dict[type, Callable[[Any], object]]] = {
@@ -92,15 +98,26 @@ class Streamed(Struct, frozen=True):
 Reply: TypeAlias = Plain | Streamed
 
 
-async def encode(value: object, status: int, *, as_msgpack: bool) -> Plain:
-    """Encode a value in the format that the caller accepts; None is no content."""
+async def _next() -> None:
+    await asyncio.sleep(0)
+
+
+async def encode(
+    value: object, status: int, *, as_msgpack: bool, turn: Callable[[], Awaitable[None]] = _next
+) -> Plain:
+    """Encode a value in the format that the caller accepts; None is no content.
+
+    A long list is encoded in parts, with ``turn`` awaited between them.
+    """
     if value is None:
         return Plain(204)
     name = _LISTS.get(type(value))
     if name is not None:
         items = getattr(value, name)
-        if len(items) > 1 and sum(map(_payload_bytes, items)) > PART_BYTES:
-            return await _encode_list(value, name, items, status, as_msgpack=as_msgpack)
+        if len(items) > _PIECE_ITEMS or (
+            len(items) > 1 and sum(map(_payload_bytes, items)) > PART_BYTES
+        ):
+            return await _encode_list(value, name, items, status, turn, as_msgpack=as_msgpack)
     if as_msgpack:
         return Plain(status, encode_msgpack(value), MSGPACK)
     shown = _SHOWN.get(type(value))
@@ -108,7 +125,13 @@ async def encode(value: object, status: int, *, as_msgpack: bool) -> Plain:
 
 
 async def _encode_list(
-    value: Any, name: str, items: Sequence[Any], status: int, *, as_msgpack: bool
+    value: Any,
+    name: str,
+    items: Sequence[Any],
+    status: int,
+    turn: Callable[[], Awaitable[None]],
+    *,
+    as_msgpack: bool,
 ) -> Plain:
     """Encode a value whose first field is a long list, some items per step."""
     empty = type(items)()
@@ -126,11 +149,25 @@ async def _encode_list(
             shown: Any = _SHOWN[type(value)](replace(value, **{name: part}))
             body.append(encode_json(getattr(shown, name))[1:-1])
             body.append(b",")
-        await asyncio.sleep(0)
+        await turn()
     if not as_msgpack:
         body[-1] = b"]"
     body.append(after)
     return Plain(status, body, MSGPACK if as_msgpack else JSON)
+
+
+def headers_bytes(value: object) -> int:
+    """About what the headers of a list of messages take, which is counted before it is encoded."""
+    name = _LISTS.get(type(value))
+    if name is None:
+        return 0
+    return sum(
+        sum(map(len, message.headers))
+        + _HEADER_BYTES * len(message.headers)
+        + sum(len(one) for one in message.headers.values() if type(one) is str)
+        for item in getattr(value, name)
+        if (message := item.message).headers
+    )
 
 
 def pieces(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:

@@ -18,6 +18,7 @@ from msgspec.structs import fields
 from penstock.model.limits import (
     MAX_FREE_DISK_BYTES,
     MAX_PAYLOAD_BYTES,
+    MAX_PUBLISH_DELIVERIES,
     MAX_QUEUES,
     MAX_TIME_MS,
     Limits,
@@ -183,6 +184,15 @@ class Settings(Struct, frozen=True, kw_only=True):
             "requires no equality and reads more than the topic.",
         ),
     ] = 1_000
+    max_publish_deliveries: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_PUBLISH_DELIVERIES,
+            description="Deliveries that the messages of one publish become, in all queues "
+            "together. A single message is never refused.",
+        ),
+    ] = 100_000
     min_free_disk_bytes: Annotated[
         int,
         Meta(
@@ -269,6 +279,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             log_retention_ms=self.log_retention_s * 1000,
             queues=self.max_queues,
             unindexed_filters=self.max_unindexed_filters,
+            publish_deliveries=self.max_publish_deliveries,
             free_disk_bytes=self.min_free_disk_bytes,
         )
 

@@ -65,7 +65,7 @@ class BulkReading(ABC):
         return (start, *map(Offset, range(first + step, last, step)), last)
 
     async def read_log_columns(self, tenant: str, start: Offset, limit: int) -> LogColumns:
-        """Like ``read_log``, but as columns."""
+        """Like ``read_log``, but as columns; fewer entries if their metadata is large."""
         page = await self.read_log(tenant, start, limit)
         return LogColumns.of((entry.message for entry in page.entries), page.next_offset)
 

@@ -251,6 +251,8 @@ class Engine(BulkReading, ABC):
     ) -> list[Delivery]:
         """Lease up to ``limit`` deliveries: priority descending, then publish order (C4).
 
+        It may return fewer if their payloads exceed ``MAX_CLAIM_BYTES``, but always one.
+
         The lease is clamped to the policy's bounds; None uses ``visibility_timeout_ms``. Every
         grant increments attempts, appends to the attempts record (C2) and issues a new receipt
         (C1). A waiting delivery without attempts left, because ``max_attempts`` was lowered, fails

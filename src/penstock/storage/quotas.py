@@ -1,4 +1,4 @@
-"""Quotas: how many queues, and how many unindexed filters, a tenant may have (E1).
+"""Quotas: how many queues and unindexed filters a tenant has, how many deliveries a publish makes.
 
 Every engine calls these checks before it creates a queue or changes a filter, inside that commit,
 so the limits are exact. A store that exceeds a limit because the limit was lowered keeps what it
@@ -7,11 +7,11 @@ has.
 
 from __future__ import annotations
 
-from penstock.errors import TooManyQueues, TooManyUnindexedFilters
+from penstock.errors import TooLarge, TooManyQueues, TooManyUnindexedFilters
 from penstock.filters import Filter
 from penstock.model.limits import Limits
 
-__all__ = ["check_filter_quota", "check_queue_quota"]
+__all__ = ["check_fan_out", "check_filter_quota", "check_queue_quota"]
 
 
 def check_queue_quota(limits: Limits, queues: int, name: str) -> None:
@@ -40,4 +40,15 @@ def check_filter_quota(
             f"most {limits.unindexed_filters}.",
             field="filter",
             limit=limits.unindexed_filters,
+        )
+
+
+def check_fan_out(limits: Limits, messages: int, deliveries: int) -> None:
+    """Refuse a publish of so many messages that makes more deliveries than one may."""
+    if deliveries > limits.publish_deliveries and messages > 1:
+        raise TooLarge(
+            f"The messages become more than {limits.publish_deliveries} deliveries in all queues "
+            "together: publish fewer of them at a time.",
+            field="messages",
+            limit=limits.publish_deliveries,
         )

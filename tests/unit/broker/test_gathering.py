@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock import Broker, BrokerOptions, EngineOptions, NewMessage
 from penstock.errors import CommitFailed, QueueFull, StoreClosed
-from penstock.model.limits import MAX_BATCH
+from penstock.model.limits import MAX_BATCH, Limits
 from penstock.model.message import Durability, Published, PublishReply
 from penstock.storage.contract import Engine
 from penstock.storage.topic_checks import CheckedBy
@@ -96,6 +96,18 @@ async def test_each_message_is_refused_by_itself(q: Broker) -> None:
     assert [type(reply) for reply in replies[:2]] == [Published] * 2
     assert isinstance(replies[2], QueueFull)
     assert (await q.stats("small")).available == 2
+
+
+async def test_messages_that_are_too_many_deliveries_together_are_sent_in_parts() -> None:
+    engine = EngineOptions(clock=FakeClock(), limits=Limits(publish_deliveries=6))
+    async with penstock.open("memory://", options=BrokerOptions(engine=engine)) as q:
+        for name in ("a", "b", "c"):
+            await q.create_queue(name, "topic = 't'")
+        calls = Calls(q.engine)
+        await asyncio.gather(*(q.publish("t", b"%d" % n) for n in range(8)))
+        sizes = [len(payloads) for _, payloads in calls.batches]
+        assert sizes == [8, 4, 2, 2, 4, 2, 2]
+        assert (await q.stats("c")).available == 8
 
 
 @law("P4")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from penstock.filters import FilterIndex, parse
+from penstock.filters import FilterIndex, batch_routes, parse
 from penstock.filters.batch_routes import INLINE_EVALUATIONS, BatchRoutes
 from penstock.model.message import HeaderValue, Message, MessageId, Offset
 from penstock.testing.laws import law
@@ -32,7 +32,11 @@ FILTERS = ("TRUE", "amount > 3", "color = 'red'", "topic = 't'", "amount < 5", "
 
 @law("R1")
 @pytest.mark.parametrize("seed", range(20))
-def test_filters_that_change_between_steps_are_evaluated_again(seed: int) -> None:
+@pytest.mark.parametrize("kept", [5, 1_000_000])
+def test_filters_that_change_between_steps_are_evaluated_again(
+    seed: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_routes, "_KEPT", kept)
     chosen = random.Random(seed)
     index: FilterIndex[Taker] = FilterIndex()
     numbers = iter(range(10_000))

@@ -115,6 +115,7 @@ def test_the_limits_an_operator_may_move() -> None:
         log_retention_ms=24 * 3600 * 1000,
         queues=10_000,
         unindexed_filters=1_000,
+        publish_deliveries=100_000,
     )
 
 
@@ -126,6 +127,7 @@ def test_the_limits_an_operator_may_move() -> None:
         ("log_retention_ms", limits.MAX_TIME_MS),
         ("queues", limits.MAX_QUEUES),
         ("unindexed_filters", limits.MAX_QUEUES),
+        ("publish_deliveries", limits.MAX_PUBLISH_DELIVERIES),
     ],
 )
 def test_limits_have_bounds_themselves(field: str, most: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, MutableMapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -29,15 +30,28 @@ CLAIM = "/v1/queues/orders/claims"
 PUBLISH = "/v1/topics/orders/messages"
 
 
-@pytest.fixture
-async def small() -> AsyncIterator[Door]:
-    """A server that may hold 8 MiB."""
+@asynccontextmanager
+async def opened(*, auth: bool) -> AsyncIterator[Door]:
     clock = FakeClock()
     options = BrokerOptions(engine=EngineOptions(clock=clock))
     engine = await open_engine("memory://", options.engine)
     async with Broker(engine, options) as broker:
-        access = Access(clock, Keys(engine, clock), enabled=False)
+        access = Access(clock, Keys(engine, clock), enabled=auth)
         yield Door(application(broker, access, LIMITS), broker, clock)
+
+
+@pytest.fixture
+async def small() -> AsyncIterator[Door]:
+    """A server that may hold 8 MiB."""
+    async with opened(auth=False) as door:
+        yield door
+
+
+@pytest.fixture
+async def keyed() -> AsyncIterator[Door]:
+    """The same for callers with keys."""
+    async with opened(auth=True) as door:
+        yield door
 
 
 class Reader:
@@ -60,6 +74,7 @@ class Reader:
     def _call(self, method: str, target: str, body: bytes) -> asyncio.Task[None]:
         path, _, query = target.partition("?")
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        headers += [(name.encode(), text.encode()) for name, text in self._door.headers.items()]
         scope: dict[str, Any] = {"type": "http", "method": method, "path": path}
         scope |= {"query_string": query.encode(), "headers": headers}
         given = [body]
@@ -100,6 +115,46 @@ def test_a_hold_is_counted_and_given_back() -> None:
     one.set(2)
     other.set(0)
     assert (budget.held, one.size) == (2, 2)
+
+
+def test_a_tenant_leaves_some_of_the_budget_to_others() -> None:
+    budget = Budget(100)
+    loud, quiet = Hold(budget), Hold(budget)
+    loud.belongs_to("loud")
+    quiet.belongs_to("quiet")
+    loud.take(60)
+    again = Hold(budget)
+    again.belongs_to("loud")
+    again.take(20)
+    for hold in (loud, again):
+        with pytest.raises(Busy):
+            hold.take(1)
+    quiet.take(10)
+    with pytest.raises(Busy):
+        again.check()
+    loud.set(0)
+    again.take(40)
+    assert (budget.held, budget.share("loud").held, budget.share("quiet").held) == (70, 60, 10)
+    # A call alone may have all that is left.
+    again.take(30)
+
+
+async def test_a_tenant_that_reads_nothing_does_not_refuse_another(keyed: Door) -> None:
+    """Every reply that the loud tenant asks for is as large as its part of the budget allows."""
+    await _fill(keyed)
+    assert keyed.keys is not None
+    loud, quiet = [(await keyed.keys.create(name, ["admin:*"])).key for name in ("default", "b")]
+    keyed.headers = {"authorization": f"Bearer {loud}"}
+    readers = [Reader(keyed, 1) for _ in range(8)]
+    calls = [reader.get("/v1/log?payloads=true&limit=1") for reader in readers]
+    while not all(reader.status for reader in readers):  # noqa: ASYNC110  (they have no event)
+        await asyncio.sleep(0)
+    # 1 MiB each, for as many as fit four fifths of 8 MiB.
+    assert {reader.status for reader in readers} == {200, 503}
+    keyed.headers = {"authorization": f"Bearer {quiet}"}
+    assert (await keyed.call("POST", PUBLISH, b"x" * 500_000)).status == 201
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert keyed.service.budget.held == 0
 
 
 async def test_nothing_is_held_when_calls_are_over(small: Door) -> None:
@@ -196,6 +251,51 @@ async def test_reads_are_refused_above_the_budget(small: Door) -> None:
     assert (await small.call("GET", "/v1/queues/orders/stats")).status == 200
     hold.set(0)
     assert (await small.call("GET", "/v1/log?payloads=true&limit=5")).status == 200
+
+
+async def test_a_page_of_payloads_is_bounded_before_they_are_read(
+    small: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.server.native.deliveries.PAGE_BYTES", 3 * MB)
+    await _fill(small)
+    path = "/v1/queues/orders/deliveries?payloads=true"
+    page = (await small.call("GET", path)).json()
+    assert len(page["items"]) == 3
+    following = (await small.call("GET", f"{path}&cursor={page['cursor']}")).json()
+    assert following["items"][0]["message"]["id"] == 3
+    hold = Hold(small.service.budget)
+    hold.take(6 * MB)
+    looks: list[bool] = []
+    peek = Broker.peek
+
+    async def looked(self: Broker, *args: Any, **options: Any) -> Any:
+        looks.append(options["payloads"])
+        return await peek(self, *args, **options)
+
+    monkeypatch.setattr(Broker, "peek", looked)
+    assert (await small.call("GET", path)).status == 503
+    assert looks == [False]
+
+
+async def test_replies_without_payloads_count_too(small: Door) -> None:
+    """Headers of 16 KiB each: a page of them is as large as one of payloads."""
+    await small.broker.create_queue("orders")
+    headers = {f"h{number}": "x" * 1_000 for number in range(16)}
+    for _ in range(4):
+        await small.broker.publish_batch("orders", [NewMessage(b"", headers)] * 100)
+    paths = ("/v1/log", "/v1/queues/orders/deliveries?limit=1000")
+    for path in paths:
+        assert (await small.call("GET", f"{path}")).status == 200
+    hold = Hold(small.service.budget)
+    hold.take(5 * MB)
+    for path in paths:
+        refused = await small.call("GET", path)
+        assert (refused.status, refused.json()["type"]) == (503, "urn:penstock:problem:busy")
+    assert small.service.budget.held == 5 * MB
+    # What is small is answered, however much is held.
+    hold.add(5 * MB)
+    for path in ("/healthz", "/v1/queues/orders/stats", "/v1/log/end"):
+        assert (await small.call("GET", path)).status == 200
 
 
 # -- replies in parts --------------------------------------------------------------------------

@@ -21,6 +21,7 @@ def test_limits_follow_the_settings() -> None:
         log_retention_s=7,
         max_queues=3,
         max_unindexed_filters=2,
+        max_publish_deliveries=8,
         min_free_disk_bytes=9,
     )
     assert settings.limits == Limits(
@@ -28,6 +29,7 @@ def test_limits_follow_the_settings() -> None:
         log_retention_ms=7000,
         queues=3,
         unindexed_filters=2,
+        publish_deliveries=8,
         free_disk_bytes=9,
     )
 

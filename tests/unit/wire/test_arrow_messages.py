@@ -93,6 +93,37 @@ def test_a_value_that_is_named_again_and_again() -> None:
 
 
 @law("E1")
+def test_values_that_are_named_again_in_several_columns() -> None:
+    """Each column is within the limit, and all of them together are not."""
+    text = pa.array(["x" * (LIMIT // 20_000)])
+    again = pa.DictionaryArray.from_arrays(pa.array([0] * 10_000, pa.int32()), text)
+    columns: dict[str, pa.Array] = {"payload": pa.array([b"x"] * 10_000), "id": again}
+    assert len(messages(stream(pa.record_batch(columns)))) == 10_000
+    columns |= dict.fromkeys(("key", "partition_key", "content_type"), again)
+    with pytest.raises(TooLarge) as caught:
+        messages(stream(pa.record_batch(columns)))
+    assert caught.value.limit == LIMIT
+
+
+@law("E1")
+def test_a_dictionary_that_grows_with_every_batch() -> None:
+    """Arrow would copy the whole dictionary for each batch: 100 times 4 MiB here."""
+    values = [bytes(LIMIT // 2), *(b"%d" % number for number in range(100))]
+    schema = pa.schema([("payload", pa.dictionary(pa.int32(), pa.binary()))])
+    sink = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression="zstd", emit_dictionary_deltas=True)
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        for count in range(2, len(values) + 1):
+            rows = pa.array([count - 1], pa.int32())
+            column = pa.DictionaryArray.from_arrays(rows, pa.array(values[:count]))
+            writer.write(pa.record_batch([column], schema=schema))
+    before = pa.total_allocated_bytes()
+    with pytest.raises(BadInput, match="delta"):
+        opened(sink.getvalue())
+    assert pa.total_allocated_bytes() - before < LIMIT
+
+
+@law("E1")
 def test_a_version_whose_sizes_are_elsewhere() -> None:
     """Before Arrow 1.0 the codec stood elsewhere: sizes would be those of compressed bytes."""
     old = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)

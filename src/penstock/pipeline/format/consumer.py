@@ -22,7 +22,13 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from penstock.errors import OffsetsGone, OtherStore, PenstockError
 from penstock.model.delivery import Delivery, Receipt
 from penstock.model.identity import StoreIdentity, check_store
-from penstock.model.limits import MAX_CLAIM, MAX_LEASE_MS, MIN_LEASE_MS, check_name
+from penstock.model.limits import (
+    MAX_CLAIM,
+    MAX_CLAIM_BYTES,
+    MAX_LEASE_MS,
+    MIN_LEASE_MS,
+    check_name,
+)
 from penstock.model.limits import check_queue_name as check_queue
 from penstock.model.queue import Ordering
 from penstock.pipeline.format.claims import (
@@ -190,9 +196,11 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             lease_ms = some[0].lease_deadline - some[0].claimed_at
             self._hold([delivery.receipt for delivery in some], lease_ms)
             found += some
-            room -= sum(delivery.message.size for delivery in some)
+            size = sum(delivery.message.size for delivery in some)
+            room -= size
             wait_ms = 0
-            if len(some) < count:
+            # A claim of large payloads gives fewer than there are.
+            if len(some) < count and size < MAX_CLAIM_BYTES // 2:
                 break
         return found
 

@@ -12,8 +12,9 @@ from penstock.model.limits import MAX_ASSIGN, MAX_PAGE
 from penstock.model.reports import HistoryPage
 from penstock.model.states import State
 from penstock.server.call import Call
+from penstock.server.loading import ARROW_READS, load
 from penstock.server.reading import Body, ListBody
-from penstock.server.replies import Streamed
+from penstock.server.replies import Streamed, pieces
 from penstock.server.routing import Empty, Need, Route
 from penstock.wire.bodies import PurgeBody, ReplayBody, SweepBody
 from penstock.wire.codecs import ARROW_STREAM, JSON
@@ -23,6 +24,8 @@ __all__ = ["ROUTES"]
 
 #: Deliveries in a page with payloads: a hundred of the largest make a large reply already.
 MAX_PAYLOAD_PAGE: Final = 100
+#: Payload bytes of one page; one payload alone may be larger.
+PAGE_BYTES: Final = 16 * 1024 * 1024
 
 
 class PeekQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +58,7 @@ class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 async def peek(call: Call, query: PeekQuery, body: Empty) -> Page | Streamed:  # noqa: ARG001
     """Browse deliveries in one state."""
     if _is_arrow(query.format):
+        await load(ARROW_READS)
         from penstock.server.bulk import delivery_stream  # noqa: PLC0415  (an extra)
 
         return await delivery_stream(
@@ -72,17 +76,31 @@ async def peek(call: Call, query: PeekQuery, body: Empty) -> Page | Streamed:  #
             field="limit",
             limit=MAX_PAYLOAD_PAGE,
         )
-    looking = call.broker.peek(
-        call.name,
-        query.state,
-        where=query.where,
-        limit=query.limit,
-        cursor=query.cursor,
-        payloads=query.payloads,
-    )
-    page = await looking if query.where is None else await call.scan(looking)
-    call.hold.take(sum(len(item.payload or b"") for item in page.items))
-    return page
+    looking = _page(call, query)
+    return await looking if query.where is None else await call.scan(looking)
+
+
+async def _page(call: Call, query: PeekQuery) -> Page:
+    """Deliveries in bounds; with payloads, as many as fit one page, and the memory budget."""
+
+    async def look(limit: int, *, payloads: bool) -> Page:
+        return await call.broker.peek(
+            call.name,
+            query.state,
+            where=query.where,
+            limit=limit,
+            cursor=query.cursor,
+            payloads=payloads,
+        )
+
+    await call.turn_for(query.limit)
+    page = await look(query.limit, payloads=False)
+    if not query.payloads or not page.items:
+        return page
+    sizes = [item.message.size for item in page.items]
+    _, fitting = next(pieces(sizes, PAGE_BYTES))
+    call.hold.take(sum(sizes[:fitting]))
+    return await look(fitting, payloads=True)
 
 
 async def replay(call: Call, query: Empty, body: ReplayBody) -> ReplayReply:  # noqa: ARG001
@@ -109,6 +127,7 @@ async def purge(call: Call, query: Empty, body: PurgeBody) -> PurgeReply:  # noq
 async def history(call: Call, query: HistoryQuery, body: Empty) -> HistoryPage | Streamed:  # noqa: ARG001
     """The transitions in the queue, by message."""
     if _is_arrow(query.format):
+        await load(ARROW_READS)
         from penstock.server.bulk import history_stream  # noqa: PLC0415  (an extra)
 
         return await history_stream(

@@ -17,6 +17,7 @@ from penstock.model.limits import MAX_OFFSET, MAX_PAGE
 from penstock.model.message import Offset
 from penstock.model.reports import Preview
 from penstock.server.call import Call
+from penstock.server.loading import ARROW_READS, load
 from penstock.server.reading import Body
 from penstock.server.replies import Streamed
 from penstock.server.routing import ANY_NAME, Empty, Need, Route
@@ -74,6 +75,7 @@ class PreviewQuery(Struct, frozen=True, forbid_unknown_fields=True):
 async def read_log(call: Call, query: LogQuery, body: Empty) -> LogPage | Streamed:  # noqa: ARG001
     """Committed entries from an offset on."""
     if query.format == "arrow":
+        await load(ARROW_READS)
         from penstock.server.bulk import log_stream  # noqa: PLC0415  (an extra)
 
         return await log_stream(
@@ -95,6 +97,7 @@ async def read_log(call: Call, query: LogQuery, body: Empty) -> LogPage | Stream
 
 async def _page(call: Call, query: LogQuery, limit: int) -> LogPage:
     """A page of entries; with payloads, at most as many as fit one page."""
+    await call.turn_for(limit)
     page = _before(query.to, await call.broker.read_log(query.start, limit=limit))
     if not query.payloads or not page.entries:
         return page
@@ -141,6 +144,7 @@ async def history(call: Call, query: HistoryQuery, body: Empty) -> Streamed:  # 
     """Every transition in every queue, by message."""
     if query.format != "arrow":
         raise BadInput("format must be arrow.", field="format")
+    await load(ARROW_READS)
     from penstock.server.bulk import history_stream  # noqa: PLC0415  (an extra)
 
     return await history_stream(

@@ -41,6 +41,7 @@ from penstock.server.decoding import (
     Lists,
     item_bytes,
 )
+from penstock.server.loading import ARROW_WRITES, load
 from penstock.server.reading import RawBody
 from penstock.server.routing import Need, Route
 from penstock.wire.bodies import PublishBody
@@ -127,6 +128,7 @@ async def _read_batch(call: Call, body: bytes, *, is_json: bool) -> PublishBody:
 
 async def _read_arrow(call: Call, body: bytes) -> list[NewMessage]:
     """The messages of an Arrow stream, whose uncompressed size is limited like a body's."""
+    await load(ARROW_WRITES)
     from penstock.wire.arrow import (  # noqa: PLC0415  (an extra)
         declared_size,
         open_messages,
@@ -138,6 +140,8 @@ async def _read_arrow(call: Call, body: bytes) -> list[NewMessage]:
     # Once as columns, and once as messages.
     call.hold.take(2 * declared)
     table = await asyncio.to_thread(open_messages, body, size)
+    # A value of a dictionary takes its bytes in every row.
+    call.hold.take(2 * max(0, table.nbytes - declared))
     messages: list[NewMessage] = []
     for part in read_messages(table):
         messages += part

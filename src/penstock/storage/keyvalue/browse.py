@@ -27,10 +27,12 @@ from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.settled import Settled
 from penstock.storage.keyvalue.trail import Trail
 
-__all__ = ["MAX_SCAN", "in_publish_order", "peek", "snapshots", "snapshots_of"]
+__all__ = ["MAX_SCAN", "SLICE_BYTES", "in_publish_order", "peek", "snapshots", "snapshots_of"]
 
 #: The most deliveries that one page examines, in slices.
 MAX_SCAN: Final = 10_000
+#: Payloads that are read in one slice: some milliseconds. One alone may be larger.
+SLICE_BYTES: Final = 2 * 1024 * 1024
 
 
 def peek(
@@ -43,15 +45,21 @@ def peek(
     *,
     payloads: bool,
 ) -> Page:
-    """A page of the deliveries in ``state``, in claim order; examines at most ``scan``."""
+    """A page of the deliveries in ``state``, in claim order; examines at most ``scan``.
+
+    The page also ends after ``SLICE_BYTES`` of payloads.
+    """
     after = -1 if cursor is None else int(cursor, 16)
     items: list[Snapshot] = []
     position = after
+    room = SLICE_BYTES
     for looked, (number, snapshot) in enumerate(snapshots(queue, state, after)):
-        if len(items) == limit or looked == scan:
+        if len(items) == limit or looked == scan or room < 0:
             return Page(tuple(items), f"{position:x}")
         position = number
         if where is None or where.matches(snapshot.message):
+            if payloads:
+                room -= snapshot.message.size
             items.append(_with_payload(queue, snapshot) if payloads else snapshot)
     return Page(tuple(items), None)
 

@@ -15,7 +15,7 @@ from typing import Final
 from penstock.errors import StoreCorrupt, StoreError
 from penstock.model.checksum import checksum
 from penstock.model.delivery import Delivery
-from penstock.model.limits import MAX_ATTEMPTS
+from penstock.model.limits import MAX_ATTEMPTS, MAX_CLAIM_BYTES
 from penstock.model.message import Message
 from penstock.storage.keyvalue.encoding import pack_utf8
 from penstock.storage.keyvalue.entry import LEASE, Entry
@@ -120,7 +120,8 @@ def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> in
     expires = not queue.is_dead_letter
     max_attempts = queue.policy.max_attempts
     moved = 0
-    while len(taken) < limit and moved < _MOVES_A_TURN:
+    room = MAX_CLAIM_BYTES
+    while len(taken) < limit and moved < _MOVES_A_TURN and room >= 0:
         bucket = shelf.head()
         if bucket is None:
             break
@@ -135,6 +136,10 @@ def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> in
                 exhaust(queue, entry, now)
                 moved += 1
             else:
+                room -= message.size
+                if room < 0 and taken:
+                    queue.ready()  # Consumers that wait claim the rest.
+                    break
                 del available[claim_id]
                 queue.available_count -= 1
                 taken.append(entry)
@@ -159,6 +164,7 @@ def _take_from_partitions(
     turn. Returns how many did.
     """
     moved = 0
+    room = MAX_CLAIM_BYTES
     while len(taken) < limit and moved < _MOVES_A_TURN:
         first = partitions.first_ready(consumer)
         if first is None:
@@ -174,6 +180,10 @@ def _take_from_partitions(
             exhaust(queue, found, now)
             moved += 1
         else:
+            room -= found.message.size
+            if room < 0 and taken:
+                queue.ready()
+                break
             entry = queue.take_available(claim_id)
             entry.epoch = partition.epoch
             partitions.held(entry)

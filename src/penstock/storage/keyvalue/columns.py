@@ -44,6 +44,9 @@ _SMALL: Final = 256
 #: Consecutive payloads that make a scan worthwhile.
 _LONG_RUN: Final = 8
 
+#: Bytes of metadata per read: some milliseconds. One record of small messages may exceed it.
+_MOST_BYTES: Final = 2 * 1024 * 1024
+
 #: Elements that are unpacked by one call.
 _BLOCK: Final = 64
 
@@ -75,13 +78,20 @@ def read_columns(log: Log, name: str, start: Offset, limit: int) -> LogColumns:
     tenant = log.tenant(name)
     parts: list[bytes] = []
     count = 0
+    room = _MOST_BYTES
     for first, value in log.records(tenant, start):
         if first >= tenant.committed_end:
             break
-        body, held = _wanted(value, first, start, limit - count)
+        most = limit - count
+        if len(value) > room:
+            # A record has at least one element; as many as fit, if they are of one length.
+            most = min(most, max(1, room * int.from_bytes(value[:2], "little") // len(value)))
+        body, held = _wanted(value, first, start, most)
         parts.append(body)
         count += held
-        if count >= limit:
+        room -= len(body)
+        if count >= limit or held == most or room <= 0:
+            room = 0
             break
     if not count:
         return LogColumns.of((), max(start, Offset(tenant.committed_end)))
@@ -90,7 +100,7 @@ def read_columns(log: Log, name: str, start: Offset, limit: int) -> LogColumns:
         return _log_columns(columns, Offset(columns.offset[-1] + 1)).before(
             Offset(columns.offset[limit])
         )
-    end = columns.offset[-1] + 1 if count == limit else max(start, tenant.committed_end)
+    end = max(start, tenant.committed_end) if room else columns.offset[-1] + 1
     return _log_columns(columns, Offset(end))
 
 

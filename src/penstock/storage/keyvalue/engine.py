@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Self
+from typing import Final, Self
 
 from msgspec.structs import replace
 
@@ -65,6 +65,10 @@ from penstock.storage.turns import SLICE_S
 
 __all__ = ["KeyValueEngine"]
 
+#: Payloads of claims that wait for their commit: beyond this, the next claims wait first. A server
+#: counts what it was given, and cannot count what is on the way.
+_UNANSWERED_BYTES: Final = 64 * 1024 * 1024
+
 
 class KeyValueEngine(
     ReadingVerbs, MembershipVerbs, TopicVerbs, SweepVerbs, DocumentVerbs, IdentityVerbs, Engine
@@ -79,6 +83,7 @@ class KeyValueEngine(
         self._log_retention = LogRetention(core)
         self._sweeping = asyncio.Lock()
         self._closed = False
+        self._unanswered = 0
         adapter = core.adapter
         self.capabilities = Capabilities(
             engine=adapter.name,
@@ -260,6 +265,11 @@ class KeyValueEngine(
         if self._changes.under_way:
             await self._changes.over()
         now = self._begin()
+        while self._unanswered > _UNANSWERED_BYTES:
+            await self._committer.settled()
+            await asyncio.sleep(0)  # Those that were committed are answered.
+            await self._changes.over()
+            now = self._begin()
         turn = 0
         deliveries: list[Delivery] | None = None
         while deliveries is None:
@@ -273,8 +283,13 @@ class KeyValueEngine(
                 deliveries = claim(state, consumer, limit, lease_ms, now, last_turn=last_turn)
             except Exception as error:
                 raise self._broken(error) from error
-        if deliveries or self._core.stage.has_work:
-            await self._committer.commit()
+        size = sum([delivery.message.size for delivery in deliveries])
+        self._unanswered += size
+        try:
+            if deliveries or self._core.stage.has_work:
+                await self._committer.commit()
+        finally:
+            self._unanswered -= size
         return deliveries
 
     async def settle(

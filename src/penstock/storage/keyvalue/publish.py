@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
@@ -38,7 +39,7 @@ from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import Logged
 from penstock.storage.keyvalue.routed_ahead import RoutedAhead
 from penstock.storage.keyvalue.tenant import Tenant
-from penstock.storage.quotas import check_queue_quota
+from penstock.storage.quotas import check_fan_out, check_queue_quota
 from penstock.storage.topic_checks import CheckedBy, check_topics
 
 __all__ = ["Plan"]
@@ -63,6 +64,7 @@ _COUNTED_A_STEP: Final = 2_000
 #: An append: the message with its metadata, the queues that it joins, and what it replaces. A
 #: tuple, because creating one object per message was a tenth of the cost of a publish.
 _Item: TypeAlias = tuple[NewMessage, Logged, Sequence[Queue], _Replacement | None]
+_queues_of: Final = itemgetter(2)
 
 
 class Plan:
@@ -72,7 +74,9 @@ class Plan:
         "_ahead",
         "_batch",
         "_core",
+        "_counted",
         "_created",
+        "_deliveries",
         "_headers",
         "_ids",
         "_items",
@@ -100,6 +104,8 @@ class Plan:
         #: Copied headers of all messages, if planning takes more than one step.
         self._headers: list[dict[str, HeaderValue]] | None = None
         self._items: list[_Item] = []
+        #: What the messages become, as far as was counted: up to this item.
+        self._deliveries = self._counted = 0
         self._replies: list[Published] = []
         self._ids: dict[tuple[str, str], FirstPublish] = {}
         #: Keys that this plan has decided on; None: the message is no longer in any queue.
@@ -153,10 +159,22 @@ class Plan:
             offset = self._core.log.reserve(len(messages), self._now)
             if len(messages) <= step:
                 self._decide(topic, messages, offset)
+                self._check_fan_out()
                 continue
             for begin in range(0, len(messages), step):
                 offset = self._decide(topic, messages[begin : begin + step], offset)
+                self._check_fan_out()
                 yield
+
+    def _check_fan_out(self) -> None:
+        """Refuse more deliveries than one publish may make, before more messages are planned."""
+        items, counted = self._items, self._counted
+        self._counted = len(items)
+        self._deliveries += sum(map(len, map(_queues_of, items[counted:])))
+        limits = self._core.options.limits
+        if self._deliveries > limits.publish_deliveries:
+            messages = sum(len(outgoing.messages) for outgoing in self._taken)
+            check_fan_out(limits, messages, self._deliveries)
 
     def _decide(self, topic: str, messages: Sequence[NewMessage], first: int) -> int:
         """Plan messages of one topic. Returns the offset after the last one used."""
@@ -301,14 +319,18 @@ class Plan:
             partition_key=first.partition_key,
         )
         matching = self._match_all(message)
+        # Sets, because both may hold all queues of a tenant.
+        taking, waiting = frozenset(matching), frozenset(before)
         # The index has only caught-up queues; the message may also be in a queue that is not.
         kept = [
             queue
             for queue in before
-            if queue in matching or (queue.cursor is not None and queue.filter.matches(message))
+            if queue in taking or (queue.cursor is not None and queue.filter.matches(message))
         ]
-        change = _Replacement(kept, [queue for queue in before if queue not in kept])
-        joining = [queue for queue in matching if queue not in before]
+        self._deliveries += len(kept)
+        keeping = frozenset(kept)
+        change = _Replacement(kept, [queue for queue in before if queue not in keeping])
+        joining = [queue for queue in matching if queue not in waiting]
         if not kept and not joining and (new_queue := self._auto_create(message)) is not None:
             joining = [new_queue]
         item = (new, (message, encode_metadata(message)), joining, change)
@@ -394,7 +416,7 @@ class Plan:
                     run, same = [], queues
                 if change is not None:
                     # The replaced message may be in this batch: it was assigned above.
-                    self._replace(*logged, change)
+                    yield from self._replace(*logged, change)
                 run.append(logged)
                 if new.key is not None:
                     kept = change.kept if change else ()
@@ -423,7 +445,7 @@ class Plan:
             self._core.dedup.remember(self._tenant.name, topic, idempotency_id, first, window_ms)
         return found
 
-    def _replace(self, message: Message, metadata: bytes, change: _Replacement) -> None:
+    def _replace(self, message: Message, metadata: bytes, change: _Replacement) -> Iterator[None]:
         self._core.log.replaced(message.id, message.offset)
         for queue in change.left:
             claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
@@ -432,8 +454,10 @@ class Plan:
                 drop_available(queue, claim_id)
             else:
                 drop_delayed(queue, *delayed)
-        for queue in change.kept:
+        for position, queue in enumerate(change.kept, 1):
             queue.replace_waiting(message, metadata)
+            if not position % self._step:
+                yield
 
     def _open_again(self, message: Message, key: str, queues: list[Queue]) -> None:
         record = open_key(self._tenant.name, message.topic, key)

@@ -30,7 +30,7 @@ from penstock.model.message import MessageId, Offset
 from penstock.model.message import Published as Stored
 from penstock.model.reports import HistoryEntry, HistoryPage
 from penstock.model.states import State
-from penstock.storage.keyvalue.browse import MAX_SCAN, peek, snapshots_of
+from penstock.storage.keyvalue.browse import MAX_SCAN, SLICE_BYTES, peek, snapshots_of
 from penstock.storage.keyvalue.claim import read_payload
 from penstock.storage.keyvalue.columns import read_columns, read_payloads
 from penstock.storage.keyvalue.core import Core
@@ -48,9 +48,8 @@ __all__ = ["ReadingVerbs", "next_due"]
 _PARTITIONS: Final = 100
 #: Queues that are asked about one message in one go: ten reads each.
 _QUEUES: Final = 64
-#: Log entries, and the bytes of their payloads, that are read in one go: some three milliseconds.
+#: Log entries per slice: some three milliseconds.
 _ENTRIES: Final = 500
-_PAYLOAD_BYTES: Final = 4 * 1024 * 1024
 
 
 class ReadingVerbs(Guarded):
@@ -133,7 +132,7 @@ class ReadingVerbs(Guarded):
         """Add entries to ``out``; returns where to go on, and whether there may be more."""
         next_offset, size = start, 0
         for read, (message, _) in enumerate(self._core.log.read(tenant, start, staged=False)):
-            if read == limit or size > _PAYLOAD_BYTES:
+            if read == limit or size > SLICE_BYTES:
                 return next_offset, True
             payload = read_payload(self._core.stage.get, message) if payloads else None
             out.append(LogEntry(message, payload))

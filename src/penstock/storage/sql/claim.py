@@ -16,10 +16,11 @@ claim reaches it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 from penstock.model.delivery import Delivery
+from penstock.model.limits import MAX_CLAIM_BYTES
 from penstock.model.states import Transition
 from penstock.storage.sql import moves, partitions
 from penstock.storage.sql.catalog import Queue
@@ -30,6 +31,7 @@ from penstock.storage.sql.granting import Claim, Granted, deliver, look_at_clock
 from penstock.storage.sql.lanes import Call
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.runs import Run, in_order, segment_of
+from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.throughput import charge, take_bucket
 from penstock.storage.sql.work import Work
 
@@ -46,6 +48,9 @@ _SHARED_MS: Final = 5_000
 #: many it fails per look if it wants less: some 2,000 in all. The rest is left to the next claims.
 _LOOKS: Final = 8
 _FAILED_A_LOOK: Final = 500
+#: Segments that a claim reads without asking how large they are. A segment has 128 KiB of payloads
+#: or one payload, so this is as many messages at most, if they are the largest.
+_FEW_SEGMENTS: Final = 32
 #: How often a claim that found only locked runs waits for the first of them.
 _WAITS: Final = 3
 
@@ -166,12 +171,53 @@ async def _claim_in_order(
     core: Core, work: Work, queue: Queue, asked: Sequence[Claim], *, dead: bool
 ) -> list[list[Delivery]]:
     taken = await _take(core, work, queue, sum(one.limit for one in asked), dead=dead)
+    sizes = await _sizes(core, work, taken)
     granted: list[list[Granted]] = []
     for one in asked:
         part, taken = _first(taken, one.limit)
+        if sizes is not None:
+            part, rest = _within_bytes(part, sizes)
+            if rest:
+                taken = [*rest, *taken]
+                work.tell(queue, dead=dead)  # Consumers that wait claim the rest.
         deadline = work.now + queue.policy.lease_for(one.lease_ms)
         granted.append(_grant(core, work, part, one.consumer, deadline))
     return await deliver(core, work, queue, granted, dead=dead)
+
+
+async def _sizes(core: Core, work: Work, taken: Sequence[_Stretch]) -> dict[int, Segment] | None:
+    """The segments that know how large the payloads are; None if they are not that large.
+
+    The payloads of a segment are small together, or one alone: reading few is never much.
+    """
+    numbers = {_segment_of(run) for run, _ in taken}
+    if len(numbers) <= _FEW_SEGMENTS:
+        return None
+    return await core.segments.read(work.session, work.tenant.number, numbers)
+
+
+def _segment_of(run: Run) -> int:
+    """Where the message of a run is: a replaced one is elsewhere than its delivery."""
+    return run.segment if run.life.entry is None else segment_of(run.life.entry)[0]
+
+
+def _within_bytes(
+    stretches: Sequence[_Stretch], segments: Mapping[int, Segment]
+) -> tuple[list[_Stretch], list[_Stretch]]:
+    """The first deliveries, as many as one claim may read the payloads of, and the rest."""
+    room, count = MAX_CLAIM_BYTES, 0
+    for run, members in stretches:
+        segment = segments.get(_segment_of(run))
+        if segment is None:
+            count += len(members)
+            continue  # It is missing, which is found out when it is read.
+        entry = run.life.entry
+        for index in members if entry is None else [segment_of(entry)[1]]:
+            room -= segment.heads[index].size if index < len(segment.heads) else 0
+            if room < 0 and count:
+                return _first(stretches, count)
+            count += 1
+    return list(stretches), []
 
 
 async def _take(core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool) -> list[_Stretch]:

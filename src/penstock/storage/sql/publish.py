@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.errors import PenstockError, QueueFull, TopicChanged
+from penstock.errors import PenstockError, QueueFull, TooLarge, TopicChanged
 from penstock.filters.batch_routes import INLINE_EVALUATIONS
 from penstock.model.bucket import Bucket
 from penstock.model.checksum import checksum
@@ -27,7 +27,7 @@ from penstock.model.message import (
     PublishReply,
 )
 from penstock.model.queue import QueuePolicy
-from penstock.storage.quotas import check_queue_quota
+from penstock.storage.quotas import check_fan_out, check_queue_quota
 from penstock.storage.sql.appending import Appending
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.core import Core
@@ -88,7 +88,7 @@ async def _publish_plain(
             # It may be this server's catalog that is out of date.
             return False
         plain = plain_blocks(tenant, asked.topic, asked.messages)
-        if plain is None:
+        if plain is None or not _fits(core, asked, plain):
             return False
         planned.append(plain)
     try:
@@ -98,6 +98,19 @@ async def _publish_plain(
     for call, reply in zip(calls, replies, strict=True):
         call.answer(reply)
     return True
+
+
+def _fits(core: Core, asked: Publish, plain: Sequence[Block]) -> bool:
+    """Whether a publish makes no more deliveries than one may."""
+    try:
+        check_fan_out(core.options.limits, len(asked.messages), _deliveries(plain))
+    except TooLarge:
+        return False
+    return True
+
+
+def _deliveries(plain: Sequence[Block]) -> int:
+    return sum(len(block.heads) * len(block.targets) for block in plain)
 
 
 async def _publish(core: Core, tenant: str, calls: Sequence[Call[Publish, PublishReply]]) -> None:
@@ -258,10 +271,14 @@ class Publishing:
         items: list[Block | Entry] = []
         replies: list[Planned] = []
         current = Slice(self._core.turns, self._tenant.name)
+        limits, made = self._core.options.limits, 0
+        messages = sum(len(one.messages) for one in outgoing)
         for one in outgoing:
             policy = self._tenant.topic(one.topic)
             plain = plain_blocks(self._tenant, one.topic, one.messages)
             if plain is not None:
+                made += _deliveries(plain)
+                check_fan_out(limits, messages, made)
                 items += plain
                 replies += plain
                 continue
@@ -298,6 +315,8 @@ class Publishing:
                         keys.opened(entry)
                 if not entry.targets and not entry.behind and self._core.options.auto_create:
                     await self._create(one.topic, entry)
+                made += len(entry.targets)
+                check_fan_out(limits, messages, made)
                 items.append(entry)
                 replies.append(entry)
                 if new.id is not None and policy.dedup_window_ms > 0:

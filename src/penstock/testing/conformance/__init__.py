@@ -87,7 +87,7 @@ from penstock.testing.conformance.peek import TestPeek
 from penstock.testing.conformance.publish import TestAutoCreate, TestDepth, TestPublish
 from penstock.testing.conformance.purge import TestPurge
 from penstock.testing.conformance.queues import TestClosing, TestIsolation, TestQueues
-from penstock.testing.conformance.quotas import TestFilterQuota, TestQueueQuota
+from penstock.testing.conformance.quotas import TestFanOut, TestFilterQuota, TestQueueQuota
 from penstock.testing.conformance.ready import TestLapsed, TestReady
 from penstock.testing.conformance.ready_partitions import TestReadyPartitions
 from penstock.testing.conformance.receipts import TestStaleReceipts
@@ -131,6 +131,7 @@ __all__ = [
     "TestDepth",
     "TestDocuments",
     "TestErrorsShown",
+    "TestFanOut",
     "TestFilterQuota",
     "TestHistory",
     "TestHistoryBounds",

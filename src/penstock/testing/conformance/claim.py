@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import UnknownQueue
+from penstock.model.limits import MAX_CLAIM_BYTES
+from penstock.model.queue import Ordering
 from penstock.model.states import State
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, ids_of, msg
 from penstock.testing.laws import law
@@ -196,6 +198,39 @@ class TestBacklog(Conformance):
         (kept,) = await store.publish(b"kept")
         store.clock.advance(10)
         assert ids_of(await store.claim()) == [kept]
+
+    @law("C4", "C5")
+    async def test_large_payloads_are_handed_out_in_several_claims(self, store: Store) -> None:
+        """A claim reads what it hands out: a thousand payloads of 1 MiB are not for one."""
+        await store.queue()
+        size = MAX_CLAIM_BYTES // 10 + 1
+        ids = await store.publish(*(msg(bytes(size), priority=4) for _ in range(40)))
+        claims = []
+        while claimed := await store.claim(limit=40):
+            claims.append(claimed)
+        assert [id_ for claimed in claims for id_ in ids_of(claimed)] == ids
+        assert len(claims[0]) == 9
+        assert all(one.attempts == 1 for claimed in claims for one in claimed)
+
+    async def test_a_payload_that_is_larger_than_a_claim(self, store: Store) -> None:
+        await store.queue()
+        sizes = (1, MAX_CLAIM_BYTES + 1, 2)
+        ids = await store.publish(*(msg(bytes(size)) for size in sizes))
+        got: list[int] = []
+        while claimed := await store.claim(limit=3):
+            got += ids_of(claimed)
+        assert got == ids
+
+    async def test_large_payloads_of_an_ordered_queue(self, store: Store) -> None:
+        await store.queue(ordering=Ordering.PARTITION)
+        size = MAX_CLAIM_BYTES // 10 + 1
+        ids = await store.publish(
+            *(msg(bytes(size), partition_key=f"{number:02}") for number in range(20))
+        )
+        got: list[int] = []
+        while claimed := await store.claim(limit=20):
+            got += ids_of(claimed)
+        assert got == ids
 
     @pytest.mark.parametrize("bucket_size", [0, 1, 2, 3, 4])
     async def test_every_bucket_size_delivers_the_same(

@@ -322,10 +322,14 @@ def opened_with(
     log_retention_ms: int = Limits().log_retention_ms,
     queues: int = Limits().queues,
     unindexed_filters: int = Limits().unindexed_filters,
+    publish_deliveries: int = Limits().publish_deliveries,
 ) -> pytest.MarkDecorator:
     """Open the store of a test with non-default options."""
     limits = Limits(
-        log_retention_ms=log_retention_ms, queues=queues, unindexed_filters=unindexed_filters
+        log_retention_ms=log_retention_ms,
+        queues=queues,
+        unindexed_filters=unindexed_filters,
+        publish_deliveries=publish_deliveries,
     )
     options = EngineOptions(auto_create=auto_create, archive=archive, limits=limits)
     return pytest.mark.parametrize("store", [options], indirect=True, ids=["options"])

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.errors import TooManyQueues, TooManyUnindexedFilters
+from penstock.errors import TooLarge, TooManyQueues, TooManyUnindexedFilters
 from penstock.model.delivery import Ack
 from penstock.model.states import State
 from penstock.storage.contract import Outgoing
@@ -20,7 +20,7 @@ from penstock.testing.conformance.harness import (
 )
 from penstock.testing.laws import law
 
-__all__ = ["TestFilterQuota", "TestQueueQuota"]
+__all__ = ["TestFanOut", "TestFilterQuota", "TestQueueQuota"]
 
 
 class TestQueueQuota(Conformance):
@@ -138,3 +138,52 @@ class TestFilterQuota(Conformance):
         await store.queue("a", "amount > 3")
         await store.queue("a", "color = 'blue'")
         await store.queue("b", "amount > 2")
+
+
+class TestFanOut(Conformance):
+    """The messages of one publish become at most so many deliveries."""
+
+    @law("E1")
+    @opened_with(publish_deliveries=4)
+    @pytest.mark.parametrize("filter", ["topic = 'orders'", "color = 'red'"])
+    async def test_one_delivery_too_many_stores_nothing(self, store: Store, filter: str) -> None:
+        for name in ("a", "b"):
+            await store.queue(name, filter)
+        with pytest.raises(TooLarge) as refused:
+            await store.publish(*[msg(color="red")] * 3)
+        assert (refused.value.field, refused.value.limit) == ("messages", 4)
+        assert await store.log() == []
+        assert await store.ids("a", State.AVAILABLE) == []
+        assert len(await store.publish(*[msg(color="red")] * 2)) == 2
+
+    @opened_with(publish_deliveries=1)
+    async def test_a_message_alone_is_never_refused(self, store: Store) -> None:
+        for name in ("a", "b", "c"):
+            await store.queue(name, "topic = 'orders'")
+        await store.publish(msg())
+        await store.publish(msg(key="k"))
+        await store.publish(msg(key="k"))
+        assert (await store.engine.stats(TENANT, "c")).available == 2
+
+    @opened_with(publish_deliveries=2)
+    async def test_messages_that_are_replaced_count_too(self, store: Store) -> None:
+        for name in ("a", "b"):
+            await store.queue(name, "topic = 'orders'")
+        for key in ("k", "l"):
+            await store.publish(msg(key=key))
+        with pytest.raises(TooLarge):
+            await store.publish(msg(key="k"), msg(key="l"))
+
+    @law("S3")
+    @opened_with(publish_deliveries=2)
+    async def test_a_settle_that_publishes_too_many_settles_nothing(self, store: Store) -> None:
+        await store.queue("q", "topic = 'orders'")
+        await store.queue("other", "topic IN ('a', 'b')")
+        await store.queue("more", "topic IN ('a', 'b')")
+        await store.publish(b"1")
+        delivery = await store.claim_one()
+        outgoing = [Outgoing("a", [msg()]), Outgoing("b", [msg()])]
+        with pytest.raises(TooLarge):
+            await store.engine.settle(TENANT, "q", [Ack(delivery.receipt)], outgoing)
+        assert await store.ids("q", State.IN_FLIGHT) == [delivery.message.id]
+        assert await store.ids("other", State.AVAILABLE) == []

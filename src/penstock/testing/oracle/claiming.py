@@ -18,7 +18,7 @@ from penstock.model.delivery import (
     Settlement,
     Verdict,
 )
-from penstock.model.limits import MAX_ATTEMPTS, cut_error
+from penstock.model.limits import MAX_ATTEMPTS, MAX_CLAIM_BYTES, cut_error
 from penstock.model.queue import Ordering
 from penstock.model.states import State, Transition
 from penstock.storage.contract import Jitter
@@ -46,6 +46,7 @@ def claim(
     if queue.dead_paused if dead else queue.policy.paused:
         return []
     granted: list[Delivery] = []
+    room = MAX_CLAIM_BYTES
     while len(granted) < limit:
         candidates = (
             _of_own_partitions(store, queue, consumer)
@@ -59,6 +60,9 @@ def claim(
             error = queue.policy.lowered_limit_error
             transitions.fail(store, queue, first, Transition.EXHAUST, now, error)
             continue
+        room -= store.newest(queue.tenant, first.message_id).message.size
+        if room < 0 and granted:
+            break
         granted.append(_grant(store, queue, first, consumer, lease_ms, now))
     return granted
 

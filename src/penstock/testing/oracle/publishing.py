@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from penstock.errors import Conflict, QueueFull, TooManyQueues
+from penstock.errors import Conflict, QueueFull, TooLarge, TooManyQueues
 from penstock.filters import parse
 from penstock.model.checksum import checksum
 from penstock.model.delivery import RouteReply
@@ -47,6 +47,9 @@ def publish(
                 limit=most,
                 retry_after_ms=RETRY_AFTER_MS,
             )
+    limit = options.limits.publish_deliveries
+    if batch_of.made > limit and sum(len(outgoing.messages) for outgoing in batch) > 1:
+        raise TooLarge("Too many deliveries.", field="messages", limit=limit)
     return published
 
 
@@ -131,6 +134,8 @@ class _Batch:
     tenant: str
     added: Counter[str] = field(default_factory=Counter)
     """Deliveries added to each queue."""
+    made: int = 0
+    """Deliveries of all messages, new or replaced."""
 
     def publish(self, topic: str, new: NewMessage) -> Published:
         policy = self.store.topics.get((self.tenant, topic), TopicPolicy())
@@ -146,6 +151,7 @@ class _Batch:
             published = self._append_new(topic, new, expires_at)
         else:
             published = self._replace(open_message, new, expires_at)
+        self.made += len(self._queues_with(published.id))
         if new.id is not None and policy.dedup_window_ms > 0:
             seen_now = (self.now, published.id, published.offset)
             self.store.ids[(self.tenant, topic, new.id)] = seen_now

@@ -104,17 +104,27 @@ def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
 
 def _plain(table: pa.Table, size: int) -> pa.Table:
     """The columns in the types of message fields."""
-    columns = {name: _column(table.column(name), name, size) for name in table.column_names}
+    columns = {}
+    room = size
+    for name in table.column_names:
+        column = table.column(name)
+        if pa.types.is_dictionary(column.type):
+            # Every row may refer to one large value, so count the rows, of all columns together.
+            room -= _dictionary_bytes(column, name)
+            if room < 0:
+                raise TooLarge(
+                    f"The column {name} takes the batch over {size} bytes.", field=name, limit=size
+                )
+        columns[name] = _column(column, name)
     return pa.table(columns)
 
 
-def _column(column: pa.ChunkedArray, name: str, size: int) -> pa.ChunkedArray:
+def _column(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     if name == "headers":
         return _header_column(column)
     wanted = pa.binary() if name == "payload" else pa.string() if name in _TEXT else pa.int64()
     kind = column.type
     if pa.types.is_dictionary(kind):
-        _check_dictionary(column, name, size)
         kind = kind.value_type
     if not _is_plain(kind):
         # Views and runs may refer to the same bytes any number of times.
@@ -137,8 +147,8 @@ def _is_plain(kind: pa.DataType) -> bool:
     )
 
 
-def _check_dictionary(column: pa.ChunkedArray, name: str, size: int) -> None:
-    """Refuse a column whose rows have more bytes in total than a stream may have."""
+def _dictionary_bytes(column: pa.ChunkedArray, name: str) -> int:
+    """The total size of the rows of a dictionary column."""
     total = 0
     for chunk in column.chunks:
         if not _is_plain(chunk.dictionary.type):
@@ -146,8 +156,7 @@ def _check_dictionary(column: pa.ChunkedArray, name: str, size: int) -> None:
         if not (pa.types.is_primitive(chunk.dictionary.type) or not len(chunk)):
             lengths = pc.binary_length(chunk.dictionary)
             total += pc.sum(pc.take(lengths, chunk.indices)).as_py() or 0
-        if total > size:
-            raise TooLarge(f"The column {name} has more than {size} bytes.", field=name, limit=size)
+    return total
 
 
 def _header_column(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -146,3 +146,31 @@ async def test_elements_of_one_length_that_differ_only_in_the_middle(store: Stor
     await store.engine.publish(TENANT, "t", [NewMessage(b"", {"h": text}) for text in headers])
     columns = await store.engine.read_log_columns(TENANT, Offset(0), 10)
     assert columns.headers == tuple({"h": text} for text in headers)
+
+
+@law("L2")
+@pytest.mark.parametrize("batches", [[1_000], [300, 1, 300, 399], [10] * 100])
+@pytest.mark.parametrize("equal", [True, False])
+async def test_large_metadata_is_read_a_part_at_a_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch, batches: list[int], equal: bool
+) -> None:
+    monkeypatch.setattr("penstock.storage.keyvalue.columns._MOST_BYTES", 50_000)
+    number = 0
+    for size in batches:
+        messages = []
+        for _ in range(size):
+            number += 1
+            text = "x" * (500 if equal else number % 1_000)
+            messages.append(NewMessage(b"", {"n": number, "text": text}))
+        await store.engine.publish(TENANT, "orders", messages)
+    wanted = (await store.engine.read_log(TENANT, Offset(0), 2_000)).entries
+    for limit in (70, 1_000, 2_000):
+        found: list[object] = []
+        position = Offset(0)
+        while position < number:
+            columns = await store.engine.read_log_columns(TENANT, position, limit)
+            assert len(columns) <= min(limit, 256 + 200)
+            assert columns.next_offset > position
+            found += messages_of(columns)
+            position = columns.next_offset
+        assert found == [entry.message for entry in wanted]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import UnknownQueue
-from penstock.model.delivery import Ack, Nack, Reject, ReplaySource
+from penstock.model.delivery import Ack, LogPage, Nack, Reject, ReplaySource
 from penstock.model.limits import Limits
 from penstock.model.message import NewMessage, Offset
 from penstock.model.queue import Ordering, QueuePolicy, Start
@@ -17,9 +17,11 @@ from penstock.model.states import State
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.adapters import KeyRange, Writes
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
+from penstock.storage.keyvalue.browse import SLICE_BYTES
 from penstock.storage.keyvalue.claim import MAX_MOVES
 from penstock.storage.keyvalue.core import SLICE
 from penstock.storage.keyvalue.engine import KeyValueEngine
+from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.sweep import SLICE_MOVES
 from penstock.storage.listener import Listener
 from penstock.testing.clock import FakeClock
@@ -463,3 +465,60 @@ async def test_deleting_a_queue_costs_the_same_however_much_it_holds(
         await engine.publish(T, name, batch)
         work.append(await most_a_turn(engine.delete_queue(T, name), engine, adapter))
     assert work[0] == work[1]
+
+
+async def test_a_keyed_replacement_costs_what_its_queues_are(
+    engine: KeyValueEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the square of them: with 5,000 queues one message took two seconds."""
+    queues = 300
+    for number in range(queues):
+        await engine.put_queue(T, f"all{number}", QueuePolicy(filter="topic = 'all'"), Start())
+    await engine.publish(T, "all", [NewMessage(b"1", key="k")])
+    compared = 0
+
+    def equal(self: Queue, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return self is other
+
+    monkeypatch.setattr(Queue, "__eq__", equal)
+    monkeypatch.setattr(Queue, "__hash__", object.__hash__)
+    (reply,) = (await engine.publish(T, "all", [NewMessage(b"2", key="k")])).messages
+    assert reply.replaced
+    assert compared < queues
+
+
+async def test_payloads_are_read_in_slices(engine: KeyValueEngine) -> None:
+    count = 10
+    for _ in range(count):
+        await engine.publish(T, Q, [NewMessage(bytes(SLICE_BYTES // 2 + 1))])
+    for verb in (
+        engine.read_log(T, Offset(0), count, payloads=True),
+        engine.peek(T, Q, State.AVAILABLE, None, count, payloads=True),
+    ):
+        before = engine.turns.granted
+        page = await verb
+        found = page.entries if isinstance(page, LogPage) else page.items
+        assert [len(item.payload or b"") for item in found] == [SLICE_BYTES // 2 + 1] * count
+        assert engine.turns.granted - before == count // 2 - 1
+
+
+async def test_claims_wait_while_too_much_waits_for_its_commit(
+    engine: KeyValueEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.storage.keyvalue.engine._UNANSWERED_BYTES", 1_000)
+    await engine.publish(T, Q, [NewMessage(bytes(600)) for _ in range(20)])
+    most = 0
+
+    async def claim() -> int:
+        nonlocal most
+        claiming = asyncio.ensure_future(engine.claim(T, Q, "c", 1, HOUR))
+        while not claiming.done():
+            most = max(most, engine._unanswered)
+            await asyncio.sleep(0)
+        return len(claiming.result())
+
+    assert await asyncio.gather(*(claim() for _ in range(20))) == [1] * 20
+    assert 600 <= most <= 1_600
+    assert engine._unanswered == 0
