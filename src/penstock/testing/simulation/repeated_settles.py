@@ -33,6 +33,7 @@ class SentSettle:
         self.is_ambiguous = False
         #: What was answered when it was carried out. None: nobody was told that it was.
         self.reply: SettleReply | None = None
+        self._carried_out = False
         #: When it was sent, in the order of sending.
         self.sent_at: list[int] = []
         id_ = settle_id(settlements)
@@ -43,12 +44,15 @@ class SentSettle:
         """Take an answer; returns what is wrong with it."""
         name = f"a settle with publish of {self.queue!r}"
         carried_out = all(outcome.ok for outcome in reply.outcomes)
+        if carried_out and not reply.repeated:
+            # The answer to a repetition may overtake that to the first call.
+            if self._carried_out:
+                return [f"P4: {name} was carried out twice"]
+            self._carried_out = True
         if self.reply is None:
             if carried_out:
                 self.reply = reply
             return []
-        if carried_out and not reply.repeated:
-            return [f"P4: {name} was carried out twice"]
         if carried_out:
             if _plain(reply) == _plain(self.reply):
                 return []
