@@ -156,6 +156,23 @@ def test_more_headers_than_a_message_may_have() -> None:
         opened(stream(pa.record_batch({"payload": [b"x"], "headers": [text]})))
 
 
+@pytest.mark.parametrize(
+    ("names", "detail"),
+    [
+        (["payload", "colour"], "A batch has no column 'colour'"),
+        (["payload", "topic_name", "id"], "A batch has no column 'topic_name'"),
+        (["payload", "id", "id"], "The column id occurs more than once."),
+        (["id"], "The column payload is missing."),
+    ],
+)
+def test_columns_that_a_batch_cannot_have(names: list[str], detail: str) -> None:
+    batch = pa.record_batch([pa.array(["x"])] * len(names), names=names)
+    with pytest.raises(BadInput) as caught:
+        messages(stream(batch))
+    assert caught.value.detail.startswith(detail)
+
+
+
 @law("E1")
 def test_damaged_streams() -> None:
     """Whatever a byte becomes, it is read within the bounds or refused."""

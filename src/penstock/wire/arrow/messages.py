@@ -86,12 +86,12 @@ def _messages(table: pa.Table) -> list[NewMessage]:
 
 
 def _check_names(names: list[str]) -> None:
-    unknown = sorted(set(names) - _COLUMNS)
-    if unknown or len(set(names)) != len(names):
-        wrong = unknown[0] if unknown else "one that is there twice"
-        raise BadInput(
-            f"A batch has no column {wrong!r}; it has {', '.join(sorted(_COLUMNS))}.", field="body"
-        )
+    known = ", ".join(sorted(_COLUMNS))
+    for name in names:
+        if name not in _COLUMNS:
+            raise BadInput(f"A batch has no column {name!r}; it has {known}.", field="body")
+        if names.count(name) > 1:
+            raise BadInput(f"The column {name} occurs more than once.", field="body")
     if "payload" not in names:
         raise BadInput("The column payload is missing.", field="payload")
 
