@@ -157,7 +157,7 @@ def test_more_headers_than_a_message_may_have() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "detail"),
+    "names, detail",
     [
         (["payload", "colour"], "A batch has no column 'colour'"),
         (["payload", "topic_name", "id"], "A batch has no column 'topic_name'"),
@@ -170,7 +170,6 @@ def test_columns_that_a_batch_cannot_have(names: list[str], detail: str) -> None
     with pytest.raises(BadInput) as caught:
         messages(stream(batch))
     assert caught.value.detail.startswith(detail)
-
 
 
 @law("E1")
