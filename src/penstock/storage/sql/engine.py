@@ -167,7 +167,7 @@ class SqlEngine(Engine):
     async def delete_topic(self, tenant: str, name: str) -> None:
         await queues.delete_topic(self._core, tenant, name)
 
-    # -- the flow ----------------------------------------------------------------------
+    # -- messages and deliveries -------------------------------------------------------
 
     async def publish(
         self,

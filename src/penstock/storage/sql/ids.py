@@ -205,7 +205,7 @@ class Ids:
         await self.work.session.write("put_ids", [(*row, None, None, reply)])
         self.work.records += 1
 
-    # -- the end -----------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------
 
     async def write(self) -> None:
         """Write the entries of the recorded ids, and delete the ids of refused batches."""

@@ -134,7 +134,7 @@ class Keys:
         runs = [Run.read(row) for row in rows]
         return {(int(m), run.queue) for run in runs for m in run.ids() if m in wanted}
 
-    # -- the end -----------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------
 
     async def write(self) -> None:
         """Write the current message of every key."""

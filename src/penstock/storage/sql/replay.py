@@ -140,7 +140,7 @@ class _Replay:
         """The result so far."""
         return ReplayReply(self._moved, tuple(self._sample), self._skipped)
 
-    # -- what may come back ------------------------------------------------------------
+    # -- candidates --------------------------------------------------------------------
 
     async def from_phase(self, phase: Phase) -> None:
         """Offer the queue's deliveries in a phase."""
@@ -228,7 +228,7 @@ class _Replay:
         candidates = [_Candidate(message, there.get(message.id)) for message in messages]
         return [c for c in candidates if c.item is None or c.item.run.phase in _ENDED]
 
-    # -- bringing it back --------------------------------------------------------------
+    # -- moving ------------------------------------------------------------------------
 
     async def _offer(self, candidates: Sequence[_Candidate], phases: Sequence[Phase]) -> None:
         """Bring back the candidates that are not skipped, in order, up to the limit."""

@@ -185,7 +185,7 @@ async def _tidy(core: Core, memory: Memory, limit: int, freed: Collection[int]) 
     return _Tidied(ids, entries, more_ids or more_leftovers or more_entries)
 
 
-# -- which queues ----------------------------------------------------------------------
+# -- all queues ------------------------------------------------------------------------
 
 
 async def _sweep_queues(core: Core, memory: Memory, tally: _Tally) -> list[StoreCorrupt]:

@@ -38,7 +38,7 @@ class _Page(NamedTuple):
     """Some segments, in order."""
 
     unused: list[Old]
-    """Segments that are old enough and of which no queue has deliveries."""
+    """Segments that are old enough and have no deliveries in any queue."""
     last: int
     """The last segment."""
     last_old: int
@@ -95,7 +95,7 @@ class Trimming:
             self._forgot_at = now
             core.segments.forget_published(now - core.options.limits.log_retention_ms)
 
-    # -- where to look -----------------------------------------------------------------
+    # -- finding -----------------------------------------------------------------------
 
     async def _look_at_freed(self, core: Core, done: _Done) -> None:
         before = _before(core)
@@ -147,7 +147,7 @@ class Trimming:
                 return
         done.more = True
 
-    # -- and what to do ----------------------------------------------------------------
+    # -- removing ----------------------------------------------------------------------
 
     async def _remove(self, core: Core, unused: Sequence[Old], done: _Done) -> bool:
         """Remove segments that no queue needs, if they may go; returns whether all fit."""

@@ -183,7 +183,7 @@ class Work:
         """Notify after the commit that a claim of the queue may return more."""
         self.ready.add((queue.number, dead))
 
-    # -- the end -----------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------
 
     async def write(self) -> int:
         """Write all changes so far; returns the version of the tenant's catalog.
