@@ -39,7 +39,7 @@ def test_a_database_is_migrated_once(database: Server) -> None:
     last = len(names)
     refusal = sh("queue", "list", code=7).stderr
     assert (
-        f"error: The database has no schema of Penstock's; this Penstock needs {last}." in refusal
+        f"error: The database has no Penstock schema; this Penstock needs schema {last}." in refusal
     )
     assert "penstock migrate --store" in refusal
     assert sh.json("migrate") == {

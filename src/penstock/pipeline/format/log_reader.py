@@ -58,7 +58,7 @@ class LogReader(DataSourceReader):
 
 
 def plan_ranges(remote: Remote, options: SourceOptions, pushed: Pushed = NOTHING) -> list[Range]:
-    """The ranges of what the options and the filters ask for."""
+    """The ranges that the options and the filters select."""
     store = remote.ask(lambda q: q.identity())
     end = min(locate(remote, options.end), pushed.high)
     start = max(locate(remote, options.start), pushed.low)

@@ -38,10 +38,10 @@ _log: Final = logging.getLogger(__name__)
 _OFFSET: Final = "offset"
 _STORE: Final = "store"
 _EPOCH: Final = "epoch"
-#: What retention had removed by then: what it removes later, from the offset on, is lost.
+#: The end of the removed entries at that time. Entries removed later, from the offset on, are lost.
 _TRIMMED: Final = "trimmed"
-#: How many micro-batches ahead the log is cut for the end of the next one: no more than the server
-#: cuts pieces at the most, which would be larger then.
+#: How many micro-batches ahead the log is split to find the end of the next one. The server limits
+#: the number of pieces; above that limit they would be larger.
 _PIECES: Final = 10_000
 
 
@@ -78,7 +78,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         remote = self._open()
         store = remote.ask(lambda q: q.identity())
         begin = self._resumed(start, store)
-        # Before the end is looked up: what is removed in between is noticed the next time.
+        # Read before the end: entries removed in between are noticed next time.
         trimmed = _trimmed(remote)
         end = locate(remote, LATEST)
         if self._target is not None:
@@ -86,10 +86,10 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         fail, known = self._options.fail_on_data_loss, start.get(_TRIMMED)
         if end > begin:
             begin = check_kept(remote, begin, fail=fail, known=known)
-            # A target below what is left is passed, not fallen behind.
+            # If the target is below the first entry left, the batch is empty and ends there.
             end = max(begin, limited(remote, begin, end, limit))
         if end <= begin == start[_OFFSET]:
-            # The very same position: another one would be an empty micro-batch.
+            # Return the same position: a different one would start an empty micro-batch.
             return noted(store, begin, known)
         return noted(store, max(begin, end), trimmed)
 
@@ -148,7 +148,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def noted(store: StoreIdentity, offset: int, trimmed: int | None = None) -> dict[str, Any]:
-    """A position as Spark's checkpoint keeps it: the offset, whose it is, and what was removed."""
+    """A position as stored in Spark's checkpoint: offset, store, and end of the removed entries."""
     position: dict[str, Any] = {_OFFSET: offset, _STORE: store.store, _EPOCH: store.epoch}
     return position if trimmed is None else {**position, _TRIMMED: trimmed}
 

@@ -67,14 +67,14 @@ def locate(remote: Remote, position: Position) -> int:
 
 
 def check_kept(remote: Remote, start: int, *, fail: bool, known: int | None = None) -> int:
-    """Where reading from ``start`` on can begin; ``OffsetsGone`` if something of that is gone.
+    """The offset at which reading from ``start`` can begin; ``OffsetsGone`` if entries are gone.
 
-    ``known`` is ``log_trimmed`` at the time at which the reader noted ``start``. Retention removes
-    entries behind older ones that are still referred to, a failed delivery's say, so the log may
-    begin below ``start`` and lack entries above it. Without ``known`` these count as missing
-    before.
+    ``known`` is ``log_trimmed`` when the reader recorded ``start``. Retention also removes entries
+    above older ones that are still referenced, for example by a failed delivery. So the log may
+    begin below ``start`` and lack entries above it. Without ``known``, such entries are assumed to
+    have been missing at that time.
     """
-    # Offsets may be left out: that the log begins above does not say that anything was removed.
+    # Not every offset has an entry: a log that begins above ``start`` need not have lost any.
     trimmed: int = remote.ask(lambda q: q.log_trimmed())
     first: int = remote.ask(lambda q: q.log_start())
     if start >= trimmed or (start >= first and (known is None or trimmed <= known)):
@@ -86,7 +86,7 @@ def check_kept(remote: Remote, start: int, *, fail: bool, known: int | None = No
     )
     if fail:
         raise gone
-    _log.warning("%s Reading goes on from there.", gone.detail)
+    _log.warning("%s Reading continues there.", gone.detail)
     return max(start, first)
 
 

@@ -1,7 +1,7 @@
 """``report``: writes a page with charts and the tables behind it.
 
-It is about what the store still knows and, where there is a lake, about all that the lake has
-too. A lake of another store is refused: the lake counts below where it ends, the store above.
+It covers the store and, if there is one, the lake: the lake up to its end, the store above it. A
+lake of another store is refused.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def report(context: Context, *, output: str | None = None) -> Summary:
 
 
 def _check_lake(context: Context) -> None:
-    """Refuse a lake that is not there, or that another store was archived into (E1, A1)."""
+    """Refuse a missing lake, or a lake of another store (E1, A1)."""
     lake = require_lake(context, open_files(context.lake, lambda: context.spark))
     what = f"The lake {context.lake}"
     if lake.store is not None:

@@ -103,18 +103,18 @@ class Archiver:
         ``LakeCorrupt`` if its manifest has lost commits.
         """
         store = store_of(self.context)
-        # Listed before the manifest is read: a run that is still at work commits in between.
+        # Listed before the manifest is read, because a concurrent run may commit in between.
         known = [path for table in TABLES for path in self.files.walk(table)]
 
         def check(lake: Lake) -> None:
             _check_commits(lake, known)
             check_owner(self.context, self.files, lake, store, adopt=self._adopts)
             check_left_out(self.context, lake)
-            # Before leftovers are removed: if the last commit is lost, its files look like some.
+            # Before unused files are removed: if the last commit is lost, its files look unused.
             self._check_kept(lake)
 
         self.begun = self.manifest.begin(self.context.run, self.context.clock.now(), store, check)
-        # Listed first: what a run that begins after the next line puts there is not among it.
+        # Listed before ``hold``: files of a run that begins after it must not be removed.
         there = {path: size for table in TABLES for path, size in self.files.walk(table).items()}
         self.manifest.hold()
         lake = self.manifest.lake
@@ -199,14 +199,14 @@ class Archiver:
         # In this order, so that anything published in between is above the end.
         end = int(ask(lambda q: q.log_end()))
         check_position(lake.through, end, f"The lake {self.context.lake}")
-        # In every pass: a store may be rolled back while a run goes on.
+        # In every pass: a store may be rolled back during a run.
         check_last(self.context, lake)
         first = int(ask(lambda q: q.log_start()))
         self._check_kept(lake)
         return max(first, lake.through), end
 
     def _check_kept(self, lake: Lake) -> None:
-        """Raise ``OffsetsGone`` if the log no longer has what the lake has not got yet."""
+        """Raise ``OffsetsGone`` if the log has lost entries that are not in the lake."""
         trimmed = int(self.context.remote.ask(lambda q: q.log_trimmed()))
         if lake.began is not None and trimmed > lake.through and not self._skip_missing:
             raise OffsetsGone(
@@ -287,14 +287,14 @@ class Archiver:
 
 
 def _check_commits(lake: Lake, paths: Sequence[str]) -> None:
-    """Refuse a lake with files of commits that its manifest does not have and did have.
+    """Refuse a lake with files of commits that its manifest has lost.
 
-    A run that was killed leaves files of the next commit only, so files of a later one were
-    committed. They may be the only copies: they are no leftovers.
+    A killed run leaves only files of the next commit, so files of a later one were committed. They
+    may be the only copies and must not be removed.
     """
     lost = [path for path in paths if (data_commit(path) or 0) > lake.number + 1]
     if not lake.number:
-        # Without a manifest nothing was ever begun here.
+        # Without a manifest no run has begun, so every data file belongs to a lost commit.
         lost = [path for path in paths if is_data(path)]
     if lost:
         raise corrupt(

@@ -86,7 +86,7 @@ def is_data(path: str) -> bool:
 
 
 def data_commit(path: str) -> int | None:
-    """The number of the commit that a data file was made for; None: it is something else."""
+    """The number of the commit that a data file was made for; None for any other file."""
     folder, _, name = path.rpartition("/")
     hidden = any(part.startswith(("_", ".")) for part in folder.split("/"))
     return None if hidden else _number(_DATA, name)

@@ -89,7 +89,7 @@ def _mark(message: Message) -> EntryMark:
 
 
 def check_last(context: Context, lake: Lake) -> None:
-    """The last entry of the lake is the log's entry at that offset, unless retention took it."""
+    """Check that the log has the lake's last entry at its offset, unless retention removed it."""
     last = lake.last
     if last is None:
         return
@@ -108,10 +108,10 @@ def check_last(context: Context, lake: Lake) -> None:
 
 
 def check_left_out(context: Context, lake: Lake) -> None:
-    """The log has no entry where the lake left offsets out: there was none any more.
+    """Check that the log has no entries at offsets that the lake skipped as already removed.
 
-    A store that was restored from an older backup may have some again, and would lose them if it
-    were told that everything below the end of the lake is archived.
+    A store that was restored from an older backup may have such entries, and would remove them once
+    the broker records that everything below the end of the lake is archived.
     """
     first = int(context.remote.ask(lambda q: q.log_start()))
     for start, end in ((0, lake.began or 0), *lake.gaps()):

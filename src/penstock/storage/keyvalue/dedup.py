@@ -67,7 +67,7 @@ class Dedup:
         #: Part of the next slot's key: at least the last offset, so that the key is unused after
         #: reopening the store.
         self._serial = 0
-        #: No slot is below it. A scan from the first would pass what is left of those removed.
+        #: No slot is below it. A scan from the prefix would step over tombstones of removed slots.
         self._floor = DEDUP_SLOT_PREFIX
 
     def find(self, tenant: str, topic: str, idempotency_id: str) -> FirstPublish | None:

@@ -1,12 +1,12 @@
 """The low-water mark of the disk: publishes are refused before a commit runs out of space.
 
 A commit that the disk refuses ends service until the store is reopened, so publishing stops
-earlier, while there is still room for the commits of claims, acks and keepers, which make room in
-turn. Routing, assigning and replaying add deliveries by the million, and stop at half of the mark:
-until then a queue that is behind may go on, because it keeps the log from being removed.
+earlier, while there is still space for the commits of claims, acks and keepers, which in turn free
+space. Routing, assigning and replaying add deliveries by the million, and stop at half of the mark:
+until then a queue that is behind may continue, because it keeps the log from being removed.
 
-The disk is asked once a second at most, by the call that comes first (2 µs); near the mark every
-call asks, because callers can write hundreds of megabytes in a second.
+The free space is read at most once a second, by the first call (2 µs); near the mark every call
+reads it, because callers can write hundreds of megabytes in a second.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from penstock.storage.keyvalue.adapters import Adapter
 __all__ = ["DiskSpace"]
 
 _CHECK_EVERY_MS: Final = 1000
-#: So many times the low-water mark is near it.
+#: Free space below this multiple of the low-water mark counts as near.
 _NEAR: Final = 4
-#: Of a small disk the low-water mark is this part at most, so that it can be used at all.
+#: The low-water mark is at most this fraction of the disk, so that a small disk can be used at all.
 _PARTS: Final = 20
 _log = logging.getLogger("penstock.storage")
 
@@ -41,7 +41,7 @@ class DiskSpace:
         self._is_used_up = False
 
     def check(self, now: int) -> None:
-        """Raise ``StoreFull`` while less is free than there has to be for a publish."""
+        """Raise ``StoreFull`` while less space is free than a publish requires."""
         self._look_again(now)
         if self._is_low:
             raise StoreFull(
@@ -51,17 +51,17 @@ class DiskSpace:
             )
 
     def check_bulk(self, now: int) -> None:
-        """Raise ``StoreFull`` while too little is free to add deliveries of what is published."""
+        """Raise ``StoreFull`` while too little space is free to add deliveries of the log."""
         if self.is_used_up(now):
             raise StoreFull(
                 "The disk of the store has less than half of the free space that "
-                "min_free_disk_bytes asks for.",
+                "min_free_disk_bytes requires.",
                 field="min_free_disk_bytes",
                 limit=self._wanted_bytes,
             )
 
     def is_used_up(self, now: int) -> bool:
-        """Whether half of what is kept free is gone."""
+        """Whether less than half of the low-water mark is free."""
         self._look_again(now)
         return self._is_used_up
 

@@ -106,11 +106,11 @@ class KeyValueEngine(
     ) -> Self:
         """Open the store behind ``adapter``; it is closed again if that fails.
 
-        Without a ``writer``, batches are written on a thread, or inline where the adapter asks
-        for it. Bulk verbs look at ``slice_size`` deliveries before other verbs have their turn.
-        A long change looks at the clock every ``step_size`` messages, and lets the loop do other
-        work every ``slice_s`` seconds. A publish that takes more than ``inline_evaluations`` of
-        filters evaluates them in slices first.
+        Without a ``writer``, batches are written on a thread, or inline if the adapter is
+        ``inline``. Bulk verbs process ``slice_size`` deliveries before other verbs run. A long
+        change checks the clock every ``step_size`` messages, and lets the loop do other work every
+        ``slice_s`` seconds. A publish that takes more than ``inline_evaluations`` evaluations of
+        filters runs them in slices first.
         """
         if options.clock.wall and not isinstance(options.clock, SteadyClock):
             options = replace(options, clock=SteadyClock(options.clock))

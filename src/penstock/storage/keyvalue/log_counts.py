@@ -1,8 +1,8 @@
-"""Counting log entries: how many a queue that is behind still has to be routed.
+"""Counting log entries: how many must still be routed to a queue that is behind.
 
-The log that such a queue has before it may have millions of records, so they are counted some at a
-time, and other verbs run in between. Meanwhile the log grows and the queue's cursor moves on. A
-record says how many entries it holds; only one that the cursor is inside of is decoded.
+The log after such a queue's cursor may have millions of records, so they are counted in turns,
+with other verbs in between. Meanwhile the log grows and the cursor advances. A record starts with
+its number of entries; only a record that contains the cursor is decoded.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from penstock.storage.keyvalue.records import read_log_value
 
 __all__ = ["EntryCount"]
 
-#: Records, and their bytes, that are counted in one turn: about a millisecond.
+#: Records, and their bytes, that are counted per turn: about a millisecond.
 _RECORDS: Final = 256
 _BYTES: Final = 1024 * 1024
 
 
 class EntryCount:
-    """How many entries of a tenant, staged ones included, are at or above a cursor."""
+    """The number of a tenant's entries at or above a cursor, including staged ones."""
 
     __slots__ = ("_bytes", "_end", "_log", "_records", "_start", "_tenant", "total")
 
     def __init__(self, log: Log, tenant: str, cursor: int) -> None:
         self._log = log
         self._tenant = log.tenant(tenant)
-        #: The total is of the entries from ``_start`` to before ``_end``.
+        #: ``total`` counts the entries from ``_start`` to before ``_end``.
         self._start = self._end = cursor
         self.total = 0
-        #: What may still be looked at in this turn.
+        #: Records and bytes that may still be read in this turn.
         self._records = self._bytes = 0
 
     def run(self, cursor: int) -> bool:
         """Count for one turn; returns whether to call again, in another turn.
 
-        If not, the total is that of the cursor, which may be above that of the call before.
+        When it returns False, ``total`` is for this cursor, which may be above earlier ones.
         """
         self._records, self._bytes = _RECORDS, _BYTES
         if cursor >= self._end:
@@ -61,7 +61,7 @@ class EntryCount:
         return count
 
     def _count(self, start: int, end: int) -> tuple[int, int]:
-        """The number of entries from ``start`` on, and up to where: ``end``, if there was time."""
+        """The number of entries from ``start`` on, and where it stopped: at ``end``, if in time."""
         if start >= end:
             return 0, start
         tenant = self._tenant

@@ -146,7 +146,7 @@ class Owner:
             self._changed[partition] = None
 
     def note_all(self, by_name: Mapping[str, Partition]) -> None:
-        """What any of the partitions may hand out next may have changed."""
+        """Note that the next delivery of every partition may have changed."""
         self._changed = dict.fromkeys(map(by_name.__getitem__, self.names))
 
     def look(self, next_of: Callable[[Partition], int | None], most: int) -> bool:

@@ -160,9 +160,9 @@ class Partitions:
             self._note(partition)
 
     def policy_changed(self) -> None:
-        """Another number may be in flight in a partition at a time.
+        """Note all partitions after ``partition_concurrency`` changed.
 
-        Every partition is looked at again, by the next claims of its owner and not here.
+        The next claims of their owners re-evaluate them.
         """
         for owner in self._owners.values():
             owner.note_all(self.by_name)
@@ -190,7 +190,7 @@ class Partitions:
         """The next claim id to hand out to the consumer, with its partition."""
         owner = self._owners[consumer]
         while owner.look(self._next_number, self._most):
-            pass  # Only what the claim itself has changed.
+            pass  # Only partitions that the claim itself has changed.
         found = owner.first_ready()
         if found is None:
             return None

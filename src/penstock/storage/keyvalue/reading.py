@@ -46,7 +46,7 @@ __all__ = ["ReadingVerbs", "next_due"]
 
 #: Partitions per slice of stats; each may need a seek.
 _PARTITIONS: Final = 100
-#: Queues that are asked about one message in one go: ten reads each.
+#: Queues that are searched for one message per turn: ten reads each.
 _QUEUES: Final = 64
 #: Log entries per slice: some three milliseconds.
 _ENTRIES: Final = 500
@@ -129,7 +129,7 @@ class ReadingVerbs(Guarded):
     def _read_some(
         self, tenant: str, start: Offset, limit: int, out: list[LogEntry], *, payloads: bool
     ) -> tuple[Offset, bool]:
-        """Add entries to ``out``; returns where to go on, and whether there may be more."""
+        """Add entries to ``out``; returns the next offset, and whether there may be more."""
         next_offset, size = start, 0
         for read, (message, _) in enumerate(self._core.log.read(tenant, start, staged=False)):
             if read == limit or size > SLICE_BYTES:
@@ -232,9 +232,9 @@ class ReadingVerbs(Guarded):
     async def _histories(
         self, tenant: Tenant, start: Offset, limit: int, queue: str | None
     ) -> tuple[Offset, int, list[HistoryEntry]]:
-        """Histories of up to ``limit`` log entries, in turns of some queues.
+        """Histories of up to ``limit`` log entries, some queues per turn.
 
-        Returns where the log goes on, how many entries it read, and what is on record of them.
+        Returns the next offset, the number of entries read, and their histories.
         """
         columns = read_columns(self._core.log, tenant.name, start, limit)
         messages = Published(columns)
@@ -281,14 +281,14 @@ class ReadingVerbs(Guarded):
         return replace(reply, partitions=tuple(partitions))
 
     async def _unrouted(self, queue: Queue) -> int:
-        """How many log entries the queue has before it; that holds until the next await."""
+        """The number of log entries after the queue's cursor. It is valid until the next await."""
         count = EntryCount(self._core.log, queue.tenant, queue.cursor or 0)
         while (cursor := queue.cursor) is not None and count.run(cursor):
             await self._next_slice(queue.tenant, queue)
         return 0 if cursor is None else count.total
 
     async def _each_queue(self, tenant: Tenant) -> AsyncIterator[Queue]:
-        """The tenant's queues by name, some in a turn; those deleted meanwhile are left out."""
+        """The tenant's queues by name, some per turn; queues deleted meanwhile are skipped."""
         for position, name in enumerate(sorted(tenant.queues), 1):
             queue = tenant.queues.get(name)
             if queue is not None:

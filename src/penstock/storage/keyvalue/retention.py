@@ -21,7 +21,7 @@ __all__ = ["Removal", "removals"]
 #: The costs of skipping a slot and of reading a bucket, in removed deliveries.
 _PASS: Final = 0.1
 _READ: Final = 4.0
-#: Nothing is as old as that.
+#: No delivery is as old as that.
 _NEVER: Final = -1
 
 
@@ -43,7 +43,7 @@ class Removal:
         Returns the cost in deliveries, how many were removed, and whether there are more.
         """
         cost, removed, more = 0.0, 0, False
-        # Each time: the policy may have changed since the last.
+        # Read in every call: the policy may have changed since the last.
         self._until = _until(self.queue, self._kind, self._now)
         for slot in self._slots():
             if self.queue.slot_times.get(slot.key, 0) > self._until:
@@ -142,7 +142,7 @@ def removals(queue: Queue, now: int) -> list[Removal]:
 
 
 def _until(queue: Queue, kind: int, now: int) -> int:
-    """What settled or failed then, or before, is to be removed."""
+    """Deliveries settled or failed at or before this time are removed."""
     policy = queue.policy
     keep_s = policy.failed_retention_s if kind == FAILED_SLOT else policy.done_retention_s
     return now - keep_s * 1000 if keep_s else _NEVER

@@ -26,12 +26,12 @@ from penstock.storage.keyvalue.tenant import Tenant
 __all__ = ["StartCursor", "join_open_key", "route", "taken"]
 
 
-#: Log entries that are decoded in one turn, in search of a time: some two milliseconds.
+#: Log entries that are decoded per turn in the search for a time: some two milliseconds.
 _LOOKED_AT: Final = 500
 
 
 class StartCursor:
-    """Where a new queue begins. A time is looked for in the log, some entries in a turn."""
+    """The initial cursor of a new queue. A start time is searched for in the log, in turns."""
 
     __slots__ = ("_log", "_offset", "_start", "_tenant")
 
@@ -46,7 +46,7 @@ class StartCursor:
                     self._offset = segment.start
 
     def is_found(self) -> bool:
-        """Look on; returns whether the cursor is known, which holds until the next await."""
+        """Search on; returns whether the cursor is known. It is valid until the next await."""
         match self._start.at:
             case Start.EARLIEST:
                 segments = self._log.segments

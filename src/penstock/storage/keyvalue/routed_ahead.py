@@ -30,9 +30,9 @@ Replaced: TypeAlias = Callable[[str, str], Message | None]
 
 
 def is_quick(tenant: Tenant, topic: str, messages: int, most: int = INLINE_EVALUATIONS) -> bool:
-    """Whether so many messages of the topic take no more than ``most`` evaluations of filters."""
+    """Whether this many messages of the topic take at most ``most`` evaluations of filters."""
     if len(tenant.queues) * messages <= most:
-        return True  # Whatever the filters are.
+        return True  # For any filters.
     filters = tenant.index.evaluations(topic) + tenant.behind.evaluations(topic)
     return filters * messages <= most
 

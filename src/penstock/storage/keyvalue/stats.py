@@ -17,9 +17,9 @@ __all__ = ["partition_stats", "queue_stats"]
 
 
 def queue_stats(queue: Queue, tenant: Tenant, unrouted: int, now: int) -> QueueStats:
-    """Counts are kept with every move; the rest looks at heads only.
+    """The statistics of a queue. Moves maintain the counts; the rest is read from the heads.
 
-    The caller counts what is not routed yet, and adds the partitions.
+    The caller counts the unrouted entries, and adds the partitions.
     """
     oldest = min(_available_since(queue), default=None)
     dead = queue.dead

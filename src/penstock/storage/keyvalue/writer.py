@@ -72,8 +72,8 @@ class ThreadWriter:
             try:
                 error = write()
             except BaseException as panic:  # noqa: BLE001
-                # A panic of RocksDB's binding is no Exception. The thread must not end with it:
-                # the callers of this commit, and of all after it, would wait for ever.
+                # A panic of RocksDB's binding is not an Exception. It must not end the thread: the
+                # callers of this commit, and of all later ones, would wait forever.
                 error = RuntimeError(f"the write ended with {panic!r}")
             try:
                 self._loop.call_soon_threadsafe(written, error)

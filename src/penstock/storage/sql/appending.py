@@ -1,8 +1,8 @@
-"""Appending: what was planned becomes segments of the log and runs of its queues (L1, R1, S3).
+"""Appending: write planned entries as segments of the log and runs of their queues (L1, R1, S3).
 
-What comes in one call and is alike in everything that routing asks for is a block, and is placed
-and routed as a whole; what differs is an entry by itself. A segment is filled as long as whole
-blocks and entries go into it.
+Messages of one call that agree in everything that routing depends on form a block, which is
+placed and routed as a whole; any other message is a single entry. A segment is filled with whole
+blocks and entries only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Item: TypeAlias = Block | Entry
 
 
 class Part:
-    """What goes into one segment."""
+    """The contents of one segment."""
 
     __slots__ = ("_joined", "heads", "items", "payloads", "size")
 
@@ -41,14 +41,14 @@ class Part:
         self._joined = b""
 
     def takes(self, entries: int, size: int) -> bool:
-        """Whether so many more fit."""
+        """Whether ``entries`` more entries of ``size`` bytes fit."""
         return (
             self.size + size <= MAX_SEGMENT_BYTES
             and len(self.heads) + entries <= MAX_SEGMENT_ENTRIES
         )
 
     def add(self, item: _Item, heads: Sequence[Head], payloads: Sequence[bytes], size: int) -> None:
-        """Put an item at the end."""
+        """Append an item."""
         item.index = len(self.heads)
         self.items.append(item)
         self.heads += heads
@@ -56,33 +56,33 @@ class Part:
         self.size += size
 
     def place(self, number: int) -> None:
-        """Tell the items which segment they are in."""
+        """Set the segment number of the items."""
         for item in self.items:
             item.number = number
 
     def row(self, tenant: int, now: int) -> NewSegment:
-        """The segment as it is written."""
+        """The segment as a database row."""
         self._joined = b"".join(self.payloads)
         return tenant, now, len(self.heads), Segment.encode(self.heads), self._joined
 
     def segment(self, number: int, tenant: int, now: int) -> Segment:
-        """The segment that was written, as it is remembered."""
+        """The written segment, for the cache."""
         return Segment(number, tenant, now, self.heads, self._joined)
 
 
 class Appending:
-    """What one transaction appends."""
+    """The entries that one transaction appends."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        #: In the order of the log.
+        #: In log order.
         self.items: list[_Item] = []
 
     async def write(self, *, numbers_first: bool) -> None:
-        """Append what is here, and route it.
+        """Append the planned entries, and route them.
 
-        Where nobody has to know the numbers of the segments before that, everything goes to the
-        database in one piece.
+        Unless the caller needs the segment numbers first, segments and runs are sent in one
+        statement.
         """
         items, self.items = self.items, []
         if not items:
@@ -106,7 +106,7 @@ class Appending:
         ]
 
     def _route(self, items: Sequence[_Item]) -> None:
-        """Give every new message to its queues; those that are alike are one run."""
+        """Add every new message to its queues; messages with equal routing become one run."""
         alike: dict[tuple[object, ...], list[Entry]] = {}
         for item in items:
             if type(item) is Block:
@@ -149,7 +149,7 @@ class Appending:
 
 
 def parts_of(items: Sequence[_Item]) -> list[Part]:
-    """Fill segments with the items, in order. Without items there is no segment."""
+    """Fill segments with the items, in order. Returns no part if there are no items."""
     parts: list[Part] = []
     part: Part | None = None
     for item in items:

@@ -1,12 +1,12 @@
-"""Assign: give a queue what a router outside the broker found for it in the log (R1).
+"""Assign: give a queue the messages that an external router selected in the log (R1).
 
-It is ``route`` for entries that are named, one transaction a call, and the row of the queue is
-locked as there: of two that route a queue, each goes on from where the other has come to. The
-cursor never passes what is settled (L2), and joining the publishes is left to ``route``.
+It is ``route`` for named entries, with one transaction per call, and it locks the queue's row in
+the same way: two routers of one queue take turns, and each continues at the cursor of the other.
+The cursor never passes the settled end of the log (L2). Joining the publishes is left to ``route``.
 
-Where a queue has joined already, publishes put their messages there themselves, and an ordered
-queue may hold some that are in no partition (see ``mending``). The router outside knows nothing
-of those, so there every entry is looked at, as ``route`` does.
+Publishes already write to a queue that has joined, and an ordered queue may then hold deliveries
+without a partition (see ``mending``). The external router does not know of them, so for such a
+queue every entry of the range is examined, as ``route`` does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.storage.sql.work import Work
 
 __all__ = ["assign"]
 
-#: What is read, added and written at once; all of it is one transaction.
+#: Bounds of one read and write. All batches of a call are one transaction.
 _MAX_SEGMENTS: Final = 1_000
 _MAX_ENTRIES: Final = 10_000
 
@@ -38,9 +38,9 @@ _MAX_ENTRIES: Final = 10_000
 async def assign(
     core: Core, tenant: str, name: str, asked: Assignment, store: StoreIdentity | None
 ) -> RouteReply:
-    """Assign what is named, and advance the cursor to the end of the range."""
+    """Assign the named entries, and advance the cursor to the end of the range."""
     if store is not None:
-        # It begins a new epoch if this is a copy; the transaction looks whether one has begun.
+        # Begins a new epoch if this database is a copy; the transaction then compares epochs.
         await identity(core, tenant)
     settled = (await core.stable()).settled
 
@@ -70,19 +70,19 @@ async def assign(
 async def _add_named(
     core: Core, work: Work, queue: Queue, asked: Assignment, left: Sequence[int]
 ) -> int:
-    """Add what is named; how many that is."""
+    """Add the named entries; returns how many were added."""
     assigned = 0
     for lot in _lots(left):
         entries = await _read(work, lot)
         asked.check_found(lot, entries)
         assigned += await add_entries(core, work, queue, list(entries.values()))
-        # A message that was replaced is met at each of its entries: the next lot has to see it.
+        # A replaced message has several entries: the next lot must see that it was added.
         await work.write()
     return assigned
 
 
 async def _add_all(core: Core, work: Work, queue: Queue, cursor: int, end: int) -> int:
-    """Add whatever the queue takes of a stretch of the log; how many that is."""
+    """Add every entry of the range that the filter takes; returns how many were added."""
     assigned = 0
     following: int | None = cursor
     while following is not None and following < end:
@@ -95,7 +95,7 @@ async def _add_all(core: Core, work: Work, queue: Queue, cursor: int, end: int) 
 
 
 def _lots(offsets: Sequence[int]) -> Iterator[Sequence[int]]:
-    """The offsets in parts, none of which is of too many segments."""
+    """The offsets in lots that each touch a bounded number of segments."""
     begin = count = last = 0
     for position, offset in enumerate(offsets):
         number, _ = segment_of(offset)
@@ -109,9 +109,9 @@ def _lots(offsets: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 async def _read(work: Work, offsets: Sequence[int]) -> dict[int, Message]:
-    """The entries at these offsets, in order; those that are not there are left out.
+    """The entries at these offsets, in order; missing ones are left out.
 
-    They are not remembered: history is read once, and what is claimed now would be forgotten.
+    They are not cached: history is read once, and would evict the segments being claimed.
     """
     rows = await work.session.fetch(
         "read_heads",

@@ -1,7 +1,7 @@
-"""Peek and purge: deliveries in one state, in claim order (C4), looked at or removed.
+"""Peek and purge: show or remove deliveries in one state, in claim order (C4).
 
-Peeking locks nothing and consumes nothing; a page looks at so many deliveries and no more. A
-purge locks what it has selected, looks at it once more, and removes it, all in one commit (S3).
+Peeking locks and consumes nothing, and a page examines at most ``MAX_SCAN`` deliveries. A purge
+locks the deliveries it selected, checks them again and removes them, all in one commit (S3).
 Both wait for a turn before every batch but the first, so that neither starves other tenants.
 """
 
@@ -27,15 +27,15 @@ from penstock.storage.sql.work import Work
 
 __all__ = ["MAX_SCAN", "peek", "purge"]
 
-#: Deliveries that one page looks at.
+#: Deliveries that one page examines at most.
 MAX_SCAN: Final = 10_000
-#: Deliveries whose messages are read, or that are removed, in one turn.
+#: Deliveries whose messages are read, or that are removed, per turn.
 _BATCH: Final = 1_000
-#: Deliveries whose messages a filter is evaluated for in one turn.
+#: Deliveries that a filter is evaluated for per turn.
 _SLICE: Final = 500
-#: Deliveries whose payloads are read at once, each perhaps from a segment of its own.
+#: Deliveries whose payloads are read in one statement, each perhaps from its own segment.
 _PAYLOADS: Final = 64
-#: A cursor is a number of 60 bits, in which every rank has as much room as messages need.
+#: A cursor is a 60-bit number, rank * _LANE + message id, so ranks never overlap.
 _LANE: Final = MAX_OFFSET + 1
 
 
@@ -50,7 +50,7 @@ async def peek(
     *,
     payloads: bool,
 ) -> Page:
-    """One page of the deliveries in ``state``, after what the cursor says."""
+    """One page of the deliveries in ``state``, after the cursor."""
     after = None if cursor is None else _read_cursor(cursor)
 
     async def look(session: Session, known: Tenant) -> Page:
@@ -61,7 +61,7 @@ async def peek(
         items = [
             _shown(found, item.run, message, contents.get(message.offset), state)
             for item, message in shown
-            # Without its payload it was removed just now, and is nothing to show.
+            # The payload is gone: the message was removed in the meantime, so leave it out.
             if not payloads or message.offset in contents
         ]
         return Page(tuple(items), None if last is None else _make_cursor(last))
@@ -78,7 +78,7 @@ async def _select(
     limit: int,
     after: Position | None,
 ) -> tuple[list[tuple[Item, Message]], Position | None]:
-    """What a page shows, and the position up to which it looked unless that was all."""
+    """The deliveries of a page, and its last examined position; None at the end of the queue."""
     selected: list[tuple[Item, Message]] = []
     looked, last = 0, after
     while True:
@@ -133,22 +133,22 @@ def _read_cursor(cursor: str) -> Position:
     except ValueError:
         rank = message = -1
     if not 0 <= rank <= MAX_PRIORITY:
-        raise BadInput("cursor is what the page before gave.", field="cursor")
+        raise BadInput("cursor must come from the previous page.", field="cursor")
     return rank, message
 
 
 async def purge(
     core: Core, tenant: str, queue: str, state: State, where: Filter | None, limit: int
 ) -> PurgeReply:
-    """Remove the first deliveries in ``state``, and say whether more are left."""
+    """Remove the first deliveries in ``state``; the reply says whether more are left."""
 
     async def act(work: Work) -> PurgeReply:
         found, dead = work.tenant.find(queue)
         if state is State.IN_FLIGHT:
-            raise Conflict("Deliveries in flight are not purged; settle them.", field="state")
+            raise Conflict("In-flight deliveries cannot be purged; settle them.", field="state")
         phases = phases_of(state, dead=dead)
         walk = in_claim_order(work.session, found.number, phases)
-        # A queue that joins keeps what its router is still to pass, or that would come again.
+        # A joining queue keeps deliveries beyond its cursor: the router would add them again.
         end = found.cursor if found.joining else None
         count = batches = 0
         while batch := await walk.take(_BATCH):
@@ -179,9 +179,9 @@ async def _matching(
 async def _remove(
     core: Core, work: Work, items: Sequence[Item], phases: Sequence[Phase], where: Filter | None
 ) -> int:
-    """Remove what is still there and still meant; how many that was."""
+    """Remove the items that still exist and still match; returns how many were removed."""
     held = await hold(work, items, phases)
-    # A message may have been replaced, by one that the filter does not take, before it was locked.
+    # Before it was locked, a message may have been replaced by one the filter rejects.
     meant = await _matching(core, work, list(held.values()), where)
     by_run: dict[int, tuple[Run, list[int]]] = {}
     for _, message_id, run in meant:

@@ -1,9 +1,9 @@
-"""Reading in bulk: the log as columns, payloads by the segment, histories by the run.
+"""Bulk reads: the log as columns, payloads per segment, histories per run.
 
-A segment has the heads of its entries in one value, which one call decodes, and their payloads
-in another, which is handed on as it is: only their checksums are looked at (P3, X1). Deliveries
-that lived the same life are one row, so that their histories are made once. The log is read up
-to where it is settled and never beyond (L2).
+A segment stores the heads of its entries as one value, which one call decodes, and their payloads
+as another, which is passed on unchanged: only checksums are verified (P3, X1). Deliveries with
+the same history are one row, so that history is built once. The log is read up to its settled
+end and never beyond (L2).
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from penstock.storage.sql.segments import Head, Segment
 
 __all__ = ["log_splits", "read_columns", "read_history", "read_payloads"]
 
-#: Segments whose heads are read at once, and segments whose payloads are.
+#: Segments whose heads, and segments whose payloads, are read in one statement.
 _MAX_SEGMENTS: Final = 500
 _MAX_WHOLE_SEGMENTS: Final = 64
 
 
 class _Entries(NamedTuple):
-    """Entries of one segment, one after the other."""
+    """Consecutive entries of one segment."""
 
     number: int
     published_at: int
     begin: int
-    """The index of the first."""
+    """The index of the first entry."""
     heads: Sequence[Head]
 
 
@@ -52,7 +52,7 @@ class _Entries(NamedTuple):
 
 
 async def read_columns(core: Core, tenant: str, start: Offset, limit: int) -> LogColumns:
-    """Entries at or above ``start``, as far as the log is settled."""
+    """Entries at or above ``start``, up to the settled end of the log."""
     settled = (await core.stable()).settled
 
     async def look(session: Session, known: Tenant) -> LogColumns:
@@ -134,7 +134,7 @@ def _columns(found: Sequence[_Entries], start: Offset) -> LogColumns:
 async def log_splits(
     core: Core, tenant: str, start: Offset, end: Offset, entries: int
 ) -> tuple[Offset, ...]:
-    """Where segments begin, about every so many entries."""
+    """Offsets at which segments begin, about ``entries`` entries apart."""
     settled = (await core.stable()).settled
 
     async def look(session: Session, known: Tenant) -> tuple[Offset, ...]:
@@ -159,7 +159,7 @@ async def log_splits(
 
 
 class _Sized(Struct, frozen=True, array_like=True, gc=False):
-    """As much of a head as says where its payload is."""
+    """The part of a head that locates its payload."""
 
     topic: msgspec.Raw
     priority: msgspec.Raw
@@ -173,7 +173,7 @@ _decode_sized: Final = msgspec.msgpack.Decoder(list[_Sized]).decode
 async def read_payloads(
     core: Core, tenant: str, offsets: Sequence[int]
 ) -> Sequence[bytes | memoryview] | None:
-    """The payloads, as they stand one after the other in their segments."""
+    """The payloads, in the order of the offsets; None if a segment is missing."""
     wanted = {
         number: [segment_of(offset)[1] for offset in some]
         for number, some in groupby(offsets, key=lambda offset: offset >> INDEX_BITS)
@@ -204,7 +204,7 @@ def _payloads_in(
         raise StoreCorrupt(f"The heads of {what} cannot be read.") from error
     starts = [0, *accumulate(head.size for head in sized)]
     view = memoryview(payloads)
-    # Indices in a row differ from where they stand among the wanted by as much.
+    # Consecutive indices have the same difference to their position in the list.
     runs = groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])
     for run in ([index for _, index in some] for _, some in runs):
         first, last = run[0], run[-1] + 1
@@ -217,14 +217,14 @@ def _payloads_in(
 
 # -- histories -------------------------------------------------------------------------
 
-#: By run and by when its messages were published and due.
+#: Histories by run and by the times at which the messages were published and due.
 _Made: TypeAlias = dict[tuple[int, tuple[int, int]], list[Event]]
 
 
 async def read_history(
     core: Core, tenant: str, start: Offset, limit: int, queue: str | None
 ) -> HistoryPage:
-    """Every transition of the messages among ``limit`` entries, by message."""
+    """Every transition of the messages among ``limit`` entries, ordered by message."""
     settled = (await core.stable()).settled
 
     async def look(session: Session, known: Tenant) -> HistoryPage:
@@ -245,7 +245,7 @@ async def read_history(
         entries: list[HistoryEntry] = []
         times = zip(columns.published_at, columns.deliver_at, strict=True)
         for offset, number, when in zip(columns.offset, columns.id, times, strict=True):
-            # The history of a replacement is with the entry that it replaced.
+            # The history of a replacement is recorded with the message that it replaced.
             if offset == number and offset in lives:
                 entries += _history(MessageId(number), when, lives[offset], made, queue)
         return HistoryPage(tuple(entries), columns.next_offset)
@@ -262,7 +262,7 @@ def _history(
 ) -> list[HistoryEntry]:
     """The transitions of one message that was published and first due at these times.
 
-    ``made`` has the lives that were put together before: the messages of a run share one.
+    ``made`` caches histories by run: the messages of a run share one.
     """
     events: list[Event] = []
     for place, run in sorted(lives, key=lambda life: life[0].name):

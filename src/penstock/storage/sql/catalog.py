@@ -1,13 +1,12 @@
-"""Catalog: tenants with their queues and topics, remembered as long as their version holds (R1).
+"""Catalog: the queues and topics of each tenant, cached under a version (R1).
 
-A tenant has one version, which every change of a queue or topic raises. Whoever acts on what is
-remembered compares the version in the same transaction, and if it is another one reads the
-catalog again and starts over: what one server changes holds for the very next call on every
-other.
+Every change of a queue or topic raises the version of its tenant. A transaction that acts on a
+cached catalog compares the version; if it differs, the catalog is read again and the transaction
+starts over. So a change made by one server applies to the very next call on every other.
 
-A migration raises every version too, and whoever reads a catalog compares the number of the
-schema: a server that is older than the schema can write no more, as it would not keep rules that
-it does not know. What is written without a catalog compares the number by itself
+A migration raises every version too, and each read of a catalog compares the schema number. A
+server that is older than the schema can therefore no longer write, because it would violate
+rules that it does not know. Writes that need no catalog compare the schema number themselves
 (``Core.check_schema``).
 """
 
@@ -37,10 +36,10 @@ _decode_topic_policy: Final = msgspec.json.Decoder(TopicPolicy).decode
 
 
 class Queue(Struct, frozen=True, kw_only=True):
-    """A queue as the catalog has it."""
+    """A queue as stored in the catalog."""
 
     number: int
-    """What stands for it in every other table."""
+    """Its key in every other table."""
     tenant: str
     name: str
     policy: QueuePolicy
@@ -48,12 +47,12 @@ class Queue(Struct, frozen=True, kw_only=True):
     created_at: int
     cursor: Offset | None
     joining: bool
-    """It is behind, but what is published goes to it already (see ``route``)."""
+    """It is behind, but publishes already write to it (see ``route``)."""
     dead_paused: bool
 
     @property
     def takes_publishes(self) -> bool:
-        """Whether a publish puts its messages here itself."""
+        """Whether publishes write their messages to this queue themselves."""
         return self.cursor is None or self.joining
 
     @property
@@ -66,11 +65,11 @@ class Queue(Struct, frozen=True, kw_only=True):
         return self.name + DLQ_SUFFIX if dead else self.name
 
     def paused(self, *, dead: bool) -> bool:
-        """Whether claims give nothing."""
+        """Whether claims return nothing."""
         return self.dead_paused if dead else self.policy.paused
 
     def info(self, *, dead: bool = False) -> QueueInfo:
-        """The queue as the contract shows it; the policy of dead letters is derived."""
+        """The queue as the contract describes it; the policy of dead letters is derived."""
         policy = self.policy
         if dead:
             policy = msgspec.structs.replace(
@@ -102,14 +101,14 @@ class Tenant:
         self.numbered = {queue.number: queue for queue in queues}
         self._topics = {t: _decode(_decode_topic_policy, text) for t, text in topics.items()}
         self.index: FilterIndex[Queue] = FilterIndex()
-        #: How many filters are evaluated for every message.
+        #: The number of filters that are evaluated for every message.
         self.unindexed = 0
         for queue in queues:
             filter_ = parse(queue.policy.filter)
             self.unindexed += not filter_.indexed
             self.index.add(queue.name, filter_, queue)
         self.all_take_publishes = all(queue.takes_publishes for queue in queues)
-        #: Queues with a max_depth, and which topics they may take.
+        #: Queues with a max_depth, each with a test of the topics it may take.
         self._bounded = [
             (queue, topic_test(parse(queue.policy.filter)))
             for queue in queues
@@ -118,7 +117,7 @@ class Tenant:
         self._bounded_by_topic: dict[str, Sequence[Queue]] = {}
 
     def find(self, name: str) -> tuple[Queue, bool]:
-        """The queue, and whether ``name`` means its dead letters."""
+        """The queue, and whether ``name`` denotes its dead letters."""
         dead = is_dead_letter(name)
         queue = self.queues.get(name.removesuffix(DLQ_SUFFIX) if dead else name)
         if queue is None:
@@ -141,16 +140,16 @@ class Tenant:
         """The queue; dead letters are refused."""
         queue, dead = self.find(name)
         if dead:
-            raise Conflict("Nothing is routed to a dead-letter queue.", field="queue")
+            raise Conflict("A dead-letter queue is not routed.", field="queue")
         return queue
 
     def topic(self, name: str) -> TopicPolicy:
-        """The topic's policy, or the plain one."""
+        """The topic's policy, or the default one."""
         return self._topics.get(name, _PLAIN_TOPIC)
 
     @property
     def topics(self) -> dict[str, TopicPolicy]:
-        """The topics that are registered."""
+        """The registered topics."""
         return self._topics
 
 
@@ -158,7 +157,7 @@ _PLAIN_TOPIC: Final = TopicPolicy()
 
 
 class Catalog:
-    """Every tenant that was asked for, in the version that was seen last."""
+    """Every tenant that was requested, in the version seen last."""
 
     def __init__(
         self,
@@ -167,19 +166,19 @@ class Catalog:
     ) -> None:
         #: The number of the newest schema that this Penstock knows.
         self._schema = schema
-        #: Runs what reads, again where a connection was lost.
+        #: Runs a read, and retries it after a lost connection.
         self._reading = reading
         self._tenants: dict[str, Tenant] = {}
         self._seen: dict[str, Tenant] = {}
         self._by_queue: dict[int, tuple[str, str]] = {}
 
     async def tenant(self, name: str) -> Tenant:
-        """The tenant as it was seen last; one that was never named is made."""
+        """The tenant, cached or read from the database; created if the name is new."""
         known = self._tenants.get(name)
         return await self.reload(name) if known is None else known
 
     async def reload(self, name: str) -> Tenant:
-        """The tenant as it is now."""
+        """The tenant as stored now."""
         return self.remember(await self._reading(lambda session: self._read(session, name)))
 
     async def _read(self, session: Session, name: str) -> Tenant:
@@ -196,33 +195,33 @@ class Catalog:
             )
 
     def seen(self, name: str) -> Tenant | None:
-        """The tenant as it was seen last, even if that may not hold any more; None: never."""
+        """The last version seen, even if it is known to be outdated; None if there is none."""
         return self._seen.get(name)
 
     def remember(self, tenant: Tenant) -> Tenant:
-        """Keep what was read."""
+        """Cache a tenant."""
         self._tenants[tenant.name] = self._seen[tenant.name] = tenant
         for queue in tenant.queues.values():
             self._by_queue[queue.number] = (tenant.name, queue.name)
         return tenant
 
     def forget(self, name: str) -> None:
-        """What is remembered of the tenant holds no longer."""
+        """Drop the outdated catalog of a tenant."""
         self._tenants.pop(name, None)
 
     def forget_all(self) -> None:
-        """What is remembered of any tenant may not hold."""
+        """Drop all cached catalogs: any of them may be outdated."""
         self._tenants.clear()
 
     def name_of(self, queue: int) -> tuple[str, str] | None:
-        """Tenant and name of a queue's number, if it was ever seen."""
+        """Tenant and name for a queue number, if it was ever seen."""
         return self._by_queue.get(queue)
 
 
 async def read_tenant(session: Session, name: str) -> tuple[Tenant, int]:
-    """The tenant, made if need be, and the number of the schema.
+    """The tenant, created if necessary, and the schema number.
 
-    Version first: if it changes meanwhile, it is noticed.
+    The version is read first, so that a concurrent change is noticed.
     """
     rows = await session.fetch("find_tenant", name=name)
     if not rows:

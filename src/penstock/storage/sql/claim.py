@@ -1,13 +1,13 @@
 """Claim: lease deliveries in order (C1, C2, C3, C4).
 
-Claims of one queue that come at the same time on this server are served by one transaction, in
-the order in which they came. It locks the first runs of the queue and passes by those that
-another server has locked; if it finds nothing but locked ones it waits for the first of them, so
-that nobody is told that a queue is empty which is not (C5).
+Concurrent claims of one queue on this server share one transaction, which serves them in order
+of arrival. It locks the first runs of the queue and skips runs that another server has locked. If
+it finds only locked runs it waits for the first of them, so that a queue with deliveries is never
+reported as empty (C5).
 
-Where nobody else claims there is nothing to lock: the first runs are read as they are, and handed
-out by one statement that checks that they still are (``Core.at_once``). If they are not, another
-server claims from the queue too, and it is left to transactions for a while.
+While no other server claims from the queue, no locks are needed: the first runs are read, and one
+statement checks that they are unchanged and hands them out (``Core.at_once``). If they have
+changed, another server claims from the queue too, and claims use transactions for a while.
 
 A waiting delivery that has no attempts left, because ``max_attempts`` was lowered, fails when a
 claim reaches it.
@@ -37,15 +37,15 @@ from penstock.storage.sql.work import Work
 
 __all__ = ["claim"]
 
-#: Runs that one claim lets time act on. More than that at once is left to the next claims and
-#: to sweep, so that a claim's time stays bounded.
+#: Due, lapsed and expired runs that one claim moves. Any more are left to the next claims and to
+#: sweep, so that the duration of a claim is bounded.
 _MAX_TIMERS: Final = 500
-#: The most runs that are locked to serve the claims of one transaction.
+#: The most runs that one transaction locks to serve its claims.
 _MAX_HEADS: Final = 4_000
-#: How long a queue is left to transactions after another server was met there.
+#: How long claims of a queue use transactions after another server claimed from it.
 _SHARED_MS: Final = 5_000
-#: How often one claim looks again because deliveries without attempts left were in its way, and how
-#: many it fails per look if it wants less: some 2,000 in all. The rest is left to the next claims.
+#: How often one claim searches again because of deliveries without attempts left, and how many it
+#: fails per search if it wants fewer: some 2,000 in all. The rest is left to the next claims.
 _LOOKS: Final = 8
 _FAILED_A_LOOK: Final = 500
 #: Segments that a claim reads without asking how large they are. A segment has 128 KiB of payloads
@@ -54,7 +54,7 @@ _FEW_SEGMENTS: Final = 32
 #: How often a claim that found only locked runs waits for the first of them.
 _WAITS: Final = 3
 
-#: A run, and members of it that follow each other in claim order.
+#: A run, and consecutive members of it in claim order.
 _Stretch: TypeAlias = tuple[Run, Sequence[int]]
 
 _OWN: Final = (Phase.FRESH, Phase.RETURNED)
@@ -76,7 +76,7 @@ async def claim(
         queue, dead = work.tenant.find(name)
         ordered = queue.ordered and not dead
         if ordered:
-            # The queue is locked before its runs, by everybody.
+            # Every transaction locks the queue before its runs.
             await partitions.lock(work, queue)
             look_at_clock(core, work)
         await _let_time_pass(core, work, queue, dead=dead)
@@ -107,13 +107,13 @@ async def claim(
 
 
 def _is_alone(core: Core, queue: Queue) -> bool:
-    """Whether a claim may do without locks, as far as is known."""
+    """Whether a claim may skip locks, as far as this server knows."""
     limited = queue.policy.throughput_limit is not None
     return not queue.ordered and not limited and not _is_shared(core, queue)
 
 
 def _is_shared(core: Core, queue: Queue) -> bool:
-    """Whether other servers were seen to claim from it, not long ago."""
+    """Whether another server claimed from the queue recently."""
     until = core.shared.get(queue.number)
     if until is not None and until <= core.clock.now():
         del core.shared[queue.number]
@@ -122,7 +122,7 @@ def _is_shared(core: Core, queue: Queue) -> bool:
 
 
 async def _let_time_pass(core: Core, work: Work, queue: Queue, *, dead: bool) -> None:
-    """Let time act on what is due, as far as a claim has to know."""
+    """Move due, lapsed and expired deliveries, as far as a claim needs it."""
     side = (queue.number, dead)
     if not core.timers.is_due(side, work.now):
         return
@@ -141,9 +141,9 @@ async def _let_time_pass(core: Core, work: Work, queue: Queue, *, dead: bool) ->
 
 
 def _cut(asked: Sequence[Claim], tokens: int | None) -> Sequence[Claim]:
-    """The claims with what the throughput limit allows: first come, first served.
+    """The claims, cut to what the throughput limit allows: first come, first served.
 
-    What the first does not find in the queue, no other would.
+    If the first claim finds too few deliveries, the others find none.
     """
     if tokens is None:
         return asked
@@ -157,7 +157,7 @@ def _cut(asked: Sequence[Claim], tokens: int | None) -> Sequence[Claim]:
 async def _claim_partitions(
     core: Core, work: Work, queue: Queue, asked: Sequence[Claim], tokens: int | None
 ) -> list[list[Delivery]]:
-    """Serve one consumer after the other; each finds something else in its own partitions."""
+    """Serve the consumers one by one: each claims from its own partitions."""
     granted: list[list[Delivery]] = []
     for one in asked:
         (cut,) = _cut([one], tokens)
@@ -221,7 +221,7 @@ def _within_bytes(
 
 
 async def _take(core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool) -> list[_Stretch]:
-    """Lock the first deliveries, in order; those without attempts left fail."""
+    """Lock the first deliveries, in order; fail those without attempts left."""
     phases = [int(p) for p in (_DEAD if dead else _OWN)]
     side = (queue.number, dead)
     most = min(core.run_hints.get(side, 2), wanted + 1)
@@ -239,9 +239,9 @@ async def _take(core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool
         enough = sum(len(members) for _, members in found) == wanted
         if not enough and exhausted:
             if looks == _LOOKS:
-                work.tell(queue)  # Consumers that wait claim again: the queue may hold more.
+                work.tell(queue)  # Waiting consumers claim again: the queue may hold more.
                 return found
-            # Widen each look, so that a claim of one delivery gets past a backlog, too.
+            # Widen each search, so that a claim of one delivery gets past a backlog, too.
             looks += 1
             reach = max(wanted, min(4 * reach, _FAILED_A_LOOK))
             most = min(4 * most, reach + 1)
@@ -257,7 +257,7 @@ async def _take(core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool
 async def _lock_first(
     core: Core, work: Work, queue: Queue, phases: Sequence[int], most: int, *, dead: bool
 ) -> list[Run]:
-    """Lock the first runs of each phase; those past their time expire."""
+    """Lock the first runs of each phase; expire those past their time."""
     floors = () if dead else floors_of(core, queue.number)
     waits = 0
     while True:
@@ -321,7 +321,7 @@ def _first(stretches: Sequence[_Stretch], limit: int) -> tuple[list[_Stretch], l
 
 
 def _bound(runs: Sequence[Run], phases: Sequence[int], most: int) -> tuple[int, int] | None:
-    """Up to where nothing can be missing: no run that was not read begins before it."""
+    """The position up to which the runs are complete; None if all were read."""
     ends = []
     for phase in phases:
         of_phase = [run for run in runs if run.phase == phase]
@@ -332,7 +332,7 @@ def _bound(runs: Sequence[Run], phases: Sequence[int], most: int) -> tuple[int, 
 
 
 def _before(stretches: list[_Stretch], bound: tuple[int, int] | None) -> list[_Stretch]:
-    """What is not behind the bound: a part of the stretch that it lies in, and all before that."""
+    """The deliveries at or before the bound; the stretch that contains it is cut."""
     if bound is None:
         return stretches
     rank, (segment, last) = bound[0], segment_of(bound[1])
@@ -348,7 +348,7 @@ def _before(stretches: list[_Stretch], bound: tuple[int, int] | None) -> list[_S
 async def _wait_for_first(
     work: Work, queue: Queue, phases: Sequence[int], floors: Sequence[int]
 ) -> bool:
-    """Wait for whoever has locked what is there; whether there was anything."""
+    """Wait for the transaction that locked the first run; False if there is no run."""
     for phase in phases:
         begin = (floors if phase == Phase.FRESH else ()) or NO_FLOORS
         if await work.session.fetch("first_run", queue=queue.number, phase=phase, floors=begin):
@@ -362,7 +362,7 @@ async def _wait_for_first(
 def _grant(
     core: Core, work: Work, taken: Sequence[_Stretch], consumer: str, deadline: int
 ) -> list[Granted]:
-    """Hand out to one consumer: one claim a run that they come from."""
+    """Hand out to one consumer: one claim per run."""
     by_run: dict[int, tuple[Run, list[int]]] = {}
     for run, members in taken:
         by_run.setdefault(id(run), (run, []))[1].extend(members)

@@ -1,20 +1,20 @@
-"""The database's clock, as a server reads it without asking every time (C1, O1, C3).
+"""The database's clock, extrapolated by each server between measurements (C1, O1, C3).
 
-Servers that share a store compare times that others wrote: leases, delays, expiry. They all go
-by the one clock that they share, the database's. It is asked when the store is opened and every
-ten seconds, and in between the steady clock of this machine says how much time has passed. The
+Servers that share a store compare times that other servers wrote: leases, delays, expiry. So they
+all use the clock that they share, the database's. A server reads it when the store is opened and
+then every ten seconds; in between it adds the time elapsed on this machine's steady clock. The
 wall clock of this machine is never read, so it may be wrong by any amount.
 
-An answer is as of some moment between the question and its arrival. So the reading is off by
-one such round trip at the most, the shortest of a few, a millisecond of rounding, and what two
-steady clocks drift apart in ten seconds, which is five milliseconds if one of them is being
-corrected as fast as can be. Two servers differ by twice that. C1 and O1 do not depend on it: who
-has a lease is decided under the database's locks. What it shifts is the moment at which a lease
-lapses or a delay is over.
+The database's answer is a time between the request and its arrival. So the reading is off by at
+most one round trip (the shortest of a few), a millisecond of rounding, and the drift of two
+steady clocks in ten seconds, which is five milliseconds if one of them is being corrected at the
+maximum rate. Two servers differ by at most twice that. C1 and O1 do not depend on it: the
+database's locks decide who has a lease. The error only shifts the moment at which a lease lapses
+or a delay ends.
 
-The reading goes back only if the database's clock was set back by a second or more; below that
-it stands still until the time has caught up. A machine that was suspended is behind until the
-next answer.
+The reading goes back only if the database's clock was set back by a second or more; for a smaller
+step it stands still until the time has caught up. After a machine was suspended its reading is
+behind until the next measurement.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from penstock.storage.sql.ending import end
 
 __all__ = ["DatabaseClock", "clock_for"]
 
-#: Seconds between two measurements, and after one that failed.
+#: Seconds between two measurements, and after a failed one.
 _EVERY_S: Final = 10.0
 _AGAIN_S: Final = 1.0
-#: How often the database is asked for one measurement; the shortest round trip counts.
+#: Requests per measurement; the one with the shortest round trip counts.
 _ASKED: Final = 3
-#: A correction backwards by less is waited out.
+#: A smaller step back makes the clock stand still.
 _STEP_MS: Final = 1_000
 
 _log = logging.getLogger("penstock.storage")
 
 
 async def clock_for(database: Database, clock: Clock) -> Clock:
-    """The clock that the engine lives by: the database's, unless a test brought its own.
+    """The engine's clock: the database's, unless a test supplied one.
 
-    A ``DatabaseClock`` is running already, and its ``close`` has to be called.
+    A ``DatabaseClock`` is already running; the caller must ``close`` it.
     """
     if not clock.wall:
         return clock
@@ -53,14 +53,14 @@ async def clock_for(database: Database, clock: Clock) -> Clock:
 
 
 class DatabaseClock:
-    """Tells the time of a database."""
+    """The time of a database."""
 
     wall: bool = False
 
     def __init__(self, database: Database, steady: Callable[[], float] = time.monotonic) -> None:
         self._database = database
         self._steady = steady
-        #: What is added to the steady clock's milliseconds; None: nobody knows yet.
+        #: The database's time minus the steady clock, in milliseconds; None before a measurement.
         self._ahead: float | None = None
         self._last = 0
         self._doubted = asyncio.Event()
@@ -68,7 +68,7 @@ class DatabaseClock:
 
     @classmethod
     async def start(cls, database: Database) -> DatabaseClock:
-        """Measure, and go on doing so until ``close``. Raises what the database raises."""
+        """Measure now, and then regularly until ``close``. Raises the database's errors."""
         clock = cls(database)
         await clock.measure()
         clock._task = asyncio.get_running_loop().create_task(clock._keep())
@@ -83,25 +83,25 @@ class DatabaseClock:
         return loop.call_later(max(0, at_ms - self._read()) / 1000, callback)
 
     def doubt(self) -> None:
-        """Measure soon: the connection was lost, and another machine may have taken over."""
+        """Measure soon: the connection was lost, and the database may have failed over."""
         self._doubted.set()
 
     async def measure(self) -> None:
-        """Ask the database for the time, and go by its answer."""
+        """Ask the database for the time, and correct the offset."""
         earliest, latest = min(
             [await self._ask() for _ in range(_ASKED)], key=lambda found: found[1] - found[0]
         )
         if self._ahead is None:
             self._ahead = (earliest + latest) / 2
             return
-        # What was known stays as long as it can be right, so a slow answer spoils nothing.
+        # Keep the known offset while the answer is consistent with it: a slow answer is imprecise.
         ahead = min(max(self._ahead, earliest), latest)
         if ahead <= self._ahead - _STEP_MS:
             self._last = 0
         self._ahead = ahead
 
     async def close(self) -> None:
-        """Measure no more. What is known is still told."""
+        """Stop measuring. ``now`` continues from the last measurement."""
         await end(self._task)
         self._task = None
 
@@ -110,15 +110,15 @@ class DatabaseClock:
         return int(self._steady() * 1000 + self._ahead)
 
     async def _ask(self) -> tuple[float, float]:
-        """The least and the most by which the database can be ahead of the steady clock."""
+        """The bounds of the database's lead over the steady clock."""
         asked = self._steady() * 1000
         answer = await self._database.now()
         answered = self._steady() * 1000
-        # The answer is a whole number: it is rounded, up or down, by less than one.
+        # The answer is a whole number, rounded up or down by less than one.
         return answer - 1 - answered, answer + 1 - asked
 
     async def _keep(self) -> None:
-        """Measure now and then. Without an answer the last one holds."""
+        """Measure regularly. While measurements fail, the last one remains in use."""
         failing = False
         while True:
             try:
@@ -129,9 +129,9 @@ class DatabaseClock:
             self._doubted.clear()
             try:
                 await self.measure()
-            except Exception as error:  # noqa: BLE001  (told, and tried again)
+            except Exception as error:  # noqa: BLE001  (logged, and retried)
                 if not failing:
-                    _log.warning("The database does not tell the time: %s", error)
+                    _log.warning("Cannot read the database's clock: %s", error)
                 failing = True
             else:
                 failing = False

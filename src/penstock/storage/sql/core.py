@@ -1,9 +1,9 @@
-"""Core: what every room of the engine stands on, and how a transaction is made.
+"""Core: the state that the engine's modules share, and how transactions run.
 
-``transact`` is the way to change anything: it runs a function in a transaction, over and over as
-long as the database asks for that (bounded, and counted) or the catalog turns out to be an older
-version, and tells the listener when it is committed. ``at_once`` is a short cut that may turn out
-to lead nowhere.
+``transact`` runs a function in a transaction and commits it. It retries while the database rolls
+the transaction back (bounded, and counted) or the cached catalog turns out to be outdated, and
+notifies the listener after the commit. ``at_once`` is an optimistic shortcut without a
+transaction; it raises ``NotAtOnce`` where it does not apply.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ __all__ = ["Core"]
 
 T = TypeVar("T")
 
-#: How often a transaction that the database rolled back is made again, and one whose catalog was
-#: out of date.
+#: How often a transaction is retried that the database rolled back, and one with an outdated
+#: catalog.
 _TRIES: Final = 8
 _MAX_TRIES: Final = 20
-#: The most that is waited before that, in milliseconds: times two to the power of the try, up to
-#: the second. Servers that have met do not meet again, as each waits a random part of it.
+#: The pause before a retry is random, so that conflicting servers separate: at most this many
+#: milliseconds times two to the power of the try, up to one second.
 _PAUSE_MS: Final = 5
 _MAX_PAUSE_MS: Final = 1_000
 
@@ -68,7 +68,7 @@ _log = logging.getLogger("penstock.storage")
 
 
 class Core:
-    """The database, the catalog, the log, the clock, and whom to tell."""
+    """The database, the catalog, the log, the clock, and the listener."""
 
     def __init__(self, database: Database, options: EngineOptions, clock: Clock) -> None:
         self.database = database
@@ -81,34 +81,34 @@ class Core:
         #: Set once the identity of the store is known.
         self.receipts: Receipts
         self.server_numbers = ServerNumbers(self.plainly, self.leases, options.token)
-        #: By queue number and side, how many runs the last claim needed, and one more.
+        #: By queue number and side, the number of runs that the last claim needed, plus one.
         self.run_hints: dict[tuple[int, bool], int] = {}
-        #: By queue number, its floors (see ``floors``), and when they were read.
+        #: By queue number, its floors (see ``floors``) and when they were read.
         self.floors: dict[int, tuple[tuple[int, ...], int]] = {}
-        #: Runs in flight, as this server wrote them.
+        #: The runs in flight that this server wrote.
         self.seats = Seats()
-        #: By queue number, until when claims are left to transactions, since others claim too.
+        #: By queue number, until when claims use transactions because other servers claim too.
         self.shared: dict[int, int] = {}
         self.listener = Listener()
         self.turns = Turns()
-        #: Called with the queues that a commit made ready, and the negative numbers of those in
-        #: which it acked deliveries, to tell other servers.
+        #: Notifies other servers. Called with the numbers of the queues that a commit made ready,
+        #: and the negative numbers of queues in which it acked deliveries.
         self.spread: Callable[[set[int]], None] = _nobody
-        #: Transactions that were made again, by reason, for those who look after the service.
+        #: Retried transactions by reason, for operators.
         self.repeated: dict[str, int] = {"conflict": 0, "connection": 0, "catalog": 0}
-        #: By tenant, for publishes to queues with a max_depth: they wait for one another anyway, so
-        #: only one connection of a tenant does.
+        #: By tenant, for publishes to queues with a max_depth: they would wait for each other in
+        #: the database anyway, and this way only one connection per tenant waits.
         self.bounded: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        #: What the sweep remembers from one time to the next; None: it was never made.
+        #: State that the sweep keeps between runs; None before the first sweep.
         self.sweeping: Memory | None = None
-        #: How many transactions were committed.
+        #: The number of committed transactions.
         self.commits = 0
         self.closed = False
         database.renewed = self.forget
 
     def forget(self) -> None:
-        """The database may have crashed, or another one taken over: what was remembered of it
-        may be of what it has lost, and its numbers may be given out again for something else.
+        """Drop all caches: the database may have crashed or failed over. It may have lost cached
+        data, and may assign the same numbers to different data.
         """
         self.catalog.forget_all()
         self.segments.clear()
@@ -117,7 +117,7 @@ class Core:
         self.seats.clear()
 
     def check_open(self) -> None:
-        """Refuse whatever comes after ``close``."""
+        """Refuse calls after ``close``."""
         if self.closed:
             raise StoreClosed("The store was closed.")
 
@@ -129,10 +129,10 @@ class Core:
         at_once: bool = False,
         session: Callable[[], AbstractAsyncContextManager[Session]] | None = None,
     ) -> T:
-        """Run ``act`` in a transaction of the tenant, and write what it did.
+        """Run ``act`` in a transaction of the tenant, and commit its changes.
 
-        ``act`` may run several times, so it keeps what it learns to itself until it returns. With
-        ``at_once`` it writes once, and if it reads nothing before, that is the transaction.
+        ``act`` may run several times, so it must have no side effects before it returns. With
+        ``at_once`` it writes once; if it also reads nothing first, that write is the transaction.
         """
         self.check_open()
         opened = self.database.transaction if session is None else session
@@ -147,7 +147,7 @@ class Core:
                         result = await act(work)
                         version = await work.write()
                     except PenstockError:
-                        # Refused, perhaps because of what has changed since.
+                        # The catalog may be outdated, which may be the reason for the refusal.
                         await self._check_version(open_session, known, work.raised)
                         raise
                     if version != known.version + work.raised:
@@ -155,17 +155,17 @@ class Core:
             except (Again, Lost, NoServerNumber, Stale, StoreBusy) as error:
                 tries += 1
                 await self._recover(error, tries)
-                # What stood in the way may be in the catalog: another server's queue, say.
+                # The conflict may be a change of the catalog, such as another server's queue.
                 self.catalog.forget(tenant)
                 continue
             await self._committed(work, time.perf_counter() - began)
             return result
 
     async def at_once(self, tenant: str, act: Callable[[Work], Awaitable[T]]) -> T:
-        """Run ``act`` without a transaction: it reads, and one statement checks and writes.
+        """Run ``act`` without a transaction: it reads, then one statement checks and writes.
 
-        Raises ``NotAtOnce`` if that cannot be, for whatever reason; nothing is done then, and
-        ``transact`` will say what is wrong, if anything is.
+        Raises ``NotAtOnce`` if that is not possible. Then nothing was changed, and the caller
+        uses ``transact``, which raises the actual error if there is one.
         """
         self.check_open()
         known = await self.catalog.tenant(tenant)
@@ -182,7 +182,7 @@ class Core:
         return result
 
     async def once(self, write: Callable[[Session], Awaitable[T]]) -> T:
-        """Run ``write``, which makes one change; ``NotAtOnce`` if that cannot be."""
+        """Run ``write``, which makes one change; raises ``NotAtOnce`` if that is not possible."""
         try:
             async with self.database.at_once() as session:
                 return await write(session)
@@ -191,14 +191,14 @@ class Core:
             raise
         except Lost as error:
             if error.committing or isinstance(error, Overdue):
-                # Raises: the outcome is unknown, or the caller has waited long enough.
+                # Raises: the outcome is unknown, or the caller has already waited long enough.
                 await self._recover(error, 1)
             raise NotAtOnce from error
         except (Again, Stale, NoServerNumber, PenstockError) as error:
             raise NotAtOnce from error
 
     async def read(self, tenant: str, look: Callable[[Session, Tenant], Awaitable[T]]) -> T:
-        """Run ``look``, which changes nothing, with the tenant as it is now."""
+        """Run ``look``, which changes nothing, with the tenant's current catalog."""
         self.check_open()
         tries = 0
         while True:
@@ -217,7 +217,7 @@ class Core:
     async def plainly(
         self, act: Callable[[Session], Awaitable[T]], *, transaction: bool = False
     ) -> T:
-        """Run ``act`` on a connection, for what belongs to no tenant."""
+        """Run ``act`` on a connection, outside any tenant."""
 
         async def ask() -> T:
             opened = self.database.transaction() if transaction else self.database.reading()
@@ -227,7 +227,7 @@ class Core:
         return await self._asked(ask)
 
     async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What the database answers, asked again as long as that may help."""
+        """The result of ``ask``, retried after temporary errors."""
         self.check_open()
         tries = 0
         while True:
@@ -238,13 +238,13 @@ class Core:
                 await self._recover(error, tries)
 
     async def stable(self) -> Stable:
-        """How far the log is settled (L2). The end of the log that follows from it never falls."""
+        """How far the log is settled (L2). The end of the log derived from it never moves back."""
         return await self._asked(self.database.stable)
 
     async def check_schema(self, session: Session) -> None:
-        """Refuse to write where the schema is newer than this Penstock.
+        """Refuse to write if the schema is newer than this Penstock.
 
-        For what belongs to no tenant: all else compares the version of a catalog.
+        For writes outside any tenant: all others compare the version of a catalog.
         """
         self.catalog.check_schema(len(await session.fetch("migrations")))
 
@@ -256,12 +256,12 @@ class Core:
     async def _recover(
         self, error: Again | Lost | NoServerNumber | Stale | StoreBusy, tries: int
     ) -> None:
-        """Prepare the next try, or give up with an error that says what to do."""
+        """Prepare a retry, or raise an error for the caller."""
         if isinstance(error, NoServerNumber):
             await self.server_numbers.lease()
         if isinstance(error, Lost):
             self.forget()
-            # A database that has failed over may have leased the server's number to another.
+            # A database that has failed over may have leased this server's number to another.
             self.leases.lapse()
         if isinstance(error, Lost) and error.committing:
             raise CommitFailed(
@@ -278,19 +278,19 @@ class Core:
             raise StoreBusy(
                 f"The database did not let the call through in {tries} tries: {why}."
             ) from error
-        # Nobody holds what the next try of an outdated one needs: the first tries do not wait.
+        # An outdated transaction conflicts with no lock: its first retries do not wait.
         doublings = tries - _TRIES if outdated else tries
         if doublings > 0:
             ceiling_ms = min(_PAUSE_MS << doublings, _MAX_PAUSE_MS)
             await asyncio.sleep(self.options.jitter(ceiling_ms) / 1000)
 
     def _count(self, reason: str) -> None:
-        """A transaction is made again."""
+        """Count a retried transaction."""
         self.repeated[reason] += 1
         self.listener.repeated(reason)
 
     def brought(self, tenant: Tenant, queues: set[int], records: int, seconds: float) -> None:
-        """A commit has brought these queues something, and has done nothing else."""
+        """Record a commit that only added messages to these queues."""
         self.commits += 1
         with _logged():
             self.listener.committed(records, seconds)
@@ -299,9 +299,9 @@ class Core:
             self.spread(queues)
 
     async def _committed(self, work: Work, seconds: float) -> None:
-        """Remember what holds now, and tell whoever has to know.
+        """Update the caches and notify, after a commit.
 
-        The call has succeeded, whatever goes wrong here: it would be made twice if it failed.
+        Errors here are only logged: the caller would repeat a failed call that is committed.
         """
         self.commits += 1
         with _logged():
@@ -332,12 +332,12 @@ class Core:
             self.spread({queue for queue, _ in ready} | {-queue for queue in work.acked})
 
     async def tell_at_commit(self, session: Session, queues: set[int]) -> None:
-        """Have the database tell everybody, this server too, when a caller's own commit is made."""
+        """Have the database notify all servers, this one too, when the caller commits."""
         if queues:
             await session.notify(sorted(queues))
 
     def tell(self, tenant: Tenant, queue: int, *, dead: bool) -> None:
-        """Tell the listener that a queue is ready."""
+        """Notify the listener that a queue is ready."""
         found = tenant.numbered.get(queue)
         if found is not None:
             self.listener.ready(tenant.name, found.shown_as(dead=dead))
@@ -345,15 +345,15 @@ class Core:
 
 @contextmanager
 def _logged() -> Iterator[None]:
-    """Log an error of a listener; it fails no verb."""
+    """Log errors of a listener instead of raising them."""
     try:
         yield
-    except Exception:  # noqa: BLE001  (whatever it is, the commit is made)
+    except Exception:  # noqa: BLE001  (the change is already committed)
         _log.exception("a listener failed after a commit")
 
 
 def _reason(error: Exception) -> str:
-    """Why a transaction is made again, as it is counted."""
+    """The reason for a retry, as a counter name."""
     match error:
         case Lost():
             return "connection"
@@ -364,4 +364,4 @@ def _reason(error: Exception) -> str:
 
 
 def _nobody(queues: set[int]) -> None:
-    """There are no other servers to tell yet."""
+    """Used until other servers can be notified."""

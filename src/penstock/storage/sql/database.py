@@ -1,10 +1,10 @@
-"""What a dialect provides: transactions, and statements by the names of their files.
+"""The interface of a dialect: transactions, and statements by the names of their files.
 
-A statement is a file of its dialect's folder ``statements``, named for what it does. Its
-parameters are written ``:name``. A list stands where the dialect takes one: an array in
-PostgreSQL, a list in parentheses in MySQL. Statements that write many rows at once take them
-by ``write``. Whatever the driver raises leaves here as an error of ``penstock.errors``, or as
-one of those below, which the engine itself deals with.
+A statement is a file in the dialect's ``statements`` directory, named after its effect.
+Parameters are written ``:name``. A list parameter is an array in PostgreSQL and a list in
+parentheses in MySQL. Statements that write many rows are run by ``write``. Errors of the driver
+are raised as errors of ``penstock.errors``, or as one of the exceptions below, which the engine
+handles itself.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ __all__ = [
     "Stale",
 ]
 
-#: What a statement gives: one value a column. Bytes are ``bytes``, text is ``str``.
+#: A result row: one value per column. Binary columns are ``bytes``, text is ``str``.
 Row: TypeAlias = Sequence[Any]
-#: Queue, which number of it (``tally.Kind``), and by how much it changes.
+#: Queue, kind (``tally.Kind``), and the change.
 Count: TypeAlias = tuple[int, int, int]
-#: Queue, partition, and by how much what is unsettled there changes.
+#: Queue, partition, and the change of its number of unsettled deliveries.
 PartitionCount: TypeAlias = tuple[int, bytes, int]
-#: Tenant, published at, how many entries, their heads, their payloads.
+#: Tenant, published at, number of entries, their heads, their payloads.
 NewSegment: TypeAlias = tuple[int, int, int, bytes, bytes]
 
 
 class FreshRun(NamedTuple):
-    """A run of a segment that is appended with it."""
+    """A run that is appended together with its segment."""
 
     queue: int
     segment: int
-    """Its position among those that are appended, from 1."""
+    """The position of the segment among those appended, from 1."""
     rank: int
     first: int
-    """Of its members."""
+    """The index of its first member."""
     size: int
     partition_key: bytes | None
     members: bytes
@@ -61,14 +61,14 @@ class FreshRun(NamedTuple):
 
 
 class Again(Exception):
-    """The transaction was rolled back by the database and may simply be made again.
+    """The database rolled the transaction back, and a retry may succeed.
 
-    A deadlock, a serialization failure, a lock that was not had in time.
+    Raised for a deadlock, a serialization failure or a lock timeout.
     """
 
 
 class Lost(Exception):
-    """The connection is gone. ``committing`` says whether COMMIT was on its way."""
+    """The connection was lost. ``committing`` is true if a COMMIT had been sent."""
 
     def __init__(self, detail: str, *, committing: bool) -> None:
         super().__init__(detail)
@@ -76,39 +76,39 @@ class Lost(Exception):
 
 
 class Overdue(Lost):
-    """A statement or a connection missed its deadline, and the connection was dropped.
+    """A statement or a connection attempt missed its deadline; the connection was dropped.
 
-    It is not tried again here: the next connection may be as silent, and the caller has waited.
+    The engine does not retry: the next connection may hang as well, and the caller has waited.
     """
 
 
 class Stale(Exception):
-    """The catalog that was acted on is not the present one, and nothing was done."""
+    """The cached catalog is outdated, and nothing was changed."""
 
 
 class NotAtOnce(Exception):
-    """What was to be done without a transaction needs one, and nothing was done."""
+    """The operation needs a transaction, and nothing was changed."""
 
 
 class Moved(NotAtOnce):
-    """A run that was read is not what it was any more, or somebody else holds it."""
+    """A run has changed since it was read, or another transaction has locked it."""
 
 
-#: How often the log is looked at in a row while a publish is about to say where it begins: that
-#: takes microseconds.
+#: How often the log is read in a row while a publish has begun but not yet announced its first
+#: segment, which takes it microseconds.
 LOOKS: Final = 10
 
 
 class Stable(NamedTuple):
-    """How far the log is settled, in numbers of segments."""
+    """How far the log is settled, in segment numbers."""
 
     settled: int
-    """No segment at or below it will appear any more, whatever transactions are open."""
+    """No new segment will appear at or below it, even if transactions are open."""
     given: int
-    """The highest number that was given out."""
+    """The highest number that was assigned."""
     oldest: int | None
-    """Of the publishing transactions that are open, the lowest number that was the highest
-    given out when they began; None: none is open. What they append is above it."""
+    """The minimum, over open publishing transactions, of the highest number assigned when each
+    began; None if none is open. They append above it."""
 
 
 class Session(ABC):
@@ -116,38 +116,38 @@ class Session(ABC):
 
     @abstractmethod
     async def fetch(self, statement: str, **parameters: object) -> list[Row]:
-        """The rows of a statement."""
+        """Run a statement, and return its rows."""
 
     @abstractmethod
     async def run(self, statement: str, **parameters: object) -> int:
-        """Run a statement; how many rows it changed."""
+        """Run a statement, and return the number of rows it changed."""
 
     @abstractmethod
     async def write(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
-        """Run a statement that writes rows, all of them at once. None is fine."""
+        """Run a statement that writes rows, all of them together. ``rows`` may be empty."""
 
     @abstractmethod
     async def publishing(self) -> None:
-        """Say that this transaction is about to append, before it compares the version of the
-        catalog for the last time.
+        """Announce that this transaction will append, before it last compares the catalog's
+        version.
 
-        From here until it ends, ``Database.stable`` stays below whatever it appends (L2). What it
-        waits for before this holds no reader of the log back.
+        From here until it ends, ``Database.stable`` stays below everything it appends (L2). Waits
+        before this call do not hold back readers of the log.
         """
 
     @abstractmethod
     async def append(self, segments: Sequence[NewSegment]) -> list[int]:
-        """Append to the log; the numbers of the segments, which rise."""
+        """Append to the log; returns the numbers of the segments, in ascending order."""
 
     @abstractmethod
     async def heads(
         self, queue: int, phases: Sequence[int], floors: Sequence[int], most: int
     ) -> list[Row]:
-        """The first ``most`` runs of each phase, in claim order, locked; ``runs.Row`` each.
+        """Lock the first ``most`` runs of each phase, in claim order; returns ``runs.Row`` each.
 
-        Fresh ones below the floor of their rank are not looked at (no floors: all are), and
-        those that another transaction has locked are passed by. Without a transaction nothing is
-        locked or passed by.
+        Fresh runs below the floor of their rank are not read (no floors: all are), and runs that
+        another transaction has locked are skipped. Without a transaction nothing is locked or
+        skipped.
         """
 
     @abstractmethod
@@ -163,19 +163,19 @@ class Session(ABC):
         version: int | None = None,
         replaced: Sequence[RunRow] = (),
     ) -> tuple[int, list[int]]:
-        """Append segments, delete runs, replace runs, insert ``runs``, count, all at once.
+        """Append segments, delete, replace and insert runs, and count, in one step.
 
         ``replaced`` have the keys of runs that this transaction has locked. If the key of one of
         ``runs`` is taken, the transaction fails with ``Again``: nothing is overwritten (C1).
 
-        With ``version`` this is all that the transaction writes. Where nothing was done in it
-        yet, this may then be a transaction of its own: it checks that the catalog has this
-        version (``Stale``) and that the runs ``held`` are as they were read (``Moved``), and is
-        the last statement.
+        With ``version`` this is all that the transaction writes. If nothing was done in it before,
+        this may then be a transaction of its own: it checks that the catalog has this version
+        (``Stale``) and that the runs ``held`` are as they were read (``Moved``), and is the last
+        statement.
 
-        Runs of the segments that are appended name the first of them -1 in ``segment``, the
-        second -2, and so on, and the index of their first member in the last bits of ``place``.
-        Gives the version of the tenant's catalog as of now, and the numbers of the segments.
+        Runs of the appended segments have ``segment`` -1 for the first of them, -2 for the
+        second and so on, and the index of their first member in the low bits of ``place``.
+        Returns the current version of the tenant's catalog, and the numbers of the segments.
         """
 
     async def publish(
@@ -185,74 +185,74 @@ class Session(ABC):
         segments: Sequence[NewSegment],
         runs: Sequence[FreshRun],
     ) -> list[int]:
-        """Append segments and put runs of them, in a transaction that does nothing else.
+        """Append segments and insert their runs, in a transaction that does nothing else.
 
         It is a publish, as after ``publishing``. Checks that the catalog has this version
-        (``Stale``), counts the deliveries, and gives the numbers of the segments. Raises
-        ``NotAtOnce`` where the database has no such thing.
+        (``Stale``), counts the deliveries, and returns the numbers of the segments. Raises
+        ``NotAtOnce`` if the database does not support it.
         """
         del tenant, version, segments, runs
         raise NotAtOnce
 
     @abstractmethod
     async def notify(self, queues: Sequence[int]) -> None:
-        """Have every server told of these queues when the transaction commits.
+        """Notify every server of these queues when the transaction commits.
 
-        Nothing, where the database has no way to do that.
+        Does nothing if the database cannot notify.
         """
 
 
 def _nobody() -> None:
-    """Nobody has to know."""
+    """The default: nothing to call."""
 
 
 class Database(ABC):
-    """A database that has a store in it."""
+    """A database that contains a store."""
 
     name: str
     """As in ``Capabilities.engine``."""
     renewed: Callable[[], None] = staticmethod(_nobody)
-    """Called when a connection was opened: what is behind it may be another database, to which
-    an older one has failed over, or have lost something in a crash."""
+    """Called after a connection was opened: the server behind it may have failed over, or have
+    lost data in a crash."""
     has_floors = False
-    """Whether a look at a rank that begins at a floor walks past less (see ``floors``)."""
+    """Whether starting a search at a floor reads fewer rows (see ``floors``)."""
     publishes_at_once = False
-    """Whether ``Session.publish`` is worth making the rows for."""
+    """Whether ``Session.publish`` is supported, so that preparing its rows is worthwhile."""
 
     @abstractmethod
     def transaction(self) -> AbstractAsyncContextManager[Session]:
         """A transaction: committed at the end of the block, rolled back if it raises.
 
-        Raises ``Again`` and ``Lost``; waits for a connection if all are in use.
+        Waits for a connection if all are in use. Raises ``Again`` and ``Lost``.
         """
 
     def at_once(self) -> AbstractAsyncContextManager[Session]:
-        """A connection on which every statement is a transaction of its own, for one change.
+        """A connection on which every statement is its own transaction, for a single change.
 
-        What is read is not locked; ``change`` finds out whether it still holds. Raises
-        ``NotAtOnce`` for every statement that needs a transaction, and at once where the
-        database has no such thing.
+        Reads do not lock; ``change`` checks that the rows are unchanged. Raises ``NotAtOnce`` for
+        every statement that needs a transaction, and on entry if the database does not support
+        this.
         """
         raise NotAtOnce
 
     @abstractmethod
     def reading(self) -> AbstractAsyncContextManager[Session]:
-        """A connection on which every statement is a transaction of its own."""
+        """A connection on which every statement is its own transaction."""
 
     @abstractmethod
     def borrowed(self, connection: object) -> AbstractAsyncContextManager[Session]:
         """The caller's own connection, which has a transaction open (``BadInput`` if not).
 
-        What is done in the block is undone if it raises; the rest of the caller's
-        transaction is not touched, and is the caller's to commit.
+        If the block raises, its changes are undone. The rest of the caller's transaction is not
+        touched, and the caller commits it.
         """
 
     @abstractmethod
     async def stable(self) -> Stable:
-        """How far the log is settled (L2). Read in this order: ``given``, then ``oldest``.
+        """How far the log is settled (L2). ``given`` is read before ``oldest``.
 
         Entries that any server has seen as settled are settled in every later answer. Raises
-        ``Again`` if a publishing transaction has begun and its segment is not known yet.
+        ``Again`` if a publishing transaction has begun and has not announced its segment yet.
         """
 
     @abstractmethod
@@ -261,26 +261,26 @@ class Database(ABC):
 
     @abstractmethod
     async def watch(self, heard: Callable[[Sequence[int]], None]) -> None:
-        """Call ``heard`` with the numbers of queues that other servers say are ready.
+        """Call ``heard`` with the numbers of queues that other servers report as ready.
 
-        A negative number stands for a queue in which deliveries were acked. With none, any
-        queue may be ready. Where the database has no way to say so this does
-        nothing; the engine polls as well.
+        A negative number denotes a queue in which deliveries were acked. With no numbers, any
+        queue may be ready. If the database cannot notify, this does nothing; the engine polls
+        as well.
         """
 
     @property
     def hears(self) -> bool:
-        """Whether what others tell is heard at the moment. If it is not, polls are frequent."""
+        """Whether notifications arrive at the moment. If not, the engine polls often."""
         return False
 
     @property
     def has_company(self) -> bool:
-        """Whether there may be somebody to ``tell``."""
+        """Whether there may be other servers to ``tell``."""
         return False
 
     @abstractmethod
     async def tell(self, queues: Sequence[int]) -> None:
-        """Tell the other servers of these queues, as in ``watch``. Losing it loses time only."""
+        """Notify the other servers of these queues, as in ``watch``. A lost one costs only time."""
 
     @abstractmethod
     async def close(self) -> None:

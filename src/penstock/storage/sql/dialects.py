@@ -1,4 +1,4 @@
-"""The modules of a dialect, loaded when its first store is opened: only then a driver is needed."""
+"""The modules of a dialect, imported on first use, so that only its stores need the driver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.errors import BadUrl
 
 __all__ = ["load_module"]
 
-#: What a database is called, its driver, and the extra of Penstock's that installs it.
+#: The database's name, its driver, and the extra of Penstock that installs the driver.
 _DIALECTS: Final = {
     "postgresql": ("PostgreSQL", "asyncpg", "postgres"),
     "mysql": ("MySQL", "asyncmy", "mysql"),
@@ -18,7 +18,7 @@ _DIALECTS: Final = {
 
 
 def load_module(dialect: str, name: str) -> ModuleType:
-    """A module of the dialect's folder."""
+    """Import a module of the dialect's package."""
     try:
         return import_module(f"penstock.storage.sql.{dialect}.{name}")
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Documents: small things that a service keeps beside its queues."""
+"""Documents: small named values that a service stores beside its queues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["add_document", "delete_document", "get_document", "list_documents", 
 
 
 async def put_document(core: Core, kind: str, name: str, value: bytes) -> None:
-    """Store the document, or replace it."""
+    """Store or replace the document."""
 
     async def act(session: Session) -> int:
         await core.check_schema(session)
@@ -21,15 +21,15 @@ async def put_document(core: Core, kind: str, name: str, value: bytes) -> None:
 async def add_document(
     core: Core, kind: str, name: str, value: bytes, replaces: bytes | None
 ) -> bytes:
-    """Store the document unless there is one other than ``replaces``; the one there is then."""
+    """Store the document unless one other than ``replaces`` exists; returns the stored one."""
 
     async def act(session: Session) -> bytes:
         await core.check_schema(session)
         await session.run("add_document", kind=kind, name=name, value=value)
         rows = await session.fetch("lock_document", kind=kind, name=name)
         if not rows:
-            # There was one, and another server deleted it before it was locked.
-            raise Again("a document was deleted meanwhile")
+            # It existed, and another server deleted it before this transaction locked it.
+            raise Again("another server deleted the document")
         there = bytes(rows[0][0])
         if there != replaces:
             return there
@@ -59,7 +59,7 @@ async def list_documents(core: Core, kind: str) -> tuple[tuple[str, bytes], ...]
 
 
 async def delete_document(core: Core, kind: str, name: str) -> bool:
-    """Remove the document; whether there was one."""
+    """Remove the document; returns whether it existed."""
 
     async def act(session: Session) -> int:
         await core.check_schema(session)

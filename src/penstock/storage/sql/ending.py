@@ -1,8 +1,8 @@
-"""Ending: what runs in the background ends when it is told to.
+"""Ending: reliable cancellation of background tasks.
 
-A cancellation can get lost on its way: up to Python 3.11 ``asyncio.wait_for``, which drivers open
-their connections by, swallows it if what it waits for is done at that very moment. So a task is
-cancelled until it has ended.
+A cancellation can get lost: up to Python 3.11 ``asyncio.wait_for``, which drivers use to open
+connections, swallows it if the awaited operation completes at that very moment. So a task is
+cancelled repeatedly until it has ended.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final
 
 __all__ = ["end"]
 
-#: Seconds that a task has to take its leave before it is told again.
+#: Seconds before a task that has not ended is cancelled again.
 _AGAIN_S: Final = 2.0
 
 
 async def end(*tasks: asyncio.Task[None] | None) -> None:
-    """Cancel the tasks, and wait until they have ended; None is fine."""
+    """Cancel the tasks, and wait until they have ended. None is ignored."""
     pending = {task for task in tasks if task is not None}
     while pending:
         for task in pending:

@@ -1,4 +1,4 @@
-"""The SQL engine: every verb of the contract, and the room that does it."""
+"""The SQL engine: every verb of the contract, delegated to the module that implements it."""
 
 from __future__ import annotations
 
@@ -75,20 +75,20 @@ __all__ = ["SqlEngine"]
 #: Tenant and queue.
 _Place: TypeAlias = tuple[str, str]
 
-#: Messages and KiB of payload that one transaction publishes at most, if more than one call
-#: brings them.
+#: Messages plus KiB of payload that one transaction publishes at most, if several calls share
+#: it.
 _MAX_PUBLISH: Final = 4_000
-#: So much of it has to wait to be published beside what is under way: while the database works on
-#: one transaction, the next is made. Less is better off with what comes meanwhile.
+#: A second transaction starts beside the first only if this much waits: it is prepared while the
+#: database executes the first. Smaller amounts wait for the next transaction.
 _PUBLISH_BESIDE: Final = 600
-#: Deliveries that one transaction hands out or settles at most, if for more than one call.
+#: Deliveries that one transaction hands out or settles at most, if several calls share it.
 _MAX_CLAIM: Final = 2_000
 #: Seconds that closing waits for the server number to be released.
 _RELEASE_S: Final = 2.0
 
 
 class SqlEngine(Engine):
-    """The verbs, over a database."""
+    """The verbs of the contract, over a database."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -111,7 +111,7 @@ class SqlEngine(Engine):
 
     @classmethod
     async def open(cls, database: Database, options: EngineOptions) -> SqlEngine:
-        """The engine over a database whose schema was checked."""
+        """The engine over a database whose schema was already checked."""
         try:
             clock = await clock_for(database, options.clock)
         except (Again, Lost) as error:
@@ -129,7 +129,7 @@ class SqlEngine(Engine):
 
     @property
     def listener(self) -> Listener:
-        """Who is told."""
+        """The object that the engine notifies."""
         return self._core.listener
 
     @listener.setter
@@ -167,7 +167,7 @@ class SqlEngine(Engine):
     async def delete_topic(self, tenant: str, name: str) -> None:
         await queues.delete_topic(self._core, tenant, name)
 
-    # -- the flow ----------------------------------------------------------------------
+    # -- messages and deliveries -------------------------------------------------------
 
     async def publish(
         self,
@@ -180,7 +180,7 @@ class SqlEngine(Engine):
         *,
         checked: CheckedBy = None,
     ) -> PublishReply:
-        del durability  # The database's own is as good, and the reply says so.
+        del durability  # A commit of the database is at least as durable; the reply says so.
         self._core.check_open()
         asked = Publish(topic, messages, batch_id, batch_ms, checked)
         size = sum([len(message.payload) for message in messages])
@@ -189,9 +189,9 @@ class SqlEngine(Engine):
         )
 
     def _may_wait(self, tenant: str, topic: str) -> bool:
-        """Whether the publish may have to wait for other servers, which others should not.
+        """Whether the publish may wait for other servers, and should not delay other publishes.
 
-        A guess by what was known last: a wrong one costs time only.
+        A guess from the last known catalog: a wrong one costs only time.
         """
         known = self._core.catalog.seen(tenant)
         return known is None or bool(known.bounded_for(topic))
@@ -223,7 +223,7 @@ class SqlEngine(Engine):
         asked = Claim(consumer, limit, lease_ms)
         deliveries = await self._claims.call((tenant, queue), asked, limit)
         if len(deliveries) < limit:
-            # What was claimed is claimed. Whoever goes on to wait asks ``next_due`` too.
+            # The claim has succeeded; do not fail it. A waiting caller also calls ``next_due``.
             with suppress(StoreError):
                 await self._watch.interested_in(tenant, queue)
         return deliveries
@@ -389,7 +389,7 @@ class SqlEngine(Engine):
     async def read_payloads(
         self, tenant: str, offsets: Sequence[int], sizes: Sequence[int], checksums: Sequence[int]
     ) -> Sequence[bytes | memoryview] | None:
-        del sizes, checksums  # A segment says so itself.
+        del sizes, checksums  # The segment contains them.
         return await bulk.read_payloads(self._core, tenant, offsets)
 
     async def read_history(
@@ -403,7 +403,7 @@ class SqlEngine(Engine):
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
         found = await reading.result(self._core, tenant, queue, message_id)
         if found is None:
-            # Whoever goes on to wait is told if another server settles it.
+            # A waiting caller is notified if another server settles it.
             await self._watch.interested_in(tenant, queue)
         return found
 
@@ -426,7 +426,7 @@ class SqlEngine(Engine):
         await self._core.database.close()
 
     async def _release_server_number(self) -> None:
-        """Let another server have the number now. If that fails its lease ends by itself."""
+        """Free the number for another server. If that fails, its lease runs out."""
         with suppress(Again, Lost, PenstockError, TimeoutError):
             async with asyncio.timeout(_RELEASE_S), self._core.database.transaction() as session:
                 await self._core.server_numbers.release(session)

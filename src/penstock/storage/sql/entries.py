@@ -1,4 +1,4 @@
-"""Entries: what a publish is about to append, before and after it has its place in the log."""
+"""Entries: planned entries of a publish, before and after they have an offset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Block", "Entry", "OpenKey", "Planned", "Twin", "blocks", "published"
 
 
 class OpenKey(Struct, frozen=True, eq=False):
-    """A message whose key is open, and its deliveries, which are locked."""
+    """A message whose key is open, and its locked deliveries."""
 
     message: Message
     held: dict[int, tuple[Run, int]]
@@ -24,50 +24,50 @@ class OpenKey(Struct, frozen=True, eq=False):
 
 
 class Entry(Struct, eq=False, gc=False):
-    """One entry that is about to be appended."""
+    """One entry to append."""
 
     head: Head
     payload: bytes
     targets: Sequence[Queue]
-    """Where it becomes a new delivery."""
+    """The queues in which it becomes a new delivery."""
     behind: bool = False
     """Whether a queue takes it that will be caught up later."""
     replaces: OpenKey | None = None
-    """The open message that it takes the place of."""
+    """The open message that it replaces."""
     number: int = 0
     index: int = 0
 
     @property
     def offset(self) -> Offset:
-        """Its place in the log, once it was appended."""
+        """Its offset, once it was appended."""
         return Offset(message_id(self.number, self.index))
 
     @property
     def id(self) -> MessageId:
-        """The message that it is an entry of."""
+        """The message that it belongs to."""
         return MessageId(self.offset) if self.replaces is None else self.replaces.message.id
 
 
 class Block(Struct, eq=False):
     """Entries of one call that go to the same queues and become one run in each of them.
 
-    None has an id, a key or a time, and all have one priority and one partition key.
+    None has an id, a key or a time, and all have the same priority and partition key.
     """
 
     heads: Sequence[Head]
     payloads: Sequence[bytes]
     size: int
-    """Of the payloads together."""
+    """The total size of the payloads."""
     targets: Sequence[Queue]
     number: int = 0
     index: int = 0
-    """Of the first."""
+    """The index of the first entry."""
 
 
 def blocks(
     heads: Sequence[Head], payloads: Sequence[bytes], targets: Sequence[Queue]
 ) -> list[Block]:
-    """Blocks that each go into a segment; a message alone may be larger than that."""
+    """Blocks that each fit into a segment; a single message may be larger than that."""
     size = sum(map(len, payloads))
     if size <= MAX_SEGMENT_BYTES and len(heads) <= MAX_SEGMENT_ENTRIES:
         return [Block(heads, payloads, size, targets)]
@@ -88,12 +88,12 @@ class Twin(NamedTuple):
     entry: Entry
 
 
-#: What becomes of one message, or of those of a block.
+#: The outcome for one message, or for the messages of a block.
 Planned: TypeAlias = Block | Entry | Twin | Published
 
 
 def published(plan: Sequence[Planned]) -> tuple[Published, ...]:
-    """What the caller is told, once everything is appended."""
+    """The reply to the caller, after everything was appended."""
     told: list[Published] = []
     for item in plan:
         if type(item) is Block:
@@ -101,7 +101,7 @@ def published(plan: Sequence[Planned]) -> tuple[Published, ...]:
             offsets: Any = range(begin, begin + len(item.heads))
             told += map(Published, offsets, offsets)
         elif type(item) is Entry:
-            # An id and an offset at once; asking the entry for both costs as much again.
+            # Id and offset are the same number; the two properties would double the cost.
             offset: Any = item.number << INDEX_BITS | item.index
             if item.replaces is None:
                 told.append(Published(offset, offset))

@@ -1,12 +1,12 @@
-"""What a failure means to the engine, as far as that is the same whatever the database.
+"""The classes of database errors that the dialects share.
 
-- ``Again``: the database rolled the transaction back, and the same one may succeed.
+- ``Again``: the database rolled the transaction back; a retry may succeed.
 - ``Lost``: the connection is gone; only during a commit is the outcome unknown (P2).
-- ``Overdue``: a statement missed its deadline, and its connection is dropped.
-- an error of ``penstock.errors``: somebody has to do something about it, or try later.
+- ``Overdue``: a statement missed its deadline, and its connection was dropped.
+- an error of ``penstock.errors``: an operator has to act, or the caller should retry later.
 
-What is none of these is a mistake of the engine, and stays what it is. The ``failures`` of a
-dialect tell them apart, by the codes that its server and its driver have.
+Any other error is a bug and propagates unchanged. The ``failures`` module of each dialect
+classifies the error codes of its server and driver.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ __all__ = [
     "unreachable",
 ]
 
-#: How a failure is raised, and what is said before the database's own words.
+#: The error class, and the text before the database's own message.
 Meaning: TypeAlias = tuple[type[PenstockError], str]
 
 NO_CONNECTION: Final = (StoreBusy, "The database has no connection left")
 NO_MEMORY: Final = (StoreBusy, "The database has no memory left")
-NO_WRITES: Final = (StoreReadOnly, "The database takes no writes")
+NO_WRITES: Final = (StoreReadOnly, "The database does not accept writes")
 WRONG_PASSWORD: Final = (StoreUnavailable, "The password or the user is wrong")
 NO_DATABASE: Final = (StoreUnavailable, "There is no such database")
 NO_PRIVILEGE: Final = (StoreUnavailable, "The user lacks a privilege")
@@ -62,17 +62,17 @@ SCHEMA_MISSING: Final = (StoreTooOld, "The schema is missing or older than this 
 OTHER_SCHEMA: Final = (StoreTooOld, "The schema is not the one that this Penstock knows")
 DAMAGE: Final = (StoreCorrupt, "The database found damage")
 DAMAGED_INDEX: Final = (StoreCorrupt, "The database found a damaged index")
-TOO_MUCH: Final = (TooLarge, "The database cannot store as much at once")
+TOO_MUCH: Final = (TooLarge, "The database cannot store that much in one call")
 
 
 def refused(meaning: Meaning | None, code: object, words: str) -> PenstockError:
-    """What the database refused; None: for a reason that only its code names."""
+    """The error for a refused statement; ``meaning`` is None for an unclassified code."""
     kind, said = meaning or (StoreError, f"The database refused ({code})")
     return kind(f"{said}: {words}.")
 
 
 def translate_network(error: BaseException, *, committing: bool) -> Exception:
-    """What to raise for an error that is not the driver's."""
+    """The exception to raise for an error that is not the driver's own."""
     match error:
         case ssl.SSLCertVerificationError():
             words = one_line(str(error), error)
@@ -84,15 +84,15 @@ def translate_network(error: BaseException, *, committing: bool) -> Exception:
         case Exception():
             return error
         case _:
-            # Not ours to answer: a cancelled task, an interrupt.
+            # Not an error to translate: a cancelled task, an interrupt.
             raise error
 
 
 def unreachable(found: Exception, place: str) -> Exception:
-    """What to raise when the first connection to ``place`` was asked for.
+    """The exception to raise if the first connection to ``place`` fails.
 
-    Where a running store would wait for a connection that was lost, nobody has had one yet: the
-    address is more likely wrong than the network.
+    A running store would retry after a lost connection. Before the first connection, the address
+    is more likely to be wrong than the network.
     """
     if isinstance(found, Lost | Again):
         return StoreUnavailable(f"{place} cannot be reached: {found}.", field="url")
@@ -100,12 +100,12 @@ def unreachable(found: Exception, place: str) -> Exception:
 
 
 def raise_as(meant: Exception, error: BaseException) -> NoReturn:
-    """Raise what the error means to the engine."""
+    """Raise the translated error, with the original as its cause."""
     if meant is error:
         raise error
     raise meant from error
 
 
 def one_line(said: str, error: BaseException) -> str:
-    """What an error says, on one line, and its name where it says nothing."""
+    """The message of an error on one line, or its class name if the message is empty."""
     return " ".join(said.split()).rstrip(".") or type(error).__name__

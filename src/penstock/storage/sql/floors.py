@@ -1,15 +1,15 @@
-"""Floors: by rank, the place below which a queue has no fresh run, and never will have one again.
+"""Floors: per rank, the row position below which a queue has no fresh run and will get none.
 
-What was claimed leaves dead rows behind at the very head of a queue. While any transaction is open
-that began before (a report, a backup), the database cannot remove them, and whoever looks for the
-first run of the queue has to walk past them all. Floors let a claim begin behind them.
+Claims leave dead rows at the head of a queue. While an older transaction is open (a report, a
+backup), the database cannot remove them, and every search for the first run of the queue has to
+scan them all. With floors a claim starts its search behind them.
 
-They are safe to remember, whatever other servers do. New fresh runs come from publishes only. One
-that is open now began at a segment that ``Stable.oldest`` is not above, and one that begins later
-appends above ``Stable.given``; both are read before the runs are. What a claim leaves of a run is
-behind that run, in the same rank, and a claim that is undone leaves it where it was seen.
+They stay valid when other servers write. Fresh runs come from publishes only. An open publish
+began at a segment at or above ``Stable.oldest``, and a later one appends above ``Stable.given``;
+both are read before the runs. A claim leaves the rest of a run behind that run, in the same rank,
+and a rolled back claim leaves the run where it was.
 
-Where a database has no use for them (``Database.has_floors``) there are none.
+Databases that do not profit from floors (``Database.has_floors``) have none.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from penstock.storage.sql.runs import message_id
 
 __all__ = ["NO_FLOORS", "floors_of", "raise_floors"]
 
-#: Every rank is looked at from its beginning.
+#: Search every rank from its beginning.
 NO_FLOORS: Final = (0,) * 10
-#: How long floors are good enough, in milliseconds.
+#: How long floors are used before they are read again, in milliseconds.
 _KEEP_MS: Final = 250
 
 
 def floors_of(core: Core, queue: int) -> Sequence[int]:
-    """The floors of a queue, by rank; empty: none are known."""
+    """The floors of a queue, by rank; empty if none are known."""
     return core.floors.get(queue, ((), 0))[0]
 
 
 async def raise_floors(core: Core, queue: int) -> None:
-    """Bring the floors of a queue up to date, if they were not for a while."""
+    """Refresh the floors of a queue, if they are not recent."""
     if not core.database.has_floors:
         return
     now = core.clock.now()
     known = core.floors.get(queue)
     if known is None:
-        # At first it is not worth it: most queues are not busy.
+        # Skip the first claim: most queues are not busy.
         core.floors[queue] = ((), now)
         return
     floors, read_at = known

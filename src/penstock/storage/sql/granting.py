@@ -1,4 +1,4 @@
-"""Granting: what claims of ordered and of other queues have in common."""
+"""Granting: the common part of claims of ordered and unordered queues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Claim", "Granted", "deliver", "look_at_clock"]
 
 
 class Claim(NamedTuple):
-    """What one caller asks for."""
+    """The arguments of one claim call."""
 
     consumer: str
     limit: int
@@ -27,7 +27,7 @@ class Claim(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """Deliveries of one life that are handed out, before their messages are read."""
+    """Granted deliveries that share one ``Life``, before their messages are read."""
 
     segment: int
     members: Sequence[int]
@@ -36,19 +36,19 @@ class Granted(NamedTuple):
 
     @property
     def entries(self) -> tuple[int, Sequence[int]]:
-        """The segment and the indices of what they are to be delivered as."""
+        """The segment and the indices of the entries to deliver."""
         if self.life.entry is None:
             return self.segment, self.members
-        # Of a key, which has one message.
+        # A replaced message has a key, so its run has one member.
         segment, index = segment_of(self.life.entry)
         return segment, (index,)
 
 
 def look_at_clock(core: Core, work: Work) -> None:
-    """Read the time again, after something was locked.
+    """Read the time again, after acquiring a lock.
 
-    Whoever had it locked may have ended a claim meanwhile, and the next one begins after that
-    (C1) and is as long as was asked for.
+    The previous holder of the lock may have ended a claim in the meantime. The next claim must
+    begin after that (C1) and last as long as requested.
     """
     work.now = max(work.now, core.clock.now())
 
@@ -56,7 +56,7 @@ def look_at_clock(core: Core, work: Work) -> None:
 async def deliver(
     core: Core, work: Work, queue: Queue, granted: Sequence[Sequence[Granted]], *, dead: bool
 ) -> list[list[Delivery]]:
-    """Read the messages of what was granted (P3)."""
+    """Read the messages of the granted deliveries (P3)."""
     numbers = {one.entries[0] for part in granted for one in part}
     if not numbers:
         return [[] for _ in granted]
@@ -72,7 +72,7 @@ def _deliveries(
     segments: dict[int, Segment],
     receipts: Receipts,
 ) -> list[Delivery]:
-    """What one caller gets."""
+    """The deliveries of one caller."""
     deliveries: list[Delivery] = []
     for granted in part:
         number, indices = granted.entries

@@ -1,8 +1,8 @@
-"""Which store this is: one row of two random values and the place it was written at (A1).
+"""The identity of a store: one row with two random values and the database it was written to (A1).
 
-The place is compared whenever the identity is asked for, not only when a server starts: the
-database behind a connection may be restored, or fail over, while servers run. All servers of a
-database see the same place, so the first one to ask begins the new epoch for all of them.
+The ``place`` column describes that database. It is compared on every call of ``identity``, not
+only when a server starts: the database behind a connection may be restored, or fail over, while
+servers run. All servers of a database see the same place, so the first to notice starts the epoch.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = ["archived", "ensure", "identity", "identity_in", "new_epoch"]
 async def ensure(core: Core) -> None:
     """Give the store an identity if it has none; begin a new epoch if it is a copy.
 
-    The receipts of the store are made with it.
+    Also derives the key of the store's receipts.
     """
     store, _ = await core.plainly(lambda session: _read(core, session), transaction=True)
     core.receipts = Receipts(derive_receipt_key(store))
 
 
 async def identity(core: Core, tenant: str) -> StoreIdentity:
-    """The identity that the tenant sees."""
+    """The store's identity for this tenant."""
 
     async def look(session: Session) -> tuple[list[Row], str]:
         return await session.fetch("find_identity"), await _place(session)
 
-    # Streams ask before every batch: the row is locked only where it has to be written.
+    # Streams call this before every batch, so the row is locked only if it must be written.
     rows, place = await core.plainly(look)
     if rows and is_same_place(rows[0][2], place):
         return derive_identity(bytes(rows[0][0]), bytes(rows[0][1]), tenant)
@@ -50,7 +50,7 @@ async def identity(core: Core, tenant: str) -> StoreIdentity:
 
 
 async def identity_in(session: Session, tenant: str) -> StoreIdentity:
-    """The identity that the tenant sees in this transaction; the place is not compared."""
+    """The tenant's identity as of this transaction; the place is not compared."""
     ((store, epoch, _),) = await session.fetch("find_identity")
     return derive_identity(bytes(store), bytes(epoch), tenant)
 
@@ -66,7 +66,7 @@ async def new_epoch(core: Core) -> None:
 
 
 async def archived(core: Core, tenant: str, through: Offset, store: StoreIdentity) -> None:
-    """Every entry at or below ``through`` has a verified copy (A1)."""
+    """Record that every entry at or below ``through`` has a verified copy (A1)."""
     settled = (await core.stable()).settled
 
     async def act(work: Work) -> None:
@@ -80,7 +80,7 @@ async def archived(core: Core, tenant: str, through: Offset, store: StoreIdentit
 
 
 async def _read(core: Core, session: Session) -> tuple[bytes, bytes]:
-    """Identity and epoch of the store, as of now; the row stays locked."""
+    """The current identity and epoch of the store; the row stays locked."""
     place = await _place(session)
     rows = await session.fetch("lock_identity")
     if not rows:

@@ -1,10 +1,10 @@
-"""Ids: which idempotency ids and batch ids were seen inside their windows (P4).
+"""Ids: the idempotency ids and batch ids seen inside their windows (P4).
 
-An id that is new is written down, with a random token of this transaction, before it is looked at:
-if two transactions bring the same id, the second waits for the first, and then sees its token.
+A new id is inserted with a random token of this transaction before it is read back. If two
+transactions insert the same id, the second waits for the first and then sees the other's token.
 
-The window of an id is its topic's. A batch id may have one of its own, which a row keeps where
-another names its message.
+The window of an id is its topic's. A batch id may have its own window, which is stored in the
+column that holds the message of an idempotency id.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _decode_reply: Final = msgspec.msgpack.Decoder(tuple[Published, ...]).decode
 async def find_batch(
     core: Core, tenant: str, topic: str, batch_id: str
 ) -> tuple[Published, ...] | None:
-    """What was answered to a batch, inside its window."""
+    """The reply to a batch, if it was published inside its window."""
 
     async def look(session: Session, known: Tenant) -> tuple[Published, ...] | None:
         rows = await session.fetch(
@@ -51,7 +51,7 @@ async def find_batch(
 
 
 class _Seen(NamedTuple):
-    """An id that is on record."""
+    """A recorded id."""
 
     at: int
     message: int
@@ -59,7 +59,7 @@ class _Seen(NamedTuple):
 
 
 class _SeenBatch(NamedTuple):
-    """A batch id that is on record."""
+    """A recorded batch id."""
 
     at: int
     own_ms: int | None
@@ -67,14 +67,14 @@ class _SeenBatch(NamedTuple):
 
 
 class _KeptBatch(NamedTuple):
-    """A batch id that this transaction keeps."""
+    """A batch id that this transaction records."""
 
     plan: Sequence[Planned]
     own_ms: int | None
 
 
 class _Kept(NamedTuple):
-    """An id that this transaction keeps."""
+    """An id that this transaction records."""
 
     entry: Entry
     window_ms: int
@@ -89,17 +89,17 @@ class Ids:
         self._token = 0
         self.found: dict[tuple[str, str], _Seen] = {}
         self.kept: dict[tuple[str, str], _Kept] = {}
-        #: Those that were written down by this transaction.
+        #: Ids that this transaction inserted.
         self._new: set[tuple[int, str, str]] = set()
         self._batches: dict[tuple[str, str], _SeenBatch] = {}
         self._kept_batches: dict[tuple[str, str], _KeptBatch] = {}
 
     def layer(self) -> _Layer:
-        """The ids as one batch sees them, to be accepted or forgotten with it."""
+        """The ids from the view of one batch, to be accepted or discarded with it."""
         return _Layer(self)
 
     async def read(self, outgoing: Sequence[Outgoing]) -> None:
-        """Look up the ids of these messages, and lock them."""
+        """Look up and lock the ids of these messages."""
         wanted = {
             (one.topic, new.id): window_ms
             for one in outgoing
@@ -111,7 +111,7 @@ class Ids:
             self.found[topic, text] = _Seen(at, message, entry)
 
     async def read_batches(self, wanted: Sequence[tuple[str, str | None, int | None]]) -> None:
-        """Look up batch ids, and lock them; each may have a window of its own."""
+        """Look up and lock batch ids; each may have its own window."""
         windows: dict[tuple[str, str], int] = {}
         for topic, text, own_ms in wanted:
             if text is not None:
@@ -126,9 +126,9 @@ class Ids:
     async def _claim(
         self, kind: int, wanted: Mapping[tuple[str, str], int]
     ) -> list[tuple[str, str, int, int, int, bytes]]:
-        """Write the ids down for as long as their windows, and give those that were there before.
+        """Insert the ids with their windows, and return those that existed before.
 
-        One without a window is only looked at: it may have had one when it was written down.
+        An id without a window is only read: it may have had a window when it was recorded.
         """
         if not wanted:
             return []
@@ -155,9 +155,9 @@ class Ids:
                 else:
                     found.append((topic, raw.decode(), at, message, entry, reply))
         if missing:
-            # The row existed when it was to be written, and a sweep deleted it before it was
-            # locked. Another publish may write the same id now.
-            raise Again("an id was forgotten meanwhile")
+            # The row existed when it was to be inserted, and a sweep deleted it before it was
+            # locked. Another publish may insert the same id now.
+            raise Again("a sweep deleted an id before it was locked")
         return found
 
     # -- batches -----------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Ids:
         return seen is not None and seen.at + self._window(topic, seen.own_ms) > self.work.now
 
     def first_reply(self, topic: str, batch_id: str | None) -> tuple[Published, ...]:
-        """What was answered the first time."""
+        """The first reply to the batch."""
         assert batch_id is not None
         kept = self._kept_batches.get((topic, batch_id))
         return self._batches[topic, batch_id].reply if kept is None else published(kept.plan)
@@ -180,14 +180,14 @@ class Ids:
     def keep_batch(
         self, topic: str, batch_id: str | None, own_ms: int | None, plan: Sequence[Planned]
     ) -> None:
-        """The batch is accepted: from now on it is repeated."""
+        """Record an accepted batch: from now on a repetition is recognised."""
         if batch_id is not None and self._window(topic, own_ms) > 0:
             self._kept_batches[topic, batch_id] = _KeptBatch(plan, own_ms)
 
     # -- settles with publish ----------------------------------------------------------
 
     async def read_settle(self, queue: str, settle_id: str) -> bytes | None:
-        """The answer to a settle with publish, if it was given inside the window."""
+        """The reply to a settle with publish, if it was given inside the window."""
         rows = await self.work.session.fetch(
             "read_ids",
             tenant=self.work.tenant.number,
@@ -198,17 +198,17 @@ class Ids:
         return next((row[4] for row in rows if self.work.now < row[1] + REPEAT_WINDOW_MS), None)
 
     async def write_settle(self, queue: str, settle_id: str, reply: bytes) -> None:
-        """Keep the answer to a settle with publish."""
+        """Record the reply to a settle with publish."""
         tenant, now = self.work.tenant.number, self.work.now
         until = now + REPEAT_WINDOW_MS
         row = (tenant, _SETTLE, queue, settle_id.encode(), now, until, self._token)
         await self.work.session.write("put_ids", [(*row, None, None, reply)])
         self.work.records += 1
 
-    # -- the end -----------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------
 
     async def write(self) -> None:
-        """Write what the ids stand for, and forget those whose batch was refused."""
+        """Write the entries of the recorded ids, and delete the ids of refused batches."""
         work, token = self.work, self._token
         tenant, now = work.tenant.number, work.now
         rows: list[tuple[object, ...]] = [
@@ -244,14 +244,14 @@ class Ids:
 
 
 class _Layer:
-    """The ids as one batch sees them."""
+    """The ids from the view of one batch."""
 
     def __init__(self, ids: Ids) -> None:
         self._ids = ids
         self._kept: dict[tuple[str, str], _Kept] = {}
 
     def seen(self, topic: str, id: str, window_ms: int) -> Planned | None:
-        """What the id stands for, if it was seen inside the window."""
+        """The earlier outcome for this id, if it was seen inside the window."""
         kept = self._kept.get((topic, id)) or self._ids.kept.get((topic, id))
         if kept is not None:
             return Twin(kept.entry)
@@ -261,9 +261,9 @@ class _Layer:
         return Published(MessageId(seen.message), Offset(seen.entry), duplicate=True)
 
     def keep(self, topic: str, id: str, entry: Entry, window_ms: int) -> None:
-        """From now on the id stands for this entry."""
+        """Record that the id denotes this entry from now on."""
         self._kept[topic, id] = _Kept(entry, window_ms)
 
     def accept(self) -> None:
-        """The batch is accepted."""
+        """Accept the ids of the batch."""
         self._ids.kept.update(self._kept)

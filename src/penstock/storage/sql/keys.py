@@ -1,8 +1,8 @@
-"""Keys: messages that the next one with the same key replaces in place.
+"""Keys: the next message with the same key replaces a message in place.
 
-A key is open from the publish of its message until any queue hands it out, expires it or purges
-it. Whoever replaces locks the deliveries of the message first and then looks at the key, in
-the order in which a claim locks them.
+A key is open from the publish of its message until any queue hands the message out, expires it
+or purges it. A replacing publish locks the deliveries of the message first and reads the key
+afterwards, in the same order as a claim locks them.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class Keys:
     def __init__(self, core: Core, work: Work, created: Mapping[str, Queue]) -> None:
         self._core = core
         self.work = work
-        #: Queues that this transaction makes.
+        #: Queues that this transaction creates.
         self._created = created
         self.open: dict[tuple[str, str], OpenKey] = {}
-        #: Whether the key has a row, open or left over.
+        #: Keys that have a row, even if the key is closed.
         self._rows: set[tuple[str, str]] = set()
         self.entries: dict[tuple[str, str], Entry] = {}
         self._wanted: set[tuple[str, str]] = set()
 
     def queues(self) -> list[Queue]:
-        """The queues of the tenant, those included that this transaction makes."""
+        """The queues of the tenant, including those that this transaction creates."""
         return [*self.work.tenant.queues.values(), *self._created.values()]
 
     @property
@@ -51,18 +51,18 @@ class Keys:
         return bool(self.entries)
 
     def layer(self) -> _Layer:
-        """The keys as one batch sees them, to be accepted or forgotten with it."""
+        """The keys from the view of one batch, to be accepted or discarded with it."""
         return _Layer(self)
 
     async def read(self, outgoing: Sequence[Outgoing]) -> None:
-        """Look up the keys of these messages, and lock what they stand for."""
+        """Look up the keys of these messages, and lock the messages they denote."""
         self._wanted = {
             (one.topic, new.key) for one in outgoing for new in one.messages if new.key is not None
         }
         await self.read_again()
 
     async def read_again(self) -> None:
-        """Look the same keys up after this transaction has written some of them."""
+        """Look up the same keys again after this transaction has written some of them."""
         wanted = self._wanted
         if not wanted:
             return
@@ -83,7 +83,7 @@ class Keys:
         )
         for place, message in before.items():
             found = messages.get(offsets[message])
-            # Where no queue has it any more there is nothing to replace.
+            # If no queue has the message any more there is nothing to replace.
             if found is not None and message in held:
                 self.open[place] = OpenKey(found, held[message])
 
@@ -119,11 +119,11 @@ class Keys:
         return held
 
     async def _deliveries(self, messages: Iterable[int]) -> set[tuple[int, int]]:
-        """Which queues have these messages now.
+        """The (message, queue) pairs of the deliveries that exist now.
 
-        A run that was split while this transaction waited for its lock is no longer what it
-        waited for, and what a route or a replay adds was not there to wait for. Neither happens
-        any more once all of them are held and the keys are locked.
+        A run may have been split while this transaction waited for its lock, and a route or a
+        replay may have added a delivery that could not be locked. Neither is possible once all
+        runs are held and the keys are locked.
         """
         wanted = set(messages)
         rows = await self.work.session.fetch(
@@ -134,10 +134,10 @@ class Keys:
         runs = [Run.read(row) for row in rows]
         return {(int(m), run.queue) for run in runs for m in run.ids() if m in wanted}
 
-    # -- the end -----------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------
 
     async def write(self) -> None:
-        """Write which message every key stands for now."""
+        """Write the current message of every key."""
         work = self.work
         tenant = work.tenant.number
         opened: list[tuple[object, ...]] = []
@@ -146,7 +146,7 @@ class Keys:
         for (topic, key), entry in self.entries.items():
             if entry.replaces is not None:
                 newest.append((int(entry.id), tenant, int(entry.offset)))
-                # What joins another queue must not leave the log meanwhile (G1).
+                # A message that joins another queue must not leave the log meanwhile (G1).
                 segment, _ = segment_of(entry.id)
                 await work.session.fetch("share_segments", numbers=[segment])
                 self._move(entry)
@@ -169,7 +169,7 @@ class Keys:
         self.entries.clear()
 
     def _move(self, entry: Entry) -> None:
-        """Bring the deliveries of a replaced message to where it belongs now."""
+        """Move the deliveries of a replaced message to the queues that take it now."""
         work, opened = self.work, entry.replaces
         assert opened is not None
         keep = {queue.number for queue in entry.targets}
@@ -202,19 +202,19 @@ class Keys:
 
 
 class _Layer:
-    """The keys as one batch sees them."""
+    """The keys from the view of one batch."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
         self._entries: dict[tuple[str, str], Entry] = {}
 
     def is_pending(self, topic: str, key: str) -> bool:
-        """Whether this transaction has published under the key, and not written it yet."""
+        """Whether this transaction has published the key but not written it yet."""
         place = (topic, key)
         return place in self._entries or place in self._keys.entries
 
     def opened(self, entry: Entry) -> None:
-        """A new message with a key."""
+        """Record a new message with a key."""
         assert entry.head.key is not None
         self._entries[entry.head.topic, entry.head.key] = entry
 
@@ -268,22 +268,22 @@ class _Layer:
         return entry
 
     def accept(self) -> None:
-        """The batch is accepted, as far as it was planned."""
+        """Accept the planned part of the batch."""
         self._keys.entries.update(self._entries)
         self._entries = {}
 
 
 async def newest_entries(work: Work, messages: Iterable[int]) -> dict[int, int]:
-    """The newest entries of those messages that were replaced."""
+    """The newest entries of the messages that were replaced."""
     rows = await work.session.fetch("find_newest", messages=sorted(messages))
     return {int(message): int(entry) for message, entry in rows}
 
 
 async def hold_keys(work: Work, queue: Queue, messages: Sequence[Message]) -> Sequence[Message]:
-    """Of messages that are about to be added to a queue, those that nobody replaced meanwhile.
+    """Filter messages that are about to be added to a queue: drop those replaced meanwhile.
 
-    Whoever replaces a message brings it to the queues that it belongs to. So who adds one that is
-    in the log already locks its key first, and adds it only if it is as it was seen.
+    A replacing publish adds the message to its queues itself. So a caller that adds a message
+    from the log locks its key first, and adds it only if it is unchanged.
     """
     keyed = {message.id: message for message in messages if message.key is not None}
     by_topic: dict[str, set[bytes]] = {}

@@ -1,11 +1,11 @@
-"""Lanes: calls of one kind that come while others are under way share the next transaction.
+"""Lanes: concurrent calls of one kind share transactions.
 
-A lane has one transaction under way at a time; whoever comes meanwhile is in the next one. Under
-load a commit carries what many calls brought, and a lone call waits for nobody. Where so much waits
-that making a transaction of it takes a while, that is done beside the one that is under way.
+A lane runs one transaction at a time; calls that arrive meanwhile share the next one. Under load
+one commit serves many calls, and a single call never waits for others. If so many calls wait that
+preparing their transaction takes a while, it starts beside the one that is running.
 
-A transaction that fails because of what one call brings is rolled back, and its calls are made
-again one by one: only that call fails (E1).
+If a transaction fails because of one call, it is rolled back and its calls are retried one by
+one, so that only that call fails (E1).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class Call(Generic[T, R]):
-    """One call in a lane: what is asked for, and whoever waits for the answer."""
+    """One call in a lane: its arguments, and the future of its caller."""
 
     __slots__ = ("_answer", "asked", "weight")
 
@@ -35,29 +35,29 @@ class Call(Generic[T, R]):
 
     @property
     def waiting(self) -> bool:
-        """Whether the caller is still there."""
+        """Whether the caller still waits."""
         return not self._answer.done()
 
     def answer(self, reply: R) -> None:
-        """The call is done."""
+        """Complete the call."""
         if not self._answer.done():
             self._answer.set_result(reply)
 
     def refuse(self, error: BaseException) -> None:
-        """The call has failed."""
+        """Fail the call."""
         if not self._answer.done():
             self._answer.set_exception(error)
 
     async def answered(self) -> R:
-        """Wait for the answer. Whoever is cancelled here does not know what became of it."""
+        """Wait for the answer. A caller that is cancelled here does not learn the outcome."""
         return await self._answer
 
 
 class Lane(Generic[T, R]):
-    """One lane. ``perform`` gets one call or more, and answers or refuses each of them.
+    """One lane. ``perform`` gets one or more calls, and answers or refuses each of them.
 
-    A transaction carries ``most`` at the most, if more than one call brings it. A second one goes
-    beside the first if it has to carry ``beside`` at least; None: it never does.
+    A transaction carries a weight of at most ``most``, unless it serves a single call. A second
+    transaction starts beside the first if at least ``beside`` waits; None: it never does.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Lane(Generic[T, R]):
         self._beside = beside
         self._waiting: list[Call[T, R]] = []
         self._weight = 0
-        """Of what waits."""
+        """Of the waiting calls."""
         self._under_way = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -84,13 +84,13 @@ class Lane(Generic[T, R]):
         return await call.answered()
 
     def _begin(self) -> None:
-        """Begin another transaction, if one is due."""
+        """Start another transaction, if one is due."""
         if self._waiting and self._goes_beside(len(self._tasks)):
             task = asyncio.get_running_loop().create_task(self._run())
             self._tasks.add(task)
 
     def _goes_beside(self, others: int) -> bool:
-        """Whether what waits goes beside so many others."""
+        """Whether the waiting calls may start beside this many transactions."""
         if others == 0:
             return True
         return others == 1 and self._beside is not None and self._weight >= self._beside
@@ -111,7 +111,7 @@ class Lane(Generic[T, R]):
             self._tasks.discard(task)
 
     async def _serve(self, calls: Sequence[Call[T, R]]) -> None:
-        """Answer or refuse the calls that are still waited for; errors are raised by the calls."""
+        """Answer or refuse the calls whose callers still wait; errors go to the callers."""
         waiting = [call for call in calls if call.waiting]
         if not waiting:
             return
@@ -130,7 +130,7 @@ class Lane(Generic[T, R]):
     def _take(self) -> list[Call[T, R]]:
         """The calls that have waited longest, as many as one transaction should carry.
 
-        If nothing is under way and there is enough for two it is half.
+        If no transaction is running and enough waits for two, take half.
         """
         most = self._most
         beside = self._beside
@@ -147,7 +147,7 @@ class Lane(Generic[T, R]):
         return calls
 
     async def drain(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no transaction is running."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -158,14 +158,14 @@ def _is_of_one_call(error: BaseException) -> bool:
         case StoreCorrupt():
             return True
         case StoreError():
-            # Exactly that: the database refused a statement, perhaps because of a value.
+            # Exactly this class: the database refused a statement, perhaps because of a value.
             return type(error) is StoreError
         case _:
             return isinstance(error, Exception)
 
 
 class Lanes(Generic[K, T, R]):
-    """A lane a key: a tenant, a queue. A lane that is idle costs an entry in a dict."""
+    """One lane per key: a tenant, a queue. An idle lane costs a dict entry."""
 
     def __init__(
         self,
@@ -190,6 +190,6 @@ class Lanes(Generic[K, T, R]):
         return await lane.call(asked, weight)
 
     async def drain(self) -> None:
-        """Wait until nothing is under way in any lane."""
+        """Wait until no transaction is running in any lane."""
         for lane in list(self._lanes.values()):
             await lane.drain()

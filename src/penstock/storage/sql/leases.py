@@ -1,9 +1,9 @@
-"""Leases: the numbers of claims. They only grow, and no two are alike (C1).
+"""Leases: claim numbers, which are unique and only grow (C1).
 
-A number is the time in milliseconds, a counter, and the number of this server, which no other live
-server has (``server_numbers``). The time is the database's, so claims of different servers follow
-one another too. Should two be alike all the same, because a clock was set back, say, the second
-claim fails to insert its row and is made again with the next number.
+A number consists of the time in milliseconds, a counter, and the number of this server, which no
+other live server has (``server_numbers``). The time is the database's, so claims of different
+servers are ordered too. If two numbers collide nevertheless, for example because a clock was set
+back, the second claim fails to insert its row and is retried with the next number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["MAX_SERVERS", "Leases", "NoServerNumber"]
 _EPOCH_MS: Final = 1_577_836_800_000
 _COUNTER_BITS: Final = 10
 _SERVER_BITS: Final = 10
-#: Servers have the numbers from 1 to this.
+#: Server numbers are 1 to this.
 MAX_SERVERS: Final = (1 << _SERVER_BITS) - 1
 
 
@@ -28,7 +28,7 @@ class NoServerNumber(Exception):
 
 
 def steady_s() -> float:
-    """Seconds of a clock that never goes back, and goes on while the machine is suspended."""
+    """Seconds of a clock that never goes back and includes the time in suspend."""
     boottime: int | None = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
@@ -46,23 +46,23 @@ class Leases:
 
     @property
     def usable(self) -> bool:
-        """Whether numbers may be issued now."""
+        """Whether claim numbers may be issued now."""
         return self.steady() < self._until
 
     def hold(self, server: int, until: float) -> None:
-        """Use a server number until then, by the steady clock."""
+        """Use a server number until that time of the steady clock."""
         if not 1 <= server <= MAX_SERVERS:
             raise ValueError(f"{server} is not a server number")
         self._server, self._until = server, until
 
     def lapse(self) -> None:
-        """Use the server number no more."""
+        """Stop using the server number."""
         self._until = -inf
 
     def next(self, now: int, above: int = 0) -> int:
         """A number larger than any that this server issued, and than ``above``.
 
-        That is the last claim of the same delivery, which a server may have issued whose
+        ``above`` is the last claim number of the delivery, which may come from a server whose
         clock is a few milliseconds ahead. Raises ``NoServerNumber``.
         """
         if not self.usable:

@@ -1,7 +1,7 @@
-"""Leftovers: ids whose window is over (P4), and what queues had that were deleted.
+"""Leftovers: removes ids whose window is over (P4), and the rows of deleted queues.
 
-A deleted queue is out of reach at once; its rows go here, some at a time. It is remembered for a
-while after nothing is left, because a publish that did not know yet may still add to it.
+A deleted queue is unreachable immediately; its rows are removed here in batches. The queue is
+remembered for a while after that, because a publish with an older catalog may still add to it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from penstock.storage.sql.core import Core
 
 __all__ = ["Leftovers", "forget_ids"]
 
-#: Rows that one transaction removes.
+#: Rows that one transaction removes at most.
 _MAX_ROWS: Final = 5_000
-#: Rows of deleted queues that one sweep removes.
+#: Rows of deleted queues that one sweep removes at most.
 _MAX_SWEPT: Final = 50_000
-#: Deleted queues that are listed at once, and how many of them one sweep looks at.
+#: Deleted queues per list statement, and how many of them one sweep examines.
 _MAX_LISTED: Final = 1_000
 _MAX_QUEUES: Final = 50
-#: How long a queue is remembered after it was deleted. No transaction lasts that long.
+#: How long a deleted queue is remembered. No transaction lasts that long.
 _REMEMBERED_MS: Final = 3_600_000
-#: How long a queue that nothing was left of is not looked at.
+#: How long a deleted queue without rows is not examined again.
 _PAUSE_MS: Final = 60_000
 
 _STATEMENTS: Final = (
@@ -35,7 +35,7 @@ _STATEMENTS: Final = (
 
 
 async def forget_ids(core: Core, limit: int) -> tuple[int, bool]:
-    """Forget up to ``limit`` ids; how many it were, and whether there may be more."""
+    """Delete up to ``limit`` ids; returns how many, and whether there may be more."""
     now = core.clock.now()
     forgotten = 0
     while forgotten < limit:
@@ -48,15 +48,15 @@ async def forget_ids(core: Core, limit: int) -> tuple[int, bool]:
 
 
 class Leftovers:
-    """What a server remembers of the deleted queues that it has seen."""
+    """A server's memory of the deleted queues that it has examined."""
 
     def __init__(self) -> None:
         self._after = 0
-        #: When it was that nothing was left of a queue.
+        #: When a queue was last found to have no rows.
         self._clean: dict[int, int] = {}
 
     async def sweep(self, core: Core) -> bool:
-        """Remove what deleted queues had; whether there is more."""
+        """Remove rows of deleted queues; returns whether there are more."""
         now, after = core.clock.now(), self._after
         listed = await core.plainly(
             lambda session: session.fetch("dropped_queues", after=after, most=_MAX_LISTED)
@@ -83,7 +83,7 @@ class Leftovers:
 
 
 async def _remove(core: Core, queue: int, limit: int) -> int:
-    """Remove up to ``limit`` rows of the queue; how many it were."""
+    """Remove up to ``limit`` rows of the queue; returns how many."""
     removed = await _run(core, "clear_consumers", queue=queue)
     removed += await _run(core, "clear_limits", queue=queue)
     for statement in _STATEMENTS:
@@ -97,5 +97,5 @@ async def _remove(core: Core, queue: int, limit: int) -> int:
 
 
 async def _run(core: Core, statement: str, **parameters: object) -> int:
-    """Run a statement as a transaction of its own; how many rows it changed."""
+    """Run a statement as its own transaction; returns how many rows it changed."""
     return await core.plainly(lambda session: session.run(statement, **parameters))

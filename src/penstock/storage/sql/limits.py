@@ -1,4 +1,4 @@
-"""Limits: rows of a queue that are locked to use what it may still give or take."""
+"""Limits: rows that are locked while a queue's depth or throughput limit is checked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Limit", "hold_limit"]
 
 
 class Limit(IntEnum):
-    """What is limited."""
+    """The kind of a limit."""
 
     DEPTH = 0
     THROUGHPUT = 1
@@ -21,7 +21,7 @@ class Limit(IntEnum):
 
 
 async def hold_limit(work: Work, queue: Queue, kind: Limit, first: Bucket) -> Bucket:
-    """Lock the row until the transaction ends, and read it; ``first`` is put if there is none."""
+    """Lock and read the row until the transaction ends; ``first`` is inserted if it is missing."""
     row = {"queue": queue.number, "kind": int(kind)}
     rows = await work.session.fetch("lock_limit", **row)
     if not rows:
@@ -34,6 +34,6 @@ async def hold_limit(work: Work, queue: Queue, kind: Limit, first: Bucket) -> Bu
         )
         rows = await work.session.fetch("lock_limit", **row)
     if not rows:
-        # Removed with its queue.
+        # The row was removed with its queue.
         raise UnknownQueue(f"There is no queue {queue.name!r}.", field="queue")
     return Bucket(*map(int, rows[0]))

@@ -1,16 +1,16 @@
-"""Mending: partitions for what came to a queue while it became ordered (O1, C4, C5).
+"""Mending: backfills partitions for deliveries of a queue that became ordered (O1, C4, C5).
 
-The ordering of a queue changes only while nothing waits in it. But a publish that is under way
-may not know of the change, and its deliveries come without a partition; from an ordered queue
-nobody would ever be handed those. So a queue that becomes ordered is looked through: once at
-first, and once more when no publish is open any more that may have begun before the change. What
-they appended is above what was settled then, so no more than that is looked at.
+The ordering of a queue can change only while nothing waits in it. But a running publish may still
+use the old catalog and add deliveries without a partition, which claims of an ordered queue would
+never find. So a queue that becomes ordered is scanned twice: once immediately, and once when no
+publish is open that may have begun before the change. Those publishes append above the end that
+was settled then, so only that part is scanned.
 
-A queue that is no longer ordered does not care for partitions, and nothing has to be done.
+A queue that is no longer ordered ignores partitions, so nothing has to be done.
 
-The queue is caught up all the time, so its row has no cursor. While it is to be mended
-``joining`` says, as it does for queues that are behind (see ``route``), which publishes may not
-know, and ``closing`` is the first segment to look at.
+Such a queue is caught up, so its row has no cursor. Until it is mended, ``joining`` identifies
+the publishes that may not know of the change, as it does for queues that are behind (see
+``route``), and ``closing`` is the first segment to scan.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from penstock.storage.sql.work import Work
 
 __all__ = ["UNKNOWN", "Routed", "begin", "give_partitions", "is_stray", "lock", "mend"]
 
-#: In place of a segment: it is not known yet which publishes may not know of the change.
+#: Instead of a segment: the publishes that may not know of the change are not determined yet.
 UNKNOWN: Final = -1
-#: Segments that are mended at once.
+#: Segments that are mended in one transaction.
 _MAX_SEGMENTS: Final = 100
 
 
 class Routed(NamedTuple):
-    """How far a queue is routed; see the columns of the same names."""
+    """The routing state of a queue; see the columns of the same names."""
 
     cursor: int | None
     joining: int | None
@@ -49,12 +49,12 @@ class Routed(NamedTuple):
 
     @property
     def mends(self) -> bool:
-        """Whether the queue is caught up, and to be mended."""
+        """Whether the queue is caught up but needs mending."""
         return self.cursor is None and self.joining is not None
 
 
 async def lock(work: Work, queue: Queue) -> Routed:
-    """Be the only one who adds to the queue what is not there; how far it is routed."""
+    """Lock the queue against other routers and replays; returns its routing state."""
     rows = await work.session.fetch("lock_queue", queue=queue.number)
     if not rows:
         raise UnknownQueue(f"There is no queue {queue.name!r}.", field="queue")
@@ -63,29 +63,29 @@ async def lock(work: Work, queue: Queue) -> Routed:
 
 
 async def begin(work: Work, queue: Queue, routed: Routed, settled: int, *, ordered: bool) -> None:
-    """The ordering of the queue, which is locked, changes with this transaction.
+    """Record that this transaction changes the ordering of the queue, which must be locked.
 
-    ``settled`` was read before.
+    The caller must read ``settled`` before it locks the queue.
     """
     if routed.cursor is None:
-        # What is left to mend from an earlier change is above what is settled by now, too.
+        # Strays of an earlier change are above what is settled by now, too.
         now = Routed(None, UNKNOWN, settled + 1) if ordered else Routed(None, None, None)
     elif routed.joining is None or not ordered:
-        return  # Publishes put nothing here, or nothing that would be wrong.
+        return  # Publishes add nothing to the queue, or nothing that would be wrong.
     else:
-        # The router meets whatever they put here; it has to wait for those that do not know.
+        # The router finds the deliveries of publishes that do not know; it must wait for them.
         now = Routed(routed.cursor, UNKNOWN, None)
     await work.session.run("move_cursor", queue=queue.number, **now._asdict())
 
 
 async def mend(core: Core, tenant: str, name: str) -> None:
-    """Give partitions to what has none, as far as that is there yet."""
+    """Assign partitions to the existing deliveries that have none."""
     while await _mend_some(core, tenant, name):
         pass
 
 
 async def _mend_some(core: Core, tenant: str, name: str) -> bool:
-    """Mend some segments; whether to look again."""
+    """Mend some segments; returns whether to continue."""
     version = (await core.catalog.tenant(tenant)).version
     before, after = await core.stable(), await core.stable()
 
@@ -95,9 +95,9 @@ async def _mend_some(core: Core, tenant: str, name: str) -> bool:
         if not routed.mends:
             return False
         if work.tenant.version != version:
-            # The ordering may have changed since the log was asked.
+            # The ordering may have changed since ``stable`` was read.
             return True
-        # Read after the change: whoever does not know of it began at or below it.
+        # Read after the change: a publish that does not know of it began at or below this.
         began = before.given if routed.joining == UNKNOWN else routed.joining
         assert began is not None
         ended = after.oldest is None or after.oldest > began
@@ -107,7 +107,7 @@ async def _mend_some(core: Core, tenant: str, name: str) -> bool:
             "stray_segments", queue=queue.number, first=routed.closing, most=_MAX_SEGMENTS
         )
         if rows:
-            # One may have been moved, by somebody who had it locked: they are looked for again.
+            # Another transaction may have moved one before it was locked, so search again.
             await give_partitions(core, work, queue, [segment for (segment,) in rows])
             return True
         now = Routed(None, None, None) if ended else routed._replace(joining=began)
@@ -118,12 +118,12 @@ async def _mend_some(core: Core, tenant: str, name: str) -> bool:
 
 
 def is_stray(row: Row) -> bool:
-    """Whether a run, of an ordered queue, has something to deliver and no partition."""
+    """Whether a run of an ordered queue is live but has no partition."""
     return row[1] in LIVE and row[7] is None
 
 
 async def give_partitions(core: Core, work: Work, queue: Queue, segments: Iterable[int]) -> None:
-    """Bring what the queue has of these segments, and is in no partition, to where it belongs."""
+    """Assign partitions to the queue's deliveries in these segments that have none."""
     rows = await work.session.fetch(
         "lock_segment_runs",
         queues=[queue.number],
@@ -140,7 +140,7 @@ async def give_partitions(core: Core, work: Work, queue: Queue, segments: Iterab
         for partition, members in sorted(_partitions(run, messages).items()):
             life = replace(run.life, partition=partition)
             if run.phase is Phase.IN_FLIGHT:
-                # Handed out by a claim that did not know: nobody owned the partition (O1).
+                # A claim with an older catalog handed it out: no consumer owned the partition (O1).
                 moves.give_back(work, queue, run, members, Transition.RELEASE, life=life)
             else:
                 work.move(run, members, run.phase, life)

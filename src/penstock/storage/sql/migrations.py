@@ -1,9 +1,9 @@
 """The schema of a store: numbered migrations, which only go forward.
 
-A migration is a file ``NNNN_name.sql`` of its dialect's folder ``migrations``; a statement ends
-with ``;`` at the end of a line that is not between ``$$`` and ``$$``. Dialects are numbered by
-themselves. The table ``penstock_migration`` says which ones a database has.
-``penstock migrate`` applies what is missing, one process at a time; opening a store only looks,
+A migration is a file ``NNNN_name.sql`` in its dialect's ``migrations`` directory; a statement ends
+with ``;`` at the end of a line that is not between ``$$`` and ``$$``. Each dialect has its own
+numbers. The table ``penstock_migration`` lists the migrations that a database has.
+``penstock migrate`` applies the missing ones, one process at a time. Opening a store only checks,
 and refuses a schema that is missing, older, or newer than this Penstock knows.
 """
 
@@ -32,10 +32,10 @@ _END: Final = re.compile(r";[ \t]*$", re.MULTILINE)
 
 
 class Migrated(Struct, frozen=True):
-    """What ``migrate`` found and did."""
+    """The result of ``migrate``."""
 
     before: int
-    """The number of the last migration that was there; 0 for an empty database."""
+    """The number of the last migration applied before; 0 for an empty database."""
     after: int
     applied: tuple[str, ...]
 
@@ -51,7 +51,7 @@ def known(dialect: str) -> tuple[Migration, ...]:
 
 
 def read(file: str, text: str) -> Migration:
-    """The migration that a file holds."""
+    """Parse the file of a migration."""
     statements = tuple(filter(None, map(str.strip, _pieces(_COMMENT.sub("", text)))))
     spaced = "\n".join(" ".join(statement.split()) for statement in statements)
     checksum = hashlib.sha256(spaced.encode()).hexdigest()
@@ -61,7 +61,7 @@ def read(file: str, text: str) -> Migration:
 def _pieces(text: str) -> Iterator[str]:
     start = 0
     for end in _END.finditer(text):
-        # The statements of a function end with semicolons too.
+        # The statements inside a function end with semicolons too.
         if text.count("$$", start, end.start()) % 2 == 0:
             yield text[start : end.start()]
             start = end.end()
@@ -69,7 +69,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 async def migrate(url: str) -> Migrated:
-    """Apply to the database what it lacks. Whoever comes second waits, and finds it done."""
+    """Apply the missing migrations. A concurrent call waits, and then finds nothing to do."""
     address = parse(url)
     migrations = known(address.scheme)
     module = load_module(address.scheme, "schema")
@@ -84,7 +84,7 @@ async def migrate(url: str) -> Migrated:
                 await schema.apply(migration, begun.get(migration.number))
     except Again as error:
         raise StoreBusy(
-            f"Somebody else changes the schema, or holds a lock on it: {error}."
+            f"Another process changes the schema, or holds a lock on it: {error}."
         ) from error
     except Lost as error:
         raise StoreUnavailable(
@@ -105,7 +105,7 @@ async def check(database: Database) -> None:
     needed = len(migrations)
     if not has:
         raise StoreTooOld(
-            f"The database has no schema of Penstock's; this Penstock needs {needed}."
+            f"The database has no Penstock schema; this Penstock needs schema {needed}."
         )
     _refuse_strange(migrations, has)
     if len(has) < needed:
@@ -113,7 +113,7 @@ async def check(database: Database) -> None:
 
 
 def _refuse_strange(migrations: tuple[Migration, ...], has: list[Applied]) -> None:
-    """What the database has must be the beginning of what is known."""
+    """Refuse migrations that are not a prefix of the known ones."""
     if len(has) > len(migrations):
         raise StoreTooNew(
             f"The database has schema {has[-1].number}; this Penstock knows schemas up to "

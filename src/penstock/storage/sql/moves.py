@@ -1,7 +1,7 @@
-"""Moves: every change of state that deliveries can make, for whole runs or parts of them.
+"""Moves: every transition of deliveries, for whole runs or parts of them.
 
-Nothing here asks whether a verb may do what it does. Each move leaves its deliveries in one
-state (S3), with one mark more in their lives, and tells what is to be told.
+The functions do not check whether the verb may make the transition. Each leaves its deliveries in
+one state (S3), appends one mark to their history, and records which queues to notify.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = [
     "make_due",
 ]
 
-#: The error of a delivery that failed because nobody settled its last claim in time.
+#: The error of a delivery whose last claim lapsed.
 LEASE_EXPIRED: Final = "lease expired"
 
 
 def is_expired(life: Life, now: int) -> bool:
-    """Whether nothing may deliver it any more (C3)."""
+    """Whether it is past its expiry and must not be delivered (C3)."""
     return life.expires_at is not None and life.expires_at <= now
 
 
@@ -50,7 +50,7 @@ def is_exhausted(queue: Queue, life: Life) -> bool:
 def grant(
     work: Work, run: Run, members: Sequence[int], consumer: str, deadline: int, lease: int
 ) -> Life:
-    """Hand out: a new claim, one attempt more (C1, C2)."""
+    """Hand out: a new claim, and one more attempt (C1, C2)."""
     dead = is_dead(run.phase)
     life = run.life
     mark = Mark.of(work.now, Transition.CLAIM, State.IN_FLIGHT, dead=dead, consumer=consumer)
@@ -73,14 +73,14 @@ def grant(
 
 
 def _ended(life: Life) -> Life:
-    """The life after a claim, however it ended."""
+    """The record after the end of a claim."""
     return replace(
         life, claimed_at=None, consumer=None, deadline=None, due_at=None, result=None, seat=0
     )
 
 
 def finish(work: Work, run: Run, members: Sequence[int], result: bytes | None) -> None:
-    """Ack: done."""
+    """Ack."""
     dead = is_dead(run.phase)
     mark = Mark.of(work.now, Transition.ACK, State.DONE, dead=dead, consumer=run.life.consumer)
     life = replace(_ended(run.life), at=work.now, result=result, marks=run.life.marked(mark))
@@ -97,7 +97,7 @@ def fail(
     error: str | None,
     life: Life | None = None,
 ) -> None:
-    """Into the dead letters (D1); ``life`` is theirs, if not the run's."""
+    """Fail: move to the dead letters (D1). ``life`` overrides the run's."""
     life = life or run.life
     mark = Mark.of(
         work.now, transition, State.FAILED, dead=False, consumer=life.consumer, error=error
@@ -125,7 +125,7 @@ def expire(
     error: str | None = None,
     life: Life | None = None,
 ) -> None:
-    """Past ``expires_at``: never delivered again (C3); ``life`` is theirs, if not the run's."""
+    """Expire: past ``expires_at``, never delivered again (C3). ``life`` overrides the run's."""
     life = life or run.life
     mark = Mark.of(
         work.now, transition, State.EXPIRED, dead=False, consumer=life.consumer, error=error
@@ -137,7 +137,7 @@ def expire(
 
 
 def make_due(work: Work, run: Run, members: Sequence[int]) -> None:
-    """A delay is over."""
+    """End a delay."""
     phase = Phase.DEAD_RETURNED if is_dead(run.phase) else Phase.RETURNED
     work.move(run, members, phase, replace(run.life, due_at=None))
 
@@ -153,9 +153,9 @@ def give_back(
     error: str | None = None,
     life: Life | None = None,
 ) -> State:
-    """End a claim without settling it: back to the queue, or failed, or expired.
+    """End a claim without an ack: back to the queue, or failed, or expired.
 
-    ``life`` is theirs, if not the run's.
+    ``life`` overrides the run's.
     """
     life = life or run.life
     dead = is_dead(run.phase)
@@ -189,7 +189,7 @@ def give_back(
 
 
 def let_time_act(work: Work, queue: Queue, run: Run) -> Transition | None:
-    """What time does to a run, if it does: it is due, lapses or expires."""
+    """Make a run due, lapse or expire if its time has come; None if nothing happens."""
     now, life = work.now, run.life
     members = work.left(run)
     match run.phase:

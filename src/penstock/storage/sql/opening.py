@@ -1,4 +1,4 @@
-"""``postgresql://…`` and ``mysql://…``: the SQL engine over a database with our schema in it."""
+"""``postgresql://…`` and ``mysql://…``: open the SQL engine over a migrated database."""
 
 from __future__ import annotations
 

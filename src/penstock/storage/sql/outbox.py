@@ -1,9 +1,9 @@
 """Outbox: publish inside the caller's own database transaction.
 
-What is published is there if and when the caller commits, and is not if it does not (P2). The
-catalog is read on a connection of ours: the caller's transaction may see an older one. While it
-is open nobody waits for it, except publishes of the same idempotency ids or keys; the log is
-read up to what it appends, and no further (L2).
+The messages are published if and when the caller commits (P2). The catalog is read on a
+connection of the engine: the caller's transaction may see an older one. While it is open it
+blocks only publishes of the same idempotency ids or keys. Readers of the log stop before its
+entries until it ends (L2).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.storage.sql.work import Work
 
 __all__ = ["publish"]
 
-#: How often a publish is made again because the catalog changed meanwhile.
+#: How often a publish is retried because the catalog changed meanwhile.
 _TRIES: Final = 20
 
 
@@ -45,11 +45,11 @@ async def publish(core: Core, tenant: str, asked: Publish, connection: object) -
             continue
         except (Again, Lost) as error:
             raise StoreBusy(
-                f"The transaction that the publish is a part of cannot go on: {error}."
+                f"The transaction that the publish belongs to cannot continue: {error}."
             ) from error
         else:
             return PublishReply(reply.messages, "transaction", reply.repeated)
-    raise StoreBusy("The catalog of the tenant changes all the time.")
+    raise StoreBusy("The catalog of the tenant keeps changing.")
 
 
 class _Changed(Exception):

@@ -1,11 +1,11 @@
-"""Partition order: what a consumer's partitions hand out next (C4).
+"""Partition order: the next deliveries of a consumer's partitions (C4).
 
-Inside a partition that is strictly publish order, whatever the priorities. Partitions compete
-with their next deliveries: priority descending, then publish order. What comes next is read
-without locks, in one look at all partitions; what is chosen is then locked, and if it is no
-longer what it was, looked for again. No other claim comes between, since the queue is locked:
-what may come between is what a publish, a replay or a settle has just put there, which this
-claim need not know of yet.
+Within a partition that is strictly publish order, regardless of priority. Partitions compete
+with their next deliveries: priority descending, then publish order. The candidates of all
+partitions are read without locks, in one query. The chosen ones are then locked, and if one has
+changed, the search starts again. The queue is locked, so no other claim interferes. Only
+deliveries that a publish, a replay or a settle adds concurrently can be missed, and a claim need
+not see those yet.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from penstock.storage.sql.work import Work
 
 __all__ = ["hand_out"]
 
-#: Segments of a partition that are read at first, where it may hand out several at once.
+#: Segments that are read first per partition, if it may hand out several deliveries.
 _SEGMENTS: Final = 4
-#: How often one claim looks again. If deliveries expired or failed, waiting consumers are notified
-#: and claim again.
+#: How often one claim searches again. If deliveries expired or failed, waiting consumers are
+#: notified and claim again.
 _LOOKS: Final = 50
-#: ``partition_heads`` gives a place and a rank as one number.
+#: ``partition_heads`` encodes a position and a rank as one number.
 _RANKS: Final = 16
 
 
 class _Pick(NamedTuple):
-    """A delivery to hand out, as it competes with others, and the run it is in."""
+    """A candidate delivery, ordered as partitions compete, and its run."""
 
     rank: int
     message: MessageId
@@ -46,7 +46,7 @@ class _Pick(NamedTuple):
 
     @property
     def run(self) -> tuple[int, int, int]:
-        """The place of its run in the queue."""
+        """The key of its run in the queue."""
         return self.phase, self.rank, self.place
 
 
@@ -68,7 +68,7 @@ async def hand_out(core: Core, work: Work, queue: Queue, asked: Claim) -> list[G
         look_at_clock(core, work)
         expired = [run for run in runs.values() if moves.is_expired(run.life, work.now)]
         if expired:
-            # Time has not been let act on all there is: it may be more than a claim should do.
+            # The claim has expired a bounded number of runs before, so some may be left.
             for run in expired:
                 moves.expire(work, run, run.members, Transition.EXPIRE)
             await work.write()
@@ -84,7 +84,7 @@ async def hand_out(core: Core, work: Work, queue: Queue, asked: Claim) -> list[G
 
 
 async def _choose(work: Work, queue: Queue, asked: Claim) -> list[_Pick]:
-    """What to hand out, if nothing changes meanwhile."""
+    """The candidates to hand out, if they do not change meanwhile."""
     concurrency = queue.policy.partition_concurrency
     rows = await work.session.fetch("partition_heads", queue=queue.number, consumer=asked.consumer)
     firsts: list[_First] = []
@@ -99,9 +99,9 @@ async def _choose(work: Work, queue: Queue, asked: Claim) -> list[_Pick]:
             continue
         place, rank, phase = min(waiting)
         if concurrency == 1 and delayed is not None and int(delayed) // _RANKS < place:
-            continue  # Strict: whoever is first holds the others back.
+            continue  # Strict order: a delayed delivery holds back those behind it.
         firsts.append(_First(_Pick(rank, MessageId(place), int(phase), place), partition, room))
-    # Whatever is handed out comes from these: each of them goes before all that the others have.
+    # The best deliveries are all in these partitions: each of them precedes all other partitions.
     firsts = heapq.nsmallest(asked.limit, firsts)
     if concurrency == 1 or asked.limit == 1 or not firsts:
         return [first.pick for first in firsts]
@@ -111,7 +111,7 @@ async def _choose(work: Work, queue: Queue, asked: Claim) -> list[_Pick]:
 async def _choose_several(
     work: Work, queue: Queue, firsts: Sequence[_First], limit: int
 ) -> list[_Pick]:
-    """What to hand out where a partition may hand out more than one."""
+    """The candidates, if a partition may hand out more than one."""
     partitions = sorted(first.partition for first in firsts)
     segments = _SEGMENTS
     while True:
@@ -129,7 +129,7 @@ async def _choose_several(
 
 
 class _Feed:
-    """What a partition has to hand out, in order, as far as it was read."""
+    """The deliveries of a partition in order, as far as they were read."""
 
     def __init__(self, runs: Sequence[Run], room: int, segments: int) -> None:
         end = _end(runs, segments)
@@ -142,12 +142,12 @@ class _Feed:
         self.picks = [
             _Pick(rank, message, phase, place) for message, rank, phase, place in known[:room]
         ]
-        #: Whether it may hand out more than is known.
+        #: Whether it may hand out more than was read.
         self.more = end is not None and len(self.picks) < room
 
 
 def _end(runs: Iterable[Run], segments: int) -> int | None:
-    """The segment behind which something may be missing; None: all was read."""
+    """The segment after which runs may be missing; None if all were read."""
     of_phase: dict[Phase, set[int]] = defaultdict(set)
     for run in runs:
         of_phase[run.phase].add(run.segment)
@@ -155,7 +155,7 @@ def _end(runs: Iterable[Run], segments: int) -> int | None:
 
 
 def _merge(feeds: Sequence[_Feed], limit: int) -> list[_Pick] | None:
-    """The next deliveries of all feeds in claim order; None: more has to be read."""
+    """The next deliveries of all feeds in claim order; None if more must be read."""
     heads = [(feed.picks[0], nth, 0) for nth, feed in enumerate(feeds) if feed.picks]
     heapq.heapify(heads)
     merged: list[_Pick] = []
@@ -175,7 +175,7 @@ def _merge(feeds: Sequence[_Feed], limit: int) -> list[_Pick] | None:
 async def _lock(
     work: Work, queue: Queue, picks: Iterable[_Pick]
 ) -> dict[tuple[int, int, int], Run]:
-    """The runs that the picks are in, as they are now, by their places."""
+    """The locked runs of the picks, by their keys."""
     places: dict[tuple[int, int], set[int]] = defaultdict(set)
     for pick in picks:
         places[pick.phase, pick.rank].add(pick.place)
@@ -203,7 +203,7 @@ def _grant(
     picks: Sequence[_Pick],
     runs: dict[tuple[int, int, int], Run],
 ) -> list[Granted]:
-    """Hand out: one claim a run that they come from."""
+    """Hand out: one claim per run."""
     members: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for pick in picks:
         members[pick.run].append(segment_of(pick.message)[1])

@@ -1,15 +1,15 @@
-"""Partitions: who owns what in an ordered queue (O1).
+"""Partitions: ownership in an ordered queue (O1).
 
 A partition exists while it has something to deliver. A consumer is live until the deadline of
-its heartbeat, which every claim is. Whoever changes who owns what holds the queue's row, so
-these changes follow one another on all servers; publishes and settles do not wait for them.
-What is in flight under a partition comes back when the partition changes hands, so an older
+its last heartbeat; every claim is a heartbeat. A transaction that changes ownership locks the
+queue's row, so these changes are serialised across servers; publishes and settles do not wait
+for them. When a partition changes owner, its deliveries in flight are taken back, so an older
 epoch has no current receipt.
 
-An owner's row goes when the partition's last delivery does, and a settle decides that beside
-the claims. So a row may be left over where two settles end a partition together, and it may be
-gone where somebody published meanwhile: rows count only where the partition has something to
-deliver, and whoever takes a partition takes back what others have in flight there.
+The owner's row is deleted with the partition's last delivery, by a settle that runs beside the
+claims. So a row may be left if two settles end a partition together, or be missing if a message
+was published meanwhile. Therefore rows count only if the partition has something to deliver, and
+a consumer that takes a partition takes back what others have in flight there.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ __all__ = [
 
 
 async def lock(work: Work, queue: Queue) -> int:
-    """Be the only one who changes who owns what in the queue; its last epoch.
+    """Lock the queue's ownership; returns its last epoch.
 
-    It comes before anything of the queue is locked.
+    Must precede every other lock of the queue.
     """
     rows = await work.session.fetch("lock_queue", queue=queue.number)
     if not rows:
@@ -54,7 +54,7 @@ async def lock(work: Work, queue: Queue) -> int:
 
 
 async def claim(core: Core, work: Work, queue: Queue, asked: Claim) -> list[Delivery]:
-    """Heartbeat, then hand out from the consumer's partitions; the queue is locked."""
+    """Heartbeat, then hand out from the consumer's partitions; the queue must be locked."""
     own = await _heartbeat(work, queue, asked.consumer)
     if not own or queue.paused(dead=False):
         return []
@@ -66,7 +66,7 @@ async def claim(core: Core, work: Work, queue: Queue, asked: Claim) -> list[Deli
 
 
 async def join(core: Core, tenant: str, queue: str, consumer: str) -> Ownership:
-    """Renew the consumer's lease, and bring what it owns to its share."""
+    """Renew the consumer's lease, and adjust its partitions to its share."""
 
     async def act(work: Work) -> Ownership:
         found, dead = work.tenant.find(queue)
@@ -84,7 +84,7 @@ async def join(core: Core, tenant: str, queue: str, consumer: str) -> Ownership:
 
 
 async def leave(core: Core, tenant: str, queue: str, consumer: str) -> None:
-    """Give everything back at once."""
+    """Give everything back immediately."""
 
     async def act(work: Work) -> None:
         found, dead = work.tenant.find(queue)
@@ -96,9 +96,9 @@ async def leave(core: Core, tenant: str, queue: str, consumer: str) -> None:
 
 
 async def drop_dead_consumers(core: Core, work: Work, queue: Queue) -> None:
-    """Consumers that did not heartbeat in time lose everything.
+    """Remove consumers whose heartbeat deadline has passed.
 
-    If there are any the queue is locked, so this comes before anything else that locks.
+    Locks the queue if there are any, so this must precede every other lock.
     """
     del core
     if _dead(await _consumers(work, queue), work.now):
@@ -119,7 +119,7 @@ async def partition_stats(
             epoch=epoch or 0,
             unsettled=int(unsettled),
             in_flight=int(in_flight),
-            # Nor is it above what was not routed yet.
+            # At most one below the cursor: the rest is not routed yet.
             watermark=Offset(int(first if cursor is None else min(first, cursor)) - 1),
         )
         for partition, unsettled, in_flight, first, owner, epoch, cursor in rows
@@ -127,12 +127,12 @@ async def partition_stats(
 
 
 async def _heartbeat(work: Work, queue: Queue, consumer: str) -> dict[bytes, int]:
-    """Renew, let go of the excess, take what is free; the consumer's partitions and epochs."""
+    """Renew, release the excess, take free partitions; returns the consumer's partitions."""
     consumers = await _consumers(work, queue)
     dead = _dead(consumers, work.now)
     if dead:
         await _drop(work, queue, dead, Transition.LAPSE)
-        # What they held may have been the last of a partition, and is for others now.
+        # Their deliveries may have been the last of a partition; write before reading ownership.
         await work.write()
         for name in dead:
             del consumers[name]
@@ -156,7 +156,7 @@ async def _heartbeat(work: Work, queue: Queue, consumer: str) -> dict[bytes, int
 
 
 async def _consumers(work: Work, queue: Queue) -> dict[str, int]:
-    """Who takes part, and until when."""
+    """The consumers of the queue, and their deadlines."""
     rows = await work.session.fetch("list_consumers", queue=queue.number)
     return {str(name): int(deadline) for name, deadline in rows}
 
@@ -166,7 +166,7 @@ def _dead(consumers: dict[str, int], now: int) -> list[str]:
 
 
 def _share(partitions: int, consumers: Iterable[str], consumer: str) -> int:
-    """How many partitions the consumer may have."""
+    """The number of partitions that the consumer may own."""
     names = sorted(consumers)
     each, more = divmod(partitions, len(names))
     return max(1, each + (names.index(consumer) < more))
@@ -175,7 +175,7 @@ def _share(partitions: int, consumers: Iterable[str], consumer: str) -> int:
 async def _list(
     work: Work, queue: Queue, consumer: str
 ) -> tuple[int, dict[bytes, int], list[bytes]]:
-    """How many partitions there are, the consumer's with their epochs, and the free ones."""
+    """The number of partitions, the consumer's own with their epochs, and the free ones."""
     rows = await work.session.fetch("list_partitions", queue=queue.number, consumer=consumer)
     own: dict[bytes, int] = {}
     free: list[bytes] = []
@@ -188,14 +188,14 @@ async def _list(
 
 
 async def _excess(work: Work, queue: Queue, own: Iterable[bytes], number: int) -> list[bytes]:
-    """What a consumer lets go of: idle partitions first, then by name from the last."""
+    """The partitions that a consumer releases: idle ones first, then from the last name on."""
     rows = await _in_flight(work, queue, own)
     busy = {partition for partition, *_ in rows}
     return sorted(sorted(own, reverse=True), key=busy.__contains__)[:number]
 
 
 async def _take(work: Work, queue: Queue, consumer: str, free: Sequence[bytes]) -> dict[bytes, int]:
-    """The consumer has these partitions from now on, each in an epoch of its own."""
+    """Make the consumer the owner of these partitions, each in a new epoch."""
     if await _take_back(work, queue, free, Transition.RELEASE, unless=consumer):
         await work.write()
     epoch = await lock(work, queue)
@@ -209,7 +209,7 @@ async def _take(work: Work, queue: Queue, consumer: str, free: Sequence[bytes]) 
 
 
 async def _drop(work: Work, queue: Queue, consumers: Sequence[str], transition: Transition) -> None:
-    """These consumers take part no longer, and lose everything."""
+    """Remove these consumers and all their partitions."""
     if not consumers:
         return
     rows = await work.session.fetch(
@@ -224,7 +224,7 @@ async def _drop(work: Work, queue: Queue, consumers: Sequence[str], transition: 
 async def _free(
     work: Work, queue: Queue, partitions: Sequence[bytes], transition: Transition
 ) -> None:
-    """The partitions are nobody's, and nobody has anything of them in flight."""
+    """Take back the deliveries in flight of these partitions, and remove their owners."""
     if not partitions:
         return
     await _take_back(work, queue, partitions, transition)
@@ -240,10 +240,10 @@ async def _take_back(
     *,
     unless: str | None = None,
 ) -> bool:
-    """End the claims in these partitions, but for those of one consumer; whether there were any.
+    """End the claims in these partitions except one consumer's; returns whether there were any.
 
-    A settle that is under way may move what it extends to another place meanwhile. So what is
-    in flight is looked at again, until that is what is held here.
+    A concurrent settle may move a delivery that it extends to another row. So the search for
+    deliveries in flight is repeated until all of them are held here.
     """
     held: set[tuple[int, int]] = set()
     while True:
@@ -267,7 +267,7 @@ async def _take_back(
 
 
 async def _in_flight(work: Work, queue: Queue, partitions: Iterable[bytes]) -> list[Row]:
-    """Partition, consumer, rank and place of everything that is in flight there."""
+    """Partition, consumer, rank and row position of everything in flight there."""
     return await work.session.fetch(
         "partitions_in_flight", queue=queue.number, partitions=sorted(partitions)
     )

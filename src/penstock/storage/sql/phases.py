@@ -1,10 +1,9 @@
-"""Phases: where a run of deliveries is, as the database sorts them.
+"""Phases: the states of a run, as the database sorts them.
 
-A phase is a state and a side: the queue's own, or its dead letters' (D1), which are ten
-higher. What is available is kept in two places. *Fresh* runs were put there by a publish and
-were never handed out: new ones only ever appear at their end, so a claim need not look at what
-lies before the first of them. *Returned* runs came back, from a claim, a delay or a replay,
-to wherever their place is.
+A phase is a state and a side: the queue's own, or its dead letters' (D1), which are ten higher.
+Available runs are in two phases. *Fresh* runs were added by a publish and never handed out: new
+ones only appear at the end, so a claim need not search before the first of them (``floors``).
+*Returned* runs came back from a claim, a delay or a replay, anywhere in the order.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from penstock.model.states import State
 
 __all__ = ["DEAD", "LIVE", "OWN_PHASES", "Phase", "is_dead", "phases_of", "state_of"]
 
-#: What is added to a phase of the queue to name the same of its dead letters.
+#: The difference between a phase of the dead letters and the queue's own.
 DEAD: Final = 10
 
 
 class Phase(IntEnum):
-    """The phases. ``DEAD_RETURNED`` is what has failed and can be claimed from ``Q.dlq``."""
+    """The phases. ``DEAD_RETURNED`` holds failed deliveries, which ``Q.dlq`` hands out."""
 
     FRESH = 0
     RETURNED = 1
@@ -35,9 +34,9 @@ class Phase(IntEnum):
     DEAD_DONE = 14
 
 
-#: What a queue still has to deliver.
+#: The phases of unsettled deliveries.
 LIVE: Final = (Phase.FRESH, Phase.RETURNED, Phase.DELAYED, Phase.IN_FLIGHT)
-#: Every phase of a queue itself, its dead letters left out.
+#: Every phase of a queue itself, without its dead letters.
 OWN_PHASES: Final = (*LIVE, Phase.DONE, Phase.EXPIRED)
 
 _STATES: Final = {
@@ -55,17 +54,17 @@ _STATES: Final = {
 
 
 def is_dead(phase: Phase) -> bool:
-    """Whether the phase is one of the dead letters."""
+    """Whether the phase belongs to the dead letters."""
     return phase >= DEAD
 
 
 def state_of(phase: Phase) -> State:
-    """The state, as whoever looks at that side sees it: what failed is available there."""
+    """The state as seen from that side: a failed delivery is available in ``Q.dlq``."""
     return _STATES[phase]
 
 
 def phases_of(state: State, *, dead: bool) -> tuple[Phase, ...]:
-    """Where the deliveries in ``state`` are; ``failed`` of a queue is kept with its letters."""
+    """The phases of deliveries in ``state``; failed ones of a queue are its dead letters."""
     if state is State.FAILED:
         return () if dead else (Phase.DEAD_RETURNED,)
     return tuple(p for p, s in _STATES.items() if s is state and is_dead(p) is dead)

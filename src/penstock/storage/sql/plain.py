@@ -1,9 +1,9 @@
-"""Plain publishes: what only has to be appended and routed, by one statement (P1, R1, S3).
+"""Plain publishes: messages that one statement can append and route (P1, R1, S3).
 
-Most messages have no id, no key and no time, and their topic alone says where they go. Nothing
-has to be asked before they are written, and nothing that is remembered can be wrong but the
-catalog, whose version the statement checks. So they skip what others need. Where one statement
-does not do, for whatever reason, nothing was done, and ``publish`` does it its own way.
+Most messages have no id, no key and no time, and are routed by their topic alone. Nothing has to
+be read before they are written, and the only cached input is the catalog, whose version the
+statement checks. If one statement does not suffice, nothing is changed, and ``publish`` uses a
+transaction.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["plain_blocks", "publish_plain"]
 
 
 def plain_blocks(tenant: Tenant, topic: str, messages: Sequence[NewMessage]) -> list[Block] | None:
-    """Messages of which nothing has to be asked, as blocks; None: there are others.
+    """The messages as blocks, if all of them are plain; None otherwise.
 
-    They also have one priority and partition key, and there is a queue for them.
+    They must also share one priority and partition key, and match a queue.
     """
     targets = tenant.index.decided(topic)
     if (
@@ -74,9 +74,9 @@ def plain_blocks(tenant: Tenant, topic: str, messages: Sequence[NewMessage]) -> 
 async def publish_plain(
     core: Core, tenant: Tenant, planned: Sequence[list[Block]]
 ) -> list[PublishReply]:
-    """Append and route the blocks of several calls; what to tell each.
+    """Append and route the blocks of several calls; returns a reply per call.
 
-    Raises ``NotAtOnce`` if that takes more than a statement; nothing was done then.
+    Raises ``NotAtOnce`` if that needs more than one statement; then nothing was changed.
     """
     began = time.perf_counter()
     now = core.clock.now()
@@ -95,7 +95,7 @@ async def publish_plain(
 
 
 def _runs(part: Part, nth: int, now: int) -> Iterator[FreshRun]:
-    """A run of every block in every queue that takes it."""
+    """One run per block and queue that takes it."""
     for block in part.items:
         assert type(block) is Block
         first, size, head = block.index, len(block.heads), block.heads[0]

@@ -1,9 +1,9 @@
 """Publish: decide what batches mean, append them, and route them, in one commit (P1, P2, R1, S3).
 
-Publishes of one tenant that come at the same time on this server share one transaction, each
-still all or nothing. Planning decides in memory, message by message and in order, so that an id
-or a key that occurs twice means what it would in two calls (P4); a batch that is refused leaves
-nothing behind in the plan. Then everything is written at once (``appending``).
+Concurrent publishes of one tenant on this server share one transaction; each is still all or
+nothing. Planning decides in memory, message by message and in order, so that an id or a key that
+occurs twice has the same effect as in two calls (P4). A refused batch leaves nothing in the plan.
+Then everything is written together (``appending``).
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from penstock.storage.turns import Slice
 
 __all__ = ["NeedsQueue", "Publish", "Publishing", "publish"]
 
-#: What QueueFull tells a producer to wait: consumers need a moment, not a minute.
+#: The delay that QueueFull recommends: consumers need a moment, not a minute.
 _RETRY_AFTER_MS: Final = 1_000
 
 
 class Publish(NamedTuple):
-    """What one caller asks for."""
+    """The arguments of one publish call."""
 
     topic: str
     messages: Sequence[NewMessage]
@@ -74,7 +74,7 @@ async def publish(core: Core, tenant: str, calls: Sequence[Call[Publish, Publish
 async def _publish_plain(
     core: Core, tenant: Tenant, calls: Sequence[Call[Publish, PublishReply]]
 ) -> bool:
-    """Serve the calls by a statement, if all are plain; whether that was done."""
+    """Serve the calls with one statement, if all are plain; returns whether that was done."""
     if not core.database.publishes_at_once:
         return False
     planned: list[list[Block]] = []
@@ -85,7 +85,7 @@ async def _publish_plain(
         try:
             check_topics(asked.checked, tenant.topics)
         except TopicChanged:
-            # It may be this server's catalog that is out of date.
+            # This server's catalog may be outdated.
             return False
         plain = plain_blocks(tenant, asked.topic, asked.messages)
         if plain is None or not _fits(core, asked, plain):
@@ -146,15 +146,15 @@ async def _publish_alone(core: Core, tenant: str, call: Call[Publish, PublishRep
 
 
 class _Alone(Exception):
-    """A publish needs a transaction of its own.
+    """A publish needs its own transaction.
 
-    It makes a queue, which has to go with it if it is refused; or it replaces what the same
-    transaction publishes, which has to be written before that.
+    It creates a queue, which must be rolled back if the publish is refused; or it replaces a
+    message of the same transaction, which must be written first.
     """
 
 
 class NeedsQueue(Exception):
-    """A queue has to be made for a topic, and not in this transaction."""
+    """A queue must be created for a topic, but not in this transaction."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(topic)
@@ -162,7 +162,7 @@ class NeedsQueue(Exception):
 
 
 class Publishing:
-    """What the publishes of one transaction will do."""
+    """The publishes of one transaction."""
 
     def __init__(
         self,
@@ -177,27 +177,27 @@ class Publishing:
         self._work = work
         self._tenant: Tenant = work.tenant
         self._now = work.now
-        #: Whether refusing it may simply undo the transaction.
+        #: Whether there is one call, so that a refusal can roll back the transaction.
         self._alone = alone
-        #: Whether it may make a queue in this transaction.
+        #: Whether this transaction may create a queue.
         self._creates = creates
-        #: Whether queues with a max_depth are locked, which makes it exact among servers.
+        #: Whether queues with a max_depth are locked, which makes it exact across servers.
         self._locks_depths = locks_depths
         self._appending = Appending(work)
         self._created: dict[str, Queue] = {}
         self._added: Counter[int] = Counter()
         self._depths: dict[int, int] = {}
-        #: Queues with a max_depth that the messages may go to.
+        #: Queues with a max_depth that the messages may be routed to.
         self._bounded: Sequence[Queue] = ()
         self.ids = Ids(work, core.options.token)
         self.keys = Keys(core, work, self._created)
 
     async def begin(self, outgoing: Sequence[Outgoing]) -> None:
-        """Be the only one, of all servers, who publishes to these queues that have a max_depth.
+        """Lock the queues with a max_depth against publishes of all servers.
 
-        It is the first thing a transaction does, and in the order of the queues' numbers: one that
-        waits here holds nothing that another needs, and no reader of the log back. A caller's own
-        transaction may stay open for long and does not lock.
+        This is the first step of a transaction, in the order of queue numbers: a transaction that
+        waits here holds no lock that another needs, and holds back no reader of the log. A
+        caller's own transaction may stay open for long, so it does not lock.
         """
         found = {
             queue.number: queue for one in outgoing for queue in self._tenant.bounded_for(one.topic)
@@ -209,7 +209,7 @@ class Publishing:
         await self._work.session.publishing()
 
     async def publish_calls(self, asked: Sequence[Publish]) -> list[PublishReply | PenstockError]:
-        """Plan each call by itself, then append what was accepted."""
+        """Plan each call separately, then append the accepted ones."""
         outgoing = [Outgoing(one.topic, one.messages) for one in asked]
         await self.begin(outgoing)
         await self._prepare(outgoing)
@@ -243,7 +243,7 @@ class Publishing:
     async def publish_all(
         self, outgoing: Sequence[Outgoing], checked: CheckedBy
     ) -> tuple[Published, ...]:
-        """Publish everything or raise; ``begin`` came first."""
+        """Publish everything or raise. The caller must call ``begin`` first."""
         check_topics(checked, self._tenant.topics)
         await self._prepare(outgoing)
         plan = await self._plan(outgoing)
@@ -252,7 +252,7 @@ class Publishing:
         return published(plan)
 
     async def _prepare(self, outgoing: Sequence[Outgoing]) -> None:
-        """Read what planning has to know: ids that were seen, keys that are open, depths."""
+        """Read the input of planning: recorded ids, open keys, depths."""
         await self.ids.read(outgoing)
         await self.keys.read(outgoing)
         if self._bounded:
@@ -266,7 +266,7 @@ class Publishing:
     # -- planning ----------------------------------------------------------------------
 
     async def _plan(self, outgoing: Sequence[Outgoing]) -> list[Planned]:
-        """What becomes of one batch; raises without a trace if it is refused."""
+        """Plan one batch. If it is refused, raises and leaves the plan unchanged."""
         ids, keys, added = self.ids.layer(), self.keys.layer(), Counter[int]()
         items: list[Block | Entry] = []
         replies: list[Planned] = []
@@ -371,7 +371,7 @@ class Publishing:
         return Entry(head, payload, [q for q in targets if q.takes_publishes], behind=True)
 
     async def _create(self, topic: str, entry: Entry) -> None:
-        """A queue with the topic's name, if no queue has it."""
+        """Create a queue named after the topic, unless that name is taken."""
         if topic in self._tenant.queues:
             return
         there = len(self._tenant.queues) + len(self._created)
@@ -397,6 +397,6 @@ class Publishing:
                 )
 
     async def _append(self) -> None:
-        """Append what was planned; only keys have to know where before it is written."""
+        """Append the planned entries; only keys need the segment numbers first."""
         await self._appending.write(numbers_first=bool(self.keys.pending))
         await self.keys.write()

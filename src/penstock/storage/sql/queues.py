@@ -1,4 +1,4 @@
-"""Queues and topics: the catalog's verbs. Each raises the version of its tenant (R1)."""
+"""Queues and topics: the verbs that change the catalog. Each raises the tenant's version (R1)."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ __all__ = [
     "put_topic",
 ]
 
-#: What hinders a change of layout: everything that still has to be delivered, or has failed.
+#: Deliveries in these phases, waiting or failed, prevent a change of layout.
 _HELD: Final = (*LIVE, Phase.DEAD_RETURNED, Phase.DEAD_DELAYED, Phase.DEAD_IN_FLIGHT)
 
 
 async def put_queue(
     core: Core, tenant: str, name: str, policy: QueuePolicy, start: Start
 ) -> QueueInfo:
-    """Make the queue, or replace its policy."""
+    """Create the queue, or replace its policy."""
     _refuse_dead_letter(name)
     parse(policy.filter)
     settled = (await core.stable()).settled
@@ -66,17 +66,17 @@ async def put_queue(
         return await make_queue(work, name, policy, cursor), cursor is not None
 
     queue, routes = await core.transact(tenant, act)
-    # It is put, whatever becomes of what follows (E1).
+    # The queue is committed: errors of the following steps must not fail the call (E1).
     with suppress(StoreBusy, CommitFailed):
         if routes:
-            # Where there is nothing to catch up with or to mend, this says so.
+            # If there is nothing to catch up with or to mend, this records that.
             await route(core, tenant, name, 0)
         return await get_queue(core, tenant, name)
     return queue.info()
 
 
 async def make_queue(work: Work, name: str, policy: QueuePolicy, cursor: Offset | None) -> Queue:
-    """A new queue, as of this transaction."""
+    """Insert a new queue in this transaction."""
     session, tenant = work.session, work.tenant
     await session.run(
         "make_queue",
@@ -105,7 +105,7 @@ async def make_queue(work: Work, name: str, policy: QueuePolicy, cursor: Offset 
 
 
 async def ensure_queue(core: Core, tenant: str, name: str) -> None:
-    """The queue that a topic without any gets, unless it is there by now."""
+    """Create the queue for a topic that no queue takes, unless it exists by now."""
 
     async def act(work: Work) -> None:
         if name not in work.tenant.queues:
@@ -116,16 +116,16 @@ async def ensure_queue(core: Core, tenant: str, name: str) -> None:
 
 
 async def _cursor(core: Core, work: Work, start: Start, settled: int) -> Offset | None:
-    """Where routing begins: the first entry that ``start`` takes, or after all there are.
+    """The initial cursor: the first entry that ``start`` includes, or the end of the log.
 
-    Queues that take history begin behind, even where the log has nothing for them: a publish
-    that is under way may not know them yet (see ``route``).
+    A queue that takes history starts behind even if the log has nothing for it: a running
+    publish may not know the queue yet (see ``route``).
     """
     if start.at == Start.LATEST:
         return None
     first, index = segment_of(max(start.value, 0)) if start.at == Start.OFFSET else (0, 0)
     since = start.value if start.at == Start.TIME else 0
-    # A replacement has the time of what it replaces, so the heads have to be looked at.
+    # A replacement has the time of the message it replaces, so the heads must be read.
     while True:
         rows = await work.session.fetch(
             "first_entry", tenant=work.tenant.number, segment=first, published_at=since
@@ -151,14 +151,14 @@ def _first(segment: Segment, index: int, since: int) -> Offset | None:
 async def _change(work: Work, queue: Queue, policy: QueuePolicy, settled: int) -> Queue:
     old = queue.policy
     if (old.bucket_size, old.ordering) != (policy.bucket_size, policy.ordering):
-        # First: whoever routes or replays has what it adds to the queue counted before.
+        # Lock first: a route or a replay counts what it adds before it releases this lock.
         routed = await mending.lock(work, queue)
         rows = await work.session.fetch(
             "depths", queues=[queue.number], kinds=[int(phase) for phase in _HELD]
         )
         if any(int(depth or 0) for _, depth in rows):
             raise QueueNotEmpty(
-                "bucket_size and ordering change only while nothing waits or has failed.",
+                "bucket_size and ordering can change only while nothing waits or has failed.",
                 field="ordering" if old.ordering != policy.ordering else "bucket_size",
             )
         if policy.ordering != old.ordering:
@@ -179,7 +179,7 @@ async def _change(work: Work, queue: Queue, policy: QueuePolicy, settled: int) -
 
 
 async def get_queue(core: Core, tenant: str, name: str) -> QueueInfo:
-    """The queue as it is."""
+    """The current queue."""
     known = await core.catalog.reload(tenant)
     queue, dead = known.find(name)
     return queue.info(dead=dead)
@@ -192,7 +192,7 @@ async def list_queues(core: Core, tenant: str) -> tuple[QueueInfo, ...]:
 
 
 async def delete_queue(core: Core, tenant: str, name: str) -> None:
-    """Remove the queue. What it held is out of reach at once, and swept away later."""
+    """Delete the queue. It is unreachable immediately; the sweep removes its rows."""
     _refuse_dead_letter(name)
 
     async def act(work: Work) -> None:
@@ -203,13 +203,13 @@ async def delete_queue(core: Core, tenant: str, name: str) -> None:
         await _raise_version(work)
 
     await core.transact(tenant, act)
-    # Whoever waits for it has to find out.
+    # Wake waiters, so that they see the deletion.
     for dead in (name, f"{name}.dlq"):
         core.listener.ready(tenant, dead)
 
 
 async def pause(core: Core, tenant: str, name: str, *, paused: bool) -> None:
-    """Stop or resume handing out."""
+    """Pause or resume claims."""
 
     async def act(work: Work) -> None:
         queue, dead = work.tenant.find(name)
@@ -252,7 +252,7 @@ async def list_topics(core: Core, tenant: str) -> tuple[tuple[str, TopicPolicy],
 
 
 async def delete_topic(core: Core, tenant: str, name: str) -> None:
-    """Forget the topic's policy."""
+    """Delete the topic's policy."""
 
     async def act(work: Work) -> None:
         if name not in work.tenant.topics:
@@ -265,7 +265,7 @@ async def delete_topic(core: Core, tenant: str, name: str) -> None:
 
 
 async def _date_ids(work: Work, topic: str, policy: TopicPolicy) -> None:
-    """Keep ids of the topic as long as its new policy says (P4)."""
+    """Adjust the expiry of the topic's ids to its new dedup window (P4)."""
     if policy.dedup_window_ms == work.tenant.topic(topic).dedup_window_ms:
         return
     for kind in (0, 1):
@@ -285,4 +285,4 @@ async def _raise_version(work: Work) -> None:
 
 def _refuse_dead_letter(name: str) -> None:
     if is_dead_letter(name):
-        raise BadName(f"Queue {name!r} comes and goes with its queue.", field="queue")
+        raise BadName(f"Queue {name!r} is created and deleted with its queue.", field="queue")

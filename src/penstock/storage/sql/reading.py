@@ -1,8 +1,8 @@
-"""Reading: the log, messages and what became of them, tenants.
+"""Reading: the log, messages with their deliveries and histories, tenants.
 
-The log is read up to where it is settled and never beyond, so that nothing appears behind a
-reader (L2). A message is looked for among its tenant's own (T1), by its first entry or, where it
-was replaced, by its newest.
+The log is read up to its settled end and never beyond, so that no entry appears behind a reader
+(L2). A message is looked up within its tenant (T1), by its first entry or, if it was replaced,
+by its newest.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = [
     "tenants",
 ]
 
-#: Segments that are read at once; with payloads each has an eighth of a megabyte, or one message.
+#: Segments per read; with payloads, each holds an eighth of a megabyte, or one message.
 _MAX_SEGMENTS: Final = 500
 _MAX_WHOLE_SEGMENTS: Final = 32
-#: Message ids are kept in 63 bits.
+#: Message ids have 63 bits.
 _MAX_ID: Final = (1 << 63) - 1
 
 
@@ -46,7 +46,7 @@ _MAX_ID: Final = (1 << 63) - 1
 async def read_log(
     core: Core, tenant: str, start: Offset, limit: int, *, payloads: bool
 ) -> LogPage:
-    """Entries at or above ``start``, as far as the log is settled."""
+    """Entries at or above ``start``, up to the settled end of the log."""
     settled = (await core.stable()).settled
 
     async def look(session: Session, known: Tenant) -> LogPage:
@@ -82,7 +82,7 @@ async def read_log(
 
 
 async def log_end(core: Core, tenant: str) -> Offset:
-    """The offset after the last entry there ever was, as far as the log is settled."""
+    """The offset after the last settled entry there ever was."""
     settled = (await core.stable()).settled
     return await core.read(
         tenant, lambda session, known: end_of_log(session, known.number, settled)
@@ -110,7 +110,7 @@ async def end_of_log(session: Session, tenant: int, settled: int) -> Offset:
 
 
 async def message(core: Core, tenant: str, id: MessageId) -> MessageDeliveries:
-    """The message as it is now, and where it is."""
+    """The current message, and its deliveries."""
 
     async def look(session: Session, known: Tenant) -> MessageDeliveries:
         found, segment = await _newest(session, known, id, payloads=True)
@@ -126,7 +126,7 @@ async def message(core: Core, tenant: str, id: MessageId) -> MessageDeliveries:
 
 
 async def result(core: Core, tenant: str, queue: str, id: MessageId) -> Result | None:
-    """What the ack left, while its done record is kept."""
+    """The result of the ack, while its done record is kept."""
 
     async def look(session: Session, known: Tenant) -> Result | None:
         wanted, dead = known.find(queue)
@@ -141,7 +141,7 @@ async def result(core: Core, tenant: str, queue: str, id: MessageId) -> Result |
 
 
 async def history(core: Core, tenant: str, id: MessageId) -> tuple[Event, ...]:
-    """Every transition of every delivery that is on record, by time."""
+    """Every recorded transition of every delivery, by time."""
 
     async def look(session: Session, known: Tenant) -> tuple[Event, ...]:
         found, _ = await _newest(session, known, id)
@@ -156,7 +156,7 @@ async def history(core: Core, tenant: str, id: MessageId) -> tuple[Event, ...]:
 
 
 def life_of(queue: Queue, run: Run, published_at: int, deliver_at: int) -> list[Event]:
-    """The life of a delivery of a message that was published and first due at these times."""
+    """The history of a delivery whose message was published and first due at these times."""
     published = Event(
         at=published_at,
         queue=queue.name,
@@ -180,9 +180,9 @@ def life_of(queue: Queue, run: Run, published_at: int, deliver_at: int) -> list[
 async def _newest(
     session: Session, known: Tenant, id: MessageId, *, payloads: bool = False
 ) -> tuple[Message, Segment]:
-    """The message's newest entry, and the segment that it is in.
+    """The message's newest entry, and its segment.
 
-    It is read from the database: what is remembered here, another server may have removed.
+    Read from the database: another server may have removed a segment that is cached here.
     """
     if 0 <= id <= _MAX_ID:
         newest = await session.fetch("find_newest", messages=[int(id)])
@@ -193,14 +193,14 @@ async def _newest(
             contents = rest[0] if payloads else None
             segment = Segment.read(number, known.number, published_at, heads, contents)
             found = segment.message(index) if index < len(segment.heads) else None
-            # The offset of a replacement is not the id of a message.
+            # The offset of a replacement is not a message id.
             if found is not None and found.id == id:
                 return found, segment
     raise UnknownMessage(f"There is no message {id}.", field="id")
 
 
 async def _deliveries(session: Session, known: Tenant, id: MessageId) -> list[tuple[Queue, Run]]:
-    """Where a message is, by the names of the queues that have it."""
+    """The deliveries of a message, ordered by queue name."""
     number, index = segment_of(id)
     rows = await session.fetch("segment_runs", segments=[number], queues=sorted(known.numbered))
     found = [
@@ -215,7 +215,7 @@ async def _deliveries(session: Session, known: Tenant, id: MessageId) -> list[tu
 
 
 async def tenants(core: Core) -> tuple[str, ...]:
-    """Whoever has a queue or a topic, or has ever published."""
+    """The tenants that have a queue or a topic, or have ever published."""
     rows = await core.plainly(lambda session: session.fetch("list_tenants"))
     return tuple(name for (name,) in rows)
 

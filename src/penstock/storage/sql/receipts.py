@@ -1,8 +1,8 @@
-"""Receipts: where to find a delivery, which claim it was handed out by, and proof of that (S1, T1).
+"""Receipts: locate a delivery, name its claim, and prove that this store issued them (S1, T1).
 
-The receipts of one claim begin alike: the queue, the rank, the number of the claim, and 64 bits
-that only servers of this store can compute from these. So a consumer cannot settle what another
-one holds by counting on from a receipt of its own. The message id follows.
+All receipts of a claim share a prefix: the queue, the rank, the claim number, and a 64-bit tag
+that only servers of this store can compute. So a consumer cannot derive the receipts of another
+consumer from its own. The message id follows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Receipts"]
 
 _PLACE: Final = struct.Struct("<QQQ")
 _TAG_BYTES: Final = 8
-#: Claims that are remembered, so that settling them one by one checks each once.
+#: Cached claims, so that settling the deliveries of a claim one by one verifies its tag once.
 _REMEMBERED: Final = 1_024
 
 
@@ -31,7 +31,7 @@ class Receipts:
         self._claim = lru_cache(_REMEMBERED)(self._read_claim)
 
     def prefix(self, queue: int, rank: int, lease: int) -> str:
-        """What the receipts of one claim begin with; the message id in hex follows."""
+        """The prefix of the receipts of one claim; the message id in hex follows."""
         place = _PLACE.pack(queue, rank, lease)
         tag = hashlib.blake2b(place, digest_size=_TAG_BYTES, key=self._key).hexdigest()
         return f"{queue:x}-{rank}-{lease:x}-{tag}-"
@@ -39,7 +39,7 @@ class Receipts:
     def read(
         self, receipts: Iterable[Receipt]
     ) -> dict[tuple[int, int, int], list[tuple[Receipt, int]]]:
-        """By queue, rank and lease, receipts and their messages.
+        """Receipts and their messages, by queue, rank and lease.
 
         Receipts that this store did not issue are dropped.
         """
@@ -56,7 +56,7 @@ class Receipts:
         return {claim: messages for claim, messages in found.items() if messages}
 
     def _read_claim(self, text: str) -> tuple[int, int, int] | None:
-        """Queue, rank and lease, which the receipts of one claim have in common."""
+        """Queue, rank and lease of a claim; None if the tag is wrong."""
         parts = text.split("-")
         if len(parts) != 4:
             return None
@@ -67,7 +67,7 @@ class Receipts:
 
 
 def _number(text: str, bits: int) -> int | None:
-    """The number that is written just so, and no longer than that."""
+    """Parse a number in canonical hex of at most ``bits`` bits; None otherwise."""
     try:
         number = int(text, 16) if len(text) <= 16 else -1
     except ValueError:

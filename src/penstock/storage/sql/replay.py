@@ -1,10 +1,10 @@
-"""Replay: deliveries that ended, or log entries that the queue does not have, once more.
+"""Replay: make settled deliveries, or log entries that the queue lacks, available again.
 
-They come back in publish order, to the places they had (C4), with no attempts behind them and
-their history kept. The queue's row is locked first: the router adds what is not there as well.
-Everything is one commit (S3). It is done in batches, which bounds the memory it takes, and every
-batch after the first waits for a turn, so that a long replay does not starve other tenants. What is
-past its time (C3), or was moved under the same replay id, is skipped.
+They return in publish order, at their old positions (C4), with no attempts and with their
+history. The queue's row is locked first, because the router adds missing deliveries as well. The
+whole replay is one commit (S3). It works in batches, which bounds its memory, and every batch
+after the first waits for a turn, so that a long replay does not starve other tenants. Expired
+messages (C3), and those that the same replay id has moved before, are skipped.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from penstock.storage.turns import Slice
 
 __all__ = ["replay"]
 
-#: How many deliveries a reply shows.
+#: Deliveries that a reply shows as a sample.
 _SAMPLE: Final = 10
-#: Deliveries that are moved in one turn: about 4 ms of work.
+#: Deliveries moved per turn: about 4 ms of work.
 _BATCH: Final = 1_000
-#: Segments of the log that are read at once, and how many at first.
+#: Segments of the log per read, and for the first read.
 _MAX_SEGMENTS: Final = 16
 _FIRST_SEGMENTS: Final = 2
-#: What the log brings back, beside what is not in the queue at all.
+#: Phases of deliveries that a replay from the log brings back.
 _ENDED: Final = (Phase.DONE, Phase.EXPIRED, Phase.DEAD_RETURNED, Phase.DEAD_DONE)
 
 
 class _Candidate(NamedTuple):
-    """A message that may come back, and its delivery as it was seen; None: there is none."""
+    """A message that may return, and its delivery as it was read; None if it has none."""
 
     message: Message
     item: Item | None
@@ -62,7 +62,7 @@ async def replay(
     dry_run: bool,
     replay_id: str | None,
 ) -> ReplayReply:
-    """Bring back up to ``limit`` deliveries; on a dry run only say which."""
+    """Bring back up to ``limit`` deliveries; a dry run only reports them."""
     settled = (await core.stable()).settled if source is ReplaySource.LOG else 0
 
     async def act(work: Work) -> ReplayReply:
@@ -75,7 +75,7 @@ async def replay(
             found,
             where,
             limit,
-            # What failed goes back to the queue, whichever of the two is named (D1).
+            # Failed deliveries return to the queue, whichever of the two is named (D1).
             dead=dead and source is ReplaySource.DONE,
             rate=rate,
             dry_run=dry_run,
@@ -95,7 +95,7 @@ async def replay(
 
 
 async def _lock(work: Work, queue: Queue, *, dry_run: bool) -> Offset | None:
-    """How far the queue is routed, and nobody routes on until this is committed."""
+    """Lock the queue against routers, except on a dry run; returns its cursor."""
     statement = "read_cursor" if dry_run else "lock_queue"
     rows = await work.session.fetch(statement, queue=queue.number)
     if not rows:
@@ -105,7 +105,7 @@ async def _lock(work: Work, queue: Queue, *, dry_run: bool) -> Offset | None:
 
 
 class _Replay:
-    """One replay: what is asked for, and what was done so far."""
+    """One replay: its arguments, and its progress."""
 
     def __init__(
         self,
@@ -137,13 +137,13 @@ class _Replay:
 
     @property
     def reply(self) -> ReplayReply:
-        """What was done."""
+        """The result so far."""
         return ReplayReply(self._moved, tuple(self._sample), self._skipped)
 
-    # -- what may come back ------------------------------------------------------------
+    # -- candidates --------------------------------------------------------------------
 
     async def from_phase(self, phase: Phase) -> None:
-        """Offer what the queue has in a phase."""
+        """Offer the queue's deliveries in a phase."""
         work = self._work
         walk = in_publish_order(work.session, self._queue.number, phase)
         while self._moved < self._limit and (items := await walk.take(_BATCH)):
@@ -152,7 +152,7 @@ class _Replay:
             await self._offer([_Candidate(message, item) for item, message in found], (phase,))
 
     async def from_log(self, settled: int, cursor: Offset | None) -> None:
-        """Offer what the log has and the queue does not, or no longer has to deliver."""
+        """Offer log entries that the queue lacks or has settled."""
         first, most = 0, _FIRST_SEGMENTS
         while self._moved < self._limit:
             rows = await self._work.session.fetch(
@@ -172,7 +172,7 @@ class _Replay:
                 return
 
     async def _logged(self, rows: Sequence[Row], cursor: Offset | None) -> list[Message]:
-        """The messages of these segments that were routed and that the filters take."""
+        """The messages of these segments that are routed and match the filters."""
         routed: list[Message] = []
         for number, published_at, heads in rows:
             segment = Segment.read(number, self._work.tenant.number, published_at, heads, None)
@@ -182,7 +182,7 @@ class _Replay:
         keyed = {message.id for message in routed if message.key is not None}
         newest = await newest_entries(self._work, keyed) if keyed else {}
         replaced = await self._messages({*newest.values()})
-        # A replacement is met at the place of its message, while that is there.
+        # A replacement is offered at its first entry, while the log still has that.
         firsts = await self._messages({m.id for m in routed if m.is_replacement})
         takes, where = parse(self._queue.policy.filter).matches, self._where
         found: list[Message] = []
@@ -196,7 +196,7 @@ class _Replay:
         return found
 
     async def _turn(self) -> None:
-        """Wait for a turn before a batch, unless it is the first."""
+        """Wait for a turn, except before the first batch."""
         if self._looked:
             await self._slice.next()
         self._looked = True
@@ -213,7 +213,7 @@ class _Replay:
         return await self._core.segments.messages(work.session, work.tenant.number, offsets)
 
     async def _not_live(self, messages: Sequence[Message]) -> list[_Candidate]:
-        """Those that the queue and its dead letters do not have to deliver any more."""
+        """The messages that neither the queue nor its dead letters still have to deliver."""
         if not messages:
             return []
         rows = await self._work.session.fetch(
@@ -228,10 +228,10 @@ class _Replay:
         candidates = [_Candidate(message, there.get(message.id)) for message in messages]
         return [c for c in candidates if c.item is None or c.item.run.phase in _ENDED]
 
-    # -- bringing it back --------------------------------------------------------------
+    # -- moving ------------------------------------------------------------------------
 
     async def _offer(self, candidates: Sequence[_Candidate], phases: Sequence[Phase]) -> None:
-        """Bring back what is not skipped, in order, up to the limit."""
+        """Bring back the candidates that are not skipped, in order, up to the limit."""
         marked = await self._marked(candidates)
         rest = list(candidates)
         while rest and self._moved < self._limit:
@@ -249,7 +249,7 @@ class _Replay:
             await self._bring_back(chosen, phases)
 
     async def _marked(self, candidates: Sequence[_Candidate]) -> set[int]:
-        """Those that the replay id has moved before."""
+        """The messages that this replay id has moved before."""
         if self._replay_id is None or not candidates:
             return set()
         rows = await self._work.session.fetch(
@@ -294,9 +294,9 @@ class _Replay:
     async def _hold(
         self, chosen: Sequence[_Candidate], phases: Sequence[Phase]
     ) -> list[tuple[Message, Run | None]]:
-        """The messages with the runs that they are in, locked; None: they are in the log only.
+        """The messages with their locked runs; None for messages that are only in the log.
 
-        Left out is what has gone elsewhere, was replaced, or left the log, since it was seen (G1).
+        Messages that moved, were replaced or left the log since they were read are dropped (G1).
         """
         if self._dry_run:
             return [(message, None if item is None else item.run) for message, item in chosen]
@@ -312,7 +312,7 @@ class _Replay:
         ]
 
     def _life(self, message: Message, before: Life | None) -> tuple[Phase, Life]:
-        """Where the delivery is after the replay, and its life: a new one, but for its history."""
+        """The phase and record of the delivery after the replay; only its history is kept."""
         now = self._work.now
         wait = self._moved * 1000 // self._rate if self._rate else 0
         due_at = max(message.deliver_at, now + wait)

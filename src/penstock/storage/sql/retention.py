@@ -1,18 +1,18 @@
-"""Retention of the log: what may leave it, and how it does (G1, A1).
+"""Retention of the log: which segments may be removed, and how (G1, A1).
 
-A segment goes when it is old enough, settled (L2) and archived, every queue's cursor is past it,
-and no queue has a delivery of it, in whatever state. An entry that replaced a message stays as
-long as a queue has the message, and as long as the tenant's log has anything between the two: so
-a message never loses a newer entry before an older one.
+A segment is removed when it is old enough, settled (L2) and archived, every queue's cursor is past
+it, and no queue has a delivery of it, in any state. A replacement stays as long as a queue has the
+message, and as long as the tenant's log has any segment between the two: so a message never loses
+a newer entry before an older one.
 
-Why it is right while others work. Three kinds of transactions make deliveries of a segment. The
-publish that appends it has ended, because the segment is settled. Those that move deliveries
-have one before and after their commit, and every statement sees one of the two. And those that
-add deliveries of old entries, a route or a replay, first lock their segments, by ``share``. Here
-the segments are locked before anything is asked: either the others have the lock, then the
-segment is passed by; or they had it and are committed, then their deliveries are seen by the
-statement that comes after; or they wait until the segment is gone, are told so, and add nothing.
-Cursors are read before deliveries, so whatever a cursor has passed is seen as a delivery.
+Why this is safe under concurrency: three kinds of transactions create deliveries of a segment. The
+publish that appends it has ended, because the segment is settled. A transaction that moves
+deliveries has one before and after its commit, and every statement sees one of the two. A route
+or a replay, which adds deliveries of old entries, first locks their segments by ``share``. Here
+the segments are locked before anything is read. Either the other transaction has the lock, and
+the segment is skipped; or it has committed, and the next statement sees its deliveries; or it
+waits until the segment is gone, notices that, and adds nothing. Cursors are read before
+deliveries, so everything that a cursor has passed is seen as a delivery.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = ["Keeping", "Old", "Removed", "remove", "share"]
 
 
 async def share(session: Session, messages: Iterable[Message]) -> set[MessageId]:
-    """Those of these messages whose newest entries are in the log, and stay until this commits.
+    """Lock the messages' segments; returns the messages whose newest entries are in the log.
 
-    Whoever adds deliveries of entries that are in the log already asks this first, about the
-    messages as they are now, and adds only what it gives.
+    They stay until this transaction commits. A caller that adds deliveries of existing entries
+    must call this first, with the current messages, and add only those returned.
     """
-    # The first entry's segment is what deliveries refer to; it may be gone before the newest.
+    # Deliveries refer to the segment of the first entry, which may be gone before the newest.
     places = {one.id: (segment_of(one.offset)[0], segment_of(one.id)[0]) for one in messages}
     if not places:
         return set()
@@ -47,7 +47,7 @@ async def share(session: Session, messages: Iterable[Message]) -> set[MessageId]
 
 
 class Old(NamedTuple):
-    """A segment that is old enough."""
+    """A segment that is old enough to be removed."""
 
     number: int
     tenant: int
@@ -60,17 +60,17 @@ class Old(NamedTuple):
 
 
 class Keeping(NamedTuple):
-    """What has to stay of the tenants' logs, whether a queue has deliveries of it or not."""
+    """The part of the tenants' logs that must stay even without deliveries."""
 
     ends: dict[int, int]
-    """By tenant, the lowest offset that is not routed, or not archived where it has to be."""
+    """By tenant, the lowest offset that is not routed, or not archived if that is required."""
     settled: int
 
     @classmethod
     async def read(
         cls, session: Session, tenants: Iterable[int], settled: int, *, archive: bool
     ) -> Keeping:
-        """As it is now."""
+        """Read the current bounds."""
         ends = {}
         for tenant, archived, cursor in await session.fetch(
             "log_bounds", tenants=sorted(set(tenants))
@@ -82,31 +82,31 @@ class Keeping(NamedTuple):
         return cls(ends, settled)
 
     def allows(self, one: Old) -> bool:
-        """Whether all of the segment may go."""
+        """Whether the whole segment may be removed."""
         return one.number <= self.settled and one.end <= self.ends.get(one.tenant, 0)
 
 
 class Removed(NamedTuple):
-    """What one transaction did."""
+    """The result of one transaction."""
 
     segments: list[Old]
     damage: list[StoreCorrupt]
-    """What is wrong with segments that cannot be read; they stay (X1)."""
+    """Errors of unreadable segments, which are kept (X1)."""
 
 
 class _Contents(NamedTuple):
-    """What the entries of a segment say of other messages and of keys."""
+    """References of a segment's entries to other messages, and its keys."""
 
     segments: set[int]
-    """Where the messages are that its entries replace."""
+    """The segments of the messages that its entries replace."""
     messages: set[int]
-    """Those messages."""
+    """The messages that its entries replace."""
     keyed: list[int]
     """Its own messages that have a key."""
 
 
 async def remove(core: Core, segments: Sequence[Old], settled: int) -> Removed:
-    """Remove those that nothing needs now that they are locked."""
+    """Lock the segments, and remove those that nothing needs."""
     archive = core.options.archive
 
     async def act(session: Session) -> Removed:
@@ -115,7 +115,7 @@ async def remove(core: Core, segments: Sequence[Old], settled: int) -> Removed:
         rows, contents, damage = _read(locked)
         if not rows:
             return Removed([], damage)
-        # In this order: see the head of the module.
+        # The order matters: see the module docstring.
         keeping = await Keeping.read(session, {row[1] for row in rows}, settled, archive=archive)
         wanted = {*contents, *(number for of in contents.values() for number in of.segments)}
         needed = {n for (n,) in await session.fetch("needed_segments", numbers=sorted(wanted))}
@@ -134,7 +134,7 @@ async def remove(core: Core, segments: Sequence[Old], settled: int) -> Removed:
 
 
 def _read(rows: Sequence[Row]) -> tuple[list[Row], dict[int, _Contents], list[StoreCorrupt]]:
-    """The rows that can be read, what they say, and what is wrong with the others."""
+    """The readable rows, their contents, and the errors of the others."""
     readable: list[Row] = []
     contents: dict[int, _Contents] = {}
     damage: list[StoreCorrupt] = []
@@ -161,7 +161,7 @@ def _contents(row: Row) -> _Contents:
 
 
 async def _is_oldest(session: Session, one: Old, of: _Contents, going: Collection[int]) -> bool:
-    """Whether nothing is left from the messages that it replaces up to it."""
+    """Whether no segment is left between the messages that it replaces and itself."""
     if not of.segments:
         return True
     between = await session.fetch(
@@ -177,7 +177,7 @@ async def _is_oldest(session: Session, one: Old, of: _Contents, going: Collectio
 async def _delete(session: Session, going: dict[int, Old], contents: dict[int, _Contents]) -> None:
     keyed = [message for number in going for message in contents[number].keyed]
     if keyed:
-        # A key whose message no queue has replaces nothing.
+        # A key whose message is in no queue replaces nothing.
         await session.run("close_keys", messages=keyed)
     for number, one in going.items():
         messages = contents[number].messages

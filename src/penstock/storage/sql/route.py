@@ -1,12 +1,11 @@
-"""Route: catch a queue up with the log (R1), and let it take publishes itself again.
+"""Route: catch a queue up with the log (R1), then let it take publishes directly again.
 
-A queue that is behind gets nothing from publishes. It cannot simply be declared caught up when
-the log has been read to its end: a publish that is under way may still believe that it is behind.
-So it joins first. From that commit on every new publish puts its messages there, and the router
-goes on beside them, leaving alone what is there already. When no publish is open any more that
-may have begun before that commit, all that is left is in the log; when that is routed too, the
-queue is caught up. Nobody waits for anybody in this, however long a caller's own transaction
-takes.
+Publishes skip a queue that is behind. It cannot simply be declared caught up at the end of the
+log: a running publish may still consider it behind. So it *joins* first. From that commit on,
+every new publish adds its messages to the queue, and the router continues beside them and skips
+deliveries that exist. When no publish is open that may have begun before that commit, all missing
+messages are in the log; when those are routed too, the queue is caught up. None of these steps
+waits for another transaction, however long a caller's own transaction stays open.
 
 A queue that is caught up and has become ordered is mended here too (see ``mending``).
 """
@@ -32,24 +31,24 @@ from penstock.storage.sql.work import Work
 
 __all__ = ["add_entries", "read_entries", "route"]
 
-#: Segments that are read at once.
+#: Segments per read.
 _MAX_SEGMENTS: Final = 1_000
 
 
 class _Step(NamedTuple):
-    """How far one transaction came."""
+    """The progress of one transaction."""
 
     queue: int
-    """Its number: a queue that was deleted and made again is another."""
+    """Its number: a deleted and recreated queue has another one."""
     reply: RouteReply
     at_end: bool
-    """Whether everything was routed that is settled."""
+    """Whether everything settled was routed."""
     mends: bool = False
-    """Whether it is caught up, and to be mended."""
+    """Whether the queue is caught up but needs mending."""
 
 
 async def route(core: Core, tenant: str, name: str, limit: int) -> RouteReply:
-    """Route up to ``limit`` entries; at the end of the log, come as close as may be."""
+    """Route up to ``limit`` entries; at the end of the log, try to become caught up."""
     step = await _step(core, tenant, name, limit)
     if step.mends:
         await mend(core, tenant, name)
@@ -60,7 +59,7 @@ async def route(core: Core, tenant: str, name: str, limit: int) -> RouteReply:
                 break
             step = await _step(core, tenant, name, limit - scanned)
         except (StoreBusy, CommitFailed):
-            # What was routed is routed (E1), and the next call goes on from there.
+            # The routed part is committed (E1), and the next call continues from there.
             break
         scanned += step.reply.scanned
         assigned += step.reply.assigned
@@ -68,7 +67,7 @@ async def route(core: Core, tenant: str, name: str, limit: int) -> RouteReply:
 
 
 async def _step(core: Core, tenant: str, name: str, limit: int) -> _Step:
-    """Route entries up to where the log is settled; at its end, join or be caught up."""
+    """Route entries up to the settled end of the log; at the end, join or become caught up."""
     settled = (await core.stable()).settled
 
     async def act(work: Work) -> _Step:
@@ -103,9 +102,9 @@ async def _step(core: Core, tenant: str, name: str, limit: int) -> _Step:
 
 
 async def _comes_closer(core: Core, tenant: str, name: str, number: int) -> bool:
-    """Look who is publishing; whether routing on may now lead to the queue being caught up.
+    """Check the open publishes; returns whether more routing may catch the queue up.
 
-    The queue of that number has joined already.
+    The queue with that number has already joined.
     """
     version = (await core.catalog.tenant(tenant)).version
     before, after, last = await core.stable(), await core.stable(), await core.stable()
@@ -116,13 +115,13 @@ async def _comes_closer(core: Core, tenant: str, name: str, number: int) -> bool
         if queue.number != number or cursor is None or joining is None:
             return True
         if work.tenant.version != version:
-            # It may have begun to join anew since the log was asked: its ordering has changed.
+            # Its ordering may have changed since ``stable`` was read, so that it joins anew.
             return True
         if joining == UNKNOWN:
-            # Read after the queue had joined: whoever does not know began at or below it.
+            # Read after the queue had joined: a publish that does not know began at or below it.
             joining = before.given
         if closing is None and (after.oldest is None or after.oldest > joining):
-            # They have all ended, and what they appended is at or below what is given out now.
+            # They have all ended, and appended at or below the highest number assigned by now.
             closing = last.given
         await work.session.run(
             "move_cursor", queue=queue.number, cursor=cursor, joining=joining, closing=closing
@@ -135,7 +134,7 @@ async def _comes_closer(core: Core, tenant: str, name: str, number: int) -> bool
 async def read_entries(
     work: Work, cursor: int, last: int, limit: int
 ) -> tuple[list[Message], Offset | None]:
-    """The entries from the cursor on, and the offset of the one after them."""
+    """The entries from the cursor on, and the offset of the next one; None at the end."""
     first, index = segment_of(cursor)
     found: list[Message] = []
     while first <= last:
@@ -160,7 +159,7 @@ async def read_entries(
 
 
 async def add_entries(core: Core, work: Work, queue: Queue, entries: list[Message]) -> int:
-    """Give the queue what its filter takes and what it does not have; how many that is."""
+    """Add the entries that the filter takes and the queue lacks; returns how many."""
     if not entries:
         return 0
     newest = await newest_entries(work, {entry.id for entry in entries})
@@ -174,7 +173,7 @@ async def add_entries(core: Core, work: Work, queue: Queue, entries: list[Messag
     ]
     takes = parse(queue.policy.filter).matches
     added = [one for one in messages if one.id not in there and takes(one)]
-    # What was replaced meanwhile is met again where it was appended.
+    # A message that is replaced meanwhile is routed again at the entry of the replacement.
     taken = await hold_keys(work, queue, added)
     kept = await share(work.session, taken)
     assigned = 0
@@ -199,9 +198,9 @@ async def add_entries(core: Core, work: Work, queue: Queue, entries: list[Messag
 
 
 async def _deliveries(core: Core, work: Work, queue: Queue, segments: Iterable[int]) -> set[int]:
-    """The messages of these segments that the queue has, whatever became of them.
+    """The messages of these segments that the queue has, in any state.
 
-    Those of a publish that did not know that the queue was ordered get their partitions.
+    Assigns partitions to deliveries of publishes that did not know that the queue is ordered.
     """
     rows = await work.session.fetch(
         "segment_runs", queues=[queue.number], segments=sorted(segments)

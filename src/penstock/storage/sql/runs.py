@@ -1,10 +1,10 @@
-"""Runs: deliveries of one queue and one log segment that have lived the same life.
+"""Runs: deliveries of one queue and one log segment with identical state and history.
 
-A publish of a hundred messages that all go to a queue is one row there, not a hundred. A claim
-that takes them all moves one row, and so does the settle that ends it. What differs is split
-off: forty of a hundred that are acked become a run of their own, and sixty stay. A run is never
-put together again, and in the worst case each has one member and is what other queues call a
-row. Everything that is known of a delivery is known of its whole run (S3).
+A publish of a hundred messages to one queue is one row there, not a hundred. A claim that takes
+them all moves one row, and so does the settle that ends it. Deliveries that diverge are split
+off: forty of a hundred that are acked become their own run, and sixty stay. Runs are never merged
+again; in the worst case each has one member, like the rows of other queues. Everything that is
+stored about a delivery is stored about its whole run (S3).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
     "segment_of",
 ]
 
-#: An offset is the number of its segment and, in these many bits, its index there.
+#: An offset is the number of its segment followed by its index there, in this many bits.
 INDEX_BITS: Final = 14
 _INDEX_MASK: Final = (1 << INDEX_BITS) - 1
 
@@ -46,17 +46,17 @@ _STATES: Final = tuple(State)
 
 
 def message_id(segment: int, index: int) -> MessageId:
-    """The message, or the offset of the entry, at an index of a segment."""
+    """The message id, or the offset of the entry, at an index of a segment."""
     return MessageId(segment << INDEX_BITS | index)
 
 
 def segment_of(offset: int) -> tuple[int, int]:
-    """The segment and the index that an offset or a message id stands for."""
+    """The segment and the index of an offset or a message id."""
     return offset >> INDEX_BITS, offset & _INDEX_MASK
 
 
 class Mark(Struct, frozen=True, array_like=True, gc=False):
-    """One transition in a life: numbers stand for the names of transition and state."""
+    """One transition in a history: numbers encode the names of transition and state."""
 
     at: int
     kind: int
@@ -82,30 +82,30 @@ class Mark(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def transition(self) -> Transition:
-        """What happened."""
+        """The transition."""
         return _TRANSITIONS[self.kind]
 
     @property
     def state(self) -> State:
-        """Where it led to."""
+        """The state after the transition."""
         return _STATES[self.after]
 
 
 class Life(Struct, frozen=True, array_like=True):
-    """What the members of a run have in common, beyond what the database sorts them by."""
+    """The shared state and history of a run's members, apart from its key and its columns."""
 
     joined_at: int
     """When they were routed to the queue, or replayed into it from the log."""
     expires_at: int | None = None
     due_at: int | None = None
-    """When a delayed one is due."""
+    """When a delayed delivery is due."""
     attempts: int = 0
     released: int = 0
     lease: int = 0
-    """The number of the claim, and of the last one when that is over (C1)."""
+    """The number of the claim; after its end, of the last claim (C1)."""
     claimed_at: int | None = None
     consumer: str | None = None
-    """Of the claim; None when it is over."""
+    """Of the claim; None after its end."""
     at: int | None = None
     """When they became done, failed or expired."""
     error: str | None = None
@@ -115,21 +115,21 @@ class Life(Struct, frozen=True, array_like=True):
     entry: int | None = None
     """The offset of the newest entry, where a keyed message was replaced."""
     keyed: bool = False
-    """Whether the messages have a key; then there is one."""
+    """Whether the message has a key; such a run has one member."""
     partition: str | None = None
-    """The partition key, in a queue that is ordered by it."""
+    """The partition key, in an ordered queue."""
     deadline: int | None = None
     """Of the claim."""
     seat: int = 0
-    """Where a run in flight is kept: under the number of its claim, or of its own if some of
-    the claim were extended and others not."""
+    """The ``place`` of a run in flight: the number of its claim, or a new one if only some of the
+    claim's deliveries were extended."""
 
     def marked(self, mark: Mark) -> tuple[Mark, ...]:
-        """The marks with one more."""
+        """The history with one more mark, cut to its maximum length."""
         return (*self.marks, mark)[-MAX_HISTORY_EVENTS:]
 
     def pack(self) -> bytes:
-        """The life as it is written."""
+        """The record in its stored form."""
         return seal(_encode_life(self))
 
 
@@ -141,17 +141,17 @@ Place: TypeAlias = tuple[int, int, int, int]
 
 
 class Row(NamedTuple):
-    """A run as the database has it."""
+    """A run as stored in the database."""
 
     queue: int
     phase: int
     rank: int
     place: int
-    """Of a run in flight its seat, else the first member's message id."""
+    """The seat of a run in flight; otherwise the message id of the first member."""
     segment: int
     size: int
     until: int | None
-    """When time acts on the run: it is due, lapses or expires; when it was settled, since."""
+    """When the run is due, lapses or expires; after it was settled, when that was."""
     partition_key: bytes | None
     consumer: str | None
     members: bytes | None
@@ -159,7 +159,7 @@ class Row(NamedTuple):
 
 
 class Run:
-    """A run that was read, or is about to be written."""
+    """A run that was read, or will be written."""
 
     __slots__ = ("life", "members", "phase", "place", "queue", "rank", "segment")
 
@@ -180,23 +180,23 @@ class Run:
         #: Indices in the segment, in order.
         self.members = members
         self.life = life
-        #: Where the database has it; None: nowhere yet.
+        #: As stored in the database; None for a new run.
         self.place = place
 
     @classmethod
     def read(cls, row: Sequence[Any]) -> Run:
-        """The run of a row, in the order of :class:`Row`."""
+        """Decode a row, in the order of :class:`Row`."""
         queue, phase, rank, place, segment, size, _, _, _, members, life = row
         what = f"the deliveries of segment {segment}"
         try:
             lived = _decode_life(unseal(life, what))
             return cls(queue, Phase(phase), rank, segment, _unpack(members, size), lived, place)
         except (msgspec.MsgspecError, struct.error, ValueError) as error:
-            raise StoreCorrupt(f"What is kept of {what} cannot be read.") from error
+            raise StoreCorrupt(f"The record of {what} cannot be read.") from error
 
     @property
     def size(self) -> int:
-        """How many deliveries it is."""
+        """The number of deliveries."""
         return len(self.members)
 
     @property
@@ -211,7 +211,7 @@ class Run:
 
     @property
     def until(self) -> int | None:
-        """When time acts on it next, or since when it is settled."""
+        """When the run is next due, lapses or expires, or when it was settled."""
         life = self.life
         match self.phase:
             case Phase.FRESH | Phase.RETURNED:
@@ -227,13 +227,13 @@ class Run:
                 return life.at
 
     def key(self) -> Place:
-        """Where it belongs: its primary key."""
+        """Its primary key."""
         in_flight = self.phase in (Phase.IN_FLIGHT, Phase.DEAD_IN_FLIGHT)
         place = self.life.seat if in_flight else self.first
         return self.queue, int(self.phase), self.rank, place
 
     def row(self) -> Row:
-        """The run as it is written."""
+        """The run in its stored form."""
         life = self.life
         partition = life.partition if self.phase in LIVE else None
         return Row(
@@ -249,7 +249,7 @@ class Run:
 
 
 def pack_members(members: Sequence[int]) -> bytes:
-    """Indices as 16-bit numbers; the first says it all where none is left out."""
+    """Indices as 16-bit numbers; only the first if they are consecutive."""
     first, last = members[0], members[-1]
     if last - first == len(members) - 1:
         return struct.pack("<H", first)
@@ -264,10 +264,10 @@ def _unpack(data: bytes, size: int) -> Sequence[int]:
 
 
 def in_order(runs: Sequence[Run], most: int) -> list[tuple[Run, Sequence[int]]]:
-    """The deliveries of the runs in claim order, rank and then message id: stretches (C4).
+    """The deliveries of the runs in claim order, rank and then message id, as stretches (C4).
 
-    A stretch is members of one run that follow each other. Runs of different segments or ranks do
-    not overlap, so a run is mostly one stretch. There are at least the first ``most``.
+    A stretch is consecutive members of one run. Runs of different segments or ranks do not
+    overlap, so a run is mostly one stretch. Returns at least the first ``most`` deliveries.
     """
     if len(runs) == 1:
         return [(runs[0], runs[0].members)]

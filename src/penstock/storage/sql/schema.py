@@ -1,4 +1,4 @@
-"""What a dialect provides to change the schema of a store."""
+"""The interface of a dialect for changing a store's schema."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ __all__ = ["Applied", "Migration", "Schema"]
 
 
 class Migration(Struct, frozen=True):
-    """One numbered step of the schema, which is never changed once it was released."""
+    """One numbered step of the schema, which never changes after its release."""
 
     number: int
     name: str
-    """As its file is named, with the number."""
+    """The file name, with the number."""
     statements: tuple[str, ...]
     checksum: str
-    """Of its statements, whatever comments stand between them."""
+    """Of its statements, without comments."""
 
 
 class Applied(Struct, frozen=True):
-    """A migration that the database has, or that was begun there."""
+    """A migration that was applied to the database, or started."""
 
     number: int
     name: str
     checksum: str
     done: int | None = None
-    """How many of its statements were run, where the last of them were not."""
+    """The number of statements that ran, if the migration is unfinished."""
 
 
 class Schema(ABC):
-    """One connection that changes tables. While it is open nobody else does."""
+    """A connection that changes the schema, and holds a lock that excludes other processes."""
 
     @abstractmethod
     async def applied(self) -> list[Applied]:
-        """What the database has, by number. Creates the table that says so."""
+        """The applied migrations, by number. Creates the table of migrations if it is missing."""
 
     @abstractmethod
     async def apply(self, migration: Migration, done: int | None) -> None:
-        """Run the statements of a migration after the first ``done``, and write it down.
+        """Run the statements of a migration after the first ``done``, and record it.
 
-        None: nobody has begun with it. The same commit raises the versions of all catalogs, so
-        that servers of older versions notice before they write again (see ``catalog``).
+        ``done`` is None for a migration that was not started. The same commit raises the versions
+        of all catalogs, so that older servers notice before they write again (see ``catalog``).
         """

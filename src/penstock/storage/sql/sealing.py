@@ -1,7 +1,7 @@
-"""Sealing: bytes of ours in the database carry their checksum (X1).
+"""Sealing: Penstock's binary values in the database carry a checksum (X1).
 
-The database looks after its pages; this notices whatever else changed a value, an UPDATE by
-hand among it, before it is served.
+The database protects its pages; the checksum detects every other change of a value, such as a
+manual UPDATE, before it is served.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _SEAL_BYTES: Final = 4
 
 
 def seal(data: bytes) -> bytes:
-    """The bytes, with their checksum in front."""
+    """The data, preceded by its checksum."""
     return checksum(data).to_bytes(_SEAL_BYTES, "little") + data
 
 
 def unseal(data: bytes, what: str) -> bytes:
-    """What was sealed, or ``StoreCorrupt`` naming ``what``."""
+    """The sealed data; raises ``StoreCorrupt``, naming ``what``, if the checksum is wrong."""
     content = data[_SEAL_BYTES:]
     if int.from_bytes(data[:_SEAL_BYTES], "little") != checksum(content):
         raise StoreCorrupt(f"The checksum of {what} is wrong.")

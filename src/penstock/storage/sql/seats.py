@@ -1,8 +1,8 @@
-"""Seats: runs in flight as this server wrote them, so that a settle need not read them first.
+"""Seats: a cache of the runs in flight that this server wrote, so that settles need no read.
 
-Whoever settles mostly does so where it claimed. What is remembered may be out of date, another
-server may have let a claim lapse; a settle that goes by it has the database compare the whole run
-as it writes (S1, S2), and reads it under lock if that fails.
+Most deliveries are settled on the server that claimed them. The cache may be outdated, for
+example if another server let a claim lapse. So a settle that uses it has the database compare the
+whole run as it writes (S1, S2), and reads it under lock if that fails.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.storage.sql.runs import Place, Row
 
 __all__ = ["Seats"]
 
-#: Runs that are remembered; the oldest are forgotten first.
+#: Cached runs; the oldest are evicted first.
 _MOST: Final = 10_000
 _IN_FLIGHT: Final = frozenset({int(Phase.IN_FLIGHT), int(Phase.DEAD_IN_FLIGHT)})
 
@@ -28,7 +28,7 @@ class Seats:
         self._rows: OrderedDict[Place, Row] = OrderedDict()
 
     def wrote(self, gone: Iterable[Place], put: Iterable[Row]) -> None:
-        """A commit has deleted and put these."""
+        """Record the rows that a commit deleted and wrote."""
         for place in gone:
             self._rows.pop(place, None)
         for row in put:
@@ -38,9 +38,9 @@ class Seats:
             self._rows.popitem(last=False)
 
     def find(self, place: Place) -> Row | None:
-        """The run as it was written last, if that is known."""
+        """The run as last written, if it is cached."""
         return self._rows.get(place)
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Drop all entries."""
         self._rows.clear()

@@ -1,9 +1,9 @@
 """Segments: the log, as rows that hold one publish each (L1, P3).
 
-A segment is appended whole and never changes. Its number comes from the database and rises;
-an offset is the number and the index in it. The heads of its entries are one value, their
-payloads another, so that metadata is read without payloads. Segments are kept small enough
-that reading one for a single message costs little.
+A segment is appended as a whole and never changes. The database assigns its number, which only
+grows; an offset is that number and an index in the segment. The heads of its entries are one
+column, their payloads another, so that metadata is read without payloads. Segments are small
+enough that reading one for a single message costs little.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from penstock.storage.sql.sealing import seal, unseal
 
 __all__ = ["MAX_SEGMENT_BYTES", "MAX_SEGMENT_ENTRIES", "Head", "Segment", "Segments"]
 
-#: Payload bytes after which another segment is begun; one message alone may be larger.
+#: Payload bytes after which a new segment starts; a single message may be larger.
 MAX_SEGMENT_BYTES: Final = 128 * 1024
-#: An index has 14 bits; a claim of a few out of very many would have to read them all.
+#: An index has 14 bits. A larger segment makes a claim of a few of its entries read too much.
 MAX_SEGMENT_ENTRIES: Final = 4_096
-#: Bytes of segments that are remembered. What was just published is what is claimed next, and
-#: an entry never changes, so nobody has to ask whether it still holds.
+#: Bytes of cached segments. Messages just published are claimed next, and entries never change, so
+#: the cache needs no validation.
 _REMEMBERED_BYTES: Final = 32 * 1024 * 1024
 
 
 class Head(Struct, frozen=True, array_like=True, gc=False):
-    """The metadata of one entry: a message but for what its place in the log says."""
+    """The metadata of one entry, without the parts that follow from its offset."""
 
     topic: str
     priority: int
     size: int
     checksum: int
     deliver_at: int | None = None
-    """None: at once."""
+    """None: immediately."""
     expires_at: int | None = None
     partition_key: str | None = None
     key: str | None = None
     content_type: str | None = None
     headers: dict[str, HeaderValue] | None = None
     id: int | None = None
-    """Of the message that this entry replaces; None: it is a message of its own."""
+    """The message that this entry replaces; None for a new message."""
     published_at: int | None = None
-    """Of that message."""
+    """When that message was published."""
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -80,14 +80,14 @@ class Segment:
 
     @staticmethod
     def encode(heads: Sequence[Head]) -> bytes:
-        """The heads as they are stored."""
+        """The heads in their stored form."""
         return seal(_encode(heads))
 
     @classmethod
     def read(
         cls, number: int, tenant: int, published_at: int, heads: bytes, payloads: bytes | None
     ) -> Segment:
-        """A segment as the database has it."""
+        """Decode a stored segment."""
         what = f"segment {number} of the log"
         try:
             decoded = _decode(unseal(heads, what))
@@ -97,18 +97,18 @@ class Segment:
 
     @property
     def has_payloads(self) -> bool:
-        """Whether they were read too."""
+        """Whether the payloads were read too."""
         return self._payloads is not None
 
     @property
     def weight(self) -> int:
-        """About how many bytes of memory it takes."""
+        """Its approximate size in memory, in bytes."""
         return 200 * len(self.heads) + len(self._payloads or b"")
 
     def message(self, index: int) -> Message:
         """The metadata of an entry."""
         head = self.heads[index]
-        # An id and an offset at once, of which there are very many.
+        # Id and offset are the same number; wrapping it twice would cost time per message.
         offset: Any = self.number << INDEX_BITS | index
         published_at = self.published_at if head.published_at is None else head.published_at
         return Message(
@@ -128,7 +128,7 @@ class Segment:
         )
 
     def payload(self, index: int) -> bytes:
-        """The payload of an entry, checked (P3, X1)."""
+        """The payload of an entry, verified (P3, X1)."""
         if self._starts is None:
             self._starts = [0, *accumulate(head.size for head in self.heads)]
         assert self._payloads is not None
@@ -140,19 +140,19 @@ class Segment:
         return payload
 
     def read_entries(self, indices: Sequence[int]) -> list[tuple[Message, bytes]]:
-        """Entries with their payloads, checked (P3, X1)."""
+        """Entries with their payloads, verified (P3, X1)."""
         return [(self.message(index), self.payload(index)) for index in indices]
 
 
 class Segments:
-    """Reads segments, and remembers those that were written or read last."""
+    """Reads segments, and caches those used last."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[int, Segment] = OrderedDict()
         self._weight = 0
 
     def remember(self, segment: Segment) -> None:
-        """Keep a segment that is committed."""
+        """Cache a committed segment."""
         old = self._known.pop(segment.number, None)
         if old is not None:
             self._weight -= old.weight
@@ -163,19 +163,19 @@ class Segments:
             self._weight -= dropped.weight
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """Segments that retention removed."""
+        """Drop segments that retention removed."""
         for number in numbers:
             segment = self._known.pop(number, None)
             if segment is not None:
                 self._weight -= segment.weight
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Drop all segments."""
         self._known.clear()
         self._weight = 0
 
     def forget_published(self, before: int) -> None:
-        """Segments published at or before this time: another server may have removed them."""
+        """Drop segments published by then: another server may have removed them."""
         self.forget([n for n, s in self._known.items() if s.published_at <= before])
 
     async def read(
@@ -205,7 +205,7 @@ class Segments:
     async def messages(
         self, session: Session, tenant: int, offsets: Iterable[int]
     ) -> dict[int, Message]:
-        """The entries at these offsets, by offset; those that are not there are left out."""
+        """The entries at these offsets, by offset; missing ones are left out."""
         wanted = [(offset, *segment_of(offset)) for offset in offsets]
         segments = await self.read(session, tenant, {number for _, number, _ in wanted})
         return {

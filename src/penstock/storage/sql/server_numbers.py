@@ -1,10 +1,10 @@
 """Server numbers: leased, so that no two live servers have the same one (C1).
 
-The number of a server is a part of every claim number that it issues. A server leases it for a
-minute by the database's clock and stops using it well before that is over, so a number that
-another server leases later was out of use for a while. A server that has no number, because the
-lease was not renewed, or because the database failed over and may not know it, issues no claim
-numbers: the transaction is rolled back, and made again once a number is leased.
+The number of a server is part of every claim number that it issues. A server leases it for a
+minute of the database's clock and stops using it well before the lease ends, so there is a pause
+before another server can lease it. A server without a number, because the lease was not renewed
+or the database failed over and may not know it, issues no claim numbers: the transaction is
+rolled back, and retried once a number is leased.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["LEASE_MS", "USE_S", "ServerNumbers"]
 
 T = TypeVar("T")
 
-#: For how long a number is leased, and for how long of that it is used. What is left covers
-#: transactions that are open, and clocks that run at different speeds.
+#: How long a number is leased, and how long of that it is used. The difference covers open
+#: transactions, and clocks that run at different speeds.
 LEASE_MS: Final = 60_000
 USE_S: Final = 40.0
 
@@ -47,7 +47,7 @@ class ServerNumbers:
         self._one_at_a_time = asyncio.Lock()
 
     async def lease(self) -> None:
-        """Have a number that may be used from now on: the same as before, or another.
+        """Lease a number, the previous one if possible; no-op while the current one is usable.
 
         Raises ``StoreBusy`` if live servers have all of them.
         """
@@ -59,7 +59,7 @@ class ServerNumbers:
             self._leases.hold(self._number, asked_at + USE_S)
 
     async def release(self, session: Session) -> None:
-        """Use the number no more, and let another server have it."""
+        """Stop using the number, and free it for other servers."""
         self._leases.lapse()
         if self._number is not None:
             await session.run(

@@ -1,9 +1,9 @@
-"""Settle: end claims, each on its own, or all with a publish or none (S1, S2, S3).
+"""Settle: end claims, each on its own, or all together with a publish (S1, S2, S3).
 
-Settles of one queue that come at the same time on this server share one transaction. A receipt
-says where its run is; a run of which some were extended and others not has moved, and is found
-by its segment. Where this server remembers all the runs, as it wrote them, the transaction is one
-statement that checks that they are still that.
+Concurrent settles of one queue on this server share one transaction. A receipt locates its run; a
+run whose deliveries were extended separately has moved, and is found by its segment. If this
+server has cached all the runs as it wrote them, the transaction is one statement that checks that
+they are unchanged.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from penstock.storage.topic_checks import CheckedBy
 
 __all__ = ["Settle", "settle", "settle_and_publish"]
 
-#: By rank and lease, receipts and the messages that they stand for.
+#: By rank and lease, receipts and their messages.
 _Wanted: TypeAlias = dict[tuple[int, int], list[tuple[Receipt, int]]]
-#: How often a settle looks for a delivery that is not where its receipt says.
+#: How often a settle searches for a delivery that is not in the row that its receipt names.
 _LOOKS: Final = 3
 
 
 class Settle(NamedTuple):
-    """What one caller asks for."""
+    """The arguments of one settle call."""
 
     settlements: Sequence[Settlement]
 
@@ -88,7 +88,7 @@ async def settle_and_publish(
 ) -> SettleReply:
     """All or nothing: one stale receipt aborts the others and publishes nothing.
 
-    A call that is repeated gets the first answer again.
+    A repeated call gets the first answer again.
     """
 
     repetition = settle_id(settlements)
@@ -102,13 +102,13 @@ async def settle_and_publish(
         outcomes = table.settle_all(settlements, core.options.jitter)
         if not all(outcome.ok for outcome in outcomes):
             work.undo()
-            # Only now: the runs are locked, so a call that is carried out at this moment is seen.
+            # Read only now: the runs are locked, so a concurrent execution of this call is seen.
             first = repetition and await publishing.ids.read_settle(name, repetition)
             if first:
                 return decode_reply(first, settlements, "fsync")
             return SettleReply(tuple(_aborted(outcome) for outcome in outcomes), (), "fsync")
         table.finish(core)
-        # What leaves the queue makes room in it.
+        # Settled deliveries reduce the depth that the publish is checked against.
         await work.write()
         published = await publishing.publish_all(outgoing, checked)
         if repetition is not None:
@@ -126,24 +126,24 @@ def _aborted(outcome: Outcome) -> Outcome:
 
 
 def _of(run: Run, messages: Iterable[tuple[Receipt, int]]) -> list[tuple[Receipt, int]]:
-    """The receipts whose messages are in the run, and the indices there."""
+    """The receipts whose messages are in the run, with their indices there."""
     base = run.segment << INDEX_BITS
     members = run.members if isinstance(run.members, range) else set(run.members)
     return [(receipt, message - base) for receipt, message in messages if message - base in members]
 
 
 class _Table:
-    """The deliveries that a settle is about, by receipt."""
+    """The deliveries of a settle, by receipt."""
 
     def __init__(self, work: Work, queue: Queue, *, dead: bool) -> None:
         self._work = work
         self._queue = queue
         self._dead = dead
-        #: Receipt to the run in flight that holds it, and its index there.
+        #: Receipt to its run in flight, and the index there.
         self._current: dict[Receipt, tuple[Run, int]] = {}
-        #: Receipts whose delivery they acked, and that is still on record.
+        #: Receipts of deliveries that they acked, and that are still recorded.
         self._acked: set[Receipt] = set()
-        #: Plain acks wait until the end: those of one run are one move.
+        #: Plain acks are applied at the end: those of one run are one move.
         self._acks: dict[int, tuple[Run, list[int]]] = {}
         self._extended: dict[Receipt, int] = {}
 
@@ -157,7 +157,7 @@ class _Table:
         *,
         dead: bool,
     ) -> _Table:
-        """Lock the runs that the receipts stand for, or remember them."""
+        """Lock the runs of the receipts, or take them from the cache."""
         table = cls(work, queue, dead=dead)
         claims = core.receipts.read(dict.fromkeys([item.receipt for item in settlements]))
         wanted: _Wanted = {
@@ -192,7 +192,7 @@ class _Table:
         phase: int,
         wanted: _Wanted,
     ) -> None:
-        """Take the runs for what they were when this server wrote them."""
+        """Use the runs as this server last wrote them."""
         rows = [core.seats.find((self._queue.number, phase, *place)) for place in wanted]
         known = [row for row in rows if row is not None]
         self._find(self._work.hold_all(known), wanted)
@@ -205,10 +205,10 @@ class _Table:
             self._current.update((receipt, (run, index)) for receipt, index in _of(run, messages))
 
     async def _find_elsewhere(self, wanted: _Wanted) -> None:
-        """Those that are not in their seats: extended apart from others, acked before, or stale.
+        """Find the other receipts: extended separately, acked before, or stale.
 
         Another settle may move a delivery to a new row while this one waits for the lock of its
-        old row. The look that waited does not see the new row; the next one does.
+        old row. The query that waited does not see the new row; the next one does.
         """
         for look in range(_LOOKS):
             missing = {
@@ -223,7 +223,7 @@ class _Table:
         return receipt in self._current or receipt in self._acked
 
     async def _look_in(self, segments: Iterable[int], missing: _Wanted) -> bool:
-        """Look for receipts in these segments; whether there were runs that were not held yet."""
+        """Search these segments for receipts; returns whether it found runs not held yet."""
         phases = (
             (Phase.DEAD_IN_FLIGHT, Phase.DEAD_DONE) if self._dead else (Phase.IN_FLIGHT, Phase.DONE)
         )
@@ -233,7 +233,7 @@ class _Table:
             segments=sorted(segments),
             phases=[int(phase) for phase in phases],
         )
-        # Those that are held already are not read twice: they are no part of what is missing.
+        # Skip runs that are already held: they contain none of the missing receipts.
         runs = self._work.hold_new(rows)
         done = [run for run in runs if run.phase in (Phase.DONE, Phase.DEAD_DONE)]
         self._find([run for run in runs if run.phase not in (Phase.DONE, Phase.DEAD_DONE)], missing)
@@ -243,17 +243,17 @@ class _Table:
         return bool(runs)
 
     def allow_no_repeated_acks(self) -> None:
-        """A claim that an earlier call has ended publishes nothing any more."""
+        """Treat acks of already settled claims as stale: they must not publish again."""
         self._acked.clear()
 
     def settle_all(self, items: Sequence[Settlement], jitter: Jitter) -> tuple[Outcome, ...]:
-        """Carry the settlements out, each of them if its receipt is current."""
+        """Apply the settlements whose receipts are current."""
         return tuple([self._settle(item, jitter) for item in items])
 
     def _settle(self, item: Settlement, jitter: Jitter) -> Outcome:
         receipt = item.receipt
         found = self._current.get(receipt)
-        # Asking for the type is cheaper than for an instance, a hundred times a call.
+        # type() is cheaper than isinstance(), and this runs a hundred times per call.
         if found is None:
             if type(item) is Ack and receipt in self._acked:
                 return Outcome(receipt, Verdict.OK, State.DONE)
@@ -334,7 +334,7 @@ class _Table:
         )
 
     def finish(self, core: Core) -> None:
-        """Do what was put off: plain acks run by run, and extensions."""
+        """Apply the deferred changes: plain acks per run, and extensions."""
         for run, members in self._acks.values():
             moves.finish(self._work, run, members, None)
         longer: dict[tuple[int, int], tuple[Run, list[int]]] = {}
@@ -342,7 +342,7 @@ class _Table:
             run, index = self._current[receipt]
             longer.setdefault((id(run), until), (run, []))[1].append(index)
         for (_, until), (run, members) in longer.items():
-            # Alone in its seat the run keeps it; beside others that end earlier it moves.
+            # If the whole run is extended it keeps its row; otherwise this part gets a new one.
             alone = len(members) == len(self._work.left(run))
             seat = run.life.seat
             if not alone:

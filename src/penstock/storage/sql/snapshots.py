@@ -1,4 +1,4 @@
-"""Snapshots: a delivery as it stands, for whoever browses (S3)."""
+"""Snapshots: a delivery as peek and message show it (S3)."""
 
 from __future__ import annotations
 

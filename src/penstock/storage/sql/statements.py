@@ -1,4 +1,4 @@
-"""Statements: one a file, read once, with named parameters."""
+"""Statements: one per file, loaded once, with named parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COMMENT: Final = re.compile(r"^\s*--.*$", re.MULTILINE)
 
 @cache
 def load(dialect: str) -> dict[str, str]:
-    """Every statement of a dialect by the name of its file, without its comments."""
+    """Every statement of a dialect by its file name, without comments."""
     folder = resources.files("penstock.storage.sql").joinpath(dialect, "statements")
     return {
         file.name.removesuffix(".sql"): _COMMENT.sub("", file.read_text()).strip().rstrip(";")

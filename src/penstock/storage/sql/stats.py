@@ -1,8 +1,8 @@
-"""Stats: a queue in numbers (Q2), and when time next has something to do in it (C5).
+"""Stats: counters of a queue (Q2), and when time next changes something in it (C5).
 
-Counts are sums of what was tallied. The rest looks at the first run of every phase and rank and
-at what is in flight, so asking costs the same at any depth. The end of the log and the cursor are
-read before the runs: so a watermark never passes what still has to be delivered.
+Counts are sums of the tally rows. The rest reads the first run of every phase and rank and the
+runs in flight, so the cost does not depend on the depth. The end of the log and the cursor are
+read before the runs, so that the watermark never passes an unsettled delivery.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DEAD_LIVE: Final = (Phase.DEAD_RETURNED, Phase.DEAD_DELAYED, Phase.DEAD_IN_FLIG
 
 
 async def stats(core: Core, tenant: str, queue: str) -> QueueStats:
-    """The queue, or its dead letters, in numbers."""
+    """The statistics of the queue or of its dead letters."""
     settled = (await core.stable()).settled
     now = core.clock.now()
 
@@ -75,13 +75,13 @@ async def stats(core: Core, tenant: str, queue: str) -> QueueStats:
 
 
 async def _cursor(session: Session, queue: Queue) -> Offset | None:
-    """How far the queue is routed now; routing on does not change the catalog's version."""
+    """The current cursor; routing does not change the catalog's version."""
     rows = await session.fetch("read_cursor", queue=queue.number)
     return Offset(rows[0][0]) if rows and rows[0][0] is not None else None
 
 
 async def _front(session: Session, queue: Queue, *, dead: bool) -> list[Run]:
-    """The first runs that wait, by phase and rank, and all that are in flight."""
+    """The first waiting runs by phase and rank, and all runs in flight."""
     rows = await session.fetch(
         "front_runs",
         queue=queue.number,
@@ -92,7 +92,7 @@ async def _front(session: Session, queue: Queue, *, dead: bool) -> list[Run]:
 
 
 async def _counts(session: Session, queue: Queue) -> Counter[int]:
-    """What was tallied, by kind; what is fresh counts as returned."""
+    """The tallies by kind; fresh deliveries count as returned."""
     rows = await session.fetch("tallies", queue=queue.number)
     return Counter({int(kind): int(number) for kind, number in rows})
 
@@ -105,10 +105,10 @@ async def _oldest(core: Core, session: Session, known: Tenant, runs: Iterable[Ru
 
 
 def _watermark(runs: Sequence[Run], end: Offset, cursor: Offset | None) -> Offset:
-    """Below the first unsettled message, what is not routed yet, and the end of the log.
+    """One below the first unsettled message, the first unrouted entry and the end of the log.
 
-    What is above the end may still get something before it: a publish that is open. The cursor is
-    above the end where other tenants have published since.
+    Messages above the end do not count: an open publish may still append below them. The cursor
+    is above the end if other tenants have published since.
     """
     ends = [int(end), *(int(run.first) for run in runs)]
     if cursor is not None:
@@ -117,7 +117,7 @@ def _watermark(runs: Sequence[Run], end: Offset, cursor: Offset | None) -> Offse
 
 
 async def _unrouted(session: Session, known: Tenant, cursor: Offset | None) -> int:
-    """How many entries of the log the queue has not seen."""
+    """The number of log entries after the cursor."""
     if cursor is None:
         return 0
     segment, index = segment_of(cursor)
@@ -128,10 +128,10 @@ async def _unrouted(session: Session, known: Tenant, cursor: Offset | None) -> i
 
 
 async def next_due(core: Core, tenant: str, queue: str) -> int | None:
-    """When time alone next makes a claim give more; early at times, never late.
+    """When time alone next makes a claim return more; sometimes early, never late.
 
-    Early because a delayed delivery that expires first is looked at then. In an ordered queue it
-    may hold back others, and so does a consumer that has fallen silent.
+    Early because a delayed delivery that expires first is checked then. In an ordered queue it
+    may hold back others, and so may a consumer that stopped sending heartbeats.
     """
 
     async def look(session: Session, known: Tenant) -> int | None:
@@ -141,14 +141,14 @@ async def next_due(core: Core, tenant: str, queue: str) -> int | None:
         phases = [int(phase) for phase in (_DEAD_TIMED if dead else _TIMED)]
         ((due,),) = await session.fetch("next_due", queue=found.number, phases=phases)
         if due is not None:
-            # Whoever asks is about to wait until then, and a claim that is made then has to look.
+            # The caller waits until then, and the claim that follows must check what is due.
             core.timers.note((found.number, dead), due)
         times: list[int | None] = [due]
         if found.ordered and not dead:
             live = [int(phase) for phase in LIVE]
             ((deadline,),) = await session.fetch("next_deadline", queue=found.number, phases=live)
             times.append(deadline)
-        # Nothing is given before there is a token, whatever is due.
+        # Without a token a claim returns nothing, even if deliveries are due.
         token_at = await next_token_at(session, found, core.clock.now(), dead=dead)
         if token_at is not None:
             return token_at

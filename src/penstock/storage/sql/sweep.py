@@ -1,10 +1,10 @@
-"""Sweep: time takes effect in every queue, and retention removes what may go (G1, A1).
+"""Sweep: apply the passage of time to every queue, and remove what retention allows (G1, A1).
 
-Every server sweeps every second, so a sweep with nothing to do has to cost next to nothing: one
-statement finds for all queues what is overdue, by the ends of indexes, and only queues that have
-something get transactions. Runs that somebody else has locked are passed by, so servers that
-sweep at the same time share the work instead of waiting for each other. What a server remembers
-from one sweep to the next only says where to look first.
+Every server sweeps every second, so a sweep with nothing to do must cost next to nothing: one
+statement finds what is overdue in all queues, from the ends of indexes, and only those queues get
+transactions. Runs that another server has locked are skipped, so servers that sweep at the same
+time share the work instead of waiting for each other. A server's memory of earlier sweeps only
+decides where to search first.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from penstock.storage.sql.work import Work
 
 __all__ = ["Memory", "sweep"]
 
-#: Runs that one transaction changes.
+#: Runs that one transaction changes at most.
 _MAX_RUNS: Final = 250
-#: Queues with failed deliveries that are delayed, of which one sweep looks at some.
+#: Queues whose delayed failed deliveries one sweep examines.
 _MAX_LOOKS: Final = 8
-#: How long a server that does nothing leaves what other servers did untidied.
+#: How long an idle server postpones cleaning up after other servers.
 _REST_MS: Final = 10_000
-#: Where such a look begins.
+#: The initial position of such a scan.
 _START: Final = (-1, -1)
 
 _OWN_TIMED: Final = (Phase.FRESH, Phase.RETURNED, Phase.DELAYED, Phase.IN_FLIGHT)
 _DEAD_TIMED: Final = (Phase.DEAD_DELAYED, Phase.DEAD_IN_FLIGHT)
 _DONE: Final = (Phase.DONE, Phase.EXPIRED, Phase.DEAD_DONE)
 _FAILED: Final = (Phase.DEAD_RETURNED,)
-#: As what the statement ``horizons`` shows consumers that missed their heartbeats.
+#: The phase under which the statement ``horizons`` reports consumers that missed heartbeats.
 _CONSUMERS: Final = -1
 
 _REMOVED: Final = "removed"
@@ -55,7 +55,7 @@ _COUNTED: Final = {
 
 
 class _Step:
-    """What one transaction did."""
+    """The result of one transaction."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -71,29 +71,29 @@ class _Step:
 
 
 class _Tally:
-    """Counts what a sweep does to deliveries, and stops it at its bound."""
+    """Counts what a sweep does to deliveries, and enforces its limit."""
 
     def __init__(self, limit: int) -> None:
         self.left = limit
         self.counts: Counter[str] = Counter()
-        #: Segments that deliveries were removed of.
+        #: Segments from which deliveries were removed.
         self.freed: set[int] = set()
         self.more = False
 
     def may_go_on(self) -> bool:
-        """Whether one more change fits; if not, ``more`` is said."""
+        """Whether one more change fits; if not, sets ``more``."""
         self.more = self.more or self.left <= 0
         return self.left > 0
 
     def add(self, step: _Step) -> None:
-        """This was done."""
+        """Add the result of a step."""
         self.counts.update(step.counts)
         self.freed |= step.freed
         self.left -= step.counts.total()
 
 
 class _Overdue(NamedTuple):
-    """A queue in which something may have to be done."""
+    """A queue with overdue work."""
 
     tenant: str
     number: int
@@ -102,7 +102,7 @@ class _Overdue(NamedTuple):
     """By phase, the earliest time at which something is due, or was settled."""
 
     def due(self, phases: Iterable[Phase], edge: int) -> list[int]:
-        """Those of these phases that have something at or before this time."""
+        """The given phases that have something at or before this time."""
         return [int(p) for p in phases if p in self.until and self.until[p] <= edge]
 
 
@@ -118,7 +118,7 @@ _NOTHING: Final = _Tidied(0, 0, more=False)
 
 
 class Memory:
-    """What a server remembers from one sweep to the next."""
+    """A server's memory between sweeps."""
 
     def __init__(self) -> None:
         self.trimming = Trimming()
@@ -126,29 +126,29 @@ class Memory:
         self.tallying = Tallying()
         #: The queue at which the last sweep stopped.
         self.turn = 0
-        #: By queue, when failed deliveries that are delayed were looked at, in sweeps, and
-        #: how far.
+        #: By queue, the number of the sweep that last examined delayed failed deliveries, and
+        #: its position.
         self.looks: dict[int, tuple[int, tuple[int, int]]] = {}
         self.sweeps = 0
-        #: The commits of this server when there was nothing to tidy up, and until when that is
-        #: good enough if there are no more of them.
+        #: The commit count of this server when there was nothing to tidy up, and until when that
+        #: is assumed if there are no more commits.
         self._rested = (-1, 0)
 
     def rests(self, core: Core) -> bool:
-        """Whether there is likely nothing to tidy up."""
+        """Whether there is probably nothing to tidy up."""
         commits, until = self._rested
         return commits == core.commits and until - _REST_MS <= core.clock.now() < until
 
     def rest(self, core: Core) -> None:
-        """There was nothing to tidy up."""
+        """Record that there was nothing to tidy up."""
         self._rested = (core.commits, core.clock.now() + _REST_MS)
 
 
 async def sweep(core: Core, limit: int) -> SweepReply:
-    """Let time act everywhere, then let retention remove what may go.
+    """Apply the passage of time to all queues, then remove what retention allows.
 
-    ``limit`` bounds deliveries, ids and log entries each, about: what is one row is not divided.
-    A queue or a segment that cannot be read does not keep the others waiting (X1).
+    ``limit`` bounds deliveries, ids and log entries each, approximately: a row is not divided. A
+    queue or a segment that cannot be read does not delay the others (X1).
     """
     core.check_open()
     memory = core.sweeping = core.sweeping or Memory()
@@ -176,7 +176,7 @@ async def sweep(core: Core, limit: int) -> SweepReply:
 
 
 async def _tidy(core: Core, memory: Memory, limit: int, freed: Collection[int]) -> _Tidied:
-    """Remove what nobody waits for: ids, what deleted queues left, old log; add numbers up."""
+    """Remove old ids, rows of deleted queues and old segments; consolidate tallies."""
     await core.plainly(core.check_schema)
     ids, more_ids = await forget_ids(core, limit)
     more_leftovers = await memory.leftovers.sweep(core)
@@ -185,11 +185,11 @@ async def _tidy(core: Core, memory: Memory, limit: int, freed: Collection[int]) 
     return _Tidied(ids, entries, more_ids or more_leftovers or more_entries)
 
 
-# -- which queues ----------------------------------------------------------------------
+# -- all queues ------------------------------------------------------------------------
 
 
 async def _sweep_queues(core: Core, memory: Memory, tally: _Tally) -> list[StoreCorrupt]:
-    """Sweep the queues that need it, beginning where the last sweep stopped."""
+    """Sweep the queues that need it, starting where the last sweep stopped."""
     now = core.clock.now()
     rows = await core.plainly(lambda session: session.fetch("horizons", now=now))
     queues = await _overdue(core, rows)
@@ -209,7 +209,7 @@ async def _sweep_queues(core: Core, memory: Memory, tally: _Tally) -> list[Store
 
 
 async def _overdue(core: Core, rows: Sequence[Row]) -> list[_Overdue]:
-    """The queues of these rows, with the policies that they have now."""
+    """The queues of these rows, with their current policies."""
     found: dict[int, _Overdue] = {}
     for tenant, version, number, phase, until in rows:
         known = await core.catalog.tenant(tenant)
@@ -237,13 +237,13 @@ async def _sweep_queue(core: Core, queue: _Overdue, now: int, tally: _Tally) -> 
         await _remove(core, queue, queue.due(_DONE, edge), tally)
     if policy.failed_retention_s:
         edge = now - policy.failed_retention_s * 1000
-        # What has just come back to the dead letters failed when it failed.
+        # A delivery that just came back to the dead letters keeps its original failure time.
         phases = _FAILED if dead_moved else queue.due(_FAILED, edge)
         await _remove(core, queue, phases, tally)
 
 
 async def _let_time_act(core: Core, queue: _Overdue, phases: Sequence[int], tally: _Tally) -> int:
-    """Due, lapsed and expired deliveries move; how many did."""
+    """Move due, lapsed and expired deliveries; returns how many."""
 
     async def step(work: Work, known: Queue, most: int, left: int) -> _Step:
         rows = await _due_runs(work, known, phases, work.now, most)
@@ -259,7 +259,7 @@ async def _let_time_act(core: Core, queue: _Overdue, phases: Sequence[int], tall
 
 
 async def _drop_dead_consumers(core: Core, queue: _Overdue) -> None:
-    """Consumers that missed their heartbeats lose their partitions (O1)."""
+    """Remove consumers that missed their heartbeats, and their partitions (O1)."""
 
     async def act(work: Work) -> None:
         known = work.tenant.numbered.get(queue.number)
@@ -274,13 +274,13 @@ async def _drop_dead_consumers(core: Core, queue: _Overdue) -> None:
 
 
 async def _remove(core: Core, queue: _Overdue, phases: Sequence[int], tally: _Tally) -> None:
-    """Deliveries leave that were settled long enough ago (G1)."""
+    """Remove deliveries that were settled long enough ago (G1)."""
 
     async def step(work: Work, known: Queue, most: int, left: int) -> _Step:
         # The policy may have changed since the phases were chosen.
         kept_s = _kept_s(known.policy, phases[0])
-        # A queue that joins has deliveries that its router is still to pass. If they were gone
-        # by then, it would take them for new ones (S2).
+        # A joining queue has deliveries beyond its cursor. If they were removed now, the router
+        # would add them again as new ones (S2).
         if not kept_s or known.joining:
             return _Step()
         rows = await _due_runs(work, known, phases, work.now - kept_s * 1000, most)
@@ -305,7 +305,7 @@ async def _due_runs(
 def _each(
     work: Work, rows: Sequence[Row], act: Callable[[_Step, Run], None], most: int, left: int
 ) -> _Step:
-    """Act on the runs of these rows, as many as fit."""
+    """Apply ``act`` to the runs of these rows, as many as fit."""
     made = _Step()
     for run in work.hold_all(rows):
         if made.counts.total() >= left:
@@ -322,10 +322,10 @@ async def _in_steps(
     step: Callable[[Work, Queue, int, int], Awaitable[_Step]],
     tally: _Tally,
 ) -> int:
-    """Make short transactions until nothing is left to do, or none fits; how much they did.
+    """Run short transactions until nothing is left, or the limit is reached; returns the total.
 
-    A step is given how many runs it may lock and how many deliveries it may change. It may see
-    one run more than fits, so that ``more`` is only said if there is more.
+    A step gets the number of runs it may lock and of deliveries it may change. It may lock one
+    run more than fits, so that ``more`` is set only if there is more.
     """
     done = 0
 
@@ -345,12 +345,12 @@ async def _in_steps(
 
 
 # -- failed deliveries that are delayed ------------------------------------------------
-# Their rows are found by when they are due, not by when they failed. They are few: somebody
-# nacked a dead letter with a delay. So they are looked through, a page a sweep and queue.
+# Their rows are indexed by due time, not by failure time. They are few: dead letters that were
+# nacked with a delay. So each sweep scans one page per queue.
 
 
 def _choose_looks(memory: Memory, queues: Sequence[_Overdue]) -> set[int]:
-    """Which queues to look at: those that were not looked at for longest."""
+    """The queues to examine: those not examined for the longest time."""
     wanted = [
         queue.number
         for queue in queues

@@ -1,9 +1,9 @@
-"""Tally: the numbers of a queue, kept as differences (Q2).
+"""Tally: the counters of a queue, stored as differences (Q2).
 
-Every transaction adds what it changed as rows of its own, so nobody waits for a counter that
-somebody else holds. Stats is their sum; the sweep adds rows up now and then, so that there are
-never many. Counts by phase are not told by the verbs but follow from the runs that a
-transaction deletes and puts, so they cannot be wrong where the runs are right.
+Every transaction inserts its changes as its own rows, so that no transaction waits for a counter
+that another holds. Stats sums them up; the sweep consolidates rows from time to time, so that
+there are never many. Counts by phase are not maintained by the verbs. They follow from the runs
+that a transaction deletes and writes, so they are correct whenever the runs are.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from penstock.storage.sql.phases import DEAD
 
 __all__ = ["DEAD_KINDS", "Kind"]
 
-#: Added to a counter's number for the same of the dead letters.
+#: The difference between a counter of the dead letters and the queue's own.
 DEAD_KINDS: Final = DEAD
 
 
 class Kind(IntEnum):
-    """What is counted. Phases count under their own numbers, which are all below these."""
+    """What is counted. Phases are counted under their own numbers, which are below these."""
 
     NEWS = 99
-    """Nothing: a row that others notice."""
+    """No counter: a row that only notifies pollers."""
     GRANTS = 100
     ACKS = 101
     NACKS = 102
@@ -35,5 +35,5 @@ class Kind(IntEnum):
 
     @classmethod
     def of(cls, kind: Kind, *, dead: bool) -> Kind:
-        """The same of the dead letters, if ``dead``."""
+        """The kind, or its counterpart for the dead letters."""
         return cls(kind + DEAD_KINDS) if dead else kind

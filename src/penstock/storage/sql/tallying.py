@@ -1,11 +1,10 @@
-"""Tallying: the numbers of queues, added up again where they lie in many rows (Q2).
+"""Tallying: consolidates the counters of queues that have many rows (Q2).
 
-Every transaction counts in rows of its own, and whoever asks adds them up. Here they are put
-together: the rows are locked, deleted and replaced by their sum in one commit, so a reader sees
-them all or their sum, and what is counted meanwhile stands beside it. A sum of nothing is a row
-too: whoever tells by the newest row whether a queue was used never sees an older one than before.
-What partitions have is added to a row of each, which goes when the partition has nothing left.
-Only queues that were used since the last look are looked at.
+Every transaction counts in its own rows, and readers sum them up. The sweep locks rows, deletes
+them and inserts their sum in one commit, so a reader sees either the rows or their sum, plus the
+rows added meanwhile. Zero sums are written too: pollers detect activity by the newest row id,
+which must never decrease. The counts of partitions are added to one row per partition, which is
+deleted when the partition has nothing left. Only queues used since the last check are examined.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from penstock.storage.sql.work import Work
 
 __all__ = ["Tallying"]
 
-#: More rows of one number than this are put together: adding up so few costs next to nothing.
+#: Rows per counter that are left alone: summing this few costs next to nothing.
 _MANY: Final = 50
-#: Queues that one sweep looks at; the others are looked at by the next ones.
+#: Queues that one sweep examines; the next sweeps examine the others.
 _MAX_QUEUES: Final = 50
-#: Rows that one transaction puts together.
+#: Rows that one transaction consolidates at most.
 _MAX_ROWS: Final = 5_000
-#: Transactions of one sweep, so that it goes on however fast the rows come.
+#: Transactions per sweep and queue, so that it ends however fast rows are added.
 _MAX_STEPS: Final = 50
 
 
 class Tallying:
-    """What a server remembers of the rows it has seen."""
+    """A server's memory of the rows it has seen."""
 
     def __init__(self) -> None:
-        #: By queue, the newest rows of those numbers that tell whether it was used.
+        #: By queue, the newest row ids of the counters that show whether it was used.
         self._seen: dict[int, tuple[int | None, ...]] = {}
 
     async def sweep(self, core: Core) -> None:
-        """Put together what lies in many rows."""
+        """Consolidate counters that have many rows."""
         newest = await core.plainly(lambda session: session.fetch("newest_tallies"))
         tenants = self._used(newest)
         if not tenants:
@@ -60,7 +59,7 @@ class Tallying:
             await _add_to_partitions(core, tenants[queue], queue)
 
     def _used(self, newest: Sequence[Row]) -> dict[int, str]:
-        """Queues that were used since they were looked at, and their tenants."""
+        """Queues that were used since the last check, and their tenants."""
         seen = {queue: self._seen[queue] for _, queue, *_ in newest if queue in self._seen}
         used: dict[int, str] = {}
         for tenant, queue, *numbers in newest:
@@ -104,7 +103,7 @@ async def _add_to_partitions(core: Core, tenant: str, queue: int) -> None:
         partitions = sorted(sums)
         numbers = [number for number, *_ in rows]
         await work.session.run("remove_partition_tallies", queue=queue, numbers=numbers)
-        # In one order, so that servers that do this at the same time do not wait in a circle.
+        # In a fixed order, so that concurrent servers do not deadlock.
         await work.session.write(
             "add_to_partitions",
             [(queue, partition, sums[partition]) for partition in partitions if sums[partition]],
@@ -116,7 +115,7 @@ async def _add_to_partitions(core: Core, tenant: str, queue: int) -> None:
 
 
 async def _repeat(core: Core, tenant: str, act: Callable[[Work], Awaitable[bool]]) -> None:
-    """Go on for as long as there is more, within reason."""
+    """Repeat while there is more, up to a bound."""
     for _ in range(_MAX_STEPS):
         if not await core.transact(tenant, act):
             return

@@ -1,8 +1,8 @@
-"""Throughput limits: one token bucket a queue, shared by all servers.
+"""Throughput limits: one token bucket per queue, shared by all servers.
 
-The bucket is a row that a claim locks before it looks for deliveries and charges, in the same
-transaction, for those that it hands out. A claim that hands out nothing writes nothing. Only
-queues that have a limit have the row, and only their claims pay for it.
+The bucket is a row that a claim locks before it searches for deliveries and charges, in the same
+transaction, for those that it hands out. A claim that hands out nothing writes nothing. Queues
+without a limit have no such row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _kind(*, dead: bool) -> Limit:
 
 
 async def take_bucket(core: Core, work: Work, queue: Queue, *, dead: bool) -> Bucket | None:
-    """Lock the queue's bucket; None: it has no limit. The time is read again after the lock."""
+    """Lock the queue's bucket, then read the time again; None if the queue has no limit."""
     rate = queue.policy.throughput_limit
     if rate is None:
         return None
@@ -37,7 +37,7 @@ async def take_bucket(core: Core, work: Work, queue: Queue, *, dead: bool) -> Bu
 
 
 async def charge(work: Work, queue: Queue, bucket: Bucket, given: int, *, dead: bool) -> None:
-    """Charge the bucket for what was handed out, if anything was."""
+    """Charge the bucket for the deliveries handed out."""
     if not given:
         return
     left = bucket.charged(given)
@@ -52,13 +52,13 @@ async def charge(work: Work, queue: Queue, bucket: Bucket, given: int, *, dead: 
 
 
 async def next_token_at(session: Session, queue: Queue, now: int, *, dead: bool) -> int | None:
-    """When the bucket lets a claim give more, perhaps in the past; None: it holds back nothing."""
+    """When the bucket next has a token, perhaps in the past; None if it holds nothing back."""
     rate = queue.policy.throughput_limit
     if rate is None:
         return None
     rows = await session.fetch("read_limit", queue=queue.number, kind=int(_kind(dead=dead)))
     buckets = [Bucket(*map(int, row)) for row in rows]
-    # A bucket that is not full was charged within the last second, and may be what a claim
-    # that found nothing was held back by, even if it has a token by now.
+    # A bucket that is not full was charged within the last second. It may have held back a claim
+    # that found nothing, even if it has a token by now.
     held = [one for one in buckets if one.rate == rate and not one.refilled(now).is_full]
     return min((one.next_at() for one in held), default=None)

@@ -1,9 +1,9 @@
-"""Timers: when it is worth asking the database whether time has anything to do in a queue.
+"""Timers: when to ask the database whether a queue has due, lapsed or expired deliveries.
 
-A claim lets time act first. Asking for that costs a statement, so a server remembers of every
-queue when something is due next, and asks then; and now and then anyway, because other servers
-write too. Whoever waits has asked (``next_due``), and so knows. Nothing depends on it but how soon
-(C5): what is handed out is checked again.
+A claim first moves what is due, which costs a statement. So a server remembers the next due time
+of every queue and asks then; it also asks at intervals, because other servers write too. A
+waiting caller has asked already (``next_due``). Only latency depends on this (C5): deliveries are
+checked again before they are handed out.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Final
 
 __all__ = ["Timers"]
 
-#: How long a server goes by what it remembers.
+#: How long a server relies on its memory.
 _TRUST_MS: Final = 200
 
 
 class Timers:
-    """By queue number and side (whether it is the dead letters)."""
+    """Due times by queue number and side (true for the dead letters)."""
 
     def __init__(self) -> None:
-        #: When it was asked, and when something is due next as far as is known.
+        #: When the database was last asked, and the next known due time.
         self._known: dict[tuple[int, bool], tuple[int, int | None]] = {}
 
     def is_due(self, side: tuple[int, bool], now: int) -> bool:
-        """Whether to ask."""
+        """Whether to ask the database."""
         known = self._known.get(side)
         if known is None:
             return True
@@ -32,11 +32,11 @@ class Timers:
         return (due is not None and due <= now) or not 0 <= now - asked_at < _TRUST_MS
 
     def asked(self, side: tuple[int, bool], now: int, due: int | None) -> None:
-        """The database said when something is due next."""
+        """Record the database's answer."""
         self._known[side] = (now, due)
 
     def note(self, side: tuple[int, bool], until: int) -> bool:
-        """Something is due then; whether that is earlier than was known."""
+        """Record a due time; returns whether it is earlier than the known one."""
         known = self._known.get(side)
         if known is None:
             return True
@@ -47,5 +47,5 @@ class Timers:
         return True
 
     def forget(self) -> None:
-        """Ask again of every queue."""
+        """Forget all due times, so that the next claims ask."""
         self._known.clear()

@@ -1,4 +1,4 @@
-"""How a connection to a database is encrypted, and whether the database proves who it is."""
+"""Encryption of a connection to a database, and verification of the database's certificate."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ __all__ = ["Security", "Tls", "to_context"]
 
 
 class Security(IntEnum):
-    """What is asked of a connection, from nothing to everything."""
+    """The requirements on a connection, from none to all."""
 
     NONE = 0
     IF_OFFERED = 1
-    """Encrypted if the database can; nobody proves anything."""
+    """Encrypted if the database supports it; no certificate is verified."""
     ENCRYPTED = 2
-    """Or not at all. Where an authority is named, it has to have signed the certificate."""
+    """Required. If an authority is configured, it must have signed the certificate."""
     KNOWN_AUTHORITY = 3
-    """An authority that is trusted signed the certificate, for whatever host."""
+    """A trusted authority must have signed the certificate, for any host."""
     KNOWN_HOST = 4
-    """And it is this host's."""
+    """A trusted authority must have signed the certificate, for this host."""
 
 
 class Tls(Struct, frozen=True):
-    """What the URL says about TLS; files are PEM."""
+    """The TLS options of a URL; files are PEM."""
 
     security: Security
     authority: str | None = None
-    """Whoever it holds is trusted, instead of whom the system trusts."""
+    """The trusted authorities, instead of the system's."""
     certificate: str | None = None
     key: str | None = None
 
 
 def to_context(tls: Tls) -> ssl.SSLContext | bool | None:
-    """A context; False for no encryption, and None for encryption where it is offered."""
+    """A context; False for no encryption, and None for encryption if it is offered."""
     if tls.security == Security.NONE:
         return False
     if tls.security == Security.IF_OFFERED:
@@ -46,7 +46,7 @@ def to_context(tls: Tls) -> ssl.SSLContext | bool | None:
     try:
         context = ssl.create_default_context(cafile=tls.authority)
         if tls.certificate is not None:
-            # An encrypted key would ask for its password on the terminal.
+            # Without it, an encrypted key would prompt for its password on the terminal.
             context.load_cert_chain(tls.certificate, tls.key, password="")
     except OSError as error:
         files = ", ".join(filter(None, (tls.authority, tls.certificate, tls.key)))

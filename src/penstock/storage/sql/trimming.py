@@ -1,13 +1,13 @@
-"""Trimming the log: where to look for segments that may go, so that few are looked at twice.
+"""Trimming the log: where to search for removable segments, so that few are examined twice.
 
-A segment is looked at when it has grown old enough. If a queue still has deliveries of it then,
-it is looked at again when retention removes some of those, which the sweep tells. If it is not
-archived or routed yet, it is looked at again when that has moved on. Whatever these miss, what
-was purged, a deleted queue's, another server's, is found by a look around: a page a sweep of all
-that is old, in turn, and more as long as that finds something. So what one failed delivery keeps
-for weeks costs next to nothing, however much it is.
+A segment is examined when it has become old enough. If a queue still has deliveries of it, it is
+examined again when retention removes some of those, which the sweep reports. If it is not archived
+or routed yet, it is examined again when the archive or the cursor has advanced. Everything else (a
+purge, a deleted queue, another server) is found by a scan in turn over all old segments: one page
+per sweep, and more while that finds something. So a segment pinned by one failed delivery is
+rarely re-examined.
 
-All of this is memory of one server and decides nothing: what goes is up to ``retention``.
+This state is local to one server and decides nothing: ``retention`` decides what is removed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from penstock.storage.sql.retention import Keeping, Old, remove
 
 __all__ = ["Trimming"]
 
-#: Segments that are looked at at once, and removed by one transaction.
+#: Segments that are examined in one statement, and removed in one transaction.
 _PAGE: Final = 250
-#: Entries that one transaction removes, if they are of more than one segment.
+#: Entries that one transaction removes at most, if they are in more than one segment.
 _MAX_ENTRIES: Final = 5_000
-#: Pages that one sweep looks at, of each kind.
+#: Pages of each kind that one sweep examines.
 _MAX_PAGES: Final = 20
 #: Segments that are remembered because deliveries of them were removed.
 _MAX_FREED: Final = 100_000
-#: How long a server may remember contents of segments that another one removed.
+#: How long a server may cache contents of segments that another one removed.
 _REMEMBERED_MS: Final = 10_000
 
 
@@ -38,17 +38,17 @@ class _Page(NamedTuple):
     """Some segments, in order."""
 
     unused: list[Old]
-    """Those that are old enough and that no queue has deliveries of."""
+    """Segments that are old enough and have no deliveries in any queue."""
     last: int
-    """The last one."""
+    """The last segment."""
     last_old: int
-    """The last one before the first that is too young."""
+    """The last segment before the first that is too young."""
     is_last: bool
-    """Whether what comes after it, if anything does, is too young."""
+    """Whether all segments after it are too young."""
 
 
 class _Done:
-    """What a sweep has done so far, and how much it may do."""
+    """The progress and the remaining limit of a sweep."""
 
     def __init__(self, limit: int) -> None:
         self.left = limit
@@ -57,26 +57,26 @@ class _Done:
 
 
 class Trimming:
-    """What a server remembers of the log that it has looked through."""
+    """A server's memory of the segments that it has examined."""
 
     def __init__(self) -> None:
-        #: Everything up to here was looked at when it was old enough.
+        #: Every segment up to here was examined when it was old enough.
         self._looked = 0
-        #: Segments that deliveries were removed of.
+        #: Segments from which deliveries were removed.
         self._freed: set[int] = set()
-        #: By tenant, the first segment that nothing but its archive or a cursor keeps.
+        #: By tenant, the first segment that only its archive or a cursor retains.
         self._waiting: dict[int, Old] = {}
-        #: Where the look around stands.
+        #: The position of the scan over old segments.
         self._position = 0
-        #: When old contents were forgotten.
+        #: When old contents were last dropped from the cache.
         self._forgot_at = 0
-        #: What the last sweep found that cannot be read (X1).
+        #: Unreadable segments that the last sweep found (X1).
         self.damage: list[StoreCorrupt] = []
 
     async def sweep(self, core: Core, limit: int, freed: Collection[int]) -> tuple[int, bool]:
-        """Remove about ``limit`` entries at most; how many it were, and whether there are more.
+        """Remove at most about ``limit`` entries; returns how many, and whether there are more.
 
-        ``freed`` are segments of which the same sweep removed deliveries.
+        ``freed`` are segments from which the same sweep removed deliveries.
         """
         self.damage = []
         self._forget_contents(core)
@@ -89,13 +89,13 @@ class Trimming:
         return done.removed, done.more
 
     def _forget_contents(self, core: Core) -> None:
-        """Do not remember contents of segments that others may have removed by now."""
+        """Drop cached contents of segments that other servers may have removed by now."""
         now = core.clock.now()
         if not 0 <= now - self._forgot_at < _REMEMBERED_MS:
             self._forgot_at = now
             core.segments.forget_published(now - core.options.limits.log_retention_ms)
 
-    # -- where to look -----------------------------------------------------------------
+    # -- finding -----------------------------------------------------------------------
 
     async def _look_at_freed(self, core: Core, done: _Done) -> None:
         before = _before(core)
@@ -104,13 +104,13 @@ class Trimming:
             part = numbers[start : start + _PAGE]
             page = await _look_at(core, part, before)
             if not await self._remove(core, page.unused, done):
-                # The others have to wait; if they are very many, for the look around.
+                # The others wait for the next sweep; any beyond the bound, for the scan.
                 self._freed = set(numbers[start : start + _MAX_FREED])
                 return
         self._freed.clear()
 
     async def _go_back(self, core: Core) -> None:
-        """Look again at what was not archived or routed, if that has moved on."""
+        """Re-examine segments that were not archived or routed, if that has advanced."""
         if not self._waiting:
             return
         keeping = await _keeping(core, list(self._waiting.values()))
@@ -120,7 +120,7 @@ class Trimming:
                 del self._waiting[tenant]
 
     async def _look_at_old(self, core: Core, done: _Done) -> None:
-        """Look at what has grown old enough."""
+        """Examine segments that have become old enough."""
         before = _before(core)
         for _ in range(_MAX_PAGES):
             page = await _look(core, self._looked, before)
@@ -132,7 +132,7 @@ class Trimming:
         done.more = done.more or done.removed > 0
 
     async def _look_around(self, core: Core, done: _Done) -> None:
-        """Look at some of what was looked at before."""
+        """Re-examine some segments that were examined before."""
         if not self._looked:
             return
         before = _before(core)
@@ -147,10 +147,10 @@ class Trimming:
                 return
         done.more = True
 
-    # -- and what to do ----------------------------------------------------------------
+    # -- removing ----------------------------------------------------------------------
 
     async def _remove(self, core: Core, unused: Sequence[Old], done: _Done) -> bool:
-        """Remove what may go of segments that no queue needs; whether there was room for all."""
+        """Remove segments that no queue needs, if they may go; returns whether all fit."""
         if not unused:
             return True
         keeping = await _keeping(core, unused)
@@ -176,7 +176,7 @@ class Trimming:
 
 
 def _before(core: Core) -> int:
-    """What was published at this time or before is old enough."""
+    """Segments published at or before this time are old enough."""
     return core.clock.now() - core.options.limits.log_retention_ms
 
 
@@ -189,7 +189,7 @@ async def _look(core: Core, after: int, before: int) -> _Page:
 
 
 async def _look_at(core: Core, numbers: Sequence[int], before: int) -> _Page:
-    """These segments."""
+    """A page of these segments."""
     rows = await core.plainly(
         lambda session: session.fetch("look_at_segments", numbers=numbers, before=before)
     )
@@ -212,7 +212,7 @@ def _page(rows: Sequence[Row], before: int, after: int) -> _Page:
 
 
 async def _keeping(core: Core, segments: Sequence[Old]) -> Keeping:
-    """What has to stay of the tenants of these segments."""
+    """The part of these tenants' logs that must stay."""
     settled = (await core.stable()).settled
     tenants = {one.tenant for one in segments}
     return await core.plainly(
@@ -221,7 +221,7 @@ async def _keeping(core: Core, segments: Sequence[Old]) -> Keeping:
 
 
 def _step(segments: Sequence[Old], limit: int) -> tuple[list[Old], list[Old]]:
-    """What one transaction should try to remove, and the rest. It is one segment at least."""
+    """The segments for one transaction, at least one, and the rest."""
     entries = 0
     for index, one in enumerate(segments):
         if entries >= min(limit, _MAX_ENTRIES):

@@ -1,8 +1,8 @@
-"""Where a database is, by the URL of its store.
+"""The address of a database, from the URL of its store.
 
 ``postgresql://user:password@host:port/database?option=value&…``, and the same with ``mysql``.
-A part that holds one of ``:/?#[]@%`` is written percent-encoded. A password is in no message,
-no ``repr`` and no log: ``Address.shown`` is what may be printed. TLS is in ``tls``.
+A part that contains one of ``:/?#[]@%`` must be percent-encoded. A password never appears in a
+message, a ``repr`` or a log; ``Address.shown`` is safe to print. TLS is in ``tls``.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ _AUTHORITY: Final = re.compile(
     r"(?:(?P<user>[^:@]*)(?::(?P<password>.*))?@)?(?:\[(?P<six>[^\]]*)\]|(?P<host>[^:\[\]]*))"
     r"(?::(?P<port>[^:]*))?",
 )
-_HINT: Final = "percent-encode what is not a letter or a digit in users, passwords and names"
+_HINT: Final = "percent-encode everything but letters and digits in users, passwords and names"
 
 
 class Address(Struct, frozen=True, kw_only=True):
-    """A database, who connects to it, and how."""
+    """A database, the user that connects to it, and the connection options."""
 
     scheme: str
     host: str
-    """Or, for PostgreSQL, the folder of its Unix sockets, which begins with a slash."""
+    """Or, for PostgreSQL, the directory of its Unix sockets, which begins with a slash."""
     port: int
     unix_socket: str | None
-    """For MySQL, the socket to use instead of the host, which is empty then."""
+    """For MySQL, the socket to use instead of the host, which is then empty."""
     user: str | None
     password: str | None
     database: str
     pool: int
-    """The most connections that a process opens."""
+    """The maximum number of connections of a process."""
     connect_timeout: int
     """Seconds."""
     statement_timeout: int
-    """Seconds that a statement may take, waiting for locks included."""
+    """Seconds that a statement may take, including waits for locks."""
     security: Tls
 
     def tls(self) -> ssl.SSLContext | bool | None:
-        """A context; False for no encryption, and None for encryption where it is offered."""
+        """A context; False for no encryption, and None for encryption if it is offered."""
         return to_context(self.security)
 
     @property
@@ -80,7 +80,7 @@ class Address(Struct, frozen=True, kw_only=True):
         return f"Address({self.shown!r})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        # The other way in which a Struct shows all of its fields.
+        # A Struct would otherwise show all of its fields here, too.
         return [("shown", self.shown)]
 
 
@@ -88,7 +88,7 @@ Reader: TypeAlias = Callable[["_Reading", str], Any]
 
 
 class _Reading:
-    """One URL while it is read; every refusal names the URL, without its password."""
+    """One URL while it is parsed; every error names the URL, without its password."""
 
     def __init__(self, url: str) -> None:
         self._shown = mask_password(repr(url))
@@ -100,17 +100,17 @@ class _Reading:
         try:
             found = unquote(text, errors="strict")
         except UnicodeDecodeError:
-            raise self.refuse(f"the {what} is not UTF-8 once it is decoded") from None
+            raise self.refuse(f"the {what} is not valid UTF-8") from None
         if not all(" " <= character != "\x7f" for character in found):
-            raise self.refuse(f"the {what} has a control character in it")
+            raise self.refuse(f"the {what} contains a control character")
         return found
 
     def number(self, text: str, what: str, low: int, high: int) -> int:
-        # The text is not quoted: a piece of a password may have ended up here.
+        # The text is not quoted in the message: it may be a part of a password.
         if text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high:
             return int(text)
         raise self.refuse(
-            f"{what} is not a whole number from {low} to {high}", field=what, limit=high
+            f"{what} must be a whole number from {low} to {high}", field=what, limit=high
         )
 
 
@@ -135,19 +135,19 @@ def _one_of(name: str, known: dict[str, Security]) -> Reader:
     def read(reading: _Reading, text: str) -> Security:
         if text in known:
             return known[text]
-        raise reading.refuse(f"{name} is one of {', '.join(known)}", field=name)
+        raise reading.refuse(f"{name} must be one of {', '.join(known)}", field=name)
 
     return read
 
 
 class _Dialect(Struct, frozen=True):
-    """What differs in the URLs of the two databases."""
+    """The differences between the URLs of the two databases."""
 
     port: int
     socket: str
     """The option that names a Unix socket."""
     tls: tuple[str, str, str, str]
-    """The options for how, the authority, the certificate and its key."""
+    """The options for the mode, the authority, the certificate and its key."""
     modes: dict[str, Security]
 
     def options(self) -> dict[str, Reader]:
@@ -191,20 +191,20 @@ _DIALECTS: Final = {
 
 
 def parse(url: str) -> Address:
-    """The address that ``url`` is; ``BadUrl`` says what is wrong with it."""
+    """Parse ``url``; raises ``BadUrl`` with the reason."""
     reading = _Reading(url)
     parts = _split(reading, url)
     dialect = _DIALECTS[parts.scheme]
     found = _AUTHORITY.fullmatch(parts.netloc)
     if found is None:
-        raise reading.refuse(f"what stands before the database is not a host and a port; {_HINT}")
+        raise reading.refuse(f"the part before the database is not a host and a port; {_HINT}")
     given = _options(reading, dialect, parts.query)
     host = reading.decoded(found["six"] or found["host"] or "", "host")
     host = _place(reading, dialect, host, given.get(dialect.socket))
     is_file = parts.scheme == "mysql" and host.startswith("/")
     mode, authority, certificate, key = (given.get(name) for name in dialect.tls)
     if (certificate is None) != (key is None):
-        raise reading.refuse(f"{dialect.tls[2]} and {dialect.tls[3]} go together")
+        raise reading.refuse(f"{dialect.tls[2]} and {dialect.tls[3]} must be given together")
     return Address(
         scheme=parts.scheme,
         host="" if is_file else host,
@@ -222,16 +222,16 @@ def parse(url: str) -> Address:
 
 def _split(reading: _Reading, url: str) -> SplitResult:
     if not url.isprintable() or " " in url:
-        raise reading.refuse("there is a space or a control character in it")
+        raise reading.refuse("it contains a space or a control character")
     try:
         parts = urlsplit(url)
     except ValueError:
-        # Not chained: what went wrong may quote the password.
+        # Not chained: the original message may quote the password.
         raise reading.refuse(f"it is not a URL; {_HINT}") from None
     if parts.scheme not in _DIALECTS:
-        raise reading.refuse(f"its scheme is none of {', '.join(_DIALECTS)}")
+        raise reading.refuse(f"its scheme must be one of {', '.join(_DIALECTS)}")
     if parts.fragment or "#" in url:
-        raise reading.refuse(f"# is written %23; {_HINT}")
+        raise reading.refuse(f"# must be written as %23; {_HINT}")
     return parts
 
 
@@ -257,7 +257,7 @@ def _place(reading: _Reading, dialect: _Dialect, host: str, option: str | None) 
         raise reading.refuse(f"it names a host twice, before the database and as {dialect.socket}")
     if option is not None and not option.startswith("/"):
         raise reading.refuse(
-            f"{dialect.socket} is an absolute path; a host stands before the database",
+            f"{dialect.socket} must be an absolute path; a host goes before the database",
             field=dialect.socket,
         )
     if "," in host:
@@ -276,6 +276,6 @@ def _database(reading: _Reading, path: str) -> str:
     if not name:
         raise reading.refuse("it names no database")
     if "/" in name or "@" in name:
-        # Often the rest of a password with a slash in it, so it is not quoted.
-        raise reading.refuse(f"/ or @ stands where a database's name does; {_HINT}")
+        # Often the rest of a password that contains a slash, so it is not quoted.
+        raise reading.refuse(f"the name of the database contains / or @; {_HINT}")
     return reading.decoded(name, "name of the database")

@@ -1,12 +1,12 @@
-"""Walking: the deliveries of a queue in order, a page at a time, however many there are.
+"""Walking: pages through the deliveries of a queue in order.
 
-Runs are sorted by their first members, and those of one segment may interleave. So what was read
-is in order only up to the place of the last run: none that comes after it has a member before
+Runs are sorted by their first members, and runs of one segment may interleave. So the deliveries
+read so far are complete only up to the position of the last run: no later run has a member before
 that. The rest waits for the next page. Runs in flight are sorted by their seats instead, and are
-all read; there are as many as consumers hold.
+all read; there are only as many as consumers hold.
 
-Walking locks nothing. Whoever changes what was found locks it by ``hold``, which finds a
-delivery again if its run was split meanwhile, and leaves out what has gone elsewhere.
+Walking locks nothing. A caller that changes deliveries locks them by ``hold``, which finds a
+delivery again if its run was split meanwhile, and drops those that have moved elsewhere.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from penstock.storage.sql.work import Work
 
 __all__ = ["Item", "Position", "Walk", "hold", "in_claim_order", "in_publish_order", "matching"]
 
-#: Where a delivery stands in claim order: rank, message id (C4).
+#: The position of a delivery in claim order: rank, message id (C4).
 Position: TypeAlias = tuple[int, int]
 
-#: Runs that the first page of a phase reads; later ones read as many as make _PAGE deliveries. A
-#: run may have 4,096 of them, so a page costs some 10 ms at most.
+#: Runs that the first page of a phase reads; later pages read enough runs for _PAGE deliveries. A
+#: run may have 4,096 of them, so a page takes at most some 10 ms.
 _FIRST_RUNS: Final = 4
 _MAX_RUNS: Final = 500
 _PAGE: Final = 2_000
 _LAST_RANK: Final = 9
-#: How often ``hold`` looks where else a delivery may be.
+#: How often ``hold`` searches for deliveries that have moved.
 _LOOKS: Final = 3
 
 
 class Item(NamedTuple):
-    """A delivery, and the run that it was in when it was seen."""
+    """A delivery, and its run when it was read."""
 
     rank: int
     message_id: MessageId
@@ -48,7 +48,7 @@ class Item(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """Of the entry that the message comes from."""
+        """The offset of the message's newest entry."""
         return self.run.life.entry or self.message_id
 
 
@@ -65,7 +65,7 @@ def _items(runs: Iterable[Run], after: Position) -> Iterator[Item]:
 
 
 class _Pages:
-    """The deliveries of one phase, in claim order, from a position on, up to a rank."""
+    """The deliveries of one phase, in claim order, from a position to a rank."""
 
     def __init__(
         self, session: Session, queue: int, phase: Phase, after: Position, last_rank: int
@@ -74,7 +74,7 @@ class _Pages:
         self._queue = queue
         self._phase = phase
         self._passed = after
-        # A run that begins before the position may have members after it, of the same segment.
+        # A run of the same segment that begins before the position may have members after it.
         self._last: Position = (after[0], (segment_of(after[1])[0] << INDEX_BITS) - 1)
         self._last_rank = last_rank
         self._waiting: list[Item] = []
@@ -82,7 +82,7 @@ class _Pages:
         self.ended = False
 
     async def pull(self) -> list[Item]:
-        """The next deliveries; none: that was all."""
+        """The next deliveries; empty at the end."""
         while not self.ended:
             rows = await self._read()
             runs = [Run.read(row) for row in rows]
@@ -126,7 +126,7 @@ class _Seats(_Pages):
         self._runs = _MAX_RUNS
 
     async def pull(self) -> list[Item]:
-        """All of them at once."""
+        """All deliveries in one page."""
         found: list[Item] = []
         while not self.ended:
             found += _items([Run.read(row) for row in await self._read()], self._passed)
@@ -135,7 +135,7 @@ class _Seats(_Pages):
 
 
 class Walk:
-    """Several phases or ranks as one, each delivery once."""
+    """Several phases or ranks merged, each delivery once."""
 
     def __init__(self, parts: Sequence[_Pages], order: Callable[[Item], tuple[int, int]]) -> None:
         self._parts = [(part, list[Item]()) for part in parts]
@@ -144,7 +144,7 @@ class Walk:
         self._seen: MessageId | None = None
 
     async def take(self, most: int) -> list[Item]:
-        """The next deliveries, at most this many; none: that was all."""
+        """The next deliveries, at most this many; empty at the end."""
         while len(self._ready) < most and self._parts:
             await self._fill()
         taken = self._ready[:most]
@@ -152,7 +152,7 @@ class Walk:
         return taken
 
     async def _fill(self) -> None:
-        """Bring forward whatever no part can have anything before."""
+        """Merge the deliveries up to which every part was read."""
         for part, found in self._parts:
             if not found:
                 found.extend(await part.pull())
@@ -167,7 +167,7 @@ class Walk:
             del found[:cut]
         ready.sort(key=order)
         for item in ready:
-            # One that moved from one phase to the other between two pages is in both.
+            # A delivery that changed its phase between two pages is in both.
             if item.message_id != self._seen:
                 self._seen = item.message_id
                 self._ready.append(item)
@@ -188,7 +188,7 @@ def in_claim_order(
 
 
 def in_publish_order(session: Session, queue: int, phase: Phase) -> Walk:
-    """The deliveries in a phase, by message, whatever their rank."""
+    """The deliveries in a phase, by message, regardless of rank."""
     ranks = range(_LAST_RANK + 1)
     parts = [_Pages(session, queue, phase, (rank, -1), rank) for rank in ranks]
     return Walk(parts, _publish_order)
@@ -197,9 +197,9 @@ def in_publish_order(session: Session, queue: int, phase: Phase) -> Walk:
 async def matching(
     core: Core, session: Session, tenant: int, items: Sequence[Item], where: Selection | None
 ) -> list[tuple[Item, Message]]:
-    """Those that the filter takes, with their messages.
+    """The deliveries that the filter takes, with their messages.
 
-    What has no entry in the log any more was removed with it since it was seen.
+    A delivery whose entry left the log has been removed since it was read.
     """
     messages = await core.segments.messages(session, tenant, {item.offset for item in items})
     return [
@@ -211,10 +211,10 @@ async def matching(
 
 
 async def hold(work: Work, items: Sequence[Item], phases: Sequence[Phase]) -> dict[MessageId, Item]:
-    """Lock these deliveries of one queue; by message id, those that still are in the phases.
+    """Lock these deliveries of one queue; returns those that are still in the phases, by message.
 
-    The runs are held by ``work`` from here on. A run that another transaction has split while
-    this one waited for it is found by its segment.
+    ``work`` holds their runs from here on. A run that another transaction split while this one
+    waited for its lock is found by its segment.
     """
     wanted = {item.message_id for item in items}
     found: dict[MessageId, Item] = {}

@@ -1,14 +1,13 @@
-"""Watching: how a server hears what others did in the queues that it waits for (C5).
+"""Watching: how a server learns of changes in the queues that its callers wait for (C5).
 
-What a commit made ready is told to the other servers by the database, if it can: never in the
-transaction itself, and together with whatever comes in the next milliseconds. Besides, the queues
-that somebody waits for are polled, all in one statement. Where the database tells, that is a net
-for what was not heard, once a second; where it does not, it is how anything is heard: often while
-things happen, less and less while nothing does, and never for more than a small share of the time.
-A queue that nobody waits for is not asked for.
+If the database can notify, it broadcasts which queues a commit made ready: after the transaction,
+and batched over a few milliseconds. In addition, all queues with waiters are polled in one
+statement. With notifications, this poll runs once a second and catches lost ones. Without them it
+is the only source: it runs often while queues change and less and less often while they do not,
+and never takes more than a small share of the time. Queues without waiters are not polled.
 
-Whatever is heard says no more than that looking may be worth it. So being told twice, of one's own
-doing or by mistake costs a look, and not being told costs time.
+Notifications are hints: a duplicate, spurious or self-sent one costs a query, a lost one costs
+latency.
 """
 
 from __future__ import annotations
@@ -25,60 +24,60 @@ from penstock.storage.sql.ending import end
 
 __all__ = ["Watch"]
 
-#: Seconds that a queue is watched after somebody asked for it in vain: longer than any wait.
+#: Seconds that a queue is watched after a claim found nothing: longer than any wait.
 _INTEREST_S: Final = MAX_WAIT_MS / 1000 + 5
-#: Seconds in which what is to be told gathers, after something was.
+#: Seconds for which notifications are batched after one was sent.
 _GATHER_S: Final = 0.01
-#: Seconds between two polls, where the database tells by itself.
+#: Seconds between two polls while the database sends notifications.
 _NET_S: Final = 1.0
-#: Seconds between two polls where it does not: after a change, by which factor it grows while
-#: there is none, and the longest.
+#: Seconds between two polls without notifications: after a change, the factor by which the
+#: interval grows without changes, and its maximum.
 _SOON_S: Final = 0.01
 _GROWTH: Final = 1.5
 _LATE_S: Final = 0.5
-#: A poll is followed by a pause of so many times what it took.
+#: The pause after a poll, as a multiple of the duration of the poll.
 _REST: Final = 5
-#: Seconds after a poll that failed.
+#: Seconds after a failed poll.
 _FAILED_S: Final = 1.0
-#: Seconds that closing waits for the last news to be told.
+#: Seconds that closing waits for the last notification to be sent.
 _PARTING_S: Final = 1.0
 
 _log = logging.getLogger("penstock.storage")
 
 
 class Watch:
-    """Tells other servers, and hears them."""
+    """Notifies other servers, and receives their notifications."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._database = core.database
-        #: What others have to be told.
+        #: Queues of the next notification.
         self._news: set[int] = set()
         self._teller: asyncio.Task[None] | None = None
-        #: By queue, until when it is watched, and how it was when it was last polled.
+        #: By queue, until when it is watched, and its state at the last poll.
         self._watched: dict[int, float] = {}
         self._seen: dict[int, tuple[object, ...]] = {}
         self._poller: asyncio.Task[None] | None = None
-        #: Set when a queue is watched that was not.
+        #: Set when a queue starts to be watched.
         self._anew = asyncio.Event()
         self._closed = False
 
     async def start(self) -> None:
-        """Begin to hear and to poll."""
+        """Start listening and polling."""
         await self._database.watch(self.heard)
         self._poller = asyncio.get_running_loop().create_task(self._poll())
 
     async def close(self) -> None:
-        """Tell what is left to tell, and hear no more."""
+        """Send the pending notification, then stop listening and polling."""
         self._closed = True
         if self._teller is not None:
             await asyncio.wait([self._teller], timeout=_PARTING_S)
         await end(self._teller, self._poller)
 
-    # -- telling -----------------------------------------------------------------------
+    # -- notifying ---------------------------------------------------------------------
 
     def spread(self, queues: set[int]) -> None:
-        """Tell other servers soon of these queues, as in ``Database.watch``."""
+        """Notify other servers of these queues soon, as in ``Database.watch``."""
         if self._closed or not self._database.has_company:
             return
         self._news |= queues
@@ -86,25 +85,25 @@ class Watch:
             self._teller = asyncio.get_running_loop().create_task(self._tell())
 
     async def _tell(self) -> None:
-        """Tell at once, and then, all together, what came meanwhile."""
+        """Notify immediately, then batch the queues that come meanwhile."""
         try:
             while self._news:
                 queues, self._news = sorted(self._news), set()
                 try:
                     await self._database.tell(queues)
-                except Exception as error:  # noqa: BLE001  (whatever it is, they poll)
-                    _log.warning("other servers could not be told: %s", error)
+                except Exception as error:  # noqa: BLE001  (the other servers poll)
+                    _log.warning("other servers could not be notified: %s", error)
                 if not self._closed:
                     await asyncio.sleep(_GATHER_S)
         finally:
             self._teller = None
 
-    # -- hearing -----------------------------------------------------------------------
+    # -- listening ---------------------------------------------------------------------
 
     def heard(self, queues: Sequence[int]) -> None:
-        """Other servers say that these queues are ready, or acked; none: any may be."""
+        """Handle a notification that queues are ready or acked; empty if any may be."""
         if not queues:
-            # The connection is another one, and so may be the machine at its other end.
+            # The connection is new, and the server behind it may have failed over.
             self._core.forget()
             if isinstance(self._core.clock, DatabaseClock):
                 self._core.clock.doubt()
@@ -118,7 +117,7 @@ class Watch:
                 self._changed(queue)
 
     def _ready(self, queue: int) -> None:
-        """Looking at the queue may be worth it; one that was never named here is left alone."""
+        """Notify waiters that the queue may be ready; ignore queues unknown to this server."""
         named = self._core.catalog.name_of(queue)
         if named is None or self._closed:
             return
@@ -127,7 +126,7 @@ class Watch:
         self._core.listener.ready(tenant, name + DLQ_SUFFIX)
 
     def _acked(self, queue: int) -> None:
-        """There may be results in the queue."""
+        """Notify waiters that the queue may have results."""
         named = self._core.catalog.name_of(queue)
         if named is None or self._closed:
             return
@@ -136,14 +135,14 @@ class Watch:
         self._core.listener.acked(tenant, name + DLQ_SUFFIX)
 
     def _changed(self, queue: int) -> None:
-        """Something may have happened in the queue."""
+        """Notify all waiters of the queue."""
         self._ready(queue)
         self._acked(queue)
 
     # -- polling -----------------------------------------------------------------------
 
     async def interested_in(self, tenant: str, queue: str) -> None:
-        """Somebody found nothing there and may be about to wait."""
+        """Watch the queue for a caller that found nothing there and may wait."""
         known = await self._core.catalog.tenant(tenant)
         found = known.queues.get(queue.removesuffix(DLQ_SUFFIX))
         if found is not None:
@@ -156,7 +155,7 @@ class Watch:
         self._watched[queue] = asyncio.get_running_loop().time() + _INTEREST_S
 
     async def _poll(self) -> None:
-        """Look again and again, as long as somebody is interested."""
+        """Poll repeatedly while queues are watched."""
         loop = asyncio.get_running_loop()
         pause = least = _SOON_S
         failing = False
@@ -168,9 +167,9 @@ class Watch:
             asked = loop.time()
             try:
                 changed = await self._look(asked)
-            except Exception as error:  # noqa: BLE001  (whatever it is, it is tried again)
+            except Exception as error:  # noqa: BLE001  (logged, and retried)
                 if not failing:
-                    _log.warning("queues cannot be watched: %s", error)
+                    _log.warning("queues cannot be polled: %s", error)
                 failing, pause = True, _FAILED_S
                 continue
             failing = False
@@ -178,9 +177,9 @@ class Watch:
             pause = _SOON_S if changed else min(_GROWTH * pause, _LATE_S)
 
     async def _rest(self, pause: float, least: float) -> float:
-        """Wait until the next poll; returns for how long, if nothing else was new."""
+        """Wait until the next poll; returns the interval, reset if a queue is newly watched."""
         if self._database.hears:
-            # Whatever happens is told: nobody waits for the poll.
+            # Notifications report every change: no waiter depends on the poll.
             await asyncio.sleep(max(_NET_S, least))
         else:
             await asyncio.sleep(least)
@@ -194,10 +193,10 @@ class Watch:
         return pause
 
     async def _look(self, now: float) -> bool:
-        """Poll once; whether anything has changed.
+        """Poll once; returns whether anything has changed.
 
-        Of a queue that was not watched before nobody knows what it was like when somebody found
-        nothing there, so its first answer is a change.
+        The first answer for a newly watched queue counts as a change: its state at the time of
+        the unsuccessful claim is not known.
         """
         for queue in [queue for queue, until in self._watched.items() if until < now]:
             del self._watched[queue]

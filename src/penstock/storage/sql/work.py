@@ -1,9 +1,9 @@
-"""Work: one transaction, from what it read to what it writes and whom to tell afterwards.
+"""Work: one transaction: the runs it holds, what it writes, and the queues to notify.
 
-Runs are read under lock, changed here, and written once, at the end (S3). A work that is done at
-once reads them without one, and the database checks that they are the same when it writes.
-Whatever came to be alike is put together again in passing: a settle that acks forty of a run makes
-one run of them. Nothing is told before the commit.
+Runs are read under lock, changed here, and written together (S3). With ``at_once`` they are read
+without locks, and the database checks that they are unchanged when it writes. Deliveries that
+reach the same state are grouped: a settle that acks forty of a run makes one run of them. No
+notification is sent before the commit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TIMED: Final = frozenset(
 
 
 class _Held:
-    """A run under lock: how it was, and which members are left."""
+    """A run under lock: its original row, and the members left in it."""
 
     __slots__ = ("key", "left", "row", "run", "size")
 
@@ -46,13 +46,13 @@ class _Held:
 
 
 class Work:
-    """What one transaction does in one tenant."""
+    """The changes of one transaction in one tenant."""
 
     def __init__(
         self, session: Session, tenant: Tenant, now: int, *, at_once: bool = False
     ) -> None:
         self.session = session
-        #: Whether everything is to be written by one statement, if that is possible.
+        #: Whether to write everything in one statement, if that is possible.
         self.at_once = at_once
         self.tenant = tenant
         self.now = now
@@ -60,60 +60,60 @@ class Work:
         """By the identity of the run object."""
         self._added: dict[tuple[int, Phase, int, int, Life], list[int]] = {}
         self._counts: Counter[tuple[int, int]] = Counter()
-        #: By queue and partition, how much more is unsettled.
+        #: By queue and partition, the change of the number of unsettled deliveries.
         self._partitions: Counter[tuple[int, str]] = Counter()
-        #: Queue numbers and whether it is the dead letters that may give more (C5).
+        #: Queue number and side (true for the dead letters) of claims that may return more (C5).
         self.ready: set[tuple[int, bool]] = set()
-        #: Queues of which something was tallied, which is how others notice.
+        #: Queues with a tally row from this transaction, which other servers notice.
         self._noticed: set[int] = set()
         self.lapsed: Counter[tuple[int, bool]] = Counter()
-        #: Queues of which deliveries were acked: somebody may wait for their results.
+        #: Queues with acked deliveries: callers may wait for their results.
         self.acked: set[int] = set()
-        #: The earliest time at which the runs of a queue that were written are acted on.
+        #: The earliest time at which a written run of the queue is due or lapses.
         self.next_due: dict[tuple[int, bool], int] = {}
         #: Partitions of ordered queues that a delivery has left.
         self._left_partitions: dict[int, set[str]] = {}
         self._closed_keys: set[int] = set()
-        #: Segments that were appended, to be remembered when that is committed.
+        #: Appended segments, to be cached after the commit.
         self.appended: list[Segment] = []
         self._segments: list[NewSegment] = []
         #: The numbers of the segments that the last write appended.
         self.numbers: list[int] = []
-        #: The version of the catalog as the last write saw it.
+        #: The version of the catalog at the last write.
         self._version: int | None = None
-        #: By how much this transaction itself has raised the version of the catalog.
+        #: How many times this transaction itself has raised the version of the catalog.
         self.raised = 0
-        #: How many rows were written.
+        #: The number of rows written.
         self.records = 0
-        #: Runs that were written, and places that were left.
+        #: Written runs, and the keys of deleted ones.
         self.put: list[RunRow] = []
         self.gone: list[Place] = []
 
     # -- runs --------------------------------------------------------------------------
 
     def hold(self, row: Row) -> Run:
-        """A run that was read under lock."""
+        """Register a run that was read under lock."""
         run = Run.read(row)
         assert run.place is not None
         self._held[id(run)] = _Held(run, (run.queue, int(run.phase), run.rank, run.place), row)
         return run
 
     def hold_all(self, rows: Iterable[Row]) -> list[Run]:
-        """Runs that were read under lock."""
+        """Register runs that were read under lock."""
         return [self.hold(row) for row in rows]
 
     def hold_new(self, rows: Iterable[Row]) -> list[Run]:
-        """Runs that were read under lock, but for those that this transaction holds already."""
+        """Register runs that were read under lock, except those already held."""
         held = {known.key for known in self._held.values()}
         return [self.hold(row) for row in rows if tuple(row[:4]) not in held]
 
     def let_go(self, runs: Iterable[Run]) -> None:
-        """These runs are not needed after all, or will be read again."""
+        """Drop runs that are not needed after all, or will be read again."""
         for run in runs:
             del self._held[id(run)]
 
     def undo(self) -> None:
-        """Forget everything that was not written."""
+        """Discard all changes that were not written."""
         self._clear()
         self.ready.clear()
         self.lapsed.clear()
@@ -126,27 +126,27 @@ class Work:
     def add(
         self, queue: int, phase: Phase, rank: int, segment: int, members: Iterable[int], life: Life
     ) -> None:
-        """New deliveries."""
+        """Add new deliveries."""
         self._added.setdefault((queue, phase, rank, segment, life), []).extend(members)
 
     def append(self, segments: Sequence[NewSegment]) -> list[int]:
-        """Append segments with the next write; what stands for their numbers until then."""
+        """Append segments with the next write; returns placeholders for their numbers."""
         self._segments = list(segments)
         return [-ordinal for ordinal in range(1, len(segments) + 1)]
 
     async def append_now(self, segments: Sequence[NewSegment]) -> list[int]:
-        """Append segments; their numbers."""
+        """Append segments immediately; returns their numbers."""
         numbers = await self.session.append(segments)
         self.records += len(numbers)
         return numbers
 
     def drop(self, run: Run, members: Iterable[int]) -> None:
-        """Some deliveries of a held run are no more."""
+        """Remove some deliveries of a held run."""
         self._take(run, members)
         self._leave_partition(run)
 
     def move(self, run: Run, members: Sequence[int], phase: Phase, life: Life) -> None:
-        """Some deliveries of a held run go on to another phase or another life."""
+        """Move some deliveries of a held run to another phase or record."""
         self._take(run, members)
         if phase not in LIVE:
             self._leave_partition(run)
@@ -157,7 +157,7 @@ class Work:
         gone = members if isinstance(members, list | range) else list(members)
         before = held.left
         if list(before[: len(gone)]) == list(gone):
-            # The first of many, as claims take them: the rest is not walked through.
+            # Claims take the first of many: do not iterate over the rest.
             held.left = before[len(gone) :]
         else:
             dropped = set(gone)
@@ -165,31 +165,31 @@ class Work:
         assert len(held.left) == len(before) - len(gone), "a delivery is moved once"
 
     def _leave_partition(self, run: Run) -> None:
-        """A partition that has nothing left loses its owner."""
+        """Note that the partition may be empty, in which case it loses its owner."""
         if run.life.partition is not None and run.phase in LIVE:
             self._left_partitions.setdefault(run.queue, set()).add(run.life.partition)
 
     def close_keys(self, run: Run, members: Iterable[int]) -> None:
-        """From now on the keys of these messages start new messages."""
+        """Close the keys of these messages: the next publish is a new message."""
         self._closed_keys.update(message_id(run.segment, index) for index in members)
 
-    # -- numbers and news --------------------------------------------------------------
+    # -- counters and notifications ----------------------------------------------------
 
     def count(self, queue: int, kind: Kind, number: int = 1) -> None:
-        """Count something that no phase tells."""
+        """Count something that does not follow from the phases."""
         self._counts[queue, int(kind)] += number
 
     def tell(self, queue: Queue, *, dead: bool = False) -> None:
-        """A claim of the queue may give more."""
+        """Notify after the commit that a claim of the queue may return more."""
         self.ready.add((queue.number, dead))
 
-    # -- the end -----------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------
 
     async def write(self) -> int:
-        """Write what there is so far; the version of the tenant's catalog then.
+        """Write all changes so far; returns the version of the tenant's catalog.
 
-        What was held is let go of here, though not by the database: a verb that lets time
-        act first writes what that did, and then reads what there is.
+        The runs are no longer held afterwards, but stay locked in the database: a verb that
+        first moves what is due writes that, and then reads the runs again.
         """
         gone: list[Place] = []
         changed: list[Row] = []
@@ -214,8 +214,8 @@ class Work:
             self._note(run)
             runs.append(run)
         rows = [run.row() for run in runs]
-        # A run that keeps its key, as one does whose deadline moved as a whole, is replaced. No
-        # other row is: one that is there already belongs to another transaction.
+        # A run that keeps its key, because its deadline moved as a whole, is replaced. No other
+        # row is: an existing one belongs to another transaction.
         locked = {(row[0], row[1], row[2], row[3]) for row in changed}
         replaced = [row for row in rows if row[:4] in locked]
         inserted = [row for row in rows if row[:4] not in locked] if replaced else rows
@@ -270,9 +270,9 @@ class Work:
         self._closed_keys.clear()
 
     def _news(self, counts: Sequence[Count]) -> list[Count]:
-        """A row for every queue that is ready although nothing in it has changed its number.
+        """A row for every queue that is ready although none of its counters changed.
 
-        Servers that poll notice new rows (C5): a partition that is free now, say.
+        Servers that poll notice new rows (C5), for example when a partition became free.
         """
         self._noticed |= {queue for queue, _, _ in counts}
         silent = {queue for queue, _ in self.ready} - self._noticed
@@ -286,7 +286,7 @@ class Work:
             self._partitions[run.queue, run.life.partition] += number
 
     def _note(self, run: Run) -> None:
-        """Whoever waits for the queue may have to look, now or earlier than they think."""
+        """Record that waiters of the queue must claim, now or earlier than they planned."""
         side = (run.queue, run.phase >= DEAD)
         if run.phase in _WAITING:
             self.ready.add(side)

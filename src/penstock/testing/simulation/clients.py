@@ -85,7 +85,7 @@ class Client:
         try:
             await verb(**step.arguments)
         except StoreCorrupt as error:
-            self._world.violations.append(f"X1: a sound store answered {error!r}: {error.detail}")
+            self._world.violations.append(f"X1: a sound store raised {error!r}: {error.detail}")
         except PenstockError:
             return
 
@@ -247,7 +247,7 @@ class Client:
         await self._settle(sent)
 
     async def settle_again(self, back: int) -> None:
-        """Send a settle with publish again, as a caller does whose reply was lost."""
+        """Send a settle with publish again, like a caller whose reply was lost."""
         sent = list(self._world.sent.values())
         if sent:
             await self._settle(sent[-1 - back % len(sent)])
@@ -309,7 +309,7 @@ class Client:
             self._world.history.record(Published(call=sent.publish_call, messages=ids))
 
     def _refuse(self, sent: SentSettle) -> None:
-        """Nothing of it was done. It is not sent again: the history says that it was refused."""
+        """Record a refused settle, which changed nothing. It is not sent again."""
         if self._world.can_repeat(sent) and sent.key is not None:
             del self._world.sent[sent.key]
         if sent.publish_call is not None:

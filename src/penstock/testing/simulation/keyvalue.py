@@ -1,10 +1,10 @@
 """Simulates the key-value engine: one store on a disk that fails, with restarts.
 
 Everything runs on one ``SimulatedLoop``. The committer's thread is replaced by ``SimulatedDisk``:
-a batch reaches the disk at one moment that the seed picks, and the engine hears of it at a later
+a batch reaches the disk at one moment that the seed picks, and the engine is notified at a later
 one, so a crash falls before, between or after the two. Bulk verbs have slices of a few deliveries,
-so that other verbs come between them, and so have long changes, which keep other verbs out. The
-filters of half of the publishes are evaluated in slices, as those of large ones are.
+with other verbs in between. So do long changes, but these exclude other verbs. Half of the
+publishes evaluate their filters in slices, as large ones do.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class SimulatedDisk:
 
 
 class _WatchedEngine(KeyValueEngine):
-    """Notes verbs that begin, or go on, in the middle of a long change."""
+    """Reports verbs that begin, or continue, in the middle of a long change."""
 
     violations: list[str]
 
@@ -167,7 +167,7 @@ class _Session:
         self._slice_size = SLICE if mirrored else self._random.choice((1, 2, 3))
         #: ``slice_s`` is 0: every change of more than one step is a long one.
         self._step_size = self._random.choice((1, 2, STEP))
-        # The mirror compares what takes effect before it first waits.
+        # The mirror compares the part of a verb before its first wait.
         ahead = not mirrored and self._random.random() < 0.5
         self._inline_evaluations = 0 if ahead else INLINE_EVALUATIONS
         self._comparison = Comparison(Oracle(self._options)) if mirrored else None

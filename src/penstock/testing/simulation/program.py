@@ -147,7 +147,7 @@ def random_program(seed: int, steps: int, fault_kinds: tuple[str, ...]) -> Progr
 
 
 def _do_together(random: _Dice, clients: list[list[Step]], most: int) -> int:
-    """Have every client do the same to one queue or topic; returns how many steps that takes."""
+    """Have every client make the same call on one queue or topic; returns the number of steps."""
     name = random.choice(_TOGETHER)
     first = _VERBS[name][1](random)
     verbs = [name, "route"] if name == "recreate_queue" else [name]
@@ -157,10 +157,10 @@ def _do_together(random: _Dice, clients: list[list[Step]], most: int) -> int:
             own = _VERBS[verb][1](random)
             shared = {key: first[key] for key in _SHARED if key in first}
             if verb in ("publish", "publish_one"):
-                # The same keys and ids, one of them at least.
+                # The same keys and ids, with at least one id.
                 shared["batch"] = [{"id": "i", **first["batch"][0]}, *first["batch"][1:]]
             elif verb in ("claim", "settle_late"):
-                own["limit"] = random.choice((1, 1, 2))  # Something is left for the others.
+                own["limit"] = random.choice((1, 1, 2))  # Leave some for the other clients.
             steps.append(Step(verb, {**own, **{k: v for k, v in shared.items() if k in own}}))
             taken += 1
     return taken
@@ -372,12 +372,12 @@ _VERBS: Final = {
     "read": (2, _look),
 }
 
-#: What clients do together, see ``_do_together``.
+#: Verbs that all clients run together, see ``_do_together``.
 _TOGETHER: Final = (
     *("claim", "claim", "claim", "publish", "publish", "publish", "publish_one"),
     *("recreate_queue", "recreate_queue", "recreate_queue"),
     *("settle_late", "settle_again", "route", "replay", "purge", "put_queue", "delete_queue"),
     *("join", "sweep"),
 )
-#: The arguments that are then the same for all.
+#: The arguments that are then the same for all clients.
 _SHARED: Final[tuple[str, ...]] = ("tenant", "queue", "topic")

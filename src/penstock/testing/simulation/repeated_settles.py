@@ -1,4 +1,4 @@
-"""A settle with publish that is sent again has to be answered as the first time (P4)."""
+"""Checks that a repeated settle with publish gets the reply of the first call (P4)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["SentSettle"]
 
 
 class SentSettle:
-    """A settle as it was sent, and what is known of its answer."""
+    """A settle with publish, and its replies so far."""
 
     def __init__(
         self,
@@ -27,25 +27,25 @@ class SentSettle:
         self.places = places
         self.settlements = settlements
         self.outgoing: list[Outgoing] = []
-        #: The number in the history of what it publishes, if that is judged.
+        #: The history's call number of its publish, if that is judged.
         self.publish_call: int | None = None
-        #: Whether another call is recognised by the same id, so that an answer may be to that one.
+        #: Whether another call has the same id, so that a reply may belong to that one.
         self.is_ambiguous = False
-        #: What was answered when it was carried out. None: nobody was told that it was.
+        #: The reply of the call that was carried out; None if no such reply arrived.
         self.reply: SettleReply | None = None
         self._carried_out = False
-        #: When it was sent, in the order of sending.
+        #: The times at which it was sent, in order.
         self.sent_at: list[int] = []
         id_ = settle_id(settlements)
-        #: What an engine recognises it by; None if it may be carried out twice.
+        #: The key by which an engine recognises it; None if it may be carried out twice.
         self.key = None if id_ is None else (tenant, queue, id_)
 
     def answered(self, reply: SettleReply, now: int) -> list[str]:
-        """Take an answer; returns what is wrong with it."""
+        """Check a reply; returns the violations."""
         name = f"a settle with publish of {self.queue!r}"
         carried_out = all(outcome.ok for outcome in reply.outcomes)
         if carried_out and not reply.repeated:
-            # The answer to a repetition may overtake that to the first call.
+            # The reply to a repetition may overtake the reply to the first call.
             if self._carried_out:
                 return [f"P4: {name} was carried out twice"]
             self._carried_out = True
@@ -62,11 +62,11 @@ class SentSettle:
         return []
 
     def was_not_done(self, now: int) -> bool:
-        """Whether an answer that it is not carried out means that it never was."""
+        """Whether a reply with failures proves that the settle was never carried out."""
         return self.reply is None and (len(self.sent_at) == 1 or self._is_remembered(now))
 
     def _is_remembered(self, now: int) -> bool:
-        """Whether an engine that has carried it out has to know that."""
+        """Whether an engine that carried it out must still remember that."""
         # Other queues may have been deleted meanwhile.
         return self.queue == WORK and now < self.sent_at[0] + REPEAT_WINDOW_MS
 

@@ -1,4 +1,4 @@
-"""What the clients of a simulation share: the store that is up, and what all of them were told."""
+"""The shared state of the clients of a simulation: the running store, and all calls and replies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["History", "World"]
 
 
 class History:
-    """What the clients of one run were about to do and were told, in order."""
+    """The calls and replies of the clients of one run, in order."""
 
     def __init__(self) -> None:
         self.events: list[HistoryEvent] = []
@@ -33,30 +33,30 @@ class History:
         return self._calls
 
     def record(self, event: HistoryEvent) -> None:
-        """Append one event; it gets its place."""
+        """Append one event, and number it."""
         self._order += 1
         self.events.append(replace(event, run=self.run, order=self._order))
 
     def next_run(self) -> None:
-        """The store was lost: calls without an answer will never get one."""
+        """Begin a new run after the store was lost: pending calls will not get a reply."""
         self.run += 1
         self._order = 0
 
 
 class World:
-    """What the clients of a run share. The runner sets ``broker_of`` and keeps it up to date."""
+    """The shared state of a run's clients. The runner keeps ``broker_of`` up to date."""
 
     def __init__(self, broker_of: Callable[[int], Broker], clock: Clock) -> None:
         #: Client number to the broker that it is connected to.
         self.broker_of = broker_of
         self.clock = clock
         self.history = History()
-        #: Defects that clients met.
+        #: Defects that clients found.
         self.violations: list[str] = []
         self.verbs: Counter[str] = Counter()
         #: Tenant, queue and receipt of every delivery that was handed out, in order.
         self.held: list[tuple[str, str, Receipt]] = []
-        #: Settles with publish that can be sent again, by what identifies them.
+        #: Settles with publish that can be sent again, by their keys.
         self.sent: dict[tuple[str, str, str], SentSettle] = {}
         self.begun = 0
         #: Called with ``begun`` whenever a step begins; the runner injects faults here.
@@ -69,7 +69,7 @@ class World:
     async def call(
         self, verb: Coroutine[Any, Any, None], name: str, gone_after: int | None
     ) -> None:
-        """Run a verb to its end, until its caller goes away, or until the store is lost."""
+        """Run a verb until it ends, its caller cancels it, or the store is lost."""
         task = asyncio.get_running_loop().create_task(verb, name=name)
         self._calls.add(task)
         try:
@@ -86,13 +86,13 @@ class World:
             self.violations.append(f"{name} raised {error!r}")
 
     def lose(self) -> None:
-        """The store is lost: nobody will answer what is under way."""
+        """Cancel all calls in progress: the store is lost and will not reply."""
         self.up.clear()
         for task in sorted(self._calls, key=lambda task: task.get_name()):
             task.cancel()
 
     def register(self, sent: SentSettle) -> None:
-        """Have a settle with publish sent again some time."""
+        """Register a settle with publish to be sent again later."""
         if sent.key is None:
             return
         known = self.sent.setdefault(sent.key, sent)
@@ -100,6 +100,6 @@ class World:
             known.is_ambiguous = True
 
     def can_repeat(self, sent: SentSettle) -> bool:
-        """Whether every answer to that settle is about what was sent."""
+        """Whether every reply to that settle belongs to it."""
         known = None if sent.key is None else self.sent.get(sent.key)
         return known is sent and not sent.is_ambiguous

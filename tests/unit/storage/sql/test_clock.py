@@ -229,7 +229,7 @@ async def test_without_an_answer_time_goes_on(
         await asked_again(running, server)
         await asked_again(running, server)
     assert [record.message for record in caplog.records] == [
-        "The database does not tell the time: gone"
+        "Cannot read the database's clock: gone"
     ]
     assert running.now() >= before
     server.failure = None

@@ -94,7 +94,7 @@ def test_a_checksum_is_of_the_statements_only() -> None:
 
 async def test_an_empty_database_is_refused_until_it_is_migrated(database: Server) -> None:
     url = database.url(NAME)
-    with pytest.raises(StoreTooOld, match="has no schema of Penstock's") as caught:
+    with pytest.raises(StoreTooOld, match="has no Penstock schema") as caught:
         await look(url)
     assert "penstock migrate --store" in str(caught.value)
     names = tuple(item.name for item in known(database.SCHEME))
@@ -327,7 +327,7 @@ async def test_who_waits_too_long_for_another_is_told_so(
     )
     async with other.transaction():
         await other.execute("SELECT pg_advisory_xact_lock($1)", schema._LOCK)
-        with pytest.raises(StoreBusy, match="Somebody else changes the schema"):
+        with pytest.raises(StoreBusy, match="Another process changes the schema"):
             await migrate(found.url(NAME))
     await other.close()
     assert (await migrate(found.url(NAME))).before == 0

@@ -190,7 +190,7 @@ async def test_a_database_without_tables_that_takes_no_writes(dialect: str) -> N
     found = server(dialect)
     found.drop_database("bare")
     found.create_database("bare")
-    with read_only(found, "bare"), pytest.raises(StoreReadOnly, match="takes no writes"):
+    with read_only(found, "bare"), pytest.raises(StoreReadOnly, match="does not accept writes"):
         await migrate(found.url("bare"))
 
 

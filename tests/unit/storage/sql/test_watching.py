@@ -174,7 +174,7 @@ async def test_what_could_not_be_told_is_let_go(
         watch.spread({2})
         await database.until(lambda: len(database.told) == 2)
     assert database.told == [[1], [2]]
-    assert caplog.messages == ["other servers could not be told: gone"]
+    assert caplog.messages == ["other servers could not be notified: gone"]
 
 
 async def test_closing_tells_what_is_left(core: Core, database: FakeDatabase) -> None:
@@ -409,7 +409,7 @@ async def test_a_poll_that_fails_is_made_again(
     watch.interested(1)
     with caplog.at_level(logging.WARNING, "penstock.storage"):
         await database.polled(3)
-    assert caplog.messages == ["queues cannot be watched: gone"]
+    assert caplog.messages == ["queues cannot be polled: gone"]
     assert ears.take() == []
     database.failure = None
     await database.polled()

@@ -113,7 +113,7 @@ class RocksDBAdapter:
         self._mark_file = MarkFile(path)
         try:
             if not (path / "CURRENT").exists() and any(path.glob("*.sst")):
-                # RocksDB would make a new store here, and remove the tables.
+                # RocksDB would create a new store here, and delete the tables.
                 raise _emptied(path)
             if log := endless_log(path):
                 raise StoreCorrupt(f"The file {log} of the store is damaged.")

@@ -22,14 +22,14 @@ _BATCH: Final = struct.Struct("<QI")
 _FULL: Final = 1
 _FIRST: Final = 2
 _LAST: Final = 4
-#: Types of records that RocksDB writes where it uses a log again, which we do not let it do.
+#: Record types that RocksDB writes to recycled logs. Penstock does not recycle logs.
 _RECYCLED: Final = range(5, 9)
 
 
 def endless_log(folder: Path) -> Path | None:
-    """A log, or a manifest, that has a record of a recycled log in it.
+    """A log or manifest that contains a record type of recycled logs.
 
-    That is damage: one flipped bit in the type of a record. RocksDB 9.8.4 never comes to the end
+    That is damage: one flipped bit in the type of a record. RocksDB 9.8.4 never reaches the end
     of such a file.
     """
     for path in sorted((*folder.glob("MANIFEST-*"), *folder.glob("*.log"))):
@@ -72,7 +72,7 @@ def _batches(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def _records(content: bytes) -> Iterator[tuple[int, int, int]]:
-    """Where the content of every record begins, its length and type, up to the first torn one."""
+    """The start of every record's content, its length and type, up to the first torn record."""
     place = 0
     while place + _HEADER.size <= len(content):
         left = _BLOCK - place % _BLOCK

@@ -1,9 +1,8 @@
 """The directory of an embedded store: permissions and locking.
 
-The folder has mode 0700, which is what keeps other users out. RocksDB creates its files under
-the umask of the process, and a library must not change that, so a file may be 0644 until the
-store is next opened or closed; both set every file of the store to 0600. ``penstock serve``, a
-process of our own, sets its umask.
+The directory has mode 0700, which keeps other users out. RocksDB creates its files under the umask
+of the process, and a library must not change that, so a file may be 0644 until the store is next
+opened or closed; both set every file of the store to 0600. ``penstock serve`` sets its own umask.
 
 A directory that Penstock did not create is only tightened if it holds a store or is empty, and
 never if it is shared by design (sticky bit, as on /tmp). Failures are logged.

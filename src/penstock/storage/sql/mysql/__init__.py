@@ -1,1 +1,1 @@
-"""MySQL and MariaDB: the adapter, its schema, and one file a statement."""
+"""MySQL and MariaDB: the adapter, its schema, and one file per statement."""

@@ -1,9 +1,9 @@
 """MySQL and MariaDB, through asyncmy.
 
-It differs from PostgreSQL in four things. A statement cannot do several things at once, so a
-``change`` is a few statements, which go together. A DELETE waits for whatever its subqueries look
-at, and a range is locked beyond its end, so what is concerned is looked up first. Nobody is told
-anything, so the engine polls. And how far the log is settled is found out by ``tickets``.
+It differs from PostgreSQL in four ways. A statement cannot write to several tables, so a
+``change`` is a few statements, sent together. A DELETE locks the rows that its subqueries read,
+and a range lock extends beyond the range, so rows are looked up before they are deleted. There
+are no notifications, so the engine polls. The settled end of the log comes from ``tickets``.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ __all__ = ["MySQL"]
 
 #: Seconds that a rollback may take before the connection is dropped instead.
 _ROLLBACK_S: Final = 10
-#: Statements whose list is first reduced to what another one gives.
+#: Statements whose list parameter is first reduced to the result of another statement.
 _REDUCED: Final = {"forget_owners": ("empty_partitions", "partitions")}
-#: Statements that are sent as text. The server skips through an index to answer them; MariaDB may
-#: read all of it instead once it has prepared a statement anew, as it does after ANALYZE TABLE.
+#: Statements that are sent as text. They skip through an index; MariaDB may scan all of it instead
+#: after it re-prepared a statement, as it does after ANALYZE TABLE.
 _PLAIN: Final = frozenset({"list_partitions"})
-#: The ``until`` of a run that time never acts on.
+#: The ``until`` of a run that is never due and never expires.
 _NEVER: Final = (1 << 63) - 1
-#: In the transaction of a caller.
+#: The savepoint in a caller's transaction.
 _SAVEPOINT: Final = "penstock"
 _NO_SAVEPOINT: Final = 1305
 
 
 class _Session(Session):
-    """A connection, from its first statement on."""
+    """A connection, taken from the pool at the first statement."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class _Session(Session):
         self._pool = pool
         self._autocommit = autocommit
         self.link = link
-        #: Whether there is a ticket of it.
+        #: Whether it has written a ticket.
         self.publishes = False
 
     async def _linked(self) -> Link:
@@ -87,14 +87,14 @@ class _Session(Session):
         if statement == "due_runs":
             return await self._due_runs(parameters)
         reply = await self._execute(statement, parameters)
-        # What counts by LAST_INSERT_ID gives the number that it has come to.
+        # A statement that sets LAST_INSERT_ID returns that number.
         return [(reply.number,)] if reply.rows is None else list(reply.rows)
 
     async def _due_runs(self, parameters: dict[str, object]) -> list[Row]:
-        """Look first, and lock what was found.
+        """Search without locks, then lock the rows found.
 
-        A range of an index that is read under lock has MariaDB lock what comes after it too: here
-        the head of the queue, which other claims would then pass by (C4).
+        A locking read of an index range makes MariaDB lock the rows after it too: here the head
+        of the queue, which other claims would then skip (C4).
         """
         found = await self._execute("due_places", parameters)
         if not found.rows:
@@ -133,7 +133,7 @@ class _Session(Session):
         link = self.link or await self._linked()
         numbers: list[int] = []
         for segment in segments:
-            # One at a time: it is as fast, and each tells its own number.
+            # One at a time: it is as fast, and each reply has its number.
             for sql, values in self._statements["append"].lots([segment], 0):
                 numbers.append((await link.execute(sql, values)).number)
         return numbers
@@ -142,7 +142,7 @@ class _Session(Session):
         self, queue: int, phases: Sequence[int], floors: Sequence[int], most: int
     ) -> list[Row]:
         link = self.link or await self._linked()
-        del floors  # There are none here: see has_floors.
+        del floors  # Not used by this database: see has_floors.
         bind = self._statements["heads"].bind
         replies = await link.together(
             [bind({"queue": queue, "phase": phase, "most": most}) for phase in phases]
@@ -161,7 +161,7 @@ class _Session(Session):
         version: int | None = None,
         replaced: Sequence[RunRow] = (),
     ) -> tuple[int, list[int]]:
-        del held, version  # Every change has a transaction here, in which they were locked.
+        del held, version  # Every change has a transaction here, which has locked them.
         numbers = await self.append(segments) if segments else []
         runs = [_numbered(run, numbers) if run.segment < 0 else run for run in runs]
         link = self.link or await self._linked()
@@ -184,7 +184,7 @@ class _Session(Session):
     def _at(
         self, statement: str, places: Sequence[Place], **parameters: object
     ) -> list[tuple[str, list[object]]]:
-        """A statement about runs of one rank, for places in all of them."""
+        """Bind the statement once per queue, phase and rank of the places."""
         by_rank: dict[tuple[int, int, int], list[int]] = defaultdict(list)
         for queue, phase, rank, place in sorted(places):
             by_rank[queue, phase, rank].append(place)
@@ -197,11 +197,11 @@ class _Session(Session):
         ]
 
     async def notify(self, queues: Sequence[int]) -> None:
-        """There is nobody to tell: the engine polls."""
+        """Does nothing: the engine polls."""
 
 
 def _numbered(run: RunRow, numbers: Sequence[int]) -> RunRow:
-    """The run of a segment that was just appended."""
+    """The run of a segment that was just appended, with its number."""
     segment = numbers[-run.segment - 1]
     _, index = segment_of(run.place)
     return run._replace(segment=segment, place=message_id(segment, index))
@@ -219,8 +219,8 @@ class MySQL(Database):
     """A pool of connections to one database."""
 
     name = "mysql"
-    # To find a rank empty InnoDB walks past all that is gone from the next one, so with a floor
-    # in every rank it would walk that way several times instead of once.
+    # To find a rank empty, InnoDB scans all deleted rows of the next one. With a floor per rank it
+    # would do that several times instead of once.
     has_floors = False
 
     def __init__(self, address: Address) -> None:
@@ -234,7 +234,7 @@ class MySQL(Database):
 
     @classmethod
     async def open(cls, address: Address) -> MySQL:
-        """Connect; raises what is wrong with the address or the server."""
+        """Connect; raises if the address or the server cannot be used."""
         database = cls(address)
         try:
             link = await database._pool.take(autocommit=True)
@@ -244,7 +244,7 @@ class MySQL(Database):
         return database
 
     def _opened(self) -> None:
-        """The pool has opened a connection."""
+        """Called after the pool has opened a connection."""
         self.renewed()
 
     @asynccontextmanager
@@ -276,14 +276,14 @@ class MySQL(Database):
             self._pool.give_back(session.link)
 
     async def _abandon(self, link: Link | None, error: BaseException) -> None:
-        """End what is open on a connection, or the connection itself."""
+        """Roll back, or drop the connection."""
         lost = isinstance(error, Exception) and isinstance(translate(error), Lost)
         if lost:
             self._pool.close_idle()
         if link is None:
             return
         if lost or not isinstance(error, Exception):
-            # Whoever was cancelled may have left half of a reply behind.
+            # A cancelled call may have left half of a reply unread.
             self._pool.discard(link)
             return
         try:
@@ -301,7 +301,7 @@ class MySQL(Database):
     async def borrowed(self, connection: object) -> AsyncIterator[Session]:
         if not isinstance(connection, asyncmy.Connection):
             raise BadInput(
-                f"connection is a {type(connection).__name__}; it is an asyncmy connection.",
+                f"connection is a {type(connection).__name__}; it must be an asyncmy connection.",
                 field="connection",
             )
         driver: Any = connection
@@ -333,10 +333,10 @@ class MySQL(Database):
         return int(now)
 
     async def watch(self, heard: Callable[[Sequence[int]], None]) -> None:
-        """Nobody tells: the engine polls."""
+        """Does nothing: the engine polls."""
 
     async def tell(self, queues: Sequence[int]) -> None:
-        """Nobody listens."""
+        """Does nothing: the other servers poll."""
 
     async def close(self) -> None:
         await self._tickets.close()
@@ -344,7 +344,7 @@ class MySQL(Database):
 
 
 async def _look_at(link: Link) -> None:
-    """Learn of a caller's connection how much it takes, and refuse one that sees the past."""
+    """Read the packet limit of a caller's connection; refuse other isolation levels."""
     reply = await link.execute(
         "SHOW SESSION VARIABLES WHERE variable_name IN"
         " ('max_allowed_packet', 'tx_isolation', 'transaction_isolation')"
@@ -360,13 +360,13 @@ async def _look_at(link: Link) -> None:
 
 
 async def _undo(link: Link, error: BaseException) -> None:
-    """Undo what was done in a caller's transaction, and nothing that the caller did."""
+    """Undo the publish in a caller's transaction, but nothing that the caller did."""
     try:
         async with asyncio.timeout(_ROLLBACK_S):
             await link.plainly(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
     except FAILURES as failure:
         if number_of(failure) == _NO_SAVEPOINT and isinstance(error, Exception):
             raise StoreBusy(
-                "The database rolled the whole transaction of the connection back, what the "
-                f"caller did in it too: {translate(error)}."
+                "The database rolled back the whole transaction of the connection, including the "
+                f"caller's changes: {translate(error)}."
             ) from error

@@ -1,6 +1,6 @@
-"""What a failure of asyncmy, or of MySQL or MariaDB, means to the engine, by its number.
+"""Classifies errors of asyncmy, MySQL and MariaDB by their number.
 
-See ``failing`` for what it may mean.
+See ``failing`` for the classes.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from penstock.storage.sql.database import Again, Lost, Overdue
 
 __all__ = ["FAILURES", "number_of", "opening", "translate"]
 
-#: What can go wrong between here and the server.
+#: Errors of the driver and of the network.
 FAILURES: Final = (asyncmy.MySQLError, OSError, EOFError)
 
 _AGAIN: Final = frozenset(
     {
         1213,  # deadlock
-        1205,  # a lock was not had in time
+        1205,  # lock wait timeout
         1020,  # the row has changed since it was read
         1062,  # another transaction wrote the key first
         1412,  # the table was altered meanwhile
-        1615,  # prepare the statement again
+        1615,  # the statement must be prepared again
         1317,  # the statement was killed
     }
 )
@@ -34,30 +34,30 @@ _AGAIN: Final = frozenset(
 _OVERDUE: Final = frozenset({1969, 3024})
 _LOST: Final = frozenset(
     {
-        *(2002, 2003, 2005),  # nobody answers there
+        *(2002, 2003, 2005),  # there is no server at the address
         *(2006, 2013, 2014, 2055),  # the connection broke
         *(1053, 1077, 1079, 1080),  # the server is shutting down
-        *(1152, 1158, 1159, 1160, 1161, 1184),  # it gave the connection up
+        *(1152, 1158, 1159, 1160, 1161, 1184),  # the server dropped the connection
         *(1927, 3169),  # the connection was killed
         *(4031, 4166),  # it was idle for too long
-        1243,  # it does not know its own statements any more
+        1243,  # the server no longer knows the prepared statements
     }
 )
 _MEANT: Final[dict[int, failing.Meaning]] = {
     1040: failing.NO_CONNECTION,
     1203: (StoreBusy, "The user has no connection left"),
-    1226: (StoreBusy, "The user is at one of its bounds"),
+    1226: (StoreBusy, "The user has reached a resource limit"),
     1037: failing.NO_MEMORY,
     1038: failing.NO_MEMORY,
     1041: failing.NO_MEMORY,
     1290: failing.NO_WRITES,
-    1792: (StoreReadOnly, "The transaction takes no writes"),
+    1792: (StoreReadOnly, "The transaction is read-only"),
     1836: failing.NO_WRITES,
     1223: (StoreReadOnly, "The database is locked against writes"),
     1045: failing.WRONG_PASSWORD,
     1698: failing.WRONG_PASSWORD,
-    1129: (StoreUnavailable, "The database does not let this host in"),
-    1130: (StoreUnavailable, "The database does not let this host in"),
+    1129: (StoreUnavailable, "The database does not accept connections from this host"),
+    1130: (StoreUnavailable, "The database does not accept connections from this host"),
     1044: (StoreUnavailable, "The user may not use the database"),
     1049: failing.NO_DATABASE,
     1142: failing.NO_PRIVILEGE,
@@ -74,29 +74,29 @@ _MEANT: Final[dict[int, failing.Meaning]] = {
     1712: failing.DAMAGED_INDEX,
     1877: failing.DAMAGE,
     1118: failing.TOO_MUCH,
-    1153: (TooLarge, "The database takes no more at once than max_allowed_packet says"),
-    2020: (TooLarge, "The database takes no more at once than max_allowed_packet says"),
+    1153: (TooLarge, "The request exceeds the database's max_allowed_packet"),
+    2020: (TooLarge, "The request exceeds the database's max_allowed_packet"),
     1406: (TooLarge, "A name or a key is longer than its column"),
 }
-#: What MySQL says of a commit that it has not made.
+#: Errors of a COMMIT that was certainly not made.
 _NOT_COMMITTED: Final = frozenset({1290, 1792, 1836, 1223})
 
 
 def number_of(error: BaseException) -> int:
-    """The number of a failure; 0: it has none."""
+    """The number of an error; 0 if it has none."""
     first = error.args[0] if isinstance(error, asyncmy.MySQLError) and error.args else 0
     return first if isinstance(first, int) else 0
 
 
 def translate(error: BaseException, *, committing: bool = False) -> Exception:
-    """What to raise for ``error``; ``committing`` says whether COMMIT was on its way."""
+    """The exception to raise for ``error``; ``committing`` if COMMIT had been sent."""
     if isinstance(error, asyncmy.MySQLError):
         return _by_number(error, committing=committing)
     return failing.translate_network(error, committing=committing)
 
 
 def opening(error: BaseException, place: str) -> Exception:
-    """What to raise for ``error`` when the first connection to ``place`` was asked for."""
+    """The exception to raise if the first connection to ``place`` fails with ``error``."""
     return failing.unreachable(translate(error), place)
 
 
@@ -108,7 +108,7 @@ def _by_number(error: asyncmy.MySQLError, *, committing: bool) -> Exception:
         return Again(words)
     if number in _OVERDUE:
         return Overdue(words, committing=False)
-    # Without a number the driver is closed, or cannot go on with what it has read.
+    # Without a number, the driver is closed or cannot parse what it has read.
     broken = not number and isinstance(error, asyncmy.InterfaceError | asyncmy.InternalError)
     if number in _LOST or broken or (committing and number not in _NOT_COMMITTED):
         return Lost(words, committing=committing)
@@ -116,6 +116,6 @@ def _by_number(error: asyncmy.MySQLError, *, committing: bool) -> Exception:
 
 
 def _words(error: asyncmy.MySQLError) -> str:
-    """What the error says, without its number."""
+    """The error message, without its number."""
     said = str(error.args[-1]) if error.args else ""
     return failing.one_line(said or str(error), error)

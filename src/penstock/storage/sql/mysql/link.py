@@ -1,9 +1,9 @@
 """One connection to MySQL or MariaDB, through asyncmy.
 
-Every session is READ COMMITTED, strict, and in UTC. Statements are prepared once a connection: the
-server need not parse them again, and values go as they are, which for a hundred kilobytes takes a
-twentieth of the time of quoting them. Several small ones go together as text, which saves the
-ways to the server and back.
+Every session is READ COMMITTED, strict, and in UTC. Statements are prepared once per connection:
+the server need not parse them again, and values are sent in binary, which for a hundred kilobytes
+takes a twentieth of the time of quoting them. Several small statements are sent together as
+text, which saves round trips.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from penstock.storage.sql.urls import Address
 
 __all__ = ["Connector", "Link", "Reply"]
 
-#: Statements that a connection remembers. A server has 16,382 for everybody together.
+#: Prepared statements per connection. A server has 16,382 for all connections together.
 _STATEMENTS: Final = 120
-#: What has more values is sent as text: the server would describe each of them.
+#: Statements with more values are sent as text: the server would describe each of them.
 _MAX_VALUES: Final = 1_000
-#: Statements that go together are text; with more bytes than this they go one by one, prepared.
+#: Statements are batched as text; with more bytes than this they are sent one by one, prepared.
 _MAX_TEXT: Final = 32 * 1024
-#: What a number takes as text, about.
+#: The approximate length of a number as text.
 _NUMBER: Final = 10
-#: Bytes of a packet that are left for what goes along with large values.
+#: Bytes of a packet that are reserved for everything but large values.
 _MARGIN: Final = 64 * 1024
-#: The server has no more room for prepared statements.
+#: The error number for too many prepared statements.
 _NO_ROOM: Final = 1461
-#: Seconds for a farewell.
+#: Seconds for closing a connection properly.
 _PARTING_S: Final = 5
 
 _SETTINGS: Final = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    # Nobody waits for a lock for ever. What a machine that vanished had locked is free after two
-    # minutes; connections that nobody has used for so long are closed before (see ``pool``).
+    # No session waits for a lock forever. Locks of a machine that vanished are released after two
+    # minutes; the pool closes connections before they are idle for so long (see ``pool``).
     "SET SESSION innodb_lock_wait_timeout = {lock_s}, lock_wait_timeout = {lock_s}",
     "SET SESSION wait_timeout = 120",
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00'",
 )
-# A recursive query goes one step a partition, and both stop at a thousand by default. MySQL
-# tells AUTO_INCREMENT as it was a day ago, unless it is asked not to.
-# A statement that takes too long is ended by MariaDB whatever it does, by MySQL if it only reads.
+# A recursive query takes one step per partition, and both servers stop at a thousand by default.
+# MySQL caches AUTO_INCREMENT for a day unless configured otherwise.
+# MariaDB ends every statement that takes too long, MySQL only those that read.
 _MARIADB: Final = (
     "SET SESSION max_recursive_iterations = 10000000, idle_transaction_timeout = {statement_s}, "
     "max_statement_time = {statement_s}"
@@ -59,34 +59,34 @@ _MYSQL: Final = (
     "SET SESSION cte_max_recursion_depth = 10000000, information_schema_stats_expiry = 0, "
     "max_execution_time = {statement_s}000"
 )
-#: Seconds that a statement waits for a lock, if it may take that long.
+#: Seconds that a statement waits for a lock, unless the statement timeout is shorter.
 _LOCK_S: Final = 10
-#: Seconds that the server is given to say that it has ended a statement: the connection is
-#: dropped only if it does not say so.
+#: Seconds that the server has to report that it ended a statement; the connection is dropped only
+#: if it does not.
 _GRACE_S: Final = 2
 
 
 class Reply(NamedTuple):
-    """What a statement gave or did."""
+    """The result of a statement."""
 
     rows: Sequence[Sequence[Any]] | None
-    """None: it is not one that gives rows."""
+    """None if the statement returns no rows."""
     changed: int
     number: int
-    """The first one that AUTO_INCREMENT gave out."""
+    """The first number that AUTO_INCREMENT assigned."""
 
 
 class Link:
     """A connection, and the statements that are prepared on it.
 
-    Everything that waits for the server raises ``TimeoutError`` when it misses its deadline; nobody
-    knows then what is under way on the connection, and it has to be closed.
+    Every method that waits for the server raises ``TimeoutError`` at its deadline. The state of
+    the connection is then unknown, and it must be closed.
     """
 
     def __init__(self, connection: Any, patience: Patience) -> None:
         self.connection = connection
         self._patience = patience
-        #: The most bytes that the server takes at once, as soon as it was asked for that.
+        #: The maximum packet size of the server, once it was read.
         self.packet = _MARGIN
         self._statements: OrderedDict[str, Any] = OrderedDict()
 
@@ -108,7 +108,7 @@ class Link:
         return Reply(result.rows, result.affected_rows, result.insert_id)
 
     async def together(self, parts: Sequence[tuple[str, Sequence[object]]]) -> list[Reply]:
-        """Run statements one after the other, in one round trip if they are small."""
+        """Run statements in order, in one round trip if they are small."""
         if len(parts) == 1 or sum(_weight(values) for _, values in parts) > _MAX_TEXT:
             return [await self.execute(sql, values) for sql, values in parts]
         text = ";".join([_text(sql, values) for sql, values in parts])
@@ -123,40 +123,40 @@ class Link:
         return replies
 
     async def plainly(self, sql: str) -> None:
-        """Run a statement that has no values and gives no rows."""
+        """Run a statement that has no values and returns no rows."""
         await self._patience.bear(self.connection.query(sql))
 
     async def autocommit(self, value: bool) -> None:
-        """Have every statement be a transaction of its own, or not."""
+        """Switch autocommit on or off."""
         await self._patience.bear(self.connection.autocommit(value))
 
     async def commit(self) -> None:
-        """End the transaction."""
+        """Commit the transaction."""
         await self._patience.bear(self.connection.commit())
 
     async def roll_back(self) -> None:
-        """End the transaction, if there is one: after a failure nobody knows."""
+        """Roll back the transaction, if there is one, which is unknown after an error."""
         await self._patience.bear(self.connection.rollback())
 
     async def forget_statements(self) -> None:
-        """Have the server forget what was prepared here."""
+        """Close the prepared statements."""
         with suppress(*FAILURES):
             while self._statements:
                 await self._statements.popitem()[1].close()
 
     def close(self) -> None:
-        """Drop the connection; the server rolls back what was open."""
+        """Drop the connection; the server rolls back an open transaction."""
         self.connection.close()
 
     async def part(self) -> None:
-        """Close the connection with a word of farewell."""
+        """Close the connection properly."""
         with suppress(*FAILURES):
             async with asyncio.timeout(_PARTING_S):
                 await self.connection.ensure_closed()
         self.close()
 
     async def _prepare(self, sql: str) -> Any | None:
-        """The statement, prepared; None: the server has no room for one more."""
+        """The prepared statement; None if the server accepts no more of them."""
         prepared = self._statements.get(sql)
         if prepared is not None:
             self._statements.move_to_end(sql)
@@ -174,12 +174,12 @@ class Link:
         return prepared
 
     def _refuse_large(self, values: Sequence[object]) -> None:
-        # The server would drop the connection while all of it is still on its way.
+        # Otherwise the server would drop the connection in the middle of the request.
         size = sum([len(value) for value in values if isinstance(value, bytes)])
         if size > self.packet - _MARGIN:
             raise TooLarge(
-                f"{size} bytes are more than the database takes at once; its max_allowed_packet "
-                f"is {self.packet}.",
+                f"{size} bytes are more than the database accepts in one statement; its "
+                f"max_allowed_packet is {self.packet}.",
                 limit=self.packet,
             )
 
@@ -190,12 +190,12 @@ async def _reply(cursor: Any) -> Reply:
 
 
 def _weight(values: Sequence[object]) -> int:
-    """About how many bytes the values are as text."""
+    """The approximate length of the values as text, in bytes."""
     return sum([2 * len(v) if isinstance(v, bytes | str) else _NUMBER for v in values])
 
 
 def _text(sql: str, values: Sequence[object]) -> str:
-    """The statement with its values in it."""
+    """The statement with its values as literals."""
     pieces = sql.split("?")
     return "".join(
         [pieces[0], *(_literal(v) + piece for v, piece in zip(values, pieces[1:], strict=True))]
@@ -203,7 +203,7 @@ def _text(sql: str, values: Sequence[object]) -> str:
 
 
 def _literal(value: object) -> str:
-    # Digits only: no text of anybody's can end a literal, whatever the modes of the session.
+    # Hex digits only: no value can end a literal, in any SQL mode of the session.
     match value:
         case None:
             return "NULL"
@@ -218,7 +218,7 @@ def _literal(value: object) -> str:
 
 
 class _Connection(asyncmy.Connection):
-    """The driver's, but it knows whether the server offers TLS before it asks for it."""
+    """The driver's connection, which checks whether the server offers TLS before it asks for it."""
 
     takes_plain = False
 
@@ -241,36 +241,36 @@ class Connector:
         tls = address.tls()
         self._takes_plain = tls is None
         if tls is None and address.unix_socket is None:
-            # Encrypted if the server can, whoever it is.
+            # Encrypted if the server supports it, without verification.
             tls = ssl.create_default_context()
             tls.check_hostname = False
             tls.verify_mode = ssl.CERT_NONE
         self._tls = tls or None
-        #: With the statements of all its connections.
+        #: The statement timeout of all its connections.
         self.patience = Patience(address.statement_timeout + _GRACE_S)
 
     async def connect(self) -> Link:
-        """A new connection. Raises what the driver raises."""
+        """Open a connection. Raises the driver's errors."""
         address = self._address
         connection: Any = _Connection(  # type: ignore[no-untyped-call]
             host=address.host,
             port=address.port,
             unix_socket=address.unix_socket,
             user=address.user,
-            # As text it would become Latin-1.
+            # asyncmy would encode a str as Latin-1.
             password=(address.password or "").encode(),
             database=address.database,
             ssl=self._tls,
             connect_timeout=address.connect_timeout,
             charset="utf8mb4",
-            # An UPDATE tells how many rows it found, whether or not that changed them.
+            # An UPDATE reports how many rows it matched, even if it did not change them.
             client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
             program_name="penstock",
             autocommit=None,
         )
         connection.takes_plain = self._takes_plain
         try:
-            # The driver's own timeout is for the socket alone.
+            # The driver's own timeout covers only the socket.
             async with asyncio.timeout(address.connect_timeout):
                 await connection.connect()
                 statement_s = address.statement_timeout
@@ -286,5 +286,5 @@ class Connector:
 
 
 def _of_server(connection: Any) -> str:
-    """The settings that only one of the two servers knows."""
+    """The settings that only one of the two servers has."""
     return _MARIADB if "MariaDB" in connection.get_server_info() else _MYSQL

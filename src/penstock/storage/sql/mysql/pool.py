@@ -1,9 +1,9 @@
-"""A pool of connections, each with a transaction from its first statement on, or without any.
+"""A pool of connections, each with autocommit on or off.
 
-Whoever needs a transaction gets a connection with autocommit off, which saves a BEGIN; whoever
-only reads gets one with it on, which saves a COMMIT. A connection goes back only if nothing is
-open on it and every reply was read. When one is lost the idle ones are closed too: the server
-has likely gone, and nobody should find that out ten times.
+A transaction gets a connection with autocommit off, which saves a BEGIN; a read gets one with
+autocommit on, which saves a COMMIT. A connection is returned only if no transaction is open on it
+and every reply was read. When one is lost the idle ones are closed too: the server is probably
+gone, and each caller would otherwise discover that separately.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from penstock.storage.sql.mysql.link import Connector, Link
 
 __all__ = ["IDLE_S", "Pool"]
 
-#: Seconds that a connection may stay unused; the server ends it after two minutes.
+#: Seconds that a connection may stay idle; the server closes it after two minutes.
 IDLE_S: Final = 60.0
 
 
 class Pool:
-    """At most so many connections at a time; who finds none free waits."""
+    """A bounded number of connections; callers wait if all are in use."""
 
     def __init__(
         self, connector: Connector, size: int, opened: Callable[[], None], patience_s: float
     ) -> None:
         self._connector = connector
-        #: Seconds that a caller waits for a connection that is free.
+        #: Seconds that a caller waits for a free connection.
         self._patience_s = patience_s
-        #: Called when a connection was opened.
+        #: Called after a connection was opened.
         self._opened = opened
         self._free = asyncio.Semaphore(size)
-        #: Those last used at the end, with the time of that.
+        #: Idle connections with the time of their last use, most recent last.
         self._idle: list[tuple[Link, float]] = []
 
     async def take(self, *, autocommit: bool) -> Link:
-        """A connection on which nothing is open."""
+        """A connection without an open transaction."""
         if self._free.locked():
             async with asyncio.timeout(self._patience_s):
                 await self._free.acquire()
         else:
-            await self._free.acquire()  # Without waiting, and without a timer.
+            await self._free.acquire()  # Immediate, so no timer is needed.
         try:
             link = self._pick(autocommit=autocommit)
             if link is None:
@@ -59,28 +59,28 @@ class Pool:
         return link
 
     def give_back(self, link: Link) -> None:
-        """Nothing is open on the connection: the next one may have it."""
+        """Return a connection without an open transaction."""
         self._idle.append((link, time.monotonic()))
         self._free.release()
 
     def discard(self, link: Link) -> None:
-        """Close a connection of which nobody knows what is under way on it."""
+        """Close a connection whose state is unknown."""
         link.close()
         self._free.release()
 
     def close_idle(self) -> None:
-        """Close what is not in use."""
+        """Close the idle connections."""
         for link, _ in self._idle:
             link.close()
         self._idle.clear()
 
     async def close(self) -> None:
-        """Take leave of the server. Who still has a connection closes it by giving it back."""
+        """Close the idle connections properly."""
         idle, self._idle = self._idle, []
         await asyncio.gather(*(link.part() for link, _ in idle))
 
     def _pick(self, *, autocommit: bool) -> Link | None:
-        """The connection used last, better one that need not be switched."""
+        """The connection used last, preferably one with the right autocommit mode."""
         oldest = time.monotonic() - IDLE_S
         while self._idle and self._idle[0][1] < oldest:
             self._idle.pop(0)[0].close()

@@ -1,10 +1,10 @@
-"""Changing the schema on MySQL, where a change of a table cannot be taken back.
+"""Changing the schema on MySQL, where DDL cannot be rolled back.
 
-Every such statement commits by itself, so a migration is written down before its first statement,
-with how many of them are done after each. Whoever comes after a crash goes on from there. Only
-the statement at which it happened may have been done without being counted: if the database says
-that it was, it was. Changes of rows are counted in their own transaction. A lock of the server's
-keeps others out.
+Every DDL statement commits implicitly, so a migration is recorded before its first statement, and
+the number of finished statements after each. After a crash, the next attempt continues from
+there. Only the statement during which it happened may have run without being counted: an error
+that its effect already exists proves that it did. Changes of rows are counted in their own
+transaction. A server lock excludes other migrations.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from penstock.storage.sql.urls import Address
 
 __all__ = ["opened"]
 
-#: Seconds to wait for another migration, and for the locks of servers that run.
+#: Seconds to wait for another migration, and for the locks of running servers.
 _PATIENCE_S: Final = 60
 #: Seconds that one statement may take: it may have to copy a large table.
 _STATEMENT_S: Final = 86_400
-#: The table, the column or the index is there already, or is gone already.
+#: The table, column or index already exists, or is already gone.
 _DONE_BEFORE: Final = frozenset({1050, 1051, 1060, 1061, 1091, 1146, 1826})
-#: The first that have SKIP LOCKED.
+#: The first versions with SKIP LOCKED.
 _OLDEST_MARIADB: Final = (10, 6)
 _OLDEST_MYSQL: Final = (8, 0)
 _FIND: Final = """
@@ -63,7 +63,7 @@ _END: Final = """
 UPDATE penstock_migration SET applied_at = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)
 WHERE number = ?
 """
-#: Servers that run read the catalog again, and with it the number of the schema.
+#: Makes running servers read the catalog again, and with it the schema number.
 _RAISE_VERSIONS: Final = "UPDATE penstock_tenant SET version = version + 1"
 
 
@@ -72,7 +72,7 @@ class _Schema(Schema):
         self._link = link
 
     async def applied(self) -> list[Applied]:
-        # Looked for first: a replica lacks nothing, and is not to be written to.
+        # Search first: a replica has the table, and must not be written to.
         if not (await self._link.execute(_FIND)).rows:
             await self._link.plainly(_TABLE)
         rows = (await self._link.execute(_SELECT)).rows or ()
@@ -99,18 +99,18 @@ class _Schema(Schema):
 
 
 def _refuse(error: asyncmy.MySQLError, migration: Migration, number: int) -> NoReturn:
-    """Say which statement it was, unless it is the database that has a problem."""
+    """Name the failed statement, unless the database itself has a problem."""
     if type(translate(error)) is not StoreError:
         raise error
     raise StoreError(
-        f"Statement {number} of migration {migration.name} failed. Those before it are in place, "
-        f"and the next attempt goes on with it: {error}."
+        f"Statement {number} of migration {migration.name} failed. The statements before it are "
+        f"applied, and the next attempt continues with it: {error}."
     ) from error
 
 
 @asynccontextmanager
 async def opened(address: Address) -> AsyncIterator[Schema]:
-    """The schema, as soon as nobody else changes it."""
+    """The schema, once no other process changes it."""
     try:
         link = await Connector(replace(address, statement_timeout=_STATEMENT_S)).connect()
     except FAILURES as error:
@@ -124,7 +124,7 @@ async def opened(address: Address) -> AsyncIterator[Schema]:
     except FAILURES as error:
         raise translate(error) from error
     finally:
-        # Lets go of the lock.
+        # Also releases the lock.
         await link.part()
 
 
@@ -133,13 +133,13 @@ async def _check_version(link: Link) -> None:
     oldest = _OLDEST_MARIADB if "MariaDB" in version else _OLDEST_MYSQL
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < oldest:
         raise StoreUnavailable(
-            f"The database is {version}, which cannot pass by rows that others have locked. "
+            f"The database is {version}, which does not support SKIP LOCKED. "
             f"Penstock needs version {oldest[0]}.{oldest[1]} or newer."
         )
 
 
 async def _lock(link: Link, database: str) -> None:
-    # Locks belong to the whole server, and their names have at most 64 characters.
+    # Locks are global to the server, and their names have at most 64 characters.
     name = f"penstock_migrate_{hashlib.sha256(database.encode()).hexdigest()[:40]}"
     ((got,),) = (await link.execute("SELECT GET_LOCK(?, ?)", (name, _PATIENCE_S))).rows or ()
     if got != 1:

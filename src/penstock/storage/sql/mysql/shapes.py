@@ -1,13 +1,13 @@
-"""Statements with lists and rows in them, as MySQL takes them: one ``?`` a value.
+"""Statements with list and row parameters for MySQL, which has one ``?`` per value.
 
-A list stands in parentheses, ``IN (:name)``, and becomes as many question marks as it has values.
-What deletes names them in a table of its own, ``(SELECT CAST(:name AS SIGNED) AS place)``, one row
-a value: the rows are then looked up one by one, while for an IN the server may read a small
-table from one end to the other, and wait for rows that others have locked there.
+A list is written in parentheses, ``IN (:name)``, and becomes as many question marks as it has
+values. A DELETE joins a derived table instead, ``(SELECT CAST(:name AS SIGNED) AS place)``, with
+one row per value: the rows are then looked up one by one, while for an IN the server may scan a
+small table completely, and wait for rows that others have locked there.
 
-A statement that writes rows ends its list of columns with ``VALUES :rows``. Every other number of
-question marks is another statement to the server, which prepares each once; so that there are
-few, lists are filled up with their last value, and many rows are written in a few lots.
+A statement that writes rows ends with ``VALUES :rows`` after its columns. Every number of question
+marks is a different statement, which the server has to prepare. To keep them few, lists are padded
+with their last value, and many rows are written in lots of a few fixed sizes.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from penstock.storage.sql.statements import PARAMETER
 
 __all__ = ["Statement"]
 
-#: Rows that are written at once: so few as they are, then lots of these sizes.
+#: Rows per statement: up to _EXACT in one, more in lots of these sizes.
 _EXACT: Final = 8
 _LOTS: Final = (64, 32, 16, 8)
-#: Values that are named in a table at once.
+#: Values in a derived table per statement.
 _EACH: Final = 128
 _EACH_BEGINS: Final = "(SELECT CAST("
-#: What the fields of a value other than bytes and text take at the most.
+#: The maximum size of a value other than bytes and text.
 _SMALL: Final = 12
 
 
 class Statement:
-    """A statement as its file has it."""
+    """A statement, parsed from its file."""
 
     def __init__(self, text: str) -> None:
         assert "?" not in text
@@ -38,14 +38,14 @@ class Statement:
         pieces = PARAMETER.split(text)
         self._pieces = pieces[::2]
         self._names = pieces[1::2]
-        #: The list that is named in a table, if there is one.
+        #: The list that becomes a derived table, if there is one.
         before = zip(self._names, self._pieces, strict=False)
         self._each = next((name for name, p in before if p.endswith(_EACH_BEGINS)), None)
-        #: By how many values each list has, and 0 for what is no list.
+        #: SQL by the number of values per parameter; 0 for a parameter that is not a list.
         self._known: dict[tuple[int, ...], str] = {}
 
     def bind(self, parameters: Mapping[str, object]) -> tuple[str, list[object]]:
-        """The statement as it is sent, and its values in order."""
+        """The SQL to send, and its values in order."""
         values: list[object] = []
         shape: list[int] = []
         for name in self._names:
@@ -60,7 +60,7 @@ class Statement:
         return self._sql(tuple(shape)), values
 
     def all(self, parameters: Mapping[str, object]) -> Iterator[tuple[str, list[object]]]:
-        """The same, a few times over where it deletes very many."""
+        """The same, split into several statements if it deletes very many rows."""
         values = parameters[self._each] if self._each is not None else None
         if not isinstance(values, list | tuple) or len(values) <= _EACH:
             yield self.bind(parameters)
@@ -72,7 +72,7 @@ class Statement:
     def lots(
         self, rows: Sequence[Sequence[object]], most_bytes: int
     ) -> Iterator[tuple[str, list[object]]]:
-        """The statement for all of the rows, in lots of fewer bytes than this where it can be."""
+        """The statement for all rows, in lots below this number of bytes if possible."""
         assert self._names == ["rows"]
         before, after = self._pieces
         for lot in _lots(rows, most_bytes):
@@ -89,7 +89,7 @@ class Statement:
             sql = self._pieces[0]
             for size, name, piece in zip(shape, self._names, self._pieces[1:], strict=True):
                 if name == self._each and sql.endswith(_EACH_BEGINS):
-                    # Up to the second parenthesis, the first being that of the CAST.
+                    # Up to the second closing parenthesis: the first belongs to the CAST.
                     one = piece[: piece.index(")", piece.index(")") + 1)]
                     sql += f" UNION ALL {_EACH_BEGINS[1:]}".join([f"?{one}"] * (size or 1))
                     sql += piece.removeprefix(one)
@@ -100,7 +100,7 @@ class Statement:
 
 
 def _filled(values: Sequence[object]) -> Sequence[object]:
-    """The values, and the last of them again up to a power of two; no value is like null."""
+    """The values, padded to a power of two with the last one; NULL if there are none."""
     if not values:
         return (None,)
     missing = (1 << (len(values) - 1).bit_length()) - len(values)
@@ -121,7 +121,7 @@ def _lots(
 
 
 def _weight(rows: Sequence[Sequence[object]]) -> int:
-    """About how many bytes the rows are on their way."""
+    """The approximate size of the rows in a request, in bytes."""
     return sum(
         len(value) * (4 if isinstance(value, str) else 1)
         if isinstance(value, bytes | str)

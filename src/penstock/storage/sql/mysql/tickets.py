@@ -1,33 +1,33 @@
 """Tickets: how far the log is settled, while publishes are open (L2).
 
-A publishing transaction first writes a ticket, then reads the highest segment that is committed,
-its *base*, and writes that on the ticket. A dirty read sees the tickets of open transactions too,
-a plain one only those of committed ones. ``stable`` reads (a) the tickets that are committed,
-(b) the highest number given out, (c) the tickets, dirty, in this order. A ticket that is in (c)
-but not in (a) counts as open. While one of them has no base yet, all is read again.
+A publishing transaction first writes a ticket, then reads the highest committed segment, its
+*base*, and writes that to the ticket. A dirty read sees the tickets of open transactions too, a
+normal read only those of committed ones. ``stable`` reads, in this order, (a) the committed
+tickets, (b) the highest number assigned, (c) all tickets, dirty. A ticket in (c) but not in (a)
+counts as open. While one of them has no base yet, all three reads are repeated.
 
-Why nothing appears at or below what ``stable`` gives: take a transaction that appends segment
-``n`` and commits. Its ticket was there, if only for a dirty read, before ``n`` was given out, and
-its base is less than ``n``: AUTO_INCREMENT only rises.
+Why nothing appears at or below the result of ``stable``: take a transaction that appends segment
+``n`` and commits. Its ticket was visible to dirty reads before ``n`` was assigned, and its base is
+less than ``n``: AUTO_INCREMENT only grows.
 
-- Not in (c), because it was not written yet: then ``n`` was given out later still, and is above
-  what (b) saw.
-- Not in (c), because it was cleared away, or in (a) too: then the transaction has committed, and
-  whoever reads the log after this sees what it appended.
-- In (c) but not in (a): what is settled ends at its base, below ``n``.
+- Not in (c), because it was not written yet: then ``n`` was assigned later still, and is above
+  (b).
+- Not in (c) because it was cleared, or in (a) too: then the transaction has committed, and a
+  later read of the log sees its segments.
+- In (c) but not in (a): the settled part ends at its base, below ``n``.
 
-Why the end of the log never falls, whichever server is asked: take an entry that a reader has
+Why the end of the log never moves back, whichever server reads it: take an entry that a reader has
 seen as settled, and a ticket that counts as open for a later reader. The ticket was not in (c) of
 the first reader, or the entry would not be above its base. So its base was read after (c). The
-transaction of the entry counted as ended in (c), which means that it had committed before, so
-the base is not below the entry.
+transaction of the entry counted as ended in (c), so it had committed before, and the base is not
+below the entry.
 
-A number is given out before its row is there, so (b) by the rows alone could be too low. That
-does no harm to the above, as the ticket is there even earlier. Still the server is asked for its
-counter as well: when retention has emptied the log its rows say nothing. A transaction that rolls
-back takes its rows with it in reverse order, the ticket last.
+A number is assigned before its row is visible, so (b) from rows alone could be too low. The proof
+still holds, because the ticket is visible even earlier. Nevertheless the server's counter is read
+as well: when retention has emptied the log there are no rows. A transaction that rolls back
+removes its rows in reverse order, the ticket last.
 
-Committed tickets are cleared away now and then, by whoever has published much or sees many.
+A server that has published much, or sees many committed tickets, clears them.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from penstock.storage.sql.mysql.shapes import Statement
 
 __all__ = ["Tickets"]
 
-#: So many tickets, written here or seen, are cleared away.
+#: The number of tickets, written here or seen, after which they are cleared.
 _MANY: Final = 200
 _DIRTY: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
-#: On the ticket of a transaction that has not read its base yet.
+#: The base of a ticket whose transaction has not read it yet.
 _NO_BASE: Final = -1
-#: For the next statement only, which has no values either.
+#: Applies to the next statement only. It has no values either.
 _COMMITTED: Final = ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", ())
 
 
 class Tickets:
-    """The tickets of a store, on a connection of their own."""
+    """The tickets of a store, read on a dedicated connection."""
 
     def __init__(self, connector: Connector, statements: dict[str, Statement]) -> None:
         self._connector = connector
@@ -75,14 +75,14 @@ class Tickets:
         """How far the log is settled."""
         for _ in range(LOOKS):
             async with self._linked() as link:
-                # One after the other, in one round trip.
+                # In order, in one round trip.
                 _, ended, given, seen = await link.together(
                     [_COMMITTED, self._tickets, self._given, self._tickets]
                 )
             if all(base != _NO_BASE for _, base in seen.rows or ()):
                 break
         else:
-            raise Again("a publish has begun and does not say where")
+            raise Again("a publish has begun and has not announced its segment")
         committed = {number for number, _ in ended.rows or ()}
         if len(committed) >= _MANY:
             self._clear_soon()
@@ -93,13 +93,13 @@ class Tickets:
         return Stable(last if oldest is None else min(last, oldest), last, oldest)
 
     def written(self) -> None:
-        """One more ticket was written, and its transaction has ended."""
+        """Count one more ticket whose transaction has ended."""
         self._written += 1
         if self._written >= _MANY:
             self._clear_soon()
 
     async def clear(self) -> None:
-        """Remove the tickets of all transactions that have committed, whosever they are."""
+        """Remove the tickets of all committed transactions, of all servers."""
         async with self._linked() as link:
             _, ended = await link.together([_COMMITTED, self._tickets])
             numbers = [number for number, _ in ended.rows or ()]
@@ -107,7 +107,7 @@ class Tickets:
                 await link.execute(sql, values)
 
     async def close(self) -> None:
-        """Take leave of the server."""
+        """Close the connection."""
         if self._clearing is not None:
             await asyncio.wait([self._clearing])
         async with self._alone:
@@ -122,7 +122,7 @@ class Tickets:
 
     async def _try_to_clear(self) -> None:
         try:
-            # What cannot be cleared now is cleared with the next.
+            # Tickets that cannot be cleared now are cleared next time.
             with suppress(Again, Lost, PenstockError):
                 await self.clear()
         finally:
@@ -130,7 +130,7 @@ class Tickets:
 
     @asynccontextmanager
     async def _linked(self) -> AsyncIterator[Link]:
-        """The connection, for one at a time; whatever fails on it ends it."""
+        """The connection, for one caller at a time; any error closes it."""
         async with self._alone:
             try:
                 yield await self._connected()
@@ -141,7 +141,7 @@ class Tickets:
     async def _connected(self) -> Link:
         idle_s, self._used_at = time.monotonic() - self._used_at, time.monotonic()
         if idle_s > IDLE_S:
-            # The server ends what is idle.
+            # The server closes idle connections.
             self._drop()
         if self._link is None:
             link = await self._connector.connect()

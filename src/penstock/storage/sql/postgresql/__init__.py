@@ -1,1 +1,1 @@
-"""PostgreSQL: the adapter, its schema, and one file a statement."""
+"""PostgreSQL: the adapter, its schema, and one file per statement."""

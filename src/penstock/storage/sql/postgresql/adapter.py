@@ -1,8 +1,8 @@
 """PostgreSQL, through asyncpg.
 
 Every session is READ COMMITTED, prepares each statement once, and plans without statistics: an
-index serves every statement that Penstock has, and a plan that was made while a table was empty
-must still be right when it holds a million rows.
+index serves every statement of Penstock, and a plan made while a table was empty must still be
+right when it holds a million rows.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ T = TypeVar("T")
 
 #: Seconds that the pool waits for a statement whose caller was cancelled.
 _RELEASE_S: Final = 5.0
-#: What a publish inside a caller's transaction goes back to if it is refused.
+#: The savepoint that a refused publish in a caller's transaction is rolled back to.
 _SAVEPOINT: Final = "penstock_publish"
-#: Connections that are kept at hand, and the seconds after which they go back to the pool, used or
-#: not. Whatever is asked for by one caller after the other need not wait for the pool then.
+#: Connections that are kept outside the pool, and the seconds after which they are returned. They
+#: save consecutive calls the wait for the pool.
 _AT_HAND: Final = 2
 _AT_HAND_S: Final = 1.0
-#: Seconds that a connection may stay unused.
+#: Seconds that a connection may stay idle.
 _IDLE_S: Final = 300.0
 
 
@@ -56,7 +56,7 @@ def _positional(text: str) -> tuple[str, tuple[str, ...]]:
 class _Opened(AbstractAsyncContextManager[Session]):
     """A session on a connection of the pool, committed at the end, or rolled back.
 
-    A class, because it is what every verb goes through and a generator costs four times as much.
+    A class, because every verb uses it and a generator-based one costs four times as much.
     """
 
     def __init__(self, database: PostgreSQL, *, loose: bool) -> None:
@@ -102,14 +102,14 @@ class PostgreSQL(Database):
         self._address = address
         #: Seconds that a caller waits for a connection.
         self._patience_s = address.statement_timeout + address.connect_timeout
-        #: With statements.
+        #: The timeout of statements.
         self.patience = Patience(deadline_s(address))
         self._pool: Any = None
         self._at_hand: list[Any] = []
-        #: Connections that are open, and by identity the processes of those that the pool has lent.
+        #: Open connections, and by identity the backend pids of those taken from the pool.
         self._open: set[Any] = set()
         self._out: dict[int, int] = {}
-        #: How many wait for the pool.
+        #: The number of callers that wait for the pool.
         self._waiting = 0
         self._tidying: asyncio.TimerHandle | None = None
         self._leaving: set[asyncio.Task[None]] = set()
@@ -121,11 +121,11 @@ class PostgreSQL(Database):
 
     @classmethod
     async def open(cls, address: Address) -> PostgreSQL:
-        """Connect; raises what is wrong with the address or the server."""
+        """Connect; raises if the address or the server cannot be used."""
         database = cls(address)
         try:
             arguments = connection_arguments(address)
-            # Every statement that the pool's connections run is in the hands of ``patience``.
+            # ``patience`` enforces the timeouts of the pool's connections.
             arguments["command_timeout"] = None
             database._pool = pool = await asyncpg.create_pool(
                 **arguments,
@@ -135,20 +135,20 @@ class PostgreSQL(Database):
                 reset=_leave_as_it_is,
                 init=database._opened,
             )
-            # None is kept on reserve, so this is the first.
+            # The pool starts empty, so this opens the first connection.
             await pool.release(await pool.acquire())
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
             raise opening(error, address.shown) from error
         return database
 
     async def _opened(self, connection: Any) -> None:
-        """The pool has opened a connection."""
+        """Called after the pool has opened a connection."""
         self._open.add(connection)
         connection.add_termination_listener(self._open.discard)
         self.renewed()
 
     async def _connect(self) -> Any:
-        """A connection of its own, for whoever listens."""
+        """A dedicated connection for the listener."""
         return await asyncpg.connect(**connection_arguments(self._address))
 
     def transaction(self) -> AbstractAsyncContextManager[Session]:
@@ -171,7 +171,7 @@ class PostgreSQL(Database):
     async def borrowed(self, connection: object) -> AsyncIterator[Session]:
         if not isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
             raise BadInput(
-                f"connection is a {type(connection).__name__}; it is an asyncpg connection.",
+                f"connection is a {type(connection).__name__}; it must be an asyncpg connection.",
                 field="connection",
             )
         if connection.is_closed() or not connection.is_in_transaction():
@@ -204,7 +204,7 @@ class PostgreSQL(Database):
             await self.give_back(connection, unharmed=unharmed)
 
     async def take(self) -> Any:
-        """A connection; raises what the engine knows how to deal with."""
+        """A connection; raises errors that the engine handles."""
         try:
             while self._at_hand:
                 connection = self._at_hand.pop()
@@ -222,15 +222,15 @@ class PostgreSQL(Database):
             _raise(error)
 
     async def abandon(self, connection: Any, failed: BaseException) -> None:
-        """End the transaction, or the connection if it does not answer."""
+        """Roll back, or drop the connection if it does not answer."""
         if isinstance(failed, TimeoutError):
             self._drop_all(connection)
         else:
             await _roll_back(connection)
 
     def _drop_all(self, connection: Any) -> None:
-        """Drop a connection that does not answer, and those that are not in use: they are likely
-        to be as silent, and every caller would wait for one of them."""
+        """Drop a connection that does not answer, and the idle ones: they probably hang as well,
+        and every caller would wait for one of them."""
         for one in (connection, *self._at_hand):
             _terminate(one)
         out = set(self._out.values())
@@ -239,8 +239,8 @@ class PostgreSQL(Database):
                 one.terminate()
 
     async def give_back(self, connection: Any, *, unharmed: bool) -> None:
-        """Keep the connection at hand or let the pool have it, which waits for what was
-        interrupted on it."""
+        """Keep the connection, or return it to the pool, which waits for an interrupted
+        statement."""
         if (
             unharmed
             and not self._waiting
@@ -258,14 +258,14 @@ class PostgreSQL(Database):
             self._tidying = loop.call_later(_AT_HAND_S, self._tidy)
 
     async def _release(self, connection: Any) -> None:
-        # What was done is done. The pool ends a connection that it cannot take back, and of one
-        # that is lost at this moment it has taken leave already.
+        # Errors do not matter: the call is complete, the pool closes a connection that it cannot
+        # take back, and it has already removed one that was just lost.
         self._out.pop(id(connection), None)
         with suppress(*FAILURES):
             await self._pool.release(connection, timeout=_RELEASE_S)
 
     def _tidy(self) -> None:
-        """Let the pool have what is at hand: it knows how long a connection may stay unused."""
+        """Return the kept connections to the pool, which closes those that are idle for long."""
         self._tidying = None
         while self._at_hand:
             task = asyncio.ensure_future(self._release(self._at_hand.pop()))
@@ -273,9 +273,9 @@ class PostgreSQL(Database):
             task.add_done_callback(self._leaving.discard)
 
     async def stable(self) -> Stable:
-        # In this order: a publish that is not seen as open has ended, so whoever reads the log
-        # after this sees what it appended. One that begins after the locks were read names a
-        # segment that is not below ``given``, so the answer is never below an earlier one.
+        # In this order: a publish that is not seen as open has ended, so a later read of the log
+        # sees what it appended. A publish that begins after the locks were read names a segment
+        # that is not below ``given``, so the result is never below an earlier one.
         for _ in range(LOOKS):
             async with self.reading() as session:
                 ((given,),) = await session.fetch("given")
@@ -283,7 +283,7 @@ class PostgreSQL(Database):
             if not beginning:
                 break
         else:
-            raise Again("a publish has begun and does not say where")
+            raise Again("a publish has begun and has not announced its segment")
         return Stable(given if oldest is None else min(given, oldest), given, oldest)
 
     async def now(self) -> int:
@@ -317,12 +317,12 @@ class PostgreSQL(Database):
 
 
 def _raise(error: BaseException, *, committing: bool = False) -> NoReturn:
-    """Raise what the error means to the engine."""
+    """Raise the error as the engine handles it."""
     raise_as(translate(error, committing=committing), error)
 
 
 def _is_open(connection: Any) -> bool:
-    """Whether it may be used again; the pool takes one that is lost away from whoever has it."""
+    """Whether it can be used again; the pool invalidates a connection that was lost."""
     try:
         return not connection.is_closed()
     except asyncpg.InterfaceError:
@@ -330,11 +330,11 @@ def _is_open(connection: Any) -> bool:
 
 
 async def _leave_as_it_is(connection: object) -> None:
-    """Sessions are alike and have nothing to reset: no round trip for it."""
+    """Skip the reset, and its round trip: sessions have no state."""
 
 
 async def _roll_back(connection: Any) -> None:
-    """End the transaction; a connection that cannot is closed."""
+    """Roll back the transaction; drop the connection if that fails."""
     try:
         if connection.is_closed():
             return
@@ -345,6 +345,6 @@ async def _roll_back(connection: Any) -> None:
 
 
 def _terminate(connection: Any) -> None:
-    # The pool has taken one that was lost back already.
+    # The pool may have already taken back a lost connection.
     with suppress(asyncpg.InterfaceError):
         connection.terminate()

@@ -1,4 +1,4 @@
-"""How connections to PostgreSQL are made, and what holds for every session (C5)."""
+"""How connections to PostgreSQL are opened, and the settings of every session (C5)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["connection_arguments", "deadline_s"]
 _SETTINGS: Final = {
     "application_name": "penstock",
     "default_transaction_isolation": "read committed",
-    # One plan a statement, whatever its parameters, and always by an index.
+    # One plan per statement, for all parameters, and always with an index.
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -20,22 +20,22 @@ _SETTINGS: Final = {
     "jit": "off",
     "max_parallel_workers_per_gather": "0",
 }
-#: Seconds that a statement waits for a lock, if it may take that long.
+#: Seconds that a statement waits for a lock, unless the statement timeout is shorter.
 _LOCK_S: Final = 10
-#: Seconds that the server is given to say that it has cancelled a statement: the connection is
-#: dropped only if it does not say so.
+#: Seconds that the server has to report that it cancelled a statement; the connection is dropped
+#: only if it does not.
 _GRACE_S: Final = 2
-#: Statements that a session remembers; there are fewer.
+#: Prepared statements per session; there are fewer.
 _STATEMENTS: Final = 500
 
 
 def deadline_s(address: Address) -> float:
-    """Seconds after which a statement that is not answered is given up."""
+    """Seconds after which an unanswered statement is abandoned."""
     return address.statement_timeout + _GRACE_S
 
 
 def connection_arguments(address: Address) -> dict[str, Any]:
-    """What asyncpg is given to connect."""
+    """The arguments of ``asyncpg.connect``."""
     return {
         "host": address.host,
         "port": address.port,
@@ -50,7 +50,7 @@ def connection_arguments(address: Address) -> dict[str, Any]:
             **_SETTINGS,
             "statement_timeout": f"{address.statement_timeout}s",
             "lock_timeout": f"{min(_LOCK_S, address.statement_timeout)}s",
-            # What a machine that vanished had locked is free after this time.
+            # Locks of a machine that vanished are released after this time.
             "idle_in_transaction_session_timeout": f"{address.statement_timeout}s",
         },
     }

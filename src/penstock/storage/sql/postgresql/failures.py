@@ -1,6 +1,6 @@
-"""What a failure of asyncpg or of PostgreSQL means to the engine, by its SQLSTATE.
+"""Classifies errors of asyncpg and PostgreSQL by their SQLSTATE.
 
-See ``failing`` for what it may mean.
+See ``failing`` for the classes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.storage.sql.database import Again, Lost, Overdue
 
 __all__ = ["FAILURES", "opening", "translate"]
 
-#: Everything that the driver raises for what is not a mistake of its caller.
+#: Errors of the driver that are not bugs of its caller.
 FAILURES: Final = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
@@ -23,8 +23,8 @@ FAILURES: Final = (
     OSError,
 )
 
-#: Serialization failure, deadlock, lock not had in time, and a key that another transaction wrote
-#: first: all rolled back, and made again against what is there now.
+#: Serialization failure, deadlock, lock timeout, and a key that another transaction wrote first:
+#: all rolled back, and retried against the current data.
 _AGAIN: Final = frozenset({"40001", "40P01", "55P03", "23505"})
 #: The server cancelled a statement, mostly because of ``statement_timeout``, and rolled it back.
 _CANCELLED: Final = "57014"
@@ -37,7 +37,7 @@ _MEANT: Final[dict[str, failing.Meaning]] = {
     "53200": failing.NO_MEMORY,
     "53100": failing.DISK_FULL,
     "25006": failing.NO_WRITES,
-    "28000": (StoreUnavailable, "The database does not let this user in"),
+    "28000": (StoreUnavailable, "The database does not accept this user"),
     "28P01": failing.WRONG_PASSWORD,
     "3D000": failing.NO_DATABASE,
     "57P04": (StoreUnavailable, "The database was dropped"),
@@ -54,21 +54,21 @@ _LIMIT: Final = "54"
 
 
 def translate(error: BaseException, *, committing: bool) -> Exception:
-    """What to raise for ``error``; ``committing`` says whether COMMIT was on its way."""
+    """The exception to raise for ``error``; ``committing`` if COMMIT had been sent."""
     match error:
         case asyncpg.PostgresError():
             return _by_state(error, committing=committing)
         case asyncpg.OutdatedSchemaCacheError():
             return Again(_words(error))
         case asyncpg.InternalClientError() if "cannot switch to state" in str(error):
-            # The connection was ended while nobody used it: the statement, a COMMIT or a change
-            # that is one, was not sent.
+            # The connection was closed while it was idle: the statement, perhaps a COMMIT or a
+            # change that commits, was not sent.
             return Lost(_words(error), committing=False)
         case asyncpg.InternalClientError():
             return Lost(_words(error), committing=committing)
         case asyncpg.InterfaceError() if "released" in str(error):
-            # The pool took a connection back that was lost between two statements: whatever
-            # came next, a COMMIT too, was not sent.
+            # The pool took back a connection that was lost between two statements: the next one,
+            # perhaps a COMMIT, was not sent.
             return Lost(_words(error), committing=False)
         case asyncpg.InterfaceError() if "clos" in str(error) or "cancelling" in str(error):
             return Lost(_words(error), committing=committing)
@@ -77,7 +77,7 @@ def translate(error: BaseException, *, committing: bool) -> Exception:
 
 
 def opening(error: BaseException, place: str) -> Exception:
-    """What to raise for ``error`` when the first connection to ``place`` was asked for."""
+    """The exception to raise if the first connection to ``place`` fails with ``error``."""
     if isinstance(error, asyncpg.InterfaceError):
         return StoreUnavailable(f"{place} cannot be used: {_words(error)}.", field="url")
     return failing.unreachable(translate(error, committing=False), place)
@@ -100,6 +100,6 @@ def _by_state(error: asyncpg.PostgresError, *, committing: bool) -> Exception:
 
 
 def _words(error: Exception) -> str:
-    """What the error says, without hints and details."""
+    """The error message, without hints and details."""
     said = str(error.args[0]) if isinstance(error, asyncpg.PostgresError) else str(error)
     return failing.one_line(said, error)

@@ -1,16 +1,16 @@
-"""LISTEN and NOTIFY: servers tell each other which queues are ready (C5).
+"""LISTEN and NOTIFY: servers notify each other of ready queues (C5).
 
-One connection of its own does both, beside the pool. PostgreSQL says which session a
-notification came from, so a server knows its own, and passes them by. It holds a lock that all
-who notify share from there to the end of the commit; here that is a transaction of nothing
-else, which does not wait for the disk.
+One dedicated connection does both. PostgreSQL names the session that sent a notification, so a
+server recognises and skips its own. During a commit with notifications PostgreSQL holds a lock
+that all notifying sessions share; here that is a transaction of nothing else, which does not
+wait for the disk.
 
-Servers also say that they are there: when they begin to listen, which the others answer, and again
-and again. One that has heard nobody for a while is alone, and tells nobody what it did.
+Servers also announce themselves: when they begin to listen, which the others answer, and then at
+intervals. A server that has heard no other for a while assumes that it is alone, and sends no
+notifications.
 
-Nothing depends on any of this but how soon: the store is polled too. A connection that is lost
-is made again, sooner first and then less often, and whoever listens is told that anything may
-have been missed.
+Only latency depends on this: the store is polled too. A lost connection is reopened, at growing
+intervals, and the engine is then informed that notifications may have been missed.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from penstock.storage.sql.postgresql.failures import FAILURES
 
 __all__ = ["NOTIFY", "Listening", "announcements"]
 
-#: Tells every server what :func:`announcements` gives, when the transaction commits.
+#: Sends the result of :func:`announcements` to every server when the transaction commits.
 NOTIFY: Final = "SELECT pg_notify('penstock', said) FROM unnest($1::text[]) AS said"
 _CHANNEL: Final = "penstock"
 _PREPARE: Final = "SET synchronous_commit = off"
 _HELLO: Final = "hello"
 _HERE: Final = "here"
-#: Queues in one notification, each of nine characters at the most: it has to be below 8000.
+#: Queues per notification, each of at most nine characters: a payload must be below 8000.
 _QUEUES_A_TIME: Final = 800
-#: Seconds before the first try to connect again, and before later ones.
+#: Seconds before the first attempt to reconnect, and the maximum before later ones.
 _FIRST_PAUSE_S: Final = 0.1
 _MAX_PAUSE_S: Final = 10.0
-#: Seconds after which a server says again that it is there, which also shows whether its
-#: connection is, and how many the database is given to take that.
+#: Seconds between announcements, which also test the connection, and the timeout of each
+#: statement.
 _HERE_EVERY_S: Final = 15.0
 _PATIENCE_S: Final = 10.0
-#: Seconds after which a server that was not heard is taken to be gone.
+#: Seconds after which a silent server is considered gone.
 _ALONE_AFTER_S: Final = 4 * _HERE_EVERY_S
 
 _log = logging.getLogger("penstock.storage")
 
 
 def announcements(queues: Sequence[int]) -> list[str]:
-    """What to say so that other servers know of these queues."""
+    """The payloads that notify other servers of these queues."""
     return [
         " ".join(f"{queue:x}" for queue in queues[first : first + _QUEUES_A_TIME])
         for first in range(0, len(queues), _QUEUES_A_TIME)
@@ -61,29 +61,29 @@ class Listening:
         self._connect = connect
         self._heard: Callable[[Sequence[int]], None] = _nobody
         self._connection: Any = None
-        #: One statement at a time is all that a connection takes.
+        #: A connection runs one statement at a time.
         self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         #: When another server was last heard.
         self._heard_at: float | None = None
-        #: Answers to those who said hello.
+        #: Running answers to hello messages.
         self._answers: set[asyncio.Task[None]] = set()
 
     @property
     def hears(self) -> bool:
-        """Whether the connection is there."""
+        """Whether it is connected."""
         return self._connection is not None
 
     @property
     def has_company(self) -> bool:
-        """Whether another server was heard, and not too long ago."""
+        """Whether another server was heard recently."""
         now = asyncio.get_running_loop().time()
         return self._heard_at is not None and now - self._heard_at < _ALONE_AFTER_S
 
     async def start(self, heard: Callable[[Sequence[int]], None]) -> None:
-        """Call ``heard`` with queues that others say are ready; with none: all may be.
+        """Call ``heard`` with queues that other servers report as ready; empty if all may be.
 
-        Returns when the first try to connect is over, whatever became of it.
+        Returns after the first attempt to connect, even if it failed.
         """
         self._heard = heard
         tried = asyncio.Event()
@@ -91,7 +91,7 @@ class Listening:
         await tried.wait()
 
     async def tell(self, queues: Sequence[int]) -> None:
-        """Tell the others. Without a connection nobody is told, and polls instead."""
+        """Notify the other servers. Without a connection this does nothing, and they poll."""
         await self._tell(announcements(queues))
 
     async def _tell(self, said: Sequence[str]) -> None:
@@ -102,20 +102,20 @@ class Listening:
             try:
                 await self._say(connection, said)
             except FAILURES as error:
-                _log.debug("other servers could not be told: %s", error)
-                # It may not know yet that it is lost; whoever listens is to make another.
+                _log.debug("other servers could not be notified: %s", error)
+                # The driver may not have noticed the loss yet; this makes ``_keep`` reconnect.
                 connection.terminate()
 
     async def _say(self, connection: Any, said: Sequence[str]) -> None:
         await connection.execute(NOTIFY, said, timeout=_PATIENCE_S)
 
     async def close(self) -> None:
-        """Listen no more. Closing twice is fine."""
+        """Stop listening. Closing twice is fine."""
         await end(self._task, *self._answers)
         self._task = None
 
     async def _keep(self, tried: asyncio.Event) -> None:
-        """Listen, on one connection after the other."""
+        """Listen, and reconnect whenever the connection is lost."""
         pause = _FIRST_PAUSE_S
         try:
             while True:
@@ -125,7 +125,7 @@ class Listening:
                     await self._listen(connection, tried)
                     _log.info("the connection that listens to other servers was lost")
                 except FAILURES as error:
-                    _log.info("other servers are not heard: %s", error)
+                    _log.info("cannot listen to other servers: %s", error)
                 tried.set()
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _MAX_PAUSE_S)
@@ -133,7 +133,7 @@ class Listening:
             tried.set()
 
     async def _listen(self, connection: Any, tried: asyncio.Event) -> None:
-        """Listen until the connection is gone."""
+        """Listen until the connection is lost."""
         gone = asyncio.Event()
         connection.add_termination_listener(lambda _: gone.set())
         try:
@@ -142,7 +142,7 @@ class Listening:
             await self._say(connection, [_HELLO])
             self._connection = connection
             tried.set()
-            # What was said while nobody listened was missed.
+            # Notifications sent before LISTEN were missed.
             self._heard(())
             while not await _within(gone, _HERE_EVERY_S):
                 async with self._turn:
@@ -165,14 +165,14 @@ class Listening:
         try:
             queues = [int(number, 16) for number in str(said).split()]
         except ValueError:
-            _log.debug("%r is not what a server says", said)
+            _log.debug("%r is not a notification of a server", said)
             return
         if queues:
             self._heard(queues)
 
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:
-    """Whether it happens in that time."""
+    """Whether the event is set within that time."""
     try:
         async with asyncio.timeout(seconds):
             return await event.wait()
@@ -181,7 +181,7 @@ async def _within(event: asyncio.Event, seconds: float) -> bool:
 
 
 async def _end(connection: Any) -> None:
-    """Take leave of the connection, politely if it answers."""
+    """Close the connection, properly if it answers."""
     try:
         await connection.close(timeout=1)
     except FAILURES:
@@ -189,4 +189,4 @@ async def _end(connection: Any) -> None:
 
 
 def _nobody(queues: Sequence[int]) -> None:
-    """Nobody listens yet."""
+    """Used until a listener is set."""

@@ -1,6 +1,6 @@
-"""Changing the schema on PostgreSQL: all that is missing, or nothing of it.
+"""Changing the schema on PostgreSQL: all missing migrations, or none of them.
 
-One transaction holds everything, and an advisory lock keeps others out until it has ended.
+One transaction contains all changes, and an advisory lock excludes other processes until it ends.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from penstock.storage.sql.urls import Address
 
 __all__ = ["opened"]
 
-#: Of the advisory lock; the same in every Penstock.
+#: The key of the advisory lock; the same in every Penstock.
 _LOCK: Final = 0x70656E73746F636B
-#: Servers that run hold locks for milliseconds, and another migration is seldom long.
+#: Running servers hold locks for milliseconds, and another migration rarely takes long.
 _SETTINGS: Final = {
     "application_name": "penstock migrate",
     "lock_timeout": "60s",
@@ -38,7 +38,7 @@ _INSERT: Final = """
 INSERT INTO penstock_migration (number, name, checksum, applied_at)
 VALUES ($1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
 """
-#: Servers that run read the catalog again, and with it the number of the schema.
+#: Makes running servers read the catalog again, and with it the schema number.
 _RAISE_VERSIONS: Final = "UPDATE penstock_tenant SET version = version + 1"
 
 
@@ -47,7 +47,7 @@ class _Schema(Schema):
         self._connection = connection
 
     async def applied(self) -> list[Applied]:
-        # Looked for first: a replica lacks nothing, and is not to be written to.
+        # Search first: a replica has the table, and must not be written to.
         if await self._connection.fetchval("SELECT to_regclass('penstock_migration')") is None:
             await self._connection.execute(_TABLE)
         rows = await self._connection.fetch(
@@ -76,7 +76,7 @@ class _Schema(Schema):
 
 @asynccontextmanager
 async def opened(address: Address) -> AsyncIterator[Schema]:
-    """The schema, as soon as nobody else changes it; the changes are kept at the end."""
+    """The schema, once no other process changes it; committed at the end."""
     try:
         connection = await asyncpg.connect(
             host=address.host,
@@ -97,6 +97,6 @@ async def opened(address: Address) -> AsyncIterator[Schema]:
     except FAILURES as error:
         raise translate(error, committing=False) from error
     finally:
-        # It closes at once what cannot be closed in order, and says so.
+        # If it cannot close properly, the driver drops the connection and raises.
         with suppress(*FAILURES):
             await connection.close(timeout=_CLOSE_S)

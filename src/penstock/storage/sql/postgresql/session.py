@@ -1,4 +1,4 @@
-"""A session of PostgreSQL: statements on one connection, in a transaction or without one."""
+"""A PostgreSQL session: statements on one connection, with or without a transaction."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = ["PostgreSQLSession"]
 
 T = TypeVar("T")
 
-#: What needs no transaction: it is read as it is, and what was remembered of it is checked later.
+#: Statements that need no transaction: ``change`` checks later that their rows are unchanged.
 _READS: Final = frozenset({"look_at_heads", "read_segments"})
 
 
 class PostgreSQLSession(Session):
-    """A connection, with a transaction from its first statement on; or, loose, with none."""
+    """A connection with a transaction from its first statement on; with ``loose``, without one."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class PostgreSQLSession(Session):
         loose: bool = False,
         patience: Patience | None = None,
     ) -> None:
-        """Statements that take too long end with ``TimeoutError``, unless patience is None."""
+        """With ``patience``, statements that take too long raise ``TimeoutError``."""
         self._connection = connection
         self._patience = patience
         self._statements = statements
         self._loose = loose
         self._publishes = False
         self.begun = begun
-        #: Whether a commit, or a change that is one, is on its way or was made.
+        #: Whether a commit, or a change that is one, has been sent.
         self.committing = False
 
     def _in_time(self, statement: Awaitable[T]) -> Awaitable[T]:
@@ -151,7 +151,7 @@ class PostgreSQLSession(Session):
         found, written, numbers = await self._in_time(changing)
         if not written:
             raise Moved if found == version else Stale
-        # A caller's transaction may be older than the tenant, and sees no version of it.
+        # A caller's transaction may be older than the tenant, and not see its version.
         return found or 0, numbers
 
     async def publish(
@@ -181,5 +181,5 @@ class PostgreSQLSession(Session):
 
 
 def _columns(rows: Sequence[Sequence[object]], width: int) -> Sequence[list[Any] | None]:
-    """The rows, one list a column; none at all is cheaper than empty lists."""
+    """The rows as one list per column; None per column is cheaper than empty lists."""
     return [list(column) for column in zip(*rows, strict=True)] if rows else (None,) * width

@@ -1,2 +1,2 @@
--- Nobody takes part in the queue any more.
+-- Remove all consumers of a queue.
 DELETE FROM penstock_consumer WHERE queue = :queue

@@ -1,2 +1,2 @@
--- The limits of a queue that was deleted.
+-- Remove the limits of a deleted queue.
 DELETE FROM penstock_limit WHERE queue = :queue

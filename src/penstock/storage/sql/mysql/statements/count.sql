@@ -1,3 +1,3 @@
--- Count what has changed (Q2).
+-- Insert changes of counters (Q2).
 INSERT INTO penstock_tally (queue, kind, delta)
 VALUES :rows

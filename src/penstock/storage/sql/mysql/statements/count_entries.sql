@@ -1,4 +1,4 @@
--- How many entries a tenant's log has from an offset on.
+-- The number of entries in a tenant's log from an offset on.
 SELECT CAST(
     SUM(CASE WHEN segment > :segment THEN entries ELSE GREATEST(entries - :index, 0) END) AS SIGNED
 )

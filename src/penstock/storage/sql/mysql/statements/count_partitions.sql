@@ -1,3 +1,3 @@
--- Count what has changed by partition (Q2).
+-- Insert changes of the counts of partitions (Q2).
 INSERT INTO penstock_partition_tally (queue, partition_key, delta)
 VALUES :rows

@@ -1,4 +1,4 @@
--- Failed deliveries of a queue that are delayed, from a place on, in the order of their places.
+-- Delayed failed deliveries of a queue after a position, in order.
 SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
 FROM penstock_run FORCE INDEX (PRIMARY)
 WHERE queue = :queue AND phase = 12 AND (`rank` > :rank OR (`rank` = :rank AND place > :place))

@@ -1,3 +1,3 @@
--- Forget a topic.
+-- Delete a topic.
 DELETE FROM penstock_topic_policy
 WHERE tenant = :tenant AND name = :name

@@ -1,4 +1,4 @@
--- Queues that were deleted, and when.
+-- Deleted queues, and when they were deleted.
 SELECT queue, at FROM penstock_dropped
 WHERE queue > :after
 ORDER BY queue

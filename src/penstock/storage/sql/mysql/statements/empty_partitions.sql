@@ -1,5 +1,5 @@
--- Those of these partitions with nothing left to deliver. Only what is live in an ordered queue
--- has a partition key.
+-- These partitions that have nothing left to deliver. Only live runs of an ordered queue have a
+-- partition key.
 SELECT owner.partition_key
 FROM penstock_owner AS owner
 WHERE owner.queue = :queue AND owner.partition_key IN (:partitions) AND NOT EXISTS (

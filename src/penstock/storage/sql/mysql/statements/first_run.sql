@@ -1,4 +1,4 @@
--- Whether there is anything in a phase, locked or not (C5).
+-- Whether a phase has a run, locked or not (C5).
 SELECT place
 FROM penstock_run FORCE INDEX (PRIMARY)
 WHERE queue = :queue AND phase = :phase

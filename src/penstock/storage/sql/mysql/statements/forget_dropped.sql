@@ -1,2 +1,2 @@
--- Nothing of the queue is left, and nobody can add to it any more.
+-- Forget a deleted queue that has no rows left and can get none.
 DELETE FROM penstock_dropped WHERE queue = :queue

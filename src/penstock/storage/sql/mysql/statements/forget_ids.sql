@@ -1,4 +1,4 @@
--- Ids that were written down for nothing: their batch was refused.
+-- Delete ids whose batch was refused.
 DELETE gone
 FROM (SELECT CAST(:ids AS BINARY) AS id) AS old
 STRAIGHT_JOIN penstock_id AS gone FORCE INDEX (PRIMARY)

@@ -1,4 +1,4 @@
--- Messages whose newest entries leave the log: they are between two offsets.
+-- Forget the newest entries of messages, if they are between two offsets and leave the log.
 DELETE gone
 FROM (SELECT CAST(:messages AS SIGNED) AS message) AS old
 STRAIGHT_JOIN penstock_newest AS gone FORCE INDEX (PRIMARY)

@@ -1,5 +1,5 @@
--- Forget ids whose window is over (P4), the oldest first. The inner select passes by what is
--- locked, which a DELETE cannot, and has to come first in the join.
+-- Delete ids whose window is over (P4), the oldest first. The inner SELECT skips locked rows, which
+-- a DELETE cannot, and must come first in the join.
 DELETE gone
 FROM (
     SELECT tenant, kind, topic, id FROM penstock_id FORCE INDEX (penstock_id_until)

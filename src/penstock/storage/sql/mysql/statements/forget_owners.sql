@@ -1,5 +1,5 @@
--- A partition with nothing left to deliver has no owner either (O1): see empty_partitions, which
--- comes first.
+-- Remove the owners of partitions with nothing left to deliver (O1). empty_partitions has found
+-- them before.
 DELETE gone
 FROM (SELECT CAST(:partitions AS BINARY) AS partition_key) AS old
 STRAIGHT_JOIN penstock_owner AS gone FORCE INDEX (PRIMARY)

@@ -1,4 +1,4 @@
--- The number of a server whose lease has ended, the one that ended first.
+-- The server number whose lease ended first, if any has ended.
 SELECT number FROM penstock_server
 WHERE until <= :now
 ORDER BY until

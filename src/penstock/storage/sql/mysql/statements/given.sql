@@ -1,5 +1,5 @@
--- The last segment that was given out, committed or not (L2): by the rows that are there, and by
--- the counter, since retention removes rows.
+-- The last segment number assigned, committed or not (L2): from the rows, and from the counter,
+-- because retention removes rows.
 SELECT GREATEST(
     COALESCE((SELECT MAX(segment) FROM penstock_log), 0),
     COALESCE((

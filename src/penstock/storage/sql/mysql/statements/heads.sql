@@ -1,4 +1,4 @@
--- The first runs of a phase, in claim order, passing by what is locked (C1, C4).
+-- Lock the first runs of a phase, in claim order, skipping locked ones (C1, C4).
 SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
 FROM penstock_run FORCE INDEX (PRIMARY)
 WHERE queue = :queue AND phase = :phase

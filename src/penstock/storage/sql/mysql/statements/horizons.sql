@@ -1,5 +1,5 @@
--- For every queue and phase the earliest until, where it has passed; of failed ones that are
--- delayed (12) whether there are any; as phase -1, when consumers missed their heartbeats.
+-- For every queue and phase the earliest until that has passed; for delayed failed deliveries (12),
+-- whether there are any; as phase -1, when consumers missed their heartbeats.
 SELECT tenant.name, tenant.version, queue.number, wanted.phase, (
     SELECT run.until
     FROM penstock_run AS run FORCE INDEX (penstock_run_until)

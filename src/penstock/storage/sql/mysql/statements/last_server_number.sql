@@ -1,2 +1,2 @@
--- The highest number that a server has or had; 0: none.
+-- The highest server number ever leased; 0 if there is none.
 SELECT coalesce(max(number), 0) FROM penstock_server

@@ -1,5 +1,5 @@
--- How many partitions have something to deliver, and those that are the consumer's, or nobody's
--- (epoch null), by name (O1). MIN has the server skip through the index, one look a partition.
+-- The number of partitions that have something to deliver, and the consumer's own and the free ones
+-- (epoch null), by name (O1). MIN makes the server skip through the index, one lookup per partition.
 WITH live AS (
     SELECT run.partition_key, MIN(run.phase)
     FROM penstock_run AS run FORCE INDEX (penstock_run_partition)

@@ -1,4 +1,4 @@
--- Runs of one phase in the order of their places, after one of them and up to a rank.
+-- Runs of one phase in the order of their positions, after a position and up to a rank.
 SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
 FROM penstock_run FORCE INDEX (PRIMARY)
 WHERE queue = :queue AND phase = :phase AND `rank` <= :last_rank

@@ -1,2 +1,2 @@
--- One document, as of now.
+-- Lock one document.
 SELECT value FROM penstock_document WHERE kind = :kind AND name = :name FOR UPDATE

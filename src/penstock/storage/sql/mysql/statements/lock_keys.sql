@@ -1,4 +1,4 @@
--- What these keys of a topic stand for, locked in the order of the keys.
+-- Lock these keys of a topic, in order, and return their messages.
 SELECT `key`, message
 FROM penstock_key FORCE INDEX (PRIMARY)
 WHERE tenant = :tenant AND topic = :topic AND `key` IN (:keys)

@@ -1,4 +1,4 @@
--- The oldest rows of one number of a queue, locked; another server's share is passed by (Q2).
+-- Lock the oldest rows of one counter of a queue, skipping rows locked by other servers (Q2).
 SELECT number, delta FROM penstock_tally FORCE INDEX (PRIMARY)
 WHERE queue = :queue AND kind = :kind
 ORDER BY number

@@ -1,5 +1,5 @@
--- What the log has to be kept for: how far it is archived (A1), and the queue that is furthest
--- behind (G1).
+-- The bounds that retention must respect: how far the log is archived (A1), and the cursor of the
+-- queue that is furthest behind (G1).
 SELECT tenant.number, tenant.archived, (
     SELECT MIN(queue.`cursor`)
     FROM penstock_queue AS queue

@@ -1,5 +1,5 @@
--- What retention removed last of a tenant's log, and the last segment up to a number
--- that has entries (L2).
+-- The end of the removed part of a tenant's log, and the last segment up to a number that has
+-- entries (L2).
 SELECT tenant.trimmed, final.segment, final.entries
 FROM penstock_tenant AS tenant
 LEFT JOIN penstock_log AS final ON final.segment = (

@@ -1,5 +1,4 @@
--- The first segments of pieces of a tenant's log, each of about as many entries, and at most so many
--- of them.
+-- The first segments of at most :most pieces of a tenant's log with about :entries entries each.
 SELECT MIN(segment)
 FROM (
     SELECT segment, (SUM(entries) OVER (ORDER BY segment) - entries)

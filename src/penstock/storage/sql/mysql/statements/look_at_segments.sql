@@ -1,5 +1,5 @@
--- These segments of the log, whosever they are; for those published long enough ago also which
--- queue has deliveries of them, if one has that was not deleted (G1).
+-- These segments of the log, of all tenants; for those published long enough ago also a queue that
+-- has deliveries of them and was not deleted, if there is one (G1).
 SELECT log.segment, log.tenant, log.published_at, log.entries,
     CASE WHEN log.published_at <= :before THEN (
         SELECT run.queue

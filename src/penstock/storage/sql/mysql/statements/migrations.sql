@@ -1,4 +1,4 @@
--- Which migrations the database has; there is no table of them in an empty one.
+-- The migrations of the database. An empty database does not have the table.
 SELECT number, name, checksum
 FROM penstock_migration
 WHERE applied_at IS NOT NULL

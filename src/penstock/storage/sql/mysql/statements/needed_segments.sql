@@ -1,4 +1,4 @@
--- Those of these segments that queues have deliveries of (G1); deleted queues have none.
+-- The given segments that have deliveries in a queue (G1); deleted queues do not count.
 SELECT DISTINCT run.segment
 FROM penstock_run AS run FORCE INDEX (penstock_run_segment)
 JOIN penstock_queue AS queue ON queue.number = run.queue

@@ -1,4 +1,4 @@
--- When time acts next on a run of these phases: the first of each, by the index over until.
+-- When a run of these phases is next due or lapses: the first of each, by the index over until.
 SELECT NULLIF(MIN((
     SELECT run.until
     FROM penstock_run AS run FORCE INDEX (penstock_run_until)

@@ -1,5 +1,5 @@
--- Of every partition of a consumer: how much is in flight, and its first delayed, fresh and
--- returned runs, each as place * 16 + rank (C4). A place is the id of the run's first message.
+-- For every partition of a consumer: the number in flight, and its first delayed, fresh and returned
+-- runs, each as place * 16 + rank (C4). A place is the id of the run's first message.
 SELECT
     owner.partition_key,
     (

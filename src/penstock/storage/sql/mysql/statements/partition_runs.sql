@@ -1,5 +1,5 @@
--- What is available in the first segments of each of these partitions, fresh and returned (C4).
--- All runs of a segment are read, since they interleave.
+-- The available runs in the first segments of each of these partitions, fresh and returned (C4).
+-- All runs of a segment are read, because they interleave.
 WITH RECURSIVE step (partition_key, phase, nth, segment) AS (
     SELECT
         owner.partition_key,

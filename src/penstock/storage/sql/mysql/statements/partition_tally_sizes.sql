@@ -1,4 +1,4 @@
--- Those of these queues of which more changes by partition are not added up than this.
+-- These queues that have more than this many unconsolidated changes by partition.
 SELECT queue
 FROM penstock_partition_tally FORCE INDEX (PRIMARY)
 WHERE queue IN (:queues)

@@ -1,2 +1,2 @@
--- Stop or resume handing out dead letters.
+-- Pause or resume the dead-letter queue.
 UPDATE penstock_queue FORCE INDEX (PRIMARY) SET dead_paused = :paused WHERE number = :queue

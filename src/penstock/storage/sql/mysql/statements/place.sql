@@ -1,7 +1,7 @@
--- Where the store is. Only what maintenance leaves alone: OPTIMIZE and ALTER make another table, with
--- another date, and the name and address of a server change with its container. MySQL keeps a random
--- id in its data directory. MariaDB has none, but knows when a row was inserted, which a restored dump
--- does anew. Each skips the comment of the other.
+-- Identifies the database, by values that maintenance does not change: OPTIMIZE and ALTER create
+-- another table, with another date, and a server's name and address change with its container. MySQL
+-- has a random id in its data directory. MariaDB has none, but knows when a row was inserted, which
+-- restoring a dump does anew. Each server skips the comment of the other.
 SELECT CONCAT_WS(
     ' ',
     CONCAT('database=', HEX(DATABASE()))

@@ -1,5 +1,5 @@
--- What a queue has come to, by which a change is noticed: its tenant's version, and its tally,
--- of which the newest number alone would miss what is committed late (C5).
+-- The state of a queue by which a change is detected: its tenant's version, and its tally rows. The
+-- newest row number alone would miss rows that are committed late (C5).
 SELECT queue.number, tenant.version, COALESCE(MAX(tally.number), 0), COUNT(tally.number)
 FROM penstock_queue AS queue
 JOIN penstock_tenant AS tenant ON tenant.number = queue.tenant

@@ -1,3 +1,3 @@
--- Store a document, or replace it.
+-- Store or replace a document.
 INSERT INTO penstock_document (kind, name, value) VALUES (:kind, :name, :value)
 ON DUPLICATE KEY UPDATE value = VALUES(value)

@@ -1,4 +1,4 @@
--- What ids stand for from now on (P4).
+-- Write the messages and replies of ids (P4).
 INSERT INTO penstock_id (tenant, kind, topic, id, at, until, token, message, entry, reply)
 VALUES :rows
 ON DUPLICATE KEY UPDATE

@@ -1,3 +1,3 @@
--- Begin to keep a limit of a queue, unless that was done.
+-- Insert a limit of a queue, unless it exists.
 INSERT IGNORE INTO penstock_limit (queue, kind, rate, milli_tokens, filled_at)
 VALUES (:queue, :kind, :rate, :milli_tokens, :filled_at)

@@ -1,4 +1,4 @@
--- The newest entries of messages that were replaced.
+-- Set the newest entries of replaced messages.
 INSERT INTO penstock_newest (message, tenant, entry)
 VALUES :rows
 ON DUPLICATE KEY UPDATE entry = VALUES(entry)

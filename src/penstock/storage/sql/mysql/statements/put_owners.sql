@@ -1,3 +1,3 @@
--- Partitions that were nobody's have an owner, each in an epoch of its own (O1).
+-- Set the owners of free partitions, each in a new epoch (O1).
 INSERT INTO penstock_owner (queue, partition_key, consumer, epoch)
 VALUES :rows

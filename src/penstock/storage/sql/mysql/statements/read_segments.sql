@@ -1,4 +1,4 @@
--- Segments of a tenant's log, payloads and all (T1).
+-- Segments of a tenant's log with their payloads (T1).
 SELECT segment, published_at, heads, payloads
 FROM penstock_log FORCE INDEX (PRIMARY)
 WHERE tenant = :tenant AND segment IN (:numbers)

@@ -1,4 +1,4 @@
--- These partitions are nobody's any more (O1).
+-- Remove the owners of these partitions (O1).
 DELETE gone
 FROM (SELECT CAST(:partitions AS BINARY) AS partition_key) AS old
 STRAIGHT_JOIN penstock_owner AS gone FORCE INDEX (PRIMARY)

@@ -1,4 +1,4 @@
--- Some of the changes by partition of a queue that was deleted; see ``remove_dropped_tallies``.
+-- Remove some changes by partition of a deleted queue; see ``remove_dropped_tallies``.
 DELETE gone
 FROM (
     SELECT queue, number FROM penstock_partition_tally FORCE INDEX (PRIMARY)

@@ -1,4 +1,4 @@
--- Some of what a queue that was deleted had in its partitions; see ``remove_dropped_tallies``.
+-- Remove some partition counts of a deleted queue; see ``remove_dropped_tallies``.
 DELETE gone
 FROM (
     SELECT queue, partition_key FROM penstock_partition FORCE INDEX (PRIMARY)

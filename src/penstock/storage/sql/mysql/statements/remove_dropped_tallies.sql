@@ -1,5 +1,5 @@
--- Some of the counts of a queue that was deleted. The inner select passes by what is locked,
--- which a DELETE cannot, and has to come first in the join.
+-- Remove some counters of a deleted queue. The inner SELECT skips locked rows, which a DELETE cannot,
+-- and must come first in the join.
 DELETE gone
 FROM (
     SELECT queue, kind, number FROM penstock_tally FORCE INDEX (PRIMARY)

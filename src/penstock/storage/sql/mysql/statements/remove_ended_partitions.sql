@@ -1,4 +1,4 @@
--- Those of these partitions that have nothing: of what is over nothing is kept (Q2).
+-- Remove the counts of these partitions that have nothing left (Q2).
 DELETE gone
 FROM (SELECT CAST(:partitions AS BINARY) AS partition_key) AS old
 STRAIGHT_JOIN penstock_partition AS gone FORCE INDEX (PRIMARY)

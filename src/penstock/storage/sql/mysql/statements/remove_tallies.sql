@@ -1,4 +1,4 @@
--- Rows whose sum takes their place in the same commit (Q2).
+-- Delete rows that the same commit replaces by their sum (Q2).
 DELETE gone
 FROM (SELECT CAST(:numbers AS SIGNED) AS number) AS old
 STRAIGHT_JOIN penstock_tally AS gone FORCE INDEX (PRIMARY)

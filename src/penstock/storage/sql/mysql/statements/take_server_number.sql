@@ -1,2 +1,2 @@
--- Lease a number that is free and locked.
+-- Lease a free number, which is locked.
 UPDATE penstock_server SET holder = :holder, until = :until WHERE number = :number

@@ -1,4 +1,4 @@
--- Which numbers of these queues are spread over more rows than this.
+-- The counters of these queues that have more rows than this.
 SELECT queue, kind
 FROM penstock_tally FORCE INDEX (PRIMARY)
 WHERE queue IN (:queues)

@@ -1,4 +1,4 @@
--- The first run of a phase, once whoever has locked it is done (C5).
+-- The first run of a phase, after waiting for its lock (C5).
 SELECT place
 FROM penstock_run FORCE INDEX (PRIMARY)
 WHERE queue = :queue AND phase = :phase

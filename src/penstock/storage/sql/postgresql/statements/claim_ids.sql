@@ -1,4 +1,4 @@
--- Write ids down unless they are there (P4). Whoever writes the same one waits for the first.
+-- Insert ids that do not exist (P4). A concurrent insert of the same id waits for the first.
 INSERT INTO penstock_id (tenant, kind, topic, id, at, until, token)
 SELECT * FROM unnest(
     $1::integer[], $2::smallint[], $3::text[], $4::bytea[], $5::bigint[], $6::bigint[],

@@ -1,2 +1,2 @@
--- Nobody owns a partition of the queue any more.
+-- Remove all partition owners of a queue.
 DELETE FROM penstock_owner WHERE queue = :queue

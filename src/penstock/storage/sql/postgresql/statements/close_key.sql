@@ -1,3 +1,3 @@
--- From now on this key starts a new message.
+-- Close a key: its next publish is a new message.
 DELETE FROM penstock_key
 WHERE tenant = :tenant AND topic = :topic AND key = :key

@@ -1,3 +1,3 @@
--- From now on the keys of these messages start new messages.
+-- Close the keys of these messages: their next publish is a new message.
 DELETE FROM penstock_key
 WHERE message = ANY(:messages)

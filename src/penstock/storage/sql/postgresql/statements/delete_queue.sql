@@ -1,2 +1,2 @@
--- Remove a queue; what it holds is swept away later.
+-- Delete a queue; the sweep removes its rows later.
 DELETE FROM penstock_queue WHERE number = :queue

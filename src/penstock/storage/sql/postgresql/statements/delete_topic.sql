@@ -1,2 +1,2 @@
--- Forget a topic.
+-- Delete a topic.
 DELETE FROM penstock_topic_policy WHERE tenant = :tenant AND name = :name

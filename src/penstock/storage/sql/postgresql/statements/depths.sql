@@ -1,4 +1,4 @@
--- How many deliveries these queues have in these phases.
+-- The number of deliveries of these queues in these phases.
 SELECT queue, sum(delta)::bigint
 FROM penstock_tally
 WHERE queue = ANY(:queues) AND kind = ANY(:kinds)

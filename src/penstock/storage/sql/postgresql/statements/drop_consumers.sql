@@ -1,2 +1,2 @@
--- These consumers take part no longer.
+-- Remove these consumers.
 DELETE FROM penstock_consumer WHERE queue = :queue AND name = ANY(:names)

@@ -1,2 +1,2 @@
--- Remember that a queue is gone, for the sweep.
+-- Record a deleted queue for the sweep.
 INSERT INTO penstock_dropped (queue, at) VALUES (:queue, :now)

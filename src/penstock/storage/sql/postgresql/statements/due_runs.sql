@@ -1,5 +1,5 @@
--- Runs that time acts on by now, the earliest of every phase first; those that somebody else has
--- locked are passed by, and no more is read than is given.
+-- Lock runs whose time has come, the earliest of every phase first. Locked runs are skipped, and
+-- no more rows are read than returned.
 SELECT due.queue, due.phase, due.rank, due.place, due.segment, due.size, due.until,
     due.partition_key, due.consumer, due.members, due.life
 FROM unnest(:phases::smallint[]) AS wanted (phase)

@@ -1,5 +1,5 @@
--- What these keys of a topic stand for: one look into the primary key each, however many others
--- the topic has.
+-- The messages of these keys of a topic. One primary-key lookup per key, regardless of how many
+-- keys the topic has.
 SELECT known.key, known.message
 FROM unnest(:keys::bytea[]) AS given (key)
 CROSS JOIN LATERAL (

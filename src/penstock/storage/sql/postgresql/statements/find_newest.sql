@@ -1,4 +1,4 @@
--- The newest entries of those of these messages that were replaced.
+-- The newest entries of these messages, if they were replaced.
 SELECT message, entry
 FROM penstock_newest
 WHERE message = ANY(:messages)

@@ -1,5 +1,5 @@
--- Which of these messages a replay id has moved already: one look into the primary key each,
--- however many others it has moved.
+-- These messages that the replay id has already moved. One primary-key lookup per message,
+-- regardless of how many it has moved.
 SELECT moved.message
 FROM unnest(:messages::bigint[]) AS given (message)
 CROSS JOIN LATERAL (

@@ -1,4 +1,4 @@
--- A tenant's number, the version of its catalog, and the number of the schema.
+-- A tenant's number, the version of its catalog, and the schema number.
 SELECT number, version, (SELECT max(number) FROM penstock_migration)
 FROM penstock_tenant
 WHERE name = :name

@@ -1,5 +1,5 @@
--- The first segment of the tenant's log at or after a segment and a time. Rows are compared as a
--- whole so that only the index over tenants and segments can serve it.
+-- The first segment of the tenant's log at or after a segment and a time. The row comparison makes
+-- sure that the index over tenants and segments is used.
 SELECT segment
 FROM penstock_log
 WHERE (tenant, segment) >= (:tenant, :segment) AND tenant <= :tenant

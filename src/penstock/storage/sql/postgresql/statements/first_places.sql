@@ -1,4 +1,4 @@
--- By rank the first place of a phase, not below the floor of the rank.
+-- The first position of a phase per rank, at or above the floor of the rank.
 SELECT ranks.nth - 1, run.place
 FROM unnest(:floors::bigint[]) WITH ORDINALITY AS ranks (floor, nth)
 CROSS JOIN LATERAL (

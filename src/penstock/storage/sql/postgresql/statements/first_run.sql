@@ -1,4 +1,4 @@
--- Whether there is anything in a phase, locked or not (C5), not below the floors of the ranks.
+-- Whether a phase has a run, locked or not (C5), at or above the floors of the ranks.
 SELECT run.place
 FROM unnest(:floors::bigint[]) WITH ORDINALITY AS ranks (floor, nth)
 CROSS JOIN LATERAL (

@@ -1,5 +1,5 @@
--- Ids that were written down for nothing: their batch was refused. Each is found by its primary
--- key, however many others the topic has.
+-- Delete ids whose batch was refused. One primary-key lookup per id, regardless of how many ids the
+-- topic has.
 DELETE FROM penstock_id
 WHERE ctid = ANY(ARRAY(
     SELECT known.ctid

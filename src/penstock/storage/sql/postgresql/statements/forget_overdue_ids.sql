@@ -1,5 +1,5 @@
--- Forget ids whose window is over (P4), the oldest first. PostgreSQL needs the inner select for
--- the limit, and passes by what is locked.
+-- Delete ids whose window is over (P4), the oldest first. PostgreSQL needs the inner SELECT for the
+-- limit, and to skip locked rows.
 DELETE FROM penstock_id
 WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM penstock_id

@@ -1,5 +1,5 @@
--- A partition with nothing left to deliver has no owner either (O1). Only what is live in an
--- ordered queue has a partition key; the first of a partition is looked up, never all of them.
+-- Remove the owners of partitions with nothing left to deliver (O1). Only live runs of an ordered
+-- queue have a partition key; only the first run per partition is read.
 DELETE FROM penstock_owner AS owner
 WHERE owner.queue = :queue AND owner.partition_key = ANY(:partitions) AND (
     SELECT phase

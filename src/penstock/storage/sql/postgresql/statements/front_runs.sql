@@ -1,5 +1,5 @@
--- The first run of every rank in some phases, and all that are in flight, as of one moment: a
--- delivery that moves from one phase to another is seen in one of them (Q2).
+-- The first run of every rank in some phases, and all runs in flight, in one snapshot: a delivery
+-- that changes its phase is seen exactly once (Q2).
 SELECT run.queue, run.phase, run.rank, run.place, run.segment, run.size, run.until,
     run.partition_key, run.consumer, run.members, run.life
 FROM unnest(:phases::smallint[]) AS wanted (phase)

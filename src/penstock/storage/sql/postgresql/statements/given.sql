@@ -1,2 +1,2 @@
--- The last segment that was given out, committed or not (L2). Sequences know no transactions.
+-- The last segment number assigned, committed or not (L2). Sequences are not transactional.
 SELECT last_value - (NOT is_called)::integer FROM penstock_log_segment_seq

@@ -1,5 +1,5 @@
--- The first runs of each phase, in claim order, passing by what is locked (C1, C4). Where there are
--- floors every rank of what is fresh (0) is begun at its own; no more is read and locked than is given.
+-- Lock the first runs of each phase, in claim order, skipping locked ones (C1, C4). With floors,
+-- every rank of fresh runs (0) starts at its own; no more rows are read and locked than returned.
 SELECT first.*
 FROM (
     SELECT run.*

@@ -1,5 +1,5 @@
--- For every queue and phase the earliest until, where it has passed; of failed ones that are
--- delayed (12) whether there are any; as phase -1, when consumers missed their heartbeats.
+-- For every queue and phase the earliest until that has passed; for delayed failed deliveries (12),
+-- whether there are any; as phase -1, when consumers missed their heartbeats.
 SELECT tenant.name, tenant.version, queue.number, wanted.phase, first.until
 FROM penstock_queue AS queue
 JOIN penstock_tenant AS tenant ON tenant.number = queue.tenant

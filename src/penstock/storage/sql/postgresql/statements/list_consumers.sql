@@ -1,2 +1,2 @@
--- Who takes part in an ordered queue, and until when (O1).
+-- The consumers of an ordered queue, and their deadlines (O1).
 SELECT name, deadline FROM penstock_consumer WHERE queue = :queue

@@ -1,5 +1,5 @@
--- How many partitions have something to deliver, and those that are the consumer's, or nobody's
--- (epoch null), by name (O1). One look into each index a partition, however much it holds.
+-- The number of partitions that have something to deliver, and the consumer's own and the free ones
+-- (epoch null), by name (O1). One lookup per partition in each index, regardless of its size.
 WITH RECURSIVE live (partition_key) AS (
     SELECT (
         SELECT run.partition_key

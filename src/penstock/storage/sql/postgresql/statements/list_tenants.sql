@@ -1,5 +1,5 @@
--- Tenants that have a queue or a topic or have ever published, by name. One look into the log a
--- tenant, however long it is.
+-- Tenants that have a queue or a topic or have ever published, by name. One lookup in the log per
+-- tenant, regardless of its length.
 SELECT tenant.name
 FROM penstock_tenant AS tenant
 WHERE tenant.trimmed IS NOT NULL

@@ -1,4 +1,4 @@
--- The topics of a tenant that are registered, by name.
+-- The registered topics of a tenant, by name.
 SELECT name, policy
 FROM penstock_topic_policy
 WHERE tenant = :tenant

@@ -1,2 +1,2 @@
--- The identity of the store, held until the transaction ends.
+-- Lock the identity of the store until the transaction ends.
 SELECT store, epoch, place FROM penstock_store WHERE one = 1 FOR UPDATE

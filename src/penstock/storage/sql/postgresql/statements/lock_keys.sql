@@ -1,5 +1,5 @@
--- What these keys of a topic stand for, locked in the order of the keys. One look into the primary
--- key a key: a list there would be compared with every key of the topic.
+-- Lock these keys of a topic, in order, and return their messages. One primary-key lookup per key:
+-- a list would be compared with every key of the topic.
 SELECT known.key, known.message
 FROM (SELECT DISTINCT key FROM unnest(:keys::bytea[]) AS given (key) ORDER BY key) AS wanted
 CROSS JOIN LATERAL (

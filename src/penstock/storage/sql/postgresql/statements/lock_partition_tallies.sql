@@ -1,4 +1,4 @@
--- The oldest changes of a queue by partition, locked; another server's share is passed by (Q2).
+-- Lock the oldest changes of a queue by partition, skipping rows locked by other servers (Q2).
 SELECT number, partition_key, delta FROM penstock_partition_tally
 WHERE queue = :queue
 ORDER BY number

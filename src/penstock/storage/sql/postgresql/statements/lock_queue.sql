@@ -1,2 +1,2 @@
--- Lock the queue: whoever adds to it what is not there, or moves its partitions, goes alone.
+-- Lock the queue against other routers, replays and changes of partition ownership.
 SELECT cursor, joining, closing, epoch FROM penstock_queue WHERE number = :queue FOR UPDATE

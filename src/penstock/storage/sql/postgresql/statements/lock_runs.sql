@@ -1,5 +1,5 @@
--- Runs at these places of one rank, locked in the order of their places. One look into the primary
--- key a place: a list there would be compared with every run of the phase.
+-- Lock runs at these positions of one rank, in order. One primary-key lookup per position: a list
+-- would be compared with every run of the phase.
 SELECT run.queue, run.phase, run.rank, run.place, run.segment, run.size, run.until,
     run.partition_key, run.consumer, run.members, run.life
 FROM (

@@ -1,5 +1,5 @@
--- Segments that may be about to go, locked. Those that somebody adds deliveries of, or that
--- another server is about to remove, are passed by (G1).
+-- Lock segments that may be removed. Those to which a transaction adds deliveries, or that another
+-- server is about to remove, are skipped (G1).
 SELECT segment, tenant, published_at, entries, heads
 FROM penstock_log
 WHERE segment = ANY(:numbers)

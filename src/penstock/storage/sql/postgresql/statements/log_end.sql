@@ -1,5 +1,5 @@
--- What retention removed last of a tenant's log, and the last segment up to a number that has
--- entries (L2). Rows are compared as a whole so that only the index over tenants and segments can serve it.
+-- The end of the removed part of a tenant's log, and the last segment up to a number that has entries
+-- (L2). The row comparison makes sure that the index over tenants and segments is used.
 SELECT tenant.trimmed, final.segment, final.entries
 FROM penstock_tenant AS tenant
 LEFT JOIN (

@@ -1,5 +1,5 @@
--- The first segments of pieces of a tenant's log, each of about as many entries, and at most so many
--- of them. Rows are compared as a whole so that only the index over tenants and segments can serve it.
+-- The first segments of at most :most pieces of a tenant's log with about :entries entries each. The
+-- row comparison makes sure that the index over tenants and segments is used.
 SELECT min(segment)
 FROM (
     SELECT segment, (sum(entries) OVER (ORDER BY segment) - entries)

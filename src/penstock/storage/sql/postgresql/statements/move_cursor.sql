@@ -1,3 +1,3 @@
--- How far the queue is routed (R1).
+-- Set the routing state of a queue (R1).
 UPDATE penstock_queue SET cursor = :cursor, joining = :joining, closing = :closing
 WHERE number = :queue

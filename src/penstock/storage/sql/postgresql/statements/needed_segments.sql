@@ -1,4 +1,4 @@
--- Those of these segments that queues have deliveries of (G1); deleted queues have none.
+-- The given segments that have deliveries in a queue (G1); deleted queues do not count.
 SELECT wanted.segment
 FROM unnest(:numbers::bigint[]) AS wanted (segment)
 CROSS JOIN LATERAL (

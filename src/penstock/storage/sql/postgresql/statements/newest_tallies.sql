@@ -1,5 +1,5 @@
--- For every queue the newest rows of what changes whenever it is used: available (1), in flight
--- (3), done (4), dead letters in flight (13), news (99).
+-- For every queue the newest rows of the counters that change whenever it is used: available (1), in
+-- flight (3), done (4), dead letters in flight (13), news (99).
 SELECT tenant.name, queue.number,
     (
         SELECT tally.number FROM penstock_tally AS tally

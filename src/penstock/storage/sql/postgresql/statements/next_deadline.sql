@@ -1,4 +1,4 @@
--- When the first consumer of an ordered queue falls silent, if anything waits for that (O1, C5).
+-- The first deadline of a consumer of an ordered queue that has live deliveries (O1, C5).
 SELECT min(consumer.deadline)
 FROM penstock_consumer AS consumer
 WHERE consumer.queue = :queue AND EXISTS (

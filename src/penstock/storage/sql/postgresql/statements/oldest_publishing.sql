@@ -1,5 +1,5 @@
 -- The lowest segment that an open publishing transaction began at (L2), and how many are about to
--- name theirs: see begin_publishing. Locks are read all at one moment.
+-- name theirs: see begin_publishing. All locks are read in one snapshot.
 SELECT min(publishing.began_at), count(*) FILTER (WHERE publishing.began_at IS NULL)
 FROM (
     SELECT min((classid::bigint & 65535) << 32 | objid::bigint)

@@ -1,6 +1,6 @@
--- Of every partition of a consumer: how much is in flight, and its first delayed, fresh and
--- returned runs, each as place * 16 + rank (C4). A place is the id of the run's first message. The
--- phase is asked for as the index over partitions has it, so that no other can serve.
+-- For every partition of a consumer: the number in flight, and its first delayed, fresh and returned
+-- runs, each as place * 16 + rank (C4). A place is the id of the run's first message. The phase is
+-- written as in the index over partitions, so that no other index is used.
 SELECT
     owner.partition_key,
     (

@@ -1,6 +1,6 @@
--- What is available in the first segments of each of these partitions, fresh and returned: one
--- look into the index a segment (C4). All runs of a partition in a segment are read, since they
--- interleave. The phase is asked for as in ``partition_heads``.
+-- The available runs in the first segments of each of these partitions, fresh and returned: one index
+-- lookup per segment (C4). All runs of a partition in a segment are read, because they interleave.
+-- The phase is written as in ``partition_heads``.
 WITH RECURSIVE step (partition_key, phase, nth, segment) AS (
     SELECT
         owner.partition_key,

@@ -1,7 +1,7 @@
--- Every partition that has something to deliver, by name: how much, what of it is in flight, the
--- first message, whose it is, and how far the queue is routed (Q2). How much it is was counted. What
--- waits has the id of its first message as its place; in flight it is in the members, which begin
--- with its index. The phase is asked for as in ``partition_heads``.
+-- Every partition that has something to deliver, by name: how much (from the counts), the number in
+-- flight, the first message, the owner, and the queue's cursor (Q2). The place of a waiting run is the
+-- id of its first message; in flight, its members begin with the index of the first. The phase is
+-- written as in ``partition_heads``.
 SELECT
     held.partition_key,
     held.unsettled,

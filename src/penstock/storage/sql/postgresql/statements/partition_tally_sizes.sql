@@ -1,4 +1,4 @@
--- Those of these queues of which more changes by partition are not added up than this.
+-- These queues that have more than this many unconsolidated changes by partition.
 SELECT used.queue
 FROM unnest(:queues::integer[]) AS used (queue)
 CROSS JOIN LATERAL (

@@ -1,5 +1,5 @@
--- Where the store is. A dump that is restored makes another table, a copied database another database
--- or cluster, and a cluster that was restored to a point in time or promoted has another timeline.
+-- Identifies the database. A restored dump creates another table, a copy is another database or
+-- cluster, and a cluster that was restored to a point in time or promoted has another timeline.
 SELECT format(
     'system=%s timeline=%s database=%s table=%s',
     cluster.system_identifier,

@@ -1,5 +1,5 @@
--- Append segments, put the runs of them, which are fresh, and count those (P1, R1); the function is in
--- the migrations. The lock comes before the function, which needs the tenant: see begin_publishing.
+-- Append segments, insert their fresh runs, and count those (P1, R1); the function is in the
+-- migrations. The lock comes before the function, which needs the tenant: see begin_publishing.
 SELECT penstock_publish(
     begun.tenant, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14
 ) AS numbers

@@ -1,4 +1,4 @@
--- What ids stand for from now on (P4).
+-- Write the messages and replies of ids (P4).
 INSERT INTO penstock_id (tenant, kind, topic, id, at, until, token, message, entry, reply)
 SELECT * FROM unnest(
     $1::integer[], $2::smallint[], $3::text[], $4::bytea[], $5::bigint[], $6::bigint[],

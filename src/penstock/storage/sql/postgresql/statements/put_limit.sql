@@ -1,4 +1,4 @@
--- Begin to keep a limit of a queue, unless that was done.
+-- Insert a limit of a queue, unless it exists.
 INSERT INTO penstock_limit (queue, kind, rate, milli_tokens, filled_at)
 VALUES (:queue, :kind, :rate, :milli_tokens, :filled_at)
 ON CONFLICT (queue, kind) DO NOTHING

@@ -1,2 +1,2 @@
--- The epoch of the partition that was taken last; the queue is locked.
+-- Set the epoch of the partition that was taken last; the queue is locked.
 UPDATE penstock_queue SET epoch = :epoch WHERE number = :queue

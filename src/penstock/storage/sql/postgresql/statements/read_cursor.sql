@@ -1,4 +1,4 @@
--- How far a queue is routed (R1); null: it is caught up.
+-- The cursor of a queue (R1); null if it is caught up.
 SELECT cursor
 FROM penstock_queue
 WHERE number = :queue

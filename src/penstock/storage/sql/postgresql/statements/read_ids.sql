@@ -1,5 +1,5 @@
--- What these ids of a topic stand for, locked in the order of the ids (P4). One look into the
--- primary key an id: a list there would be compared with every id of the topic.
+-- Lock these ids of a topic, in order, and return their records (P4). One primary-key lookup per id:
+-- a list would be compared with every id of the topic.
 SELECT known.id, known.at, known.message, known.entry, known.reply, known.token
 FROM (SELECT DISTINCT id FROM unnest(:ids::bytea[]) AS given (id) ORDER BY id) AS wanted
 CROSS JOIN LATERAL (

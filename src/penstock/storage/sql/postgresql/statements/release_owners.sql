@@ -1,2 +1,2 @@
--- These partitions are nobody's any more (O1).
+-- Remove the owners of these partitions (O1).
 DELETE FROM penstock_owner WHERE queue = :queue AND partition_key = ANY(:partitions)

@@ -1,4 +1,4 @@
--- Some of the changes by partition of a queue that was deleted.
+-- Remove some changes by partition of a deleted queue.
 DELETE FROM penstock_partition_tally
 WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM penstock_partition_tally

@@ -1,4 +1,4 @@
--- Some of what a queue that was deleted had in its partitions.
+-- Remove some partition counts of a deleted queue.
 DELETE FROM penstock_partition
 WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM penstock_partition

@@ -1,5 +1,5 @@
--- Some of the deliveries of a queue that was deleted. PostgreSQL needs the inner select for the
--- limit, and passes by what is locked.
+-- Remove some runs of a deleted queue. PostgreSQL needs the inner SELECT for the limit, and to skip
+-- locked rows.
 DELETE FROM penstock_run
 WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM penstock_run

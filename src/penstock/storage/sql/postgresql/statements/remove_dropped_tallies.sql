@@ -1,5 +1,5 @@
--- Some of the counts of a queue that was deleted. PostgreSQL needs the inner select for the
--- limit, and passes by what is locked.
+-- Remove some counters of a deleted queue. PostgreSQL needs the inner SELECT for the limit, and to
+-- skip locked rows.
 DELETE FROM penstock_tally
 WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM penstock_tally

@@ -1,3 +1,3 @@
--- Those of these partitions that have nothing: of what is over nothing is kept (Q2).
+-- Remove the counts of these partitions that have nothing left (Q2).
 DELETE FROM penstock_partition AS added
 WHERE added.queue = :queue AND added.partition_key = ANY(:partitions) AND added.unsettled = 0

@@ -1,5 +1,5 @@
--- Changes that are added up in the same commit (Q2). They are locked; each is found by its primary
--- key, however many others there are.
+-- Delete locked changes that the same commit adds to their partitions (Q2). One primary-key lookup
+-- per row, regardless of how many there are.
 DELETE FROM penstock_partition_tally
 WHERE ctid = ANY(ARRAY(
     SELECT tally.ctid

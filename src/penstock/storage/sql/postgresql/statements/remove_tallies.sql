@@ -1,5 +1,5 @@
--- Rows whose sum takes their place in the same commit (Q2). They are locked; each is found by its
--- primary key, however many others there are.
+-- Delete locked rows that the same commit replaces by their sum (Q2). One primary-key lookup per row,
+-- regardless of how many there are.
 DELETE FROM penstock_tally
 WHERE ctid = ANY(ARRAY(
     SELECT tally.ctid

@@ -1,4 +1,4 @@
--- Segments of a tenant from one number to before another.
+-- Segments of a tenant from one number up to, but not including, another.
 SELECT segment FROM penstock_log
 WHERE tenant = :tenant AND segment >= :first AND segment < :last
 ORDER BY segment

@@ -1,4 +1,4 @@
--- What was counted of a queue, by kind (Q2).
+-- The counters of a queue, by kind (Q2).
 SELECT kind, sum(delta)::bigint
 FROM penstock_tally
 WHERE queue = :queue

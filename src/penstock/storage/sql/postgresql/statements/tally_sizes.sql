@@ -1,4 +1,4 @@
--- Which numbers of these queues are spread over more rows than this; no more are counted.
+-- The counters of these queues that have more rows than this; no more rows than that are read.
 SELECT used.queue, wanted.kind
 FROM unnest(:queues::integer[]) AS used (queue)
 CROSS JOIN (

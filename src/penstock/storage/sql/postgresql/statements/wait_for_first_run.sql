@@ -1,5 +1,4 @@
--- The first run of a phase, not below the floors of the ranks, once whoever has locked it is done
--- (C5).
+-- The first run of a phase, at or above the floors of the ranks, after waiting for its lock (C5).
 SELECT run.place
 FROM unnest(:floors::bigint[]) WITH ORDINALITY AS ranks (floor, nth)
 CROSS JOIN LATERAL (

@@ -1,5 +1,5 @@
--- The same as write, for what publishes and is a transaction of its own. The lock comes before the
--- function, which needs the tenant: see begin_publishing.
+-- The same as write, for a publish that is its own transaction. The lock comes before the function,
+-- which needs the tenant: see begin_publishing.
 SELECT change.catalog, change.written, change.numbers
 FROM (
     SELECT
