@@ -28,6 +28,7 @@ def test_keyvalue_keeps_the_laws_in_every_interleaving(first_seed: int) -> None:
 
 
 @pytest.mark.slow  # Every statement of every server waits for the one before it.
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("dialect", ["postgresql", "mysql"])
 def test_servers_on_one_database_keep_the_laws_in_every_interleaving(dialect: str) -> None:
     with opened_simulation(dialect, empty_url(dialect, "simulated")) as simulation:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import sys
 from asyncio import events
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -35,6 +36,7 @@ MAX_TURNS: Final = 2_000_000
 #: One turn in so many lets a few milliseconds pass, so that time moves between any two turns.
 _TICK_ONE_IN: Final = 24
 _MAX_TICK_MS: Final = 3
+_CREATED: Final = inspect.CORO_CREATED
 #: While something is on its way from outside and nothing else can run, one turn in so many lets
 #: the next timer fire first: a slow disk.
 _LATE_ONE_IN: Final = 6
@@ -253,6 +255,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._arriving.clear()
         self._timers.clear()
         self._closed = True
+        for task in self.tasks:
+            coroutine = task.get_coro()
+            # Python warns of a coroutine that never began.
+            if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == _CREATED:
+                coroutine.close()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self._closed:
