@@ -31,7 +31,7 @@ def post(path: str, body: str, length: int | None = None) -> bytes:
 
 async def eventually(holds: Callable[[], bool]) -> None:
     """Wait for another process."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await asyncio.to_thread(holds):  # noqa: ASYNC110  (it cannot tell us)
             await asyncio.sleep(0.02)
 

@@ -65,12 +65,12 @@ def test_what_make_run_runs(tmp_path: Path) -> None:
         first = serving.stdout.readline()
         url = re.search(r"http://\S+", first)
         assert url is not None, first
-        with urllib.request.urlopen(f"{url[0]}/readyz", timeout=10) as reply:
+        with urllib.request.urlopen(f"{url[0]}/readyz", timeout=60) as reply:
             assert reply.status == 200
         serving.terminate()
         # Not communicate: that does not see what was read ahead with the first line.
         rest = serving.stdout.read()
-        serving.wait(30)
+        serving.wait(60)
     finally:
         serving.kill()
         serving.communicate()

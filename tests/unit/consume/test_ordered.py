@@ -67,7 +67,7 @@ async def test_two_consumers_keep_the_order_of_every_partition(
     x = consume("ordered", consumer="x", max_in_flight=5)
     y = consume("ordered", consumer="y", max_in_flight=5)
     readers = asyncio.gather(*(work(leases) for leases in (x, x, x, y, y, y)))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not readers.done():
             await pass_time(clock, 5_000)
         await readers

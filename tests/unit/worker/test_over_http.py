@@ -50,9 +50,9 @@ async def test_an_app_works_over_http_as_it_does_embedded(broker: Broker, host: 
 
     await fill(broker, 60)
     run = asyncio.create_task(app.run())
-    await asyncio.wait_for(all_seen.wait(), 20)
+    await asyncio.wait_for(all_seen.wait(), 60)
     app.stop()
-    await asyncio.wait_for(run, 20)
+    await asyncio.wait_for(run, 60)
     stats = await broker.stats("q")
     assert (stats.done, stats.in_flight) == (60, 0)
     assert (await broker.stats("out")).available == 60
@@ -79,9 +79,9 @@ async def test_a_server_that_goes_away_is_waited_for(
 
         await fill(broker, 10)
         run = asyncio.create_task(app.run())
-        await asyncio.wait_for(some.wait(), 20)
+        await asyncio.wait_for(some.wait(), 60)
         await host.stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while "next try" not in caplog.text:  # noqa: ASYNC110  (it is only logged)
                 await asyncio.sleep(0.01)
         await broker.publish_batch("t", [NewMessage(b"%d" % number) for number in range(10, 20)])
@@ -89,12 +89,12 @@ async def test_a_server_that_goes_away_is_waited_for(
         # A claim whose answer was lost leaves deliveries that only time brings back.
         clock = broker.options.engine.clock
         assert isinstance(clock, FakeClock)
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             while not rest.is_set():
                 clock.advance(1_000)
                 await asyncio.sleep(0.01)
         app.stop()
-        await asyncio.wait_for(run, 20)
+        await asyncio.wait_for(run, 60)
     assert seen == set(range(20))
 
 
@@ -109,9 +109,9 @@ async def test_stopping_leaves_nothing_in_flight(broker: Broker, host: Host) -> 
 
     await fill(broker, 20)
     run = asyncio.create_task(app.run())
-    await asyncio.wait_for(begun.wait(), 20)
+    await asyncio.wait_for(begun.wait(), 60)
     app.stop()
     go_on.set()
-    await asyncio.wait_for(run, 20)
+    await asyncio.wait_for(run, 60)
     stats = await broker.stats("q")
     assert (stats.done, stats.in_flight, stats.available) == (1, 0, 19)

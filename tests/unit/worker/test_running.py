@@ -290,7 +290,7 @@ async def test_two_apps_share_an_ordered_queue(app: App, q: Spy, clock: FakeCloc
         for key in "abcd":
             await q.publish("t", b"%d" % number, partition_key=key)
     runs = [start(), start()]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while sum(map(len, seen.values())) < 60:
             await pass_time(clock, 5_000)
     for run in runs:
@@ -304,7 +304,7 @@ async def test_two_apps_share_an_ordered_queue(app: App, q: Spy, clock: FakeCloc
 async def test_a_plain_function_runs_in_a_thread_and_not_more_than_told(
     app: App, q: Spy, start
 ) -> None:
-    barrier = threading.Barrier(3, timeout=10)
+    barrier = threading.Barrier(3, timeout=60)
     names, done = set(), []
     main = threading.get_ident()
 
@@ -335,7 +335,7 @@ async def test_a_thread_that_outlives_its_grace_is_left_to_its_lease(
     @app.worker("q", concurrency=1, max_in_flight=1)
     def stuck() -> None:
         begun.set()
-        go_on.wait(timeout=10)
+        go_on.wait(timeout=60)
         ended.set()
 
     await publish(q, 1)

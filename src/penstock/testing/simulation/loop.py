@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import sys
 from asyncio import events
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -34,6 +35,7 @@ MAX_TURNS: Final = 2_000_000
 #: One turn in this many advances time by a few milliseconds, so that time moves between turns.
 _TICK_ONE_IN: Final = 24
 _MAX_TICK_MS: Final = 3
+_CREATED: Final = inspect.CORO_CREATED
 #: While only results from outside are pending, one turn in this many lets the next timer fire
 #: first, as with a slow disk.
 _LATE_ONE_IN: Final = 6
@@ -252,6 +254,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._arriving.clear()
         self._timers.clear()
         self._closed = True
+        for task in self.tasks:
+            coroutine = task.get_coro()
+            # Python warns of a coroutine that never began.
+            if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == _CREATED:
+                coroutine.close()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self._closed:

@@ -161,7 +161,13 @@ def _do_together(random: _Dice, clients: list[list[Step]], most: int) -> int:
                 shared["batch"] = [{"id": "i", **first["batch"][0]}, *first["batch"][1:]]
             elif verb in ("claim", "settle_late"):
                 own["limit"] = random.choice((1, 1, 2))  # Leave some for the other clients.
-            steps.append(Step(verb, {**own, **{k: v for k, v in shared.items() if k in own}}))
+            arguments = {**own, **{key: shared[key] for key in shared if key in own}}
+            if verb in _REPLACED_DURING and steps is clients[-1]:
+                queue = arguments["queue"].removesuffix(DLQ_SUFFIX)
+                place = {"tenant": arguments["tenant"], "queue": queue}
+                steps.append(Step(random.choice(("delete_queue", "recreate_queue")), place))
+            else:
+                steps.append(Step(verb, arguments))
             taken += 1
     return taken
 
@@ -376,8 +382,10 @@ _VERBS: Final = {
 _TOGETHER: Final = (
     *("claim", "claim", "claim", "publish", "publish", "publish", "publish_one"),
     *("recreate_queue", "recreate_queue", "recreate_queue"),
-    *("settle_late", "settle_again", "route", "replay", "purge", "put_queue", "delete_queue"),
-    *("join", "sweep"),
+    *("replay", "replay", "purge", "purge", "route", "put_queue", "delete_queue"),
+    *("settle_late", "settle_again", "join", "sweep"),
 )
+#: Bulk verbs during which one of the clients deletes the queue.
+_REPLACED_DURING: Final = frozenset({"replay", "purge", "route"})
 #: The arguments that are then the same for all clients.
 _SHARED: Final[tuple[str, ...]] = ("tenant", "queue", "topic")

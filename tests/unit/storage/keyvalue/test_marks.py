@@ -71,7 +71,7 @@ class SlowMarks(FaultyAdapter):
         self.written.release()
 
     def mark(self, mark: Mark) -> None:
-        assert self.gate.acquire(timeout=5)
+        assert self.gate.acquire(timeout=60)
         if self.refusal is not None:
             raise self.refusal
         super().mark(mark)
@@ -87,7 +87,7 @@ async def test_commits_wait_when_the_ring_is_full_of_unmarked_ones(
     engine = await open_on(adapter)
     work = asyncio.create_task(publish(engine, 40))
     for _ in range(16):
-        assert await asyncio.to_thread(adapter.written.acquire, timeout=5)
+        assert await asyncio.to_thread(adapter.written.acquire, timeout=60)
     for _ in range(100):
         await asyncio.sleep(0)
     assert len(adapter.journal) == 16, "a link that the mark names was replaced"

@@ -12,7 +12,7 @@ from penstock.storage.sql.lanes import Call, Lane
 from penstock.testing.laws import law
 
 #: Only a test that would hang for ever waits this long.
-HANG_S = 20.0
+HANG_S = 60.0
 
 
 class Database:

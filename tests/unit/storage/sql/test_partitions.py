@@ -105,7 +105,7 @@ async def test_the_other_server_hears_of_a_freed_partition(pair: Pair) -> None:
     assert await pair.second.claim(consumer="y") == []
     ear = pair.second.engine.listener = Ear()
     await pair.first.engine.leave(TENANT, "q", "x")
-    await asyncio.wait_for(ear.told.wait(), 20)
+    await asyncio.wait_for(ear.told.wait(), 60)
     assert len(await pair.second.claim(consumer="y")) == 1
 
 

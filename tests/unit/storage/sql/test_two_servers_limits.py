@@ -20,7 +20,7 @@ from tests.unit.storage.sql.pairs import ROUNDS, TENANT, Pair
 
 RATE = 5
 #: Only a test that would hang for ever waits this long.
-HANG_S = 20.0
+HANG_S = 60.0
 
 
 def brokers(pair: Pair) -> tuple[Broker, Broker]:

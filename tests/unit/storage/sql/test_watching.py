@@ -23,7 +23,7 @@ from penstock.storage.sql.watching import Watch
 from penstock.testing.clock import FakeClock
 
 #: Only a test that would hang for ever waits this long.
-HANG_S = 20.0
+HANG_S = 60.0
 
 
 class FakeDatabase:

@@ -19,7 +19,7 @@ from penstock.testing.laws import law
 from tests.databases import server, store_url
 
 #: Only a test that would hang for ever waits this long.
-HANG_S = 20.0
+HANG_S = 60.0
 
 
 @pytest.fixture(params=["postgresql", "mysql"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
@@ -95,3 +96,14 @@ def test_an_error_in_a_callback_is_kept(loop: SimulatedLoop) -> None:
     loop.run_until_complete(main())
     assert len(loop.errors) == 1
     assert "ValueError" in loop.errors[0]
+
+
+def test_a_task_that_never_began_ends_with_the_loop_without_a_warning() -> None:
+    async def never() -> None:
+        raise AssertionError
+
+    loop = make_loop(1)
+    task = loop.create_task(never())
+    loop.close()
+    del task, loop
+    gc.collect()

@@ -20,7 +20,7 @@ from tests.databases import empty_url, server
 
 NAME = "simulated"
 #: Only a test that would hang for ever waits this long.
-HANG_S = 20.0
+HANG_S = 60.0
 _PUBLISH = {
     "tenant": "acme",
     "topic": "work",
@@ -94,6 +94,7 @@ class _ForgetfulDatabase(GatedDatabase):
         return _Forgetful(self, inner, order, changes_at_once=changes_at_once)
 
 
+@pytest.mark.timeout(600)  # Shrinking takes some 100 runs.
 def test_a_delivery_in_two_states_is_found(dialect: str) -> None:
     broken = SqlSimulation(empty_url(dialect, NAME), _ForgetfulDatabase)
     try:
