@@ -179,7 +179,7 @@ async def test_a_call_that_never_ends_is_given_up_after_the_grace_period(serve: 
         server.process.send_signal(signal.SIGTERM)
         assert await ended(server.process) == 0
         assert (await publish.rest())[:12] in {"", "HTTP/1.1 500"}
-    assert "still under way after 1 s" in server.said()
+    assert "still in progress after 1 s" in server.said()
     async with penstock.open(serve.store) as broker:
         assert await broker.log_end() == 0
 
