@@ -81,6 +81,25 @@ def _let_verbs_into_long_changes(patch: _Patch) -> None:
     patch.setattr(LongChanges, "over", over)
 
 
+def _let_verbs_into_encoding(patch: _Patch) -> None:
+    """A verb may run after a commit was encoded in part, before the task that encodes the rest."""
+    begin = LongChanges.begin
+
+    def beginning(self: LongChanges, steps: Any) -> bool:
+        is_over = begin(self, steps)
+        self.under_way = False
+        return is_over
+
+    finish = LongChanges.finish
+
+    async def finishing(self: LongChanges, steps: Any) -> None:
+        self.under_way = True
+        await finish(self, steps)
+
+    patch.setattr(LongChanges, "begin", beginning)
+    patch.setattr(LongChanges, "finish", finishing)
+
+
 def _forget_settles(patch: _Patch) -> None:
     """A settle with publish that is sent again is a new one."""
     patch.setattr(Dedup, "find_settle", lambda *args: None)
@@ -120,6 +139,7 @@ builtin_id = id
         _forget_attempts,
         _forget_ids,
         _let_verbs_into_long_changes,
+        _let_verbs_into_encoding,
         _forget_settles,
         _route_by_old_filters,
         _keep_the_old_limit,

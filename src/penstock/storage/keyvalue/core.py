@@ -33,7 +33,7 @@ from penstock.storage.keyvalue.partitions import MOST_MOVES, Partitions
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.records import KEYED_BY_NUMBER, decode_spec
-from penstock.storage.keyvalue.stage import Stage
+from penstock.storage.keyvalue.stage import ENCODE_STEP, Stage
 from penstock.storage.keyvalue.telling import Teller
 from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.keyvalue.topics import decode_topic
@@ -77,7 +77,7 @@ class Core:
         self.slice_s = slice_s
         self.inline_evaluations = inline_evaluations
         self.changes = LongChanges(slice_s)
-        self.stage = Stage(adapter)
+        self.stage = Stage(adapter, min(step_size, ENCODE_STEP))
         self.teller = Teller()
         self.log = Log(self.stage)
         self.dedup = Dedup(self.stage)

@@ -45,7 +45,8 @@ class LongChanges:
     def begin(self, steps: Iterator[None]) -> bool:
         """Run the steps of a change that fit into one slice. Returns whether those were all.
 
-        If not, the caller must await ``finish`` next. No other change may be in progress.
+        If not, other verbs are excluded from now on, and the caller must run ``finish`` next. No
+        other change may be in progress.
         """
         ends: float | None = None
         for _ in steps:
@@ -53,6 +54,9 @@ class LongChanges:
             if ends is None:
                 ends = now + self._slice_s
             if now >= ends:
+                # Set here, not in ``finish``: a task that runs ``finish`` starts only after the
+                # callbacks that are ready now, and any of them may be a verb.
+                self.under_way = True
                 return False
         return True
 
@@ -63,7 +67,6 @@ class LongChanges:
         """
         time = asyncio.get_running_loop().time
         cancelled: asyncio.CancelledError | None = None
-        self.under_way = True
         try:
             is_over = False
             while not is_over:

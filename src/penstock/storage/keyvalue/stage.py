@@ -20,7 +20,7 @@ from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.batch import Batch
 from penstock.storage.keyvalue.encoding import prefix_end
 
-__all__ = ["Dirty", "Stage"]
+__all__ = ["ENCODE_STEP", "Dirty", "Stage"]
 
 
 class Dirty(Protocol):
@@ -33,7 +33,7 @@ class Dirty(Protocol):
 
 _EMPTY = Batch()
 #: Dirty objects encoded per step: a full bucket takes about 20 µs.
-_ENCODED_A_STEP: Final = 32
+ENCODE_STEP: Final = 32
 
 
 class Stage:
@@ -45,13 +45,15 @@ class Stage:
         "_dirty",
         "_encoded",
         "_next",
+        "_step_size",
         "number",
         "written",
         "writes",
     )
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: Adapter, step_size: int = ENCODE_STEP) -> None:
         self._adapter = adapter
+        self._step_size = step_size
         self._dirty: dict[Dirty, None] = {}
         self._encoded: dict[Dirty, None] = {}
         self._next = Batch()
@@ -102,7 +104,7 @@ class Stage:
         self._encoded, self._dirty = self._dirty, {}
         for position, item in enumerate(self._encoded, 1):
             item.write_to(self)
-            if not position % _ENCODED_A_STEP:
+            if not position % self._step_size:
                 yield
 
     def take(self) -> Batch:

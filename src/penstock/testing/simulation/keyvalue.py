@@ -204,6 +204,9 @@ class _Session:
             found = await self._judge()
         except PenstockError as error:
             found = [f"the store cannot be judged: {error!r}: {error.detail}"]
+        except AssertionError as error:
+            # What the store shows is not even consistent, for example a delivery without an entry.
+            found = [f"the store cannot be judged: {error}"]
         return [*self.world.violations, *found, *self._loop.errors]
 
     async def _prepare(self) -> None:

@@ -18,6 +18,7 @@ from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.moves import assign_many
 from penstock.storage.listener import Listener
 from penstock.testing.clock import FakeClock
+from penstock.testing.laws import law
 
 TENANT = "acme"
 COUNT = 20
@@ -128,6 +129,28 @@ async def test_other_verbs_see_all_of_it(engine: KeyValueEngine) -> None:
     first, last = await publishing, await second
     offsets = [one.offset for one in (*first.messages, *last.messages)]
     assert offsets == sorted(set(offsets))
+
+
+@law("P1", "S3")
+async def test_a_publish_waits_while_a_commit_is_encoded(engine: KeyValueEngine) -> None:
+    """A publish that entered after the log was encoded was acknowledged but not stored."""
+    first = asyncio.ensure_future(engine.publish(TENANT, "t", MESSAGES[:1]))
+    for _ in range(COUNT):
+        if not engine._committer._waiting:
+            await asyncio.sleep(0)
+    # Ready to run before the task that encodes the rest of the commit.
+    second = asyncio.ensure_future(engine.publish(TENANT, "t", MESSAGES[1:2]))
+    end = engine._core.log.tenant(TENANT).end
+    engine._committer._begin()
+    assert engine._committer._encoding is not None
+    while not engine._committer._encoding.done():
+        assert engine._core.log.tenant(TENANT).end == end
+        await asyncio.sleep(0)
+    await asyncio.gather(first, second)
+    page = await engine.read_log(TENANT, Offset(0), COUNT)
+    assert [entry.message.id for entry in page.entries] == [
+        reply.messages[0].id for reply in (first.result(), second.result())
+    ]
 
 
 async def test_nothing_is_committed_in_the_middle(engine: KeyValueEngine) -> None:
