@@ -14,9 +14,9 @@ from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.sql import tallying
-from penstock.testing.machine import CI, machine_for
 from penstock.testing.opening import Opener
 from tests.databases import store_opener
+from tests.properties.machine import CI, machine_for
 
 #: Seconds. A run takes one minute; a failing one needs five more to shrink its program.
 SHRINKING_S = 600

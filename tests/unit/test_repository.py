@@ -58,27 +58,27 @@ def shown(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-each_source_file = pytest.mark.parametrize("path", source_files(), ids=shown)
+def test_a_module_opens_with_a_docstring() -> None:
+    bad = [
+        shown(path) for path in source_files() if not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert bad == []
 
 
-@each_source_file
-def test_a_module_opens_with_a_docstring(path: Path) -> None:
-    docstring = ast.get_docstring(ast.parse(path.read_text()))
-    assert docstring, f"{shown(path)} does not say what it is"
+def test_a_source_file_is_not_too_long() -> None:
+    lengths = {shown(path): len(path.read_text().splitlines()) for path in source_files()}
+    assert {path: lines for path, lines in lengths.items() if lines > MAX_LINES} == {}
 
 
-@each_source_file
-def test_a_source_file_is_not_too_long(path: Path) -> None:
-    lines = len(path.read_text().splitlines())
-    assert lines <= MAX_LINES, f"{shown(path)} has {lines} lines: it is two modules"
-
-
-@each_source_file
-def test_all_is_sorted(path: Path) -> None:
+def test_all_is_sorted() -> None:
     """Constants, then classes, then the rest; each by name."""
-    for names in declared_all(path):
-        assert names == sorted(names, key=place_in_all)
-        assert len(names) == len(set(names))
+    bad = [
+        shown(path)
+        for path in source_files()
+        for names in declared_all(path)
+        if names != sorted(set(names), key=place_in_all)
+    ]
+    assert bad == []
 
 
 def test_no_module_has_a_name_without_a_subject() -> None:

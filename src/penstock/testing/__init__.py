@@ -4,6 +4,5 @@
 - ``inline``: an app's workers, run inline on a store in memory.
 - ``model``: the oracle, the whole storage contract in plain lists and dicts.
 - ``conformance``: the compliance suite, one file per verb; needs pytest.
-- ``machine``: random programs, run on an engine and on the oracle side by side; needs
-  hypothesis.
+- ``simulation``: random programs under virtual time and failing disks; ``penstock simulate``.
 """

@@ -2,7 +2,7 @@
 
 It keeps every law of docs/semantics.md by brute force: full scans over dicts and lists, and a copy
 of everything before a verb that may be refused half way. It persists nothing and is slow.
-``penstock.testing.machine`` compares engines with it, and the conformance suite also runs on it,
+Random programs compare engines with it, and the conformance suite also runs on it,
 which tests both the suite and the oracle.
 """
 

@@ -12,10 +12,10 @@ from hypothesis.stateful import rule
 
 from penstock import Broker, BrokerOptions
 from penstock.storage.contract import Engine
-from penstock.testing.machine import CI, EngineAgainstOracle
 from penstock.testing.opening import Opener, url_opener
-from penstock.testing.programs import STEPS, Step
 from penstock.verify import Report, verify
+from tests.properties.machine import CI, EngineAgainstOracle
+from tests.properties.random_steps import STEPS, Step
 
 TENANTS = ("acme", "rival")
 

@@ -40,8 +40,8 @@ from penstock.testing.clock import FakeClock
 from penstock.testing.comparing import Plain, Side, Verb, attempt, difference
 from penstock.testing.model import Oracle
 from penstock.testing.opening import Opener, url_opener
-from penstock.testing.programs import FIRST, KINDS, POLICIES, STEPS, Draft, Step
-from penstock.testing.waiting import Lapses, Waiters
+from tests.properties.random_steps import FIRST, KINDS, POLICIES, STEPS, Draft, Step
+from tests.properties.waiting_claims import Lapses, Waiters
 
 __all__ = ["CI", "EngineAgainstOracle", "machine_for"]
 

@@ -1,6 +1,6 @@
 """Strategies for random programs: the next verb and its arguments.
 
-A step is the name of a method of ``penstock.testing.machine`` and its arguments. Hypothesis could
+A step is the name of a method of ``tests.properties.machine`` and its arguments. Hypothesis could
 choose between rules by itself, but would then disable half of them in most programs, and programs
 without claims, or with claims but no settlements, find nothing.
 """
