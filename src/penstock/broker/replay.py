@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -31,13 +30,9 @@ from penstock.model.identity import StoreIdentity, check_identity
 from penstock.model.limits import MAX_PAGE, check_queue_name
 from penstock.model.message import Offset
 from penstock.model.states import State
+from penstock.verbs import BULK_LIMIT, ROUTE_BATCH
 
 __all__ = ["Replaying"]
-
-#: Log entries that one call of ``route`` reads.
-ROUTE_BATCH: Final = 10_000
-#: The default limit of a replay or purge.
-BULK_LIMIT: Final = 1_000_000
 
 
 class Replaying(Scope):

@@ -15,7 +15,7 @@ from penstock.model.delivery import SweepReply
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.guarded import Guarded, changing
 from penstock.storage.keyvalue.log_retention import LogRetention
-from penstock.storage.keyvalue.moves import (
+from penstock.storage.keyvalue.passing_time import (
     expire_some,
     free_departed,
     lapse_some,
