@@ -21,7 +21,6 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import Final, Self
 
 from penstock.consume.lease import Lease
@@ -93,12 +92,7 @@ class Consumption(AsyncIterator[Lease]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
 
