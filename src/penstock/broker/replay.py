@@ -12,12 +12,11 @@ from penstock.broker.scope import (
     check_assignment,
     check_count,
     check_offset,
-    check_text,
+    check_replay,
     to_selection,
     to_state,
     to_where,
 )
-from penstock.errors import BadInput
 from penstock.model.delivery import (
     Page,
     PurgeReply,
@@ -81,15 +80,7 @@ class Replaying(Scope):
     ) -> ReplayReply:
         """Make deliveries available again, with attempts 0, at their old position."""
         check_queue_name(queue)
-        check_count("limit", limit, BULK_LIMIT)
-        if rate is not None:
-            check_count("rate", rate, 10**9)
-        if replay_id is not None:
-            check_text("replay_id", replay_id, least=1)
-        try:
-            source = ReplaySource(source)
-        except ValueError as error:
-            raise BadInput("source must be failed, done or log.", field="source") from error
+        source = check_replay(source, limit, rate, replay_id)
         return await self._engine.replay(
             self.tenant,
             queue,
