@@ -30,8 +30,8 @@ def let_time_pass(queue: Queue, now: int, limit: int) -> bool:
     if queue.partitions is not None:
         queue.partitions.drop_dead(now)
         free_departed(queue, queue.partitions, now)
-    more |= make_some_due(queue, now, limit) == limit
     more |= expire_some(queue, now, limit)[0] == limit
+    more |= make_some_due(queue, now, limit) == limit
     return more
 
 
