@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from types import TracebackType
 
 from penstock.broker import Broker, BrokerOptions
 from penstock.keepers import NEAR, Keepers
@@ -30,12 +29,7 @@ class Opening:
         self._broker = await self._open()
         return self._broker
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._broker is not None:
             await self._broker.close()
 

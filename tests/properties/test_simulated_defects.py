@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from penstock.filters.batch_routes import BatchRoutes
-from penstock.storage.keyvalue import claim, moves, settle, sweep
+from penstock.model import decisions
+from penstock.model.states import Transition
+from penstock.storage.keyvalue import moves, passing_time, sweep
 from penstock.storage.keyvalue.dedup import Dedup
 from penstock.storage.keyvalue.long_changes import LongChanges
 from penstock.storage.keyvalue.queue import Queue
@@ -49,13 +51,12 @@ def _accept_stale_receipts(patch: _Patch) -> None:
 
 def _forget_attempts(patch: _Patch) -> None:
     """A lease that lapses takes its attempt back."""
-    lapse = moves.lapse
 
-    def lapsing(queue: Any, entry: Any, now: int) -> Any:
-        entry.attempts -= 1
-        return lapse(queue, entry, now)
+    def lapsing(queue: Any, entry: Any, now: int, transition: Transition) -> Any:
+        entry.attempts -= transition is Transition.LAPSE
+        return moves.give_back(queue, entry, now, transition)
 
-    patch.setattr(moves, "lapse", lapsing)
+    patch.setattr(passing_time, "give_back", lapsing)
 
 
 def _forget_ids(patch: _Patch) -> None:
@@ -112,12 +113,11 @@ def _route_by_old_filters(patch: _Patch) -> None:
 
 def _keep_the_old_limit(patch: _Patch) -> None:
     """``max_attempts`` that was lowered applies after the next attempt."""
-    for module in (claim, settle, moves):
-        patch.setattr(module, "is_exhausted", _exhausted_at_nine)
-
-
-def _exhausted_at_nine(queue: Any, entry: Any) -> bool:
-    return not queue.is_dead_letter and entry.attempts >= max(9, queue.policy.max_attempts)
+    patch.setattr(
+        decisions,
+        "is_exhausted",
+        lambda policy, attempts, released: attempts >= max(9, policy.max_attempts),
+    )
 
 
 def _sweep_deleted_queues(patch: _Patch) -> None:

@@ -13,7 +13,6 @@ has to sweep and route.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Protocol, Self
 
 from penstock.broker.claim import Claiming
@@ -121,12 +120,7 @@ class Broker(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, OwnEn
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -19,16 +19,10 @@ from typing import Final
 from penstock.broker.lines import QueueLine
 from penstock.broker.scope import BrokerOptions, Scope
 from penstock.broker.waiting import Waiting, check_wait
-from penstock.errors import BadInput, PenstockError
+from penstock.errors import PenstockError
 from penstock.model.bucket import Bucket
 from penstock.model.delivery import Delivery, Ownership, Release
-from penstock.model.limits import (
-    MAX_CLAIM,
-    MAX_LEASE_MS,
-    check_name,
-    check_queue_name,
-    shown,
-)
+from penstock.model.limits import MAX_CLAIM, MAX_LEASE_MS, check_name, check_queue_name, check_whole
 from penstock.model.queue import Ordering
 from penstock.storage.contract import Engine
 from penstock.verbs import ANONYMOUS
@@ -170,24 +164,14 @@ class Claiming(Scope):
 
 def check_claim(limit: object, lease_ms: object) -> None:
     """Refuse a claim whose numbers are out of bounds."""
-    if type(limit) is not int or not 1 <= limit <= MAX_CLAIM:
-        raise BadInput(
-            f"limit is {shown(limit)}; it must be a whole number from 1 to {MAX_CLAIM}.",
-            field="limit",
-            limit=MAX_CLAIM,
-        )
+    check_whole("limit", limit, 1, MAX_CLAIM)
     if lease_ms is not None:
         check_lease(lease_ms)
 
 
 def check_lease(lease_ms: object) -> None:
     """Refuse a lease that is not a positive number of milliseconds; policies clamp it."""
-    if type(lease_ms) is not int or not 1 <= lease_ms <= MAX_LEASE_MS:
-        raise BadInput(
-            f"lease_ms is {shown(lease_ms)}; it must be a whole number from 1 to {MAX_LEASE_MS}.",
-            field="lease_ms",
-            limit=MAX_LEASE_MS,
-        )
+    check_whole("lease_ms", lease_ms, 1, MAX_LEASE_MS)
 
 
 class Throttle:

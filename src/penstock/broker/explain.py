@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from penstock.filters import explain as explain_filter
 from penstock.filters import parse
+from penstock.model.decisions import is_exhausted, is_expired, lowered_limit_error
 from penstock.model.delivery import MessageDeliveries, Snapshot
 from penstock.model.limits import DLQ_SUFFIX, is_dead_letter
 from penstock.model.message import Message
@@ -46,8 +47,7 @@ def explain_delivery(
 
 def ends_with_next_claim(info: QueueInfo, snapshot: Snapshot, now: int) -> bool:
     """Whether a claim that reaches the delivery expires or fails it instead of handing it out."""
-    expires_at = None if is_dead_letter(info.name) else snapshot.message.expires_at
-    expired = expires_at is not None and expires_at <= now
+    expired = _is_expired(info, snapshot, now)
     if snapshot.state is not State.IN_FLIGHT:
         delayed = snapshot.state is State.DELAYED and (snapshot.at or 0) > now
         return expired or (not delayed and _is_exhausted(info, snapshot))
@@ -55,10 +55,13 @@ def ends_with_next_claim(info: QueueInfo, snapshot: Snapshot, now: int) -> bool:
     return lapsed and (expired or _is_exhausted(info, snapshot))
 
 
+def _is_expired(info: QueueInfo, snapshot: Snapshot, now: int) -> bool:
+    return not is_dead_letter(info.name) and is_expired(snapshot.message.expires_at, now)
+
+
 def _is_exhausted(info: QueueInfo, snapshot: Snapshot) -> bool:
-    if is_dead_letter(info.name):
-        return False
-    return snapshot.attempts - snapshot.released >= info.policy.max_attempts
+    attempts, released = snapshot.attempts, snapshot.released
+    return not is_dead_letter(info.name) and is_exhausted(info.policy, attempts, released)
 
 
 def _answer(
@@ -152,11 +155,10 @@ def _blocks_of_waiting(
     message = snapshot.message
     if info.policy.paused:
         blocks.append("the queue is paused")
-    expired = message.expires_at is not None and message.expires_at <= now
-    if expired and not is_dead_letter(info.name):
+    if _is_expired(info, snapshot, now):
         blocks.append(f"it expired at {message.expires_at}; the next claim or sweep moves it")
     elif _is_exhausted(info, snapshot):
-        blocks.append(f"{info.policy.lowered_limit_error}: it fails when a claim reaches it")
+        blocks.append(f"{lowered_limit_error(info.policy)}: it fails when a claim reaches it")
     if info.policy.ordering is not Ordering.PARTITION:
         return blocks
     name = message.partition_key or ""

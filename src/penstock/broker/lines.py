@@ -24,7 +24,6 @@ from bisect import bisect_left, insort
 from collections.abc import Awaitable, Callable
 from itertools import count
 from operator import attrgetter
-from types import TracebackType
 from typing import Final, Generic, Protocol, Self, TypeVar
 
 from penstock.model.clock import Alarm, Clock
@@ -287,12 +286,7 @@ class Place(Generic[L]):
         self.line.places += 1
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.line.places -= 1
         if not self.line.places:
             self.line.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -13,12 +12,11 @@ from penstock.broker.scope import (
     check_assignment,
     check_count,
     check_offset,
-    check_text,
+    check_replay,
     to_selection,
     to_state,
     to_where,
 )
-from penstock.errors import BadInput
 from penstock.model.delivery import (
     Page,
     PurgeReply,
@@ -31,13 +29,9 @@ from penstock.model.identity import StoreIdentity, check_identity
 from penstock.model.limits import MAX_PAGE, check_queue_name
 from penstock.model.message import Offset
 from penstock.model.states import State
+from penstock.verbs import BULK_LIMIT, ROUTE_BATCH
 
 __all__ = ["Replaying"]
-
-#: Log entries that one call of ``route`` reads.
-ROUTE_BATCH: Final = 10_000
-#: The default limit of a replay or purge.
-BULK_LIMIT: Final = 1_000_000
 
 
 class Replaying(Scope):
@@ -86,15 +80,7 @@ class Replaying(Scope):
     ) -> ReplayReply:
         """Make deliveries available again, with attempts 0, at their old position."""
         check_queue_name(queue)
-        check_count("limit", limit, BULK_LIMIT)
-        if rate is not None:
-            check_count("rate", rate, 10**9)
-        if replay_id is not None:
-            check_text("replay_id", replay_id, least=1)
-        try:
-            source = ReplaySource(source)
-        except ValueError as error:
-            raise BadInput("source must be failed, done or log.", field="source") from error
+        source = check_replay(source, limit, rate, replay_id)
         return await self._engine.replay(
             self.tenant,
             queue,

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import lt
+from typing import Final
 
 from msgspec import Struct
 
 from penstock.broker.schemas import Schemas
 from penstock.errors import BadFilter, BadInput, TooLarge
 from penstock.filters import Filter, Selection, parse
+from penstock.model.delivery import ReplaySource
 from penstock.model.limits import (
     MAX_ASSIGN,
     MAX_FILTER_BYTES,
     MAX_KEY_BYTES,
     MAX_OFFSET,
     check_name,
+    check_whole,
     shown,
 )
 from penstock.model.message import Message, MessageId, Offset
@@ -23,6 +26,7 @@ from penstock.model.queue import Routing
 from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.listener import Listener
+from penstock.verbs import BULK_LIMIT
 
 __all__ = [
     "BrokerOptions",
@@ -31,6 +35,7 @@ __all__ = [
     "check_count",
     "check_ids",
     "check_offset",
+    "check_replay",
     "check_text",
     "count_of",
     "to_message_id",
@@ -39,6 +44,9 @@ __all__ = [
     "to_where",
     "utf8_bytes",
 ]
+
+#: Deliveries per second of a replay.
+_MAX_RATE: Final = 10**9
 
 
 class BrokerOptions(Struct, frozen=True, kw_only=True):
@@ -174,6 +182,21 @@ def check_assignment(filter: str, start: int, end: int, offsets: Sequence[int]) 
         raise BadInput("offsets must be strictly increasing.", field="offsets")
 
 
+def check_replay(
+    source: ReplaySource | str, limit: object, rate: object, replay_id: object
+) -> ReplaySource:
+    """Check the arguments of a replay; returns its source."""
+    check_count("limit", limit, BULK_LIMIT)
+    if rate is not None:
+        check_count("rate", rate, _MAX_RATE)
+    if replay_id is not None:
+        check_text("replay_id", replay_id, least=1)
+    try:
+        return ReplaySource(source)
+    except ValueError as error:
+        raise BadInput("source must be failed, done or log.", field="source") from error
+
+
 def to_state(state: State | str) -> State:
     """The state of that name."""
     try:
@@ -192,9 +215,4 @@ def to_message_id(message_id: object) -> MessageId:
 
 def check_count(field: str, value: object, most: int) -> None:
     """Refuse a count that is not between 1 and ``most``."""
-    if type(value) is not int or not 1 <= value <= most:
-        raise BadInput(
-            f"{field} is {shown(value)}; it must be a whole number from 1 to {most}.",
-            field=field,
-            limit=most,
-        )
+    check_whole(field, value, 1, most)

@@ -8,7 +8,8 @@ from typing import Final
 from penstock.broker.claim import check_lease
 from penstock.broker.publish import Publishing, is_long
 from penstock.broker.scope import count_of
-from penstock.errors import BadInput, SchemaViolation, StaleReceipt, TooLarge, TopicChanged
+from penstock.consume.single_settlements import SingleSettlements, check_current
+from penstock.errors import BadInput, SchemaViolation, TooLarge, TopicChanged
 from penstock.model.delivery import (
     Ack,
     Delivery,
@@ -20,7 +21,7 @@ from penstock.model.delivery import (
     Settlement,
     SettleReply,
 )
-from penstock.model.limits import MAX_BATCH, check_name, check_queue_name, shown
+from penstock.model.limits import MAX_BATCH, check_name, check_queue_name, check_whole
 from penstock.model.message import NewMessage
 from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import Outgoing
@@ -34,7 +35,7 @@ MAX_NACK_DELAY_MS: Final = 14 * 24 * 3600 * 1000
 _KINDS: Final = (Ack, Nack, Reject, Release, Extend)
 
 
-class Settling(Publishing):
+class Settling(Publishing, SingleSettlements):
     """The verbs that end claims."""
 
     async def settle(
@@ -94,37 +95,9 @@ class Settling(Publishing):
             outgoing.append(Outgoing(item.topic, messages))
         return await self._engine.settle(self.tenant, queue, settlements, outgoing, checked=by)
 
-    async def ack(self, delivery: Delivery, result: bytes | None = None) -> Outcome:
-        """Mark as done. Raises ``StaleReceipt`` if the claim is no longer current."""
-        return await self._settle_one(delivery, Ack(delivery.receipt, result))
-
-    async def nack(
-        self, delivery: Delivery, error: str | None = None, *, delay_ms: int | None = None
-    ) -> Outcome:
-        """Retry later, or fail when no attempts are left."""
-        return await self._settle_one(delivery, Nack(delivery.receipt, error, delay_ms))
-
-    async def reject(self, delivery: Delivery, error: str | None = None) -> Outcome:
-        """Fail immediately, without a retry."""
-        return await self._settle_one(delivery, Reject(delivery.receipt, error))
-
-    async def release(self, delivery: Delivery) -> Outcome:
-        """Return the delivery unprocessed; the grant does not count as an attempt."""
-        return await self._settle_one(delivery, Release(delivery.receipt))
-
-    async def extend(self, delivery: Delivery, lease_ms: int) -> Outcome:
-        """Set the end of the lease to ``lease_ms`` from now."""
-        return await self._settle_one(delivery, Extend(delivery.receipt, lease_ms))
-
     async def _settle_one(self, delivery: Delivery, settlement: Settlement) -> Outcome:
         reply = await self.settle(delivery.queue, (settlement,))
-        outcome = reply.outcomes[0]
-        if not outcome.ok:
-            raise StaleReceipt(
-                f"The claim of message {delivery.message.id} in {delivery.queue!r} is over.",
-                field="receipt",
-            )
-        return outcome
+        return check_current(delivery, reply.outcomes[0])
 
 
 def check_publishes(publish: Sequence[Outgoing]) -> None:
@@ -166,7 +139,7 @@ def check_settlements(settlements: Sequence[Settlement], result_limit: int) -> N
         elif isinstance(item, Nack):
             _check_error(item.error)
             if item.delay_ms is not None:
-                _check_delay(item.delay_ms)
+                check_whole("delay_ms", item.delay_ms, 0, MAX_NACK_DELAY_MS)
         elif isinstance(item, Reject):
             _check_error(item.error)
         elif isinstance(item, Extend):
@@ -187,12 +160,3 @@ def _check_result(result: object, limit: int) -> None:
 def _check_error(error: object) -> None:
     if error is not None and type(error) is not str:
         raise BadInput(f"An error must be text, not {type(error).__name__}.", field="error")
-
-
-def _check_delay(delay_ms: object) -> None:
-    if type(delay_ms) is not int or not 0 <= delay_ms <= MAX_NACK_DELAY_MS:
-        raise BadInput(
-            f"delay_ms is {shown(delay_ms)}; must be a whole number from 0 to {MAX_NACK_DELAY_MS}.",
-            field="delay_ms",
-            limit=MAX_NACK_DELAY_MS,
-        )

@@ -16,9 +16,9 @@ from collections.abc import Coroutine
 from typing import TypeAlias
 
 from penstock.broker.lines import Place, QueueLine, ResultLine
-from penstock.errors import BadInput, StoreClosed
+from penstock.errors import StoreClosed
 from penstock.model.clock import Clock
-from penstock.model.limits import MAX_WAIT_MS, shown
+from penstock.model.limits import MAX_WAIT_MS, check_whole
 from penstock.storage.contract import Engine
 from penstock.storage.listener import Listener
 
@@ -29,12 +29,7 @@ _Key: TypeAlias = tuple[str, str]
 
 def check_wait(wait_ms: object) -> None:
     """Refuse a wait that is not a number of milliseconds within the bound."""
-    if type(wait_ms) is not int or not 0 <= wait_ms <= MAX_WAIT_MS:
-        raise BadInput(
-            f"wait_ms is {shown(wait_ms)}; it must be a whole number from 0 to {MAX_WAIT_MS}.",
-            field="wait_ms",
-            limit=MAX_WAIT_MS,
-        )
+    check_whole("wait_ms", wait_ms, 0, MAX_WAIT_MS)
 
 
 class Waiting(Listener):

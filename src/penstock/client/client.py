@@ -9,7 +9,6 @@ the tenant of its credential.
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
 from typing import Final, Self
 
 from penstock.client.claim import Claiming
@@ -38,12 +37,7 @@ class Client(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, Consu
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Generator
-from types import TracebackType
 
 from penstock.client.address import Address, check_credential, parse_address
 from penstock.client.calling import Calls
@@ -39,12 +38,7 @@ class Connecting:
         self._client = await self._connect()
         return self._client
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._client is not None:
             await self._client.close()
 

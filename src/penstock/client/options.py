@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from penstock.client.body import Memory, plain_memory
 from penstock.errors import BadInput
-from penstock.model.limits import MAX_BATCH, shown
+from penstock.model.limits import MAX_BATCH, check_whole
 from penstock.model.queue import Backoff
 from penstock.storage.contract import Jitter, full_jitter
 
@@ -91,11 +91,5 @@ def check_options(options: ClientOptions) -> ClientOptions:
     if not isinstance(options, ClientOptions):
         raise BadInput("options must be a ClientOptions.", field="options")
     for field, least, most in _BOUNDS:
-        value = getattr(options, field)
-        if type(value) is not int or not least <= value <= most:
-            raise BadInput(
-                f"{field} is {shown(value)}; it must be a whole number from {least} to {most}.",
-                field=field,
-                limit=most,
-            )
+        check_whole(field, getattr(options, field), least, most)
     return options

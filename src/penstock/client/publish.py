@@ -20,7 +20,6 @@ from penstock.client.gathering import Gathering
 from penstock.client.ids import Ids
 from penstock.client.options import ClientOptions
 from penstock.client.scope import UNENCODABLE, Scope, encoded
-from penstock.client.tracing import traced, traced_headers
 from penstock.client.transport import Request
 from penstock.errors import BadInput, BadReply
 from penstock.model.limits import DEFAULT_PRIORITY, MAX_PAYLOAD_BYTES, check_name, shown
@@ -34,6 +33,7 @@ from penstock.model.message import (
 )
 from penstock.wire.bodies import PublishBody
 from penstock.wire.codecs import BATCH_MSGPACK, encode_msgpack
+from penstock.wire.trace_headers import traced, traced_headers
 
 __all__ = ["Publishing", "as_sendable"]
 

@@ -16,7 +16,7 @@ from penstock.broker.scope import (
     check_count,
     check_ids,
     check_offset,
-    check_text,
+    check_replay,
     to_state,
     to_where,
 )
@@ -55,7 +55,6 @@ _PAGE: Final = msgspec.msgpack.Decoder(Page)
 _SWEPT: Final = msgspec.msgpack.Decoder(SweepReply)
 #: Deliveries per page with payloads; the server's limit. The cursor continues after it.
 _PAYLOAD_PAGE: Final = 100
-_MAX_RATE: Final = 10**9
 
 
 class Replaying(Scope):
@@ -102,15 +101,7 @@ class Replaying(Scope):
     ) -> ReplayReply:
         """Make deliveries available again, with attempts 0, at their old position."""
         check_queue_name(queue)
-        check_count("limit", limit, BULK_LIMIT)
-        if rate is not None:
-            check_count("rate", rate, _MAX_RATE)
-        if replay_id is not None:
-            check_text("replay_id", replay_id, least=1)
-        try:
-            source = ReplaySource(source)
-        except ValueError as error:
-            raise BadInput("source must be failed, done or log.", field="source") from error
+        source = check_replay(source, limit, rate, replay_id)
         check_ids(ids)
         named = None if ids is None else tuple(ids)
         body = ReplayBody(source, check_filter(where), limit, rate, dry_run, replay_id, named)

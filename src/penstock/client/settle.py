@@ -23,16 +23,14 @@ from penstock.client.gathering import Gathering
 from penstock.client.options import ClientOptions
 from penstock.client.publish import Publishing, as_sendable, check_shape
 from penstock.client.scope import UNENCODABLE, encoded
-from penstock.client.tracing import traced
 from penstock.client.transport import Request
+from penstock.consume.single_settlements import SingleSettlements, check_current
 from penstock.errors import BadInput, BadReply, StaleReceipt
 from penstock.model.delivery import (
     Ack,
     Delivery,
     Extend,
-    Nack,
     Outcome,
-    Reject,
     Release,
     Settlement,
     SettleReply,
@@ -42,6 +40,7 @@ from penstock.model.message import Outgoing
 from penstock.wire.bodies import SettleBody
 from penstock.wire.codecs import MSGPACK, encode_msgpack
 from penstock.wire.problems import read_problem, to_error
+from penstock.wire.trace_headers import traced
 
 __all__ = ["Settling"]
 
@@ -51,7 +50,7 @@ _SETTLEMENT_BYTES: Final = 60
 _CONFLICT: Final = 409
 
 
-class Settling(Publishing):
+class Settling(Publishing, SingleSettlements):
     """The verbs that end claims."""
 
     def __init__(self, calls: Calls, address: Address, options: ClientOptions) -> None:
@@ -73,40 +72,10 @@ class Settling(Publishing):
             publish = self._complete(publish)
         return await self._settle(queue, settlements, publish)
 
-    async def ack(self, delivery: Delivery, result: bytes | None = None) -> Outcome:
-        """Mark as done. Raises ``StaleReceipt`` if the claim is no longer current."""
-        size = len(result) if type(result) is bytes else 0
-        return await self._settle_one(delivery, Ack(delivery.receipt, result), size)
-
-    async def nack(
-        self, delivery: Delivery, error: str | None = None, *, delay_ms: int | None = None
-    ) -> Outcome:
-        """Retry later, or fail when no attempts are left."""
-        size = len(error) if type(error) is str else 0
-        return await self._settle_one(delivery, Nack(delivery.receipt, error, delay_ms), size)
-
-    async def reject(self, delivery: Delivery, error: str | None = None) -> Outcome:
-        """Fail immediately, without a retry."""
-        size = len(error) if type(error) is str else 0
-        return await self._settle_one(delivery, Reject(delivery.receipt, error), size)
-
-    async def release(self, delivery: Delivery) -> Outcome:
-        """Return the delivery unprocessed; the grant does not count as an attempt."""
-        return await self._settle_one(delivery, Release(delivery.receipt), 0)
-
-    async def extend(self, delivery: Delivery, lease_ms: int) -> Outcome:
-        """Set the end of the lease to ``lease_ms`` from now."""
-        return await self._settle_one(delivery, Extend(delivery.receipt, lease_ms), 0)
-
-    async def _settle_one(self, delivery: Delivery, settlement: Settlement, size: int) -> Outcome:
+    async def _settle_one(self, delivery: Delivery, settlement: Settlement) -> Outcome:
         queue = check_queue_name(delivery.queue)
-        outcome = await self._settlements.add(queue, settlement, size + _SETTLEMENT_BYTES)
-        if not outcome.ok:
-            raise StaleReceipt(
-                f"The claim of message {delivery.message.id} in {delivery.queue!r} is over.",
-                field="receipt",
-            )
-        return outcome
+        size = _SETTLEMENT_BYTES + _carried(settlement)
+        return check_current(delivery, await self._settlements.add(queue, settlement, size))
 
     async def _settle_singles(self, queue: str, settlements: list[Settlement]) -> Sequence[Outcome]:
         return (await self._settle(queue, settlements, ())).outcomes
@@ -157,6 +126,14 @@ def _check(settlements: Sequence[Settlement], publish: Sequence[Outgoing]) -> No
     check_settlements(settlements, MAX_PAYLOAD_BYTES)
     for item in publish:
         check_batch(item.messages, MAX_PAYLOAD_BYTES)
+
+
+def _carried(settlement: Settlement) -> int:
+    """The size of the result or error; one of another type is refused later."""
+    if isinstance(settlement, Release | Extend):
+        return 0
+    carried = settlement.result if isinstance(settlement, Ack) else settlement.error
+    return len(carried) if isinstance(carried, bytes | str) else 0
 
 
 def _encode(settlements: Sequence[Settlement], publish: Sequence[Outgoing]) -> bytes:

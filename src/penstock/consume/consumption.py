@@ -21,15 +21,13 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import Final, Self
 
 from penstock.consume.lease import Lease
 from penstock.consume.naming import new_consumer_name
 from penstock.consume.pace import LOOP_PACE, Pace
 from penstock.consume.prefetch import Plan, Prefetch
-from penstock.errors import BadInput
-from penstock.model.limits import MAX_BATCH, MAX_LEASE_MS, check_name, check_queue_name, shown
+from penstock.model.limits import MAX_BATCH, MAX_LEASE_MS, check_name, check_queue_name, check_whole
 from penstock.verbs import Verbs
 
 __all__ = ["DEFAULT_IN_FLIGHT", "Consumption"]
@@ -52,9 +50,9 @@ class Consumption(AsyncIterator[Lease]):
         pace: Pace = LOOP_PACE,
     ) -> None:
         # One settle call extends everything that is held.
-        _check_whole("max_in_flight", max_in_flight, MAX_BATCH)
+        check_whole("max_in_flight", max_in_flight, 1, MAX_BATCH)
         if lease_ms is not None:
-            _check_whole("lease_ms", lease_ms, MAX_LEASE_MS)
+            check_whole("lease_ms", lease_ms, 1, MAX_LEASE_MS)
         plan = Plan(
             queue=check_queue_name(queue),
             consumer=check_name(new_consumer_name() if consumer is None else consumer, "consumer"),
@@ -93,12 +91,7 @@ class Consumption(AsyncIterator[Lease]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
 
@@ -107,12 +100,3 @@ def _stop_later(loop: asyncio.AbstractEventLoop, prefetch: Prefetch) -> None:
     # A closed loop has ended its tasks.
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(prefetch.stop)
-
-
-def _check_whole(field: str, value: object, most: int) -> None:
-    if type(value) is not int or not 1 <= value <= most:
-        raise BadInput(
-            f"{field} is {shown(value)}; it must be a whole number from 1 to {most}.",
-            field=field,
-            limit=most,
-        )

@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Collection, Iterator, Sequence
 from operator import attrgetter
-from types import TracebackType
 from typing import Final, Generic, Protocol, Self, TypeVar
 
 from penstock.filters.index import FilterIndex
@@ -53,12 +52,7 @@ class BatchRoutes(Generic[T]):
         self._index.watchers.append(self._changed)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         # By identity: two sets of names may be equal.
         watchers = self._index.watchers
         watchers[:] = [names for names in watchers if names is not self._changed]

@@ -48,6 +48,7 @@ __all__ = [
     "check_limits",
     "check_name",
     "check_queue_name",
+    "check_whole",
     "cut_error",
     "is_dead_letter",
     "shown",
@@ -161,6 +162,16 @@ def shown(value: object) -> str:
     return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
 
 
+def check_whole(field: str, value: object, least: int, most: int) -> None:
+    """Refuse a value that is not a whole number from ``least`` to ``most``."""
+    if type(value) is not int or not least <= value <= most:
+        raise BadInput(
+            f"{field} is {shown(value)}; it must be a whole number from {least} to {most}.",
+            field=field,
+            limit=most,
+        )
+
+
 def cut_error(error: str) -> str:
     """An error as every engine stores it: bounded, and valid UTF-8."""
     raw = error.encode(errors="replace")
@@ -174,13 +185,7 @@ def check_limits(limits: Limits) -> Limits:
     if not isinstance(limits, Limits):
         raise BadInput("limits must be a Limits.", field="limits")
     for field, most in _HIGHEST.items():
-        value = getattr(limits, field)
-        if type(value) is not int or not 0 <= value <= most:
-            raise BadInput(
-                f"{field} is {shown(value)}; it must be a whole number from 0 to {most}.",
-                field=field,
-                limit=most,
-            )
+        check_whole(field, getattr(limits, field), 0, most)
     return limits
 
 

@@ -84,21 +84,6 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
     paused: bool = False
     description: str = ""
 
-    @property
-    def lowered_limit_error(self) -> str:
-        """The error of a waiting delivery that fails because ``max_attempts`` was lowered."""
-        return f"max_attempts was lowered to {self.max_attempts}"
-
-    def lease_for(self, asked_ms: int | None) -> int:
-        """The lease of a claim that asks for this one, or for the default."""
-        wanted_ms = self.visibility_timeout_ms if asked_ms is None else asked_ms
-        return min(max(wanted_ms, self.min_lease_ms), self.max_lease_ms)
-
-    def extended_deadline(self, claimed_at: int, asked_ms: int, now: int) -> int | None:
-        """The new deadline of a claim; None if it has been held for ``max_lease_ms``."""
-        last = claimed_at + self.max_lease_ms
-        return min(now + self.lease_for(asked_ms), last) if now < last else None
-
 
 class Start(Struct, frozen=True):
     """Where in the log a new queue starts.

@@ -9,7 +9,8 @@
                 └─nack with delay┴────nack / release / lapse (attempts left)   replay ◀────┘
 
 A delivery is in exactly one state (S3); ``Q.dlq`` hands out the ``failed`` deliveries of Q.
-``penstock verify`` and the conformance suite check histories against this table.
+``model/decisions.py`` chooses among the states of this table. ``penstock verify`` and the
+conformance suite check histories against it.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ TRANSITIONS: Final[dict[tuple[State | None, Transition], frozenset[State | None]
     (State.IN_FLIGHT, Transition.NACK): frozenset(
         {State.AVAILABLE, State.DELAYED, State.FAILED, State.EXPIRED}
     ),
-    (State.IN_FLIGHT, Transition.RELEASE): frozenset({State.AVAILABLE, State.EXPIRED}),
+    (State.IN_FLIGHT, Transition.RELEASE): frozenset(
+        {State.AVAILABLE, State.FAILED, State.EXPIRED}
+    ),
     (State.IN_FLIGHT, Transition.LAPSE): frozenset({State.AVAILABLE, State.FAILED, State.EXPIRED}),
     (State.IN_FLIGHT, Transition.REJECT): frozenset({State.FAILED}),
     (State.DELAYED, Transition.EXPIRE): frozenset({State.EXPIRED}),

@@ -7,10 +7,9 @@ import random
 from collections.abc import Callable
 from typing import TypeAlias
 
-__all__ = ["Jitter", "RandomBytes", "full_jitter", "random_bytes", "random_token"]
+from penstock.model.decisions import Jitter
 
-#: Picks a wait between 0 and the ceiling it is given.
-Jitter: TypeAlias = Callable[[int], int]
+__all__ = ["Jitter", "RandomBytes", "full_jitter", "random_bytes", "random_token"]
 
 
 def full_jitter(ceiling_ms: int) -> int:

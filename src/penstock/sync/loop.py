@@ -54,7 +54,7 @@ class LoopThread:
     ) -> T:
         """Call the verb in the loop, and wait for its result or error."""
         self._check()
-        future = self._submit(verb(*args, **kwargs))
+        future = self.start(verb(*args, **kwargs))
         try:
             return future.result()
         except CancelledError as error:
@@ -63,9 +63,6 @@ class LoopThread:
             # Mostly KeyboardInterrupt: the thread no longer waits for the answer.
             future.cancel()
             raise
-        finally:
-            with self._lock:
-                self._awaited.discard(future)
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Call the function in the loop, without waiting for it."""
@@ -84,7 +81,8 @@ class LoopThread:
             if threading.current_thread() is not self._thread:
                 self._thread.join()
 
-    def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+    def start(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start the call in the loop; the future gets its result or error."""
         with self._lock:
             if self._ended:
                 call.close()
@@ -92,7 +90,12 @@ class LoopThread:
             # The caller's context is copied: the call has the trace of the thread.
             future = asyncio.run_coroutine_threadsafe(call, self._loop)
             self._awaited.add(future)
-            return future
+        future.add_done_callback(self._forget)
+        return future
+
+    def _forget(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._awaited.discard(future)
 
     def _serve(self, ready: threading.Event) -> None:
         # Closing the runner cancels the remaining tasks and closes the loop.

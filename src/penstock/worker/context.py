@@ -12,7 +12,7 @@ from penstock.consume.lease import Lease
 from penstock.model.delivery import Delivery
 from penstock.model.limits import DEFAULT_PRIORITY, check_name
 from penstock.model.message import NO_HEADERS, HeaderValue, Message, NewMessage, Outgoing
-from penstock.telemetry import current_trace
+from penstock.wire.trace_headers import traced_headers
 from penstock.worker.payload import encode
 
 __all__ = ["Context"]
@@ -93,7 +93,7 @@ class Context:
         raw, natural_type = encode(payload)
         message = NewMessage(
             raw,
-            {**_trace_headers(), **headers},
+            traced_headers(dict(headers)),
             id,
             key,
             partition_key,
@@ -105,11 +105,3 @@ class Context:
             ttl_ms,
         )
         self._outgoing.setdefault(topic, []).append(message)
-
-
-def _trace_headers() -> dict[str, HeaderValue]:
-    trace = current_trace.get()
-    if trace is None:
-        return {}
-    state: dict[str, HeaderValue] = {"tracestate": trace.state} if trace.state else {}
-    return {"traceparent": trace.format(), **state}

@@ -13,8 +13,8 @@ from penstock.model.limits import (
     MAX_BATCH,
     MAX_LEASE_MS,
     check_queue_name,
+    check_whole,
     is_dead_letter,
-    shown,
 )
 from penstock.model.queue import Start
 from penstock.verbs import Verbs
@@ -46,14 +46,14 @@ class Registration(Struct, frozen=True, kw_only=True):
 def check_registration(registration: Registration) -> Registration:
     """Return the registration if all fields are valid (E1)."""
     check_queue_name(registration.queue)
-    _check_whole("concurrency", registration.concurrency, 1, MAX_BATCH)
-    _check_whole("max_in_flight", registration.max_in_flight, registration.concurrency, MAX_BATCH)
+    check_whole("concurrency", registration.concurrency, 1, MAX_BATCH)
+    check_whole("max_in_flight", registration.max_in_flight, registration.concurrency, MAX_BATCH)
     if registration.lease_ms is not None:
-        _check_whole("lease_ms", registration.lease_ms, 1, MAX_LEASE_MS)
+        check_whole("lease_ms", registration.lease_ms, 1, MAX_LEASE_MS)
     if registration.timeout_ms is not None:
-        _check_whole("timeout_ms", registration.timeout_ms, 1, MAX_LEASE_MS)
+        check_whole("timeout_ms", registration.timeout_ms, 1, MAX_LEASE_MS)
     for delay_ms in registration.retry_ms:
-        _check_whole("retry_ms", delay_ms, 0, MAX_NACK_DELAY_MS)
+        check_whole("retry_ms", delay_ms, 0, MAX_NACK_DELAY_MS)
     if registration.filter is None:
         for field in registration.policy:
             raise BadInput(
@@ -86,12 +86,3 @@ async def prepare(verbs: Verbs, registration: Registration) -> None:
 async def create(verbs: Verbs, queue: str, filter: str, registration: Registration) -> None:
     """Create the queue with the registration's policy."""
     await verbs.create_queue(queue, filter, start=registration.start, **registration.policy)
-
-
-def _check_whole(field: str, value: object, least: int, most: int) -> None:
-    if type(value) is not int or not least <= value <= most:
-        raise BadInput(
-            f"{field} is {shown(value)}; it must be a whole number from {least} to {most}.",
-            field=field,
-            limit=least if isinstance(value, int) and value < least else most,
-        )

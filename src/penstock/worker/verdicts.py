@@ -22,7 +22,7 @@ from penstock.consume.failure import describe
 from penstock.errors import BadInput, QueueFull
 from penstock.model import delivery
 from penstock.model.delivery import Ack, Nack, Receipt
-from penstock.model.limits import cut_error, shown
+from penstock.model.limits import check_whole, cut_error
 
 __all__ = ["Decision", "Reject", "Retry", "to_decision"]
 
@@ -46,14 +46,8 @@ class Retry(Exception):
             if after_ms is not None:
                 raise BadInput("after and after_ms exclude each other.", field="after")
             after_ms = after // timedelta(milliseconds=1)
-        if after_ms is not None and (
-            type(after_ms) is not int or not 0 <= after_ms <= MAX_NACK_DELAY_MS
-        ):
-            raise BadInput(
-                f"after_ms is {shown(after_ms)}; it must be from 0 to {MAX_NACK_DELAY_MS}.",
-                field="after_ms",
-                limit=MAX_NACK_DELAY_MS,
-            )
+        if after_ms is not None:
+            check_whole("after_ms", after_ms, 0, MAX_NACK_DELAY_MS)
         super().__init__(reason or "retry requested")
         self.after_ms = after_ms
 

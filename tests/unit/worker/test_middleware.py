@@ -210,3 +210,24 @@ async def test_a_handler_that_blocks_sees_the_context_variables() -> None:
         await q.publish("q", b"")
         await q.run_until_idle()
     assert seen == ["from the middleware"]
+
+
+async def test_a_message_with_its_own_trace_or_without_room_gets_no_part_of_the_handlers() -> None:
+    app = App("http://nowhere")
+    full = {f"h{number}": number for number in range(64)}
+
+    @app.worker("q")
+    async def handler(context: Context) -> None:
+        context.publish("out", b"", headers={"traceparent": "mine"})
+        context.publish("out", b"", headers=full)
+
+    async with inline(app) as q:
+        await q.publish("q", b"", headers={"traceparent": PARENT, "tracestate": "vendor=1"})
+        end = await q.log_end()
+        (handled,) = await q.run_until_idle()
+        page = await q.read_log(end)
+    assert handled.state is State.DONE
+    assert [dict(entry.message.headers) for entry in page.entries] == [
+        {"traceparent": "mine"},
+        full,
+    ]

@@ -7,11 +7,8 @@ outcome of the last could publish a row twice (see ``chunks``).
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from msgspec import Struct
@@ -24,6 +21,7 @@ from penstock.pipeline.format.read_back import entries_at
 from penstock.pipeline.format.registration import BATCH_MS, Registration, is_finished
 from penstock.pipeline.format.rows import Group
 from penstock.pipeline.remote import Server
+from penstock.sync.loop import LoopThread
 
 __all__ = ["Attempt", "Counts"]
 
@@ -135,12 +133,7 @@ class Attempt:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._loop.close()
 
 
@@ -215,10 +208,7 @@ class _Loop:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._client: Client | None = None
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="penstock.sink", daemon=True)
-        self._thread.start()
-        self._ready.wait()
+        self._loop = LoopThread()
 
     def start(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T]:
         """Start the call; the future gets its result."""
@@ -226,7 +216,7 @@ class _Loop:
         async def ask() -> T:
             return await call(await self._connected())
 
-        return asyncio.run_coroutine_threadsafe(ask(), self._loop)
+        return self._loop.start(ask())
 
     async def _connected(self) -> Client:
         if self._client is None:
@@ -236,15 +226,10 @@ class _Loop:
             )
         return self._client
 
-    def _serve(self) -> None:
-        with asyncio.Runner() as runner:
-            self._loop = runner.get_loop()
-            self._loop.call_soon(self._ready.set)
-            self._loop.run_forever()
-            if self._client is not None:
-                runner.run(self._client.close())
-
     def close(self) -> None:
         """Stop the thread; requests in flight are abandoned."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        try:
+            if self._client is not None:
+                self._loop.start(self._client.close()).result()
+        finally:
+            self._loop.close()

@@ -14,25 +14,22 @@ from typing import Final
 
 from penstock.errors import StoreCorrupt, StoreError
 from penstock.model.checksum import checksum
+from penstock.model.decisions import is_expired, lease_for
 from penstock.model.delivery import Delivery
-from penstock.model.limits import MAX_ATTEMPTS, MAX_CLAIM_BYTES
+from penstock.model.limits import MAX_CLAIM_BYTES
 from penstock.model.message import Message
-from penstock.storage.keyvalue.encoding import pack_utf8
-from penstock.storage.keyvalue.entry import LEASE, Entry
+from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import payload_key
 from penstock.storage.keyvalue.moves import (
+    GrantReads,
     exhaust,
     expire_available,
-    heartbeat,
+    grant,
     is_exhausted,
-    is_expired,
-    key_to_close,
-    let_time_pass,
 )
 from penstock.storage.keyvalue.partitions import Partitions
+from penstock.storage.keyvalue.passing_time import heartbeat, let_time_pass
 from penstock.storage.keyvalue.queue import Queue
-from penstock.storage.keyvalue.receipts import receipt_of
-from penstock.storage.keyvalue.records import append_attempt, first_attempt
 from penstock.storage.keyvalue.stage import Stage
 
 __all__ = ["CLAIM_TURNS", "claim", "read_payload", "read_payloads"]
@@ -72,7 +69,8 @@ def claim(
             moved = _take_from_partitions(queue, queue.partitions, consumer, limit, now, entries)
         else:
             moved = _take_in_order(queue, limit, now, entries)
-        reads = _Reads(queue, entries)
+        payloads = read_payloads(queue.stage, entries)
+        reads = GrantReads(queue, entries)
     except StoreError:
         # A record cannot be read: undo everything.
         for entry in entries:
@@ -86,28 +84,8 @@ def claim(
         queue.ready()  # The queue may hold more: waiters claim again.
     if not entries:
         return []
-    return _grant(queue, entries, reads, consumer, now + queue.policy.lease_for(lease_ms), now)
-
-
-class _Reads:
-    """The records that granting needs, read before anything is granted."""
-
-    __slots__ = ("attempts", "keys", "payloads")
-
-    def __init__(self, queue: Queue, entries: list[Entry]) -> None:
-        get = queue.stage.get
-        self.payloads = read_payloads(queue.stage, entries)
-        self.attempts: dict[int, bytes | None] = {}
-        self.keys: list[bytes] = []
-        replays = queue.home.replays
-        for entry in entries:
-            if entry.attempts or replays:
-                key = queue.keys.attempts + entry.message_id.to_bytes(8, "big")
-                self.attempts[entry.message_id] = get(key)
-            if not entry.attempts and entry.message.key is not None:
-                closing = key_to_close(queue, entry.message)
-                if closing is not None:
-                    self.keys.append(closing)
+    deadline = now + lease_for(queue.policy, lease_ms)
+    return grant(queue, entries, reads, payloads, consumer, deadline, now)
 
 
 def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> int:
@@ -129,7 +107,8 @@ def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> in
         for claim_id in list(islice(available, limit - len(taken))):
             entry = available[claim_id]
             message = entry.message
-            if expires and message.expires_at is not None and message.expires_at <= now:
+            expires_at = message.expires_at
+            if expires_at is not None and expires and is_expired(expires_at, now):
                 expire_available(queue, entry, now)
                 moved += 1
             elif entry.attempts >= max_attempts and is_exhausted(queue, entry):
@@ -173,7 +152,7 @@ def _take_from_partitions(
         found = queue.shelf.find(claim_id)
         if found is None:
             raise StoreCorrupt(f"Partition {partition.name!r} names a missing delivery.")
-        if is_expired(found, now):
+        if is_expired(found.message.expires_at, now):
             expire_available(queue, found, now)
             moved += 1
         elif is_exhausted(queue, found):
@@ -189,55 +168,6 @@ def _take_from_partitions(
             partitions.held(entry)
             taken.append(entry)
     return moved
-
-
-def _grant(
-    queue: Queue,
-    entries: list[Entry],
-    reads: _Reads,
-    consumer: str,
-    deadline: int,
-    now: int,
-) -> list[Delivery]:
-    """Give every entry a new receipt, one more attempt and an item in its attempts record."""
-    consumer_utf8 = pack_utf8(consumer)
-    first = first_attempt(now, consumer_utf8)
-    writes = queue.stage.writes
-    attempts_key = queue.keys.attempts
-    name, number, home = queue.name, queue.number, queue.home
-    grant = home.last_grant
-    ordered = queue.partitions is not None
-    known = reads.attempts
-    for key in reads.keys:
-        writes[key] = None
-    out: list[Delivery] = []
-    tags = queue.receipts.tags(number, grant + 1, len(entries)) if entries else []
-    for entry, payload, tag in zip(entries, reads.payloads, tags, strict=True):
-        grant += 1
-        message_id = entry.message_id
-        writes[attempts_key + message_id.to_bytes(8, "big")] = (
-            append_attempt(known[message_id], now, consumer_utf8) if message_id in known else first
-        )
-        attempts = entry.attempts
-        if attempts < MAX_ATTEMPTS:
-            attempts += 1
-        entry.attempts = attempts
-        entry.claimed_at = now
-        entry.consumer = consumer
-        entry.grant = grant
-        if not ordered:
-            entry.epoch = 0
-        claim_id = entry.claim_id
-        entry.lease = LEASE.pack(claim_id, grant, entry.epoch, entry.at) + consumer_utf8
-        entry.hold(deadline)
-        receipt = entry.receipt = receipt_of(number, claim_id, grant, attempts, tag)
-        out.append(Delivery(name, receipt, entry.message, payload, attempts, now, deadline))
-    queue.make_many_in_flight(entries, deadline)
-    home.last_grant = grant
-    queue.grants += len(out)
-    queue.touch()
-    home.touch()
-    return out
 
 
 def read_payloads(stage: Stage, entries: list[Entry]) -> list[bytes]:

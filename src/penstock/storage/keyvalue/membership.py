@@ -11,8 +11,8 @@ from penstock.errors import Conflict
 from penstock.model.delivery import Ownership
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.guarded import Guarded, changing
-from penstock.storage.keyvalue.moves import free_departed, heartbeat
 from penstock.storage.keyvalue.partitions import Partitions
+from penstock.storage.keyvalue.passing_time import free_departed, heartbeat
 from penstock.storage.keyvalue.queue import Queue
 
 __all__ = ["MembershipVerbs"]

@@ -8,39 +8,39 @@ state they name.
 
 from __future__ import annotations
 
+from penstock.model import decisions
+from penstock.model.decisions import Ending, end_of_claim, lowered_limit_error
+from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_ATTEMPTS
 from penstock.model.message import Message
 from penstock.model.states import State, Transition
-from penstock.storage.keyvalue.entry import Entry
+from penstock.storage.keyvalue.encoding import pack_utf8
+from penstock.storage.keyvalue.entry import LEASE, Entry
 from penstock.storage.keyvalue.keys import LANE_SPAN, claim_id_of, open_key
 from penstock.storage.keyvalue.open_keys import OpenKey
-from penstock.storage.keyvalue.partitions import Partitions
 from penstock.storage.keyvalue.queue import Queue
-from penstock.storage.keyvalue.records import AVAILABLE, Logged
+from penstock.storage.keyvalue.receipts import receipt_of
+from penstock.storage.keyvalue.records import AVAILABLE, Logged, append_attempt, first_attempt
 from penstock.storage.keyvalue.trail import Trail
 
 __all__ = [
+    "GrantReads",
     "assign",
     "assign_many",
-    "come_back",
     "drop_available",
     "drop_delayed",
+    "drop_done",
+    "drop_expired",
+    "ending_of",
     "exhaust",
     "expire_available",
-    "expire_some",
-    "fail",
+    "expire_delayed",
     "finish",
     "finish_many",
-    "free_departed",
-    "heartbeat",
+    "give_back",
+    "grant",
     "is_exhausted",
-    "is_expired",
     "key_to_close",
-    "lapse",
-    "lapse_some",
-    "let_time_pass",
-    "make_some_due",
-    "release",
     "remember_ack",
     "revive",
 ]
@@ -50,10 +50,7 @@ def assign(queue: Queue, message: Message, metadata: bytes, now: int) -> Entry:
     """Route a message into the queue, as available or as delayed until it is due."""
     claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
     entry = Entry.waiting(message.id, claim_id, 0, metadata, message)
-    if message.deliver_at > now:
-        queue.make_delayed(entry, message.deliver_at)
-    else:
-        queue.make_available(entry)
+    _wait(queue, entry, message.deliver_at if message.deliver_at > now else None)
     if message.expires_at is not None:
         queue.watch_expiry(entry)
     if queue.partitions is not None:
@@ -80,6 +77,76 @@ def assign_many(queue: Queue, batch: list[Logged], now: int) -> None:
             entries.append(Entry(message_id, claim_id, 0, metadata, head + metadata, message))
     if entries:
         queue.make_many_available(entries)
+
+
+class GrantReads:
+    """The records that ``grant`` needs, read before anything is granted."""
+
+    __slots__ = ("attempts", "keys")
+
+    def __init__(self, queue: Queue, entries: list[Entry]) -> None:
+        get = queue.stage.get
+        self.attempts: dict[int, bytes | None] = {}
+        self.keys: list[bytes] = []
+        replays = queue.home.replays
+        for entry in entries:
+            if entry.attempts or replays:
+                key = queue.keys.attempts + entry.message_id.to_bytes(8, "big")
+                self.attempts[entry.message_id] = get(key)
+            if not entry.attempts and entry.message.key is not None:
+                closing = key_to_close(queue, entry.message)
+                if closing is not None:
+                    self.keys.append(closing)
+
+
+def grant(
+    queue: Queue,
+    entries: list[Entry],
+    reads: GrantReads,
+    payloads: list[bytes],
+    consumer: str,
+    deadline: int,
+    now: int,
+) -> list[Delivery]:
+    """Give every entry a new receipt, one more attempt and an item in its attempts record."""
+    consumer_utf8 = pack_utf8(consumer)
+    first = first_attempt(now, consumer_utf8)
+    writes = queue.stage.writes
+    attempts_key = queue.keys.attempts
+    name, number, home = queue.name, queue.number, queue.home
+    grant = home.last_grant
+    ordered = queue.partitions is not None
+    known = reads.attempts
+    for key in reads.keys:
+        writes[key] = None
+    out: list[Delivery] = []
+    tags = queue.receipts.tags(number, grant + 1, len(entries)) if entries else []
+    for entry, payload, tag in zip(entries, payloads, tags, strict=True):
+        grant += 1
+        message_id = entry.message_id
+        writes[attempts_key + message_id.to_bytes(8, "big")] = (
+            append_attempt(known[message_id], now, consumer_utf8) if message_id in known else first
+        )
+        attempts = entry.attempts
+        if attempts < MAX_ATTEMPTS:
+            attempts += 1
+        entry.attempts = attempts
+        entry.claimed_at = now
+        entry.consumer = consumer
+        entry.grant = grant
+        if not ordered:
+            entry.epoch = 0
+        claim_id = entry.claim_id
+        entry.lease = LEASE.pack(claim_id, grant, entry.epoch, entry.at) + consumer_utf8
+        entry.hold(deadline)
+        receipt = entry.receipt = receipt_of(number, claim_id, grant, attempts, tag)
+        out.append(Delivery(name, receipt, entry.message, payload, attempts, now, deadline))
+    queue.make_many_in_flight(entries, deadline)
+    home.last_grant = grant
+    queue.grants += len(out)
+    queue.touch()
+    home.touch()
+    return out
 
 
 def finish(queue: Queue, entry: Entry, now: int, result: bytes | None) -> None:
@@ -109,76 +176,73 @@ def finish_many(queue: Queue, entries: list[Entry], now: int) -> None:
     queue.acks += len(entries)
 
 
-def come_back(
+def give_back(
     queue: Queue,
     entry: Entry,
     now: int,
     transition: Transition,
-    *,
     error: str | None = None,
     delay_ms: int = 0,
-) -> State:
-    """In flight to available or delayed, or to expired if it is past ``expires_at``."""
+) -> Ending:
+    """End a claim without an ack: back to the queue, to failed (D1), or to expired."""
     trail = queue.trail(entry.message_id)
-    if not queue.is_dead_letter and is_expired(entry, now):
+    ending = ending_of(queue, entry, now, transition, trail, error, delay_ms)
+    if ending.state is State.FAILED:
+        _dead(queue).shelf.load(entry.claim_id)
+    elif ending.state is State.EXPIRED:
         queue.expired.load(entry.claim_id)
-        queue.take_in_flight(entry)
-        _expire(queue, entry, now, transition, error, trail)
-        return State.EXPIRED
     queue.take_in_flight(entry)
-    state = State.DELAYED if delay_ms > 0 else State.AVAILABLE
-    _leave_mark(queue, entry, now, transition, state, error, trail)
-    entry.rest()
-    if delay_ms > 0:
-        queue.make_delayed(entry, now + delay_ms)
+    if transition is Transition.NACK:
+        queue.nacks += 1
+    if ending.state is State.FAILED:
+        _fail(queue, entry, now, transition, ending.error, trail)
+    elif ending.state is State.EXPIRED:
+        _expire(queue, entry, now, transition, ending.error, trail)
     else:
-        queue.make_available(entry)
-    return state
+        _leave_mark(queue, entry, now, transition, ending.state, ending.error, trail)
+        entry.rest()
+        _wait(queue, entry, ending.due_at)
+    return ending
 
 
-def fail(queue: Queue, entry: Entry, now: int, transition: Transition, error: str | None) -> State:
-    """In flight to failed: moves it to the dead-letter queue (D1)."""
-    if queue.dead is None:
-        return come_back(queue, entry, now, transition, error=error)
-    trail = queue.trail(entry.message_id)
-    queue.dead.shelf.load(entry.claim_id)
-    queue.take_in_flight(entry)
-    _fail(queue, queue.dead, entry, now, transition, error, trail)
-    return State.FAILED
-
-
-def release(queue: Queue, entry: Entry, now: int) -> State:
-    """In flight to available without counting the grant (C2)."""
-    if entry.attempts >= MAX_ATTEMPTS and not queue.is_dead_letter:
-        return fail(queue, entry, now, Transition.RELEASE, None)
-    return come_back(queue, entry, now, Transition.RELEASE)
-
-
-def lapse(queue: Queue, entry: Entry, now: int) -> State:
-    """Take a lapsed lease back: to available, or to failed if no attempts are left."""
-    if is_exhausted(queue, entry):
-        return fail(queue, entry, now, Transition.LAPSE, "lease expired")
-    return come_back(queue, entry, now, Transition.LAPSE)
+def ending_of(
+    queue: Queue,
+    entry: Entry,
+    now: int,
+    transition: Transition,
+    trail: Trail,
+    error: str | None = None,
+    delay_ms: int = 0,
+) -> Ending:
+    """What ``give_back`` makes of the delivery."""
+    return end_of_claim(
+        transition,
+        queue.policy,
+        dead=queue.is_dead_letter,
+        attempts=entry.attempts,
+        released=trail.released,
+        expires_at=entry.message.expires_at,
+        now=now,
+        error=error,
+        delay_ms=delay_ms,
+    )
 
 
 def is_exhausted(queue: Queue, entry: Entry) -> bool:
-    """Whether no attempts are left. Released grants and dead letters do not count."""
+    """Whether no attempts are left; reads the trail only if there may be none."""
     if queue.is_dead_letter or entry.attempts < queue.policy.max_attempts:
         return False
-    if entry.attempts >= MAX_ATTEMPTS:
-        return True
     released = queue.trail(entry.message_id).released
-    return entry.attempts - released >= queue.policy.max_attempts
+    return decisions.is_exhausted(queue.policy, entry.attempts, released)
 
 
 def exhaust(queue: Queue, entry: Entry, now: int) -> None:
     """Available to failed: ``max_attempts`` was lowered, and no attempts are left."""
-    assert queue.dead is not None, "max_attempts does not apply to dead letters"
     trail = queue.trail(entry.message_id)
-    queue.dead.shelf.load(entry.claim_id)
+    _dead(queue).shelf.load(entry.claim_id)
     queue.take_available(entry.claim_id)
-    error = queue.policy.lowered_limit_error
-    _fail(queue, queue.dead, entry, now, Transition.EXHAUST, error, trail)
+    error = lowered_limit_error(queue.policy)
+    _fail(queue, entry, now, Transition.EXHAUST, error, trail)
 
 
 def expire_available(queue: Queue, entry: Entry, now: int) -> None:
@@ -209,10 +273,7 @@ def revive(
     queue.home.touch()
     _leave_mark(queue, entry, now, Transition.REPLAY, state, None, queue.trail(message_id))
     queue.stage.delete(queue.keys.result + message_id.to_bytes(8, "big"))
-    if due_at > now:
-        queue.make_delayed(entry, due_at)
-    else:
-        queue.make_available(entry)
+    _wait(queue, entry, due_at if due_at > now else None)
     queue.watch_expiry(entry)
     if queue.partitions is not None:
         queue.partitions.added(entry)
@@ -242,80 +303,16 @@ def drop_delayed(queue: Queue, due_at: int, entry: Entry) -> None:
     _drop(queue, entry, key)
 
 
-def let_time_pass(queue: Queue, now: int, limit: int) -> bool:
-    """Move due, lapsed and expired deliveries, up to ``limit`` of each.
-
-    Returns whether there may be more.
-    """
-    more = lapse_some(queue, now, limit) == limit
-    if queue.partitions is not None:
-        queue.partitions.drop_dead(now)
-        free_departed(queue, queue.partitions, now)
-    more |= make_some_due(queue, now, limit) == limit
-    more |= expire_some(queue, now, limit)[0] == limit
-    return more
+def drop_done(queue: Queue, claim_id: int, message_id: int) -> None:
+    """Remove a done delivery."""
+    queue.remove_done(claim_id)
+    queue.forget(message_id)
 
 
-def lapse_some(queue: Queue, now: int, limit: int) -> int:
-    """Take back deliveries whose leases have ended. Returns how many."""
-    first = queue.deadlines.next
-    if first is None or first > now:
-        return 0
-    entries = queue.deadlines.lapsed(now, limit)
-    for entry in entries:
-        lapse(queue, entry, now)
-    queue.lapsed(len(entries))
-    return len(entries)
-
-
-def make_some_due(queue: Queue, now: int, limit: int) -> int:
-    """Make due delayed deliveries available. Returns how many."""
-    if queue.next_due is None or queue.next_due > now:
-        return 0
-    found = queue.due_index.up_to(now, limit)
-    for due_at, claim_id, value in found:
-        entry = queue.delayed_entry(value)
-        queue.shelf.load(claim_id)
-        queue.take_delayed(due_at, claim_id)
-        queue.make_available(entry)
-    queue.refresh_timers()
-    return len(found)
-
-
-def expire_some(queue: Queue, now: int, limit: int) -> tuple[int, int]:
-    """Expire deliveries past ``expires_at``. Returns how many it examined and expired."""
-    if queue.next_expiry is None or queue.next_expiry > now:
-        return 0, 0
-    found = queue.expiry_index.up_to(now, limit)
-    expired = sum(_expire_now(queue, at, claim_id, now) for at, claim_id, _ in found)
-    queue.refresh_timers()
-    return len(found), expired
-
-
-def heartbeat(queue: Queue, partitions: Partitions, consumer: str, now: int) -> bool:
-    """Join an ordered queue or renew; dead consumers and excess partitions are released (O1).
-
-    Returns whether the caller must call again, in another turn, because partitions still have to be
-    moved or re-evaluated before the consumer has its share and a claim is cheap.
-    """
-    lost, more = partitions.join(
-        consumer,
-        now,
-        lapse=lambda entry: lapse(queue, entry, now),
-        release=lambda entry: release(queue, entry, now),
-    )
-    queue.lapsed(lost)
-    return more or partitions.look(consumer)
-
-
-def free_departed(queue: Queue, partitions: Partitions, now: int) -> bool:
-    """Free the partitions of former consumers. Returns whether there are more."""
-    lost, more = partitions.free_departed(
-        lapse=lambda entry: lapse(queue, entry, now),
-        release=lambda entry: release(queue, entry, now),
-    )
-    queue.lapsed(lost)
-    return more
+def drop_expired(queue: Queue, claim_id: int, message_id: int) -> None:
+    """Remove an expired delivery."""
+    queue.remove_expired(claim_id)
+    queue.forget(message_id)
 
 
 def key_to_close(queue: Queue, message: Message) -> bytes | None:
@@ -327,12 +324,6 @@ def key_to_close(queue: Queue, message: Message) -> bytes | None:
     if value is None or OpenKey.decode(value).message_id != message.id:
         return None
     return key
-
-
-def is_expired(entry: Entry, now: int) -> bool:
-    """Whether the delivery is past ``expires_at``. Does not apply to dead letters."""
-    expires_at = entry.message.expires_at
-    return expires_at is not None and expires_at <= now
 
 
 def _look_at_waiting(queue: Queue, entry: Entry) -> tuple[Trail, bytes | None]:
@@ -352,22 +343,6 @@ def _drop(queue: Queue, entry: Entry, key: bytes | None) -> None:
     queue.forget(entry.message_id)
 
 
-def _expire_now(queue: Queue, at: int, claim_id: int, now: int) -> int:
-    delayed = queue.find_delayed(claim_id)
-    if delayed is not None:
-        due_at, entry = delayed
-        expire_delayed(queue, entry, due_at, now)
-        return 1
-    waiting = queue.shelf.find(claim_id)
-    if waiting is not None:
-        expire_available(queue, waiting, now)
-        return 1
-    # In flight: it may still be acked, and otherwise expires when it comes back. The index entry is
-    # no longer needed, because the claim itself has expires_at.
-    queue.stage.delete(queue.keys.expires_at(at, claim_id))
-    return 0
-
-
 def _expire(
     queue: Queue,
     entry: Entry,
@@ -384,7 +359,6 @@ def _expire(
 
 def _fail(
     queue: Queue,
-    dead: Queue,
     entry: Entry,
     now: int,
     transition: Transition,
@@ -395,7 +369,20 @@ def _fail(
     _leave_mark(queue, entry, now, transition, State.FAILED, error, trail)
     queue.failures += 1
     entry.at = now
-    dead.make_available(entry)
+    _dead(queue).make_available(entry)
+
+
+def _dead(queue: Queue) -> Queue:
+    assert queue.dead is not None, "a dead letter cannot fail"
+    return queue.dead
+
+
+def _wait(queue: Queue, entry: Entry, due_at: int | None) -> None:
+    """Add a waiting entry: delayed until ``due_at``, or available."""
+    if due_at is None:
+        queue.make_available(entry)
+    else:
+        queue.make_delayed(entry, due_at)
 
 
 def _leave_live(queue: Queue, entry: Entry) -> None:

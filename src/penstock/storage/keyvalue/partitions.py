@@ -26,6 +26,7 @@ from typing import Final, TypeAlias
 from sortedcontainers import SortedDict, SortedSet
 
 from penstock.model.limits import CONSUMER_LEASE_MS
+from penstock.model.states import Transition
 from penstock.storage.keyvalue.encoding import Reader, prefix_end, seal, unseal
 from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import EXPONENT_SHIFT, NUMBER_MASK
@@ -43,7 +44,8 @@ MOST_MOVES: Final = 32
 _I64 = struct.Struct("<q")
 _U64 = struct.Struct("<Q")
 
-_TakeBack: TypeAlias = Callable[[Entry], object]
+#: Ends the claim of an entry by a lapse or a release.
+_TakeBack: TypeAlias = Callable[[Entry, Transition], object]
 
 
 def fair_share(partitions: int, consumers: int, rank: int) -> int:
@@ -238,35 +240,33 @@ class Partitions:
                 self._depart(name, left=False)
             self._first_deadline = min(self.consumers.values(), default=0)
 
-    def free_departed(self, lapse: _TakeBack, release: _TakeBack) -> tuple[int, bool]:
+    def free_departed(self, take_back: _TakeBack) -> tuple[int, bool]:
         """Free the partitions of former consumers.
 
-        ``lapse`` takes back deliveries of dead consumers, ``release`` of those that left. Returns
-        how many deliveries lapsed, and whether more partitions are to be freed.
+        Deliveries of dead consumers lapse; those of consumers that left are released. Returns how
+        many deliveries lapsed, and whether more partitions are to be freed.
         """
         lapsed = 0
         most = self._most
         while self._departed and most:
             owner = self._departed[0]
-            take_back = release if owner.left else lapse
+            by = Transition.RELEASE if owner.left else Transition.LAPSE
             for name in owner.first_to_release(most):
                 most -= 1
-                back = self._free_from(owner, self.by_name[name], take_back)
+                back = self._free_from(owner, self.by_name[name], take_back, by)
                 lapsed += 0 if owner.left else back
             if not len(owner):
                 del self._departed[0]
         return lapsed, any(map(len, self._departed))
 
-    def join(
-        self, consumer: str, now: int, lapse: _TakeBack, release: _TakeBack
-    ) -> tuple[int, bool]:
+    def join(self, consumer: str, now: int, take_back: _TakeBack) -> tuple[int, bool]:
         """Heartbeat: renew the lease, release excess partitions, take free ones.
 
         Returns how many deliveries of dead consumers lapsed, and whether the caller must call again
         because the consumer does not have its share yet.
         """
         self.drop_dead(now)
-        lapsed, more = self.free_departed(lapse, release)
+        lapsed, more = self.free_departed(take_back)
         deadline = now + CONSUMER_LEASE_MS
         if self.consumers.get(consumer) != deadline:
             self.consumers[consumer] = deadline
@@ -279,7 +279,7 @@ class Partitions:
         rank = self.consumers.index(consumer)
         missing = fair_share(len(self.by_name), len(self.consumers), rank) - len(owner)
         for name in owner.first_to_release(min(-missing, most)) if missing < 0 else ():
-            self._free_from(owner, self.by_name[name], release)
+            self._free_from(owner, self.by_name[name], take_back, Transition.RELEASE)
         for _ in range(min(missing, most, len(self._free))):
             self._give(self.by_name[self._free[0]], owner)
         return lapsed, -missing > most or (missing > most and len(self._free) > 0)
@@ -314,7 +314,9 @@ class Partitions:
         # Other consumers would now take the next free one, which may have more deliveries.
         self.queue.ready()
 
-    def _free_from(self, owner: Owner, partition: Partition, take_back: _TakeBack) -> int:
+    def _free_from(
+        self, owner: Owner, partition: Partition, take_back: _TakeBack, transition: Transition
+    ) -> int:
         """Take a partition from its owner. Returns how many deliveries came back."""
         owner.remove(partition)
         self._free.add(partition.name)
@@ -322,7 +324,7 @@ class Partitions:
         self.queue.ready()
         held = sorted((partition.in_flight or {}).values(), key=lambda entry: entry.message_id)
         for entry in held:
-            take_back(entry)
+            take_back(entry, transition)
         return len(held)
 
     def _of(self, entry: Entry) -> Partition:

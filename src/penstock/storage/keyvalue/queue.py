@@ -17,10 +17,11 @@ from msgspec.structs import replace
 
 from penstock.errors import StoreCorrupt, UnknownQueue
 from penstock.filters import Filter
+from penstock.model.decisions import dead_letter_policy
 from penstock.model.delivery import Receipt
-from penstock.model.limits import DLQ_SUFFIX, MAX_ATTEMPTS
+from penstock.model.limits import DLQ_SUFFIX
 from penstock.model.message import Message, Offset
-from penstock.model.queue import Ordering, QueueInfo, QueuePolicy
+from penstock.model.queue import QueueInfo, QueuePolicy
 from penstock.storage.keyvalue.deadlines import Deadlines
 from penstock.storage.keyvalue.encoding import seal, unseal
 from penstock.storage.keyvalue.entry import Entry
@@ -157,12 +158,7 @@ class Queue:
     def info(self) -> QueueInfo:
         policy = self.policy
         if self.is_dead_letter:
-            policy = replace(
-                policy,
-                max_attempts=MAX_ATTEMPTS,
-                ordering=Ordering.NONE,
-                paused=self.paused_apart,
-            )
+            policy = dead_letter_policy(policy, paused=self.paused_apart)
         return QueueInfo(
             tenant=self.tenant,
             name=self.name,
@@ -425,17 +421,13 @@ class Queue:
         if self.partitions is not None:
             self.partitions.let_go(entry)
 
-    def remove_done(self, message: Message) -> None:
-        found = self.done.find(message.priority, message.id)
-        assert found is not None
-        self.done.remove(found.claim_id)
+    def remove_done(self, claim_id: int) -> None:
+        self.done.remove(claim_id)
         self.done_count -= 1
         self.touch()
 
-    def remove_expired(self, message: Message) -> None:
-        found = self.expired.find(message.priority, message.id)
-        assert found is not None
-        self.expired.remove(found.claim_id)
+    def remove_expired(self, claim_id: int) -> None:
+        self.expired.remove(claim_id)
         self.expired_count -= 1
         self.touch()
 

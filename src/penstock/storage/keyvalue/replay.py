@@ -12,6 +12,7 @@ from itertools import islice
 
 from penstock.errors import Conflict
 from penstock.filters import Filter, Selection
+from penstock.model.decisions import is_expired, replay_due_at
 from penstock.model.delivery import ReplayReply, ReplaySource, Snapshot
 from penstock.model.message import Message
 from penstock.model.states import LIVE, State
@@ -19,9 +20,17 @@ from penstock.storage.keyvalue.browse import in_publish_order, snapshots, snapsh
 from penstock.storage.keyvalue.keys import claim_id_of
 from penstock.storage.keyvalue.log import Log
 from penstock.storage.keyvalue.metadata import encode_metadata
-from penstock.storage.keyvalue.moves import drop_available, drop_delayed, remember_ack, revive
+from penstock.storage.keyvalue.moves import (
+    drop_available,
+    drop_delayed,
+    drop_done,
+    drop_expired,
+    remember_ack,
+    revive,
+)
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.route import join_open_key
+from penstock.storage.keyvalue.settled import SettledShelf
 
 __all__ = ["Purge", "Replay"]
 
@@ -77,7 +86,7 @@ class Replay:
             self._position = position
             if snapshot is None or not self._selects(snapshot, now):
                 continue
-            due_at = self._due_at(snapshot.message, now)
+            due_at = replay_due_at(snapshot.message.deliver_at, now, self._count, self._rate)
             if len(self._sample) < _SAMPLE:
                 self._sample.append(self._replayed(snapshot, now, due_at))
             if not self._dry_run:
@@ -121,8 +130,7 @@ class Replay:
         message = snapshot.message
         if self._where is not None and not self._where.matches(message):
             return False
-        expires_at = message.expires_at
-        expired = expires_at is not None and expires_at <= now and not self.queue.is_dead_letter
+        expired = not self.queue.is_dead_letter and is_expired(message.expires_at, now)
         if expired or self._is_marked(message):
             self._skipped += 1
             return False
@@ -133,10 +141,6 @@ class Replay:
             return False
         key = self.queue.keys.replay_mark(message.id, self._replay_id)
         return self.queue.stage.get(key) is not None
-
-    def _due_at(self, message: Message, now: int) -> int:
-        wait_ms = 0 if self._rate is None else self._count * 1000 // self._rate
-        return max(now + wait_ms, message.deliver_at)
 
     def _replayed(self, before: Snapshot, now: int, due_at: int) -> Snapshot:
         """The delivery as the replay will leave it."""
@@ -174,10 +178,10 @@ class Replay:
         elif snapshot.state is State.DONE:
             # The delivery may be done in the dead-letter queue.
             where = queue.dead if queue.dead and snapshot.queue == queue.dead.name else queue
-            where.remove_done(message)
+            where.remove_done(_find(where.done, message))
             remember_ack(where, message.id, snapshot.at or 0)
         elif snapshot.state is State.EXPIRED:
-            queue.remove_expired(message)
+            queue.remove_expired(_find(queue.expired, message))
 
 
 class Purge:
@@ -229,8 +233,13 @@ class Purge:
                 assert queue.dead is not None
                 drop_available(queue.dead, claim_id)
             case State.DONE:
-                queue.remove_done(message)
-                queue.forget(message.id)
+                drop_done(queue, _find(queue.done, message), message.id)
             case _:
-                queue.remove_expired(message)
-                queue.forget(message.id)
+                drop_expired(queue, _find(queue.expired, message), message.id)
+
+
+def _find(shelf: SettledShelf, message: Message) -> int:
+    """The claim id under which a settled message is kept."""
+    found = shelf.find(message.priority, message.id)
+    assert found is not None
+    return found.claim_id

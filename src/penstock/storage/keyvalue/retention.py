@@ -12,7 +12,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.storage.keyvalue.moves import drop_available
+from penstock.model.decisions import retained_after
+from penstock.model.states import State
+from penstock.storage.keyvalue.moves import drop_available, drop_done, drop_expired
 from penstock.storage.keyvalue.queue import DONE_SLOT, EXPIRED_SLOT, FAILED_SLOT, Queue
 from penstock.storage.keyvalue.settled import SLOT_MS
 
@@ -23,6 +25,12 @@ _PASS: Final = 0.1
 _READ: Final = 4.0
 #: No delivery is as old as that.
 _NEVER: Final = -1
+
+_STATES: Final = {
+    DONE_SLOT: State.DONE,
+    EXPIRED_SLOT: State.EXPIRED,
+    FAILED_SLOT: State.FAILED,
+}
 
 
 class Removal:
@@ -44,7 +52,8 @@ class Removal:
         """
         cost, removed, more = 0.0, 0, False
         # Read in every call: the policy may have changed since the last.
-        self._until = _until(self.queue, self._kind, self._now)
+        until = retained_after(self.queue.policy, _STATES[self._kind], self._now)
+        self._until = _NEVER if until is None else until
         for slot in self._slots():
             if self.queue.slot_times.get(slot.key, 0) > self._until:
                 cost += _PASS
@@ -64,7 +73,6 @@ class Removal:
             if removed + cost >= most:
                 more = True
                 break
-        self._count(removed)
         return removed + cost, removed, more
 
     def _slots(self) -> Iterator[_Slot]:
@@ -92,19 +100,10 @@ class Removal:
         if self._kind == FAILED_SLOT:
             assert queue.dead is not None
             drop_available(queue.dead, item.claim_id)
+        elif self._kind == DONE_SLOT:
+            drop_done(queue, item.claim_id, item.message_id)
         else:
-            (queue.done if self._kind == DONE_SLOT else queue.expired).remove(item.claim_id)
-            queue.forget(item.message_id)
-
-    def _count(self, removed: int) -> None:
-        """Update the counts in the same turn as the deliveries (Q2)."""
-        if not removed or self._kind == FAILED_SLOT:
-            return
-        if self._kind == DONE_SLOT:
-            self.queue.done_count -= removed
-        else:
-            self.queue.expired_count -= removed
-        self.queue.touch()
+            drop_expired(queue, item.claim_id, item.message_id)
 
     def _finish(self, slot: _Slot, items: list[_Item]) -> None:
         """Nothing in the bucket is old enough any more: cache when something will be."""
@@ -139,10 +138,3 @@ def removals(queue: Queue, now: int) -> list[Removal]:
     if queue.dead is not None and queue.dead.available_count:
         out.append(Removal(queue, FAILED_SLOT, now))
     return out
-
-
-def _until(queue: Queue, kind: int, now: int) -> int:
-    """Deliveries settled or failed at or before this time are removed."""
-    policy = queue.policy
-    keep_s = policy.failed_retention_s if kind == FAILED_SLOT else policy.done_retention_s
-    return now - keep_s * 1000 if keep_s else _NEVER

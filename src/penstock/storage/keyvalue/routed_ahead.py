@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from types import TracebackType
 from typing import Self, TypeAlias
 
 from msgspec.structs import replace
@@ -76,12 +75,7 @@ class RoutedAhead:
         self._open.enter_context(self._behind)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._open.close()
 
     async def run(self, turns: Turns, changes: LongChanges) -> None:

@@ -6,31 +6,12 @@ Loops over the settlements of a call run in steps, for ``LongChanges``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import assert_never
 
-from penstock.model.delivery import (
-    Ack,
-    Extend,
-    Nack,
-    Outcome,
-    Receipt,
-    Reject,
-    Release,
-    Settlement,
-    Verdict,
-)
-from penstock.model.limits import cut_error
-from penstock.model.states import State, Transition
-from penstock.storage.contract import Jitter
+from penstock.model.decisions import Jitter, extended_deadline, returned_by, transition_of
+from penstock.model.delivery import Ack, Extend, Outcome, Receipt, Settlement, Verdict
+from penstock.model.states import LIVE, State
 from penstock.storage.keyvalue.entry import Entry
-from penstock.storage.keyvalue.moves import (
-    come_back,
-    fail,
-    finish,
-    finish_many,
-    is_exhausted,
-    release,
-)
+from penstock.storage.keyvalue.moves import ending_of, finish, finish_many, give_back
 from penstock.storage.keyvalue.queue import Queue
 
 __all__ = ["abort", "leaving", "settle", "stale"]
@@ -72,19 +53,11 @@ def leaving(
         entry = queue.claims.get(item.receipt)
         if entry is None or isinstance(item, Extend):
             continue
-        expires_at = None if queue.is_dead_letter else entry.message.expires_at
-        expired = expires_at is not None and expires_at <= now
-        match item:
-            case Ack() | Reject():
-                out.add(item.receipt)
-            case Nack():
-                if expired or is_exhausted(queue, entry):
-                    out.add(item.receipt)
-            case Release():
-                if expired:
-                    out.add(item.receipt)
-            case _:
-                assert_never(item)
+        if not isinstance(item, Ack):
+            trail = queue.trail(entry.message_id)
+            if ending_of(queue, entry, now, transition_of(item), trail).state in LIVE:
+                continue
+        out.add(item.receipt)
 
 
 def abort(settlements: Sequence[Settlement], bad: set[int]) -> tuple[Outcome, ...]:
@@ -149,48 +122,25 @@ def _plain_acks(queue: Queue, settlements: Sequence[Settlement]) -> list[Entry] 
 
 
 def _settle_one(queue: Queue, entry: Entry, item: Settlement, now: int, jitter: Jitter) -> Outcome:
-    until: int | None = None
     match item:
         case Ack():
             finish(queue, entry, now, item.result)
-            state = State.DONE
-        case Nack():
-            state, until = _nack(queue, entry, item, now, jitter)
-        case Reject():
-            error = None if item.error is None else cut_error(item.error)
-            state = fail(queue, entry, now, Transition.REJECT, error)
-        case Release():
-            state = release(queue, entry, now)
+            return Outcome(item.receipt, Verdict.OK, State.DONE)
         case Extend():
             until = _extended(queue, entry, item, now)
             if until is None:
                 return Outcome(item.receipt, Verdict.STALE)
             queue.extend(entry, until)
-            state = State.IN_FLIGHT
+            return Outcome(item.receipt, Verdict.OK, State.IN_FLIGHT, until)
         case _:
-            assert_never(item)
-    return Outcome(item.receipt, Verdict.OK, state, until)
+            dead = queue.is_dead_letter
+            asked = returned_by(item, queue.policy, entry.attempts, jitter, dead=dead)
+            ending = give_back(queue, entry, now, *asked)
+            return Outcome(item.receipt, Verdict.OK, ending.state, ending.due_at)
 
 
 def _extended(queue: Queue, entry: Entry, item: Extend, now: int) -> int | None:
-    return queue.policy.extended_deadline(entry.claimed_at, item.lease_ms, now)
-
-
-def _nack(
-    queue: Queue, entry: Entry, item: Nack, now: int, jitter: Jitter
-) -> tuple[State, int | None]:
-    queue.nacks += 1
-    error = None if item.error is None else cut_error(item.error)
-    if is_exhausted(queue, entry):
-        return fail(queue, entry, now, Transition.NACK, error), None
-    if item.delay_ms is not None:
-        delay_ms = item.delay_ms
-    elif queue.is_dead_letter:
-        delay_ms = 0
-    else:
-        delay_ms = jitter(queue.policy.backoff.ceiling_ms(entry.attempts))
-    state = come_back(queue, entry, now, Transition.NACK, error=error, delay_ms=delay_ms)
-    return state, now + delay_ms if state is State.DELAYED else None
+    return extended_deadline(queue.policy, entry.claimed_at, item.lease_ms, now)
 
 
 def _was_acked(queue: Queue, receipt: Receipt) -> bool:

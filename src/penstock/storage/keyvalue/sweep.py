@@ -15,7 +15,7 @@ from penstock.model.delivery import SweepReply
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.guarded import Guarded, changing
 from penstock.storage.keyvalue.log_retention import LogRetention
-from penstock.storage.keyvalue.moves import (
+from penstock.storage.keyvalue.passing_time import (
     expire_some,
     free_departed,
     lapse_some,
@@ -101,11 +101,11 @@ class SweepVerbs(Guarded):
             queue.partitions.drop_dead(now)
         while _has_departed(queue, now):
             await self._next_sweep_slice(work)
-        work.due += await self._move(
-            work, queue, limit, lambda most: _same(make_some_due(queue, now, most))
-        )
         work.expired += await self._move(
             work, queue, limit, lambda most: expire_some(queue, now, most)
+        )
+        work.due += await self._move(
+            work, queue, limit, lambda most: _same(make_some_due(queue, now, most))
         )
         removed = 0
         for removal in () if queue.deleted else removals(queue, now):

@@ -16,6 +16,7 @@ from penstock.model.delivery import Page, PurgeReply, Snapshot
 from penstock.model.limits import MAX_OFFSET, MAX_PRIORITY
 from penstock.model.message import Message
 from penstock.model.states import State
+from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Session
@@ -187,8 +188,6 @@ async def _remove(
     for _, message_id, run in meant:
         by_run.setdefault(id(run), (run, []))[1].append(segment_of(message_id)[1])
     for run, members in by_run.values():
-        if run.life.keyed:
-            work.close_keys(run, members)
-        work.drop(run, members)
+        moves.remove(work, run, members)
     await work.write()
     return len(meant)

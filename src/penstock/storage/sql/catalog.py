@@ -21,7 +21,8 @@ from msgspec import Struct
 from penstock.errors import Conflict, StoreCorrupt, StoreTooNew, UnknownQueue
 from penstock.filters import FilterIndex, parse, topic_test
 from penstock.filters.index import MAX_TOPIC_PLANS
-from penstock.model.limits import DLQ_SUFFIX, MAX_ATTEMPTS, is_dead_letter
+from penstock.model.decisions import dead_letter_policy
+from penstock.model.limits import DLQ_SUFFIX, is_dead_letter
 from penstock.model.message import Offset
 from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, TopicPolicy
 from penstock.storage.sql.database import Row, Session
@@ -72,12 +73,7 @@ class Queue(Struct, frozen=True, kw_only=True):
         """The queue as the contract describes it; the policy of dead letters is derived."""
         policy = self.policy
         if dead:
-            policy = msgspec.structs.replace(
-                policy,
-                max_attempts=MAX_ATTEMPTS,
-                ordering=Ordering.NONE,
-                paused=self.dead_paused,
-            )
+            policy = dead_letter_policy(policy, paused=self.dead_paused)
         return QueueInfo(
             tenant=self.tenant,
             name=self.shown_as(dead=dead),

@@ -19,6 +19,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
+from penstock.model.decisions import lease_for
 from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_CLAIM_BYTES
 from penstock.model.states import Transition
@@ -180,7 +181,7 @@ async def _claim_in_order(
             if rest:
                 taken = [*rest, *taken]
                 work.tell(queue, dead=dead)  # Consumers that wait claim the rest.
-        deadline = work.now + queue.policy.lease_for(one.lease_ms)
+        deadline = work.now + lease_for(queue.policy, one.lease_ms)
         granted.append(_grant(core, work, part, one.consumer, deadline))
     return await deliver(core, work, queue, granted, dead=dead)
 

@@ -7,23 +7,22 @@ one state (S3), appends one mark to their history, and records which queues to n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from msgspec.structs import replace
 
+from penstock.model import decisions
+from penstock.model.decisions import Ending, end_of_claim, lowered_limit_error
 from penstock.model.limits import MAX_ATTEMPTS
 from penstock.model.states import State, Transition
 from penstock.storage.sql.catalog import Queue
-from penstock.storage.sql.phases import DEAD, Phase, is_dead
+from penstock.storage.sql.phases import DEAD, LIVE, Phase, is_dead
 from penstock.storage.sql.runs import Life, Mark, Run
 from penstock.storage.sql.tally import Kind
 from penstock.storage.sql.work import Work
 
 __all__ = [
-    "LEASE_EXPIRED",
     "exhaust",
     "expire",
-    "fail",
     "finish",
     "give_back",
     "grant",
@@ -31,20 +30,18 @@ __all__ = [
     "is_expired",
     "let_time_act",
     "make_due",
+    "remove",
 ]
-
-#: The error of a delivery whose last claim lapsed.
-LEASE_EXPIRED: Final = "lease expired"
 
 
 def is_expired(life: Life, now: int) -> bool:
     """Whether it is past its expiry and must not be delivered (C3)."""
-    return life.expires_at is not None and life.expires_at <= now
+    return decisions.is_expired(life.expires_at, now)
 
 
 def is_exhausted(queue: Queue, life: Life) -> bool:
     """Whether no attempts are left; released grants do not count."""
-    return life.attempts - life.released >= queue.policy.max_attempts
+    return decisions.is_exhausted(queue.policy, life.attempts, life.released)
 
 
 def grant(
@@ -89,51 +86,15 @@ def finish(work: Work, run: Run, members: Sequence[int], result: bytes | None) -
     work.acked.add(run.queue)
 
 
-def fail(
-    work: Work,
-    run: Run,
-    members: Sequence[int],
-    transition: Transition,
-    error: str | None,
-    life: Life | None = None,
-) -> None:
-    """Fail: move to the dead letters (D1). ``life`` overrides the run's."""
-    life = life or run.life
-    mark = Mark.of(
-        work.now, transition, State.FAILED, dead=False, consumer=life.consumer, error=error
-    )
-    failed = replace(
-        _ended(life),
-        at=work.now,
-        error=life.error if error is None else error,
-        marks=life.marked(mark),
-    )
-    work.move(run, members, Phase.DEAD_RETURNED, failed)
-    work.count(run.queue, Kind.FAILURES, len(members))
-
-
 def exhaust(work: Work, queue: Queue, run: Run, members: Sequence[int]) -> None:
     """Fail waiting deliveries: ``max_attempts`` was lowered, and no attempts are left."""
-    fail(work, run, members, Transition.EXHAUST, queue.policy.lowered_limit_error)
+    ending = Ending(State.FAILED, lowered_limit_error(queue.policy), None)
+    _end(work, run, members, Transition.EXHAUST, ending, run.life)
 
 
-def expire(
-    work: Work,
-    run: Run,
-    members: Sequence[int],
-    transition: Transition,
-    error: str | None = None,
-    life: Life | None = None,
-) -> None:
-    """Expire: past ``expires_at``, never delivered again (C3). ``life`` overrides the run's."""
-    life = life or run.life
-    mark = Mark.of(
-        work.now, transition, State.EXPIRED, dead=False, consumer=life.consumer, error=error
-    )
-    expired = replace(_ended(life), at=work.now, lease=0, marks=life.marked(mark))
-    work.move(run, members, Phase.EXPIRED, expired)
-    if life.keyed:
-        work.close_keys(run, members)
+def expire(work: Work, run: Run, members: Sequence[int], transition: Transition) -> None:
+    """Expire: past ``expires_at``, never delivered again (C3)."""
+    _end(work, run, members, transition, Ending(State.EXPIRED, None, None), run.life)
 
 
 def make_due(work: Work, run: Run, members: Sequence[int]) -> None:
@@ -148,12 +109,12 @@ def give_back(
     run: Run,
     members: Sequence[int],
     transition: Transition,
-    *,
-    delay_ms: int = 0,
     error: str | None = None,
+    delay_ms: int = 0,
+    *,
     life: Life | None = None,
-) -> State:
-    """End a claim without an ack: back to the queue, or failed, or expired.
+) -> Ending:
+    """End a claim without an ack: back to the queue, to failed (D1), or to expired.
 
     ``life`` overrides the run's.
     """
@@ -161,31 +122,62 @@ def give_back(
     dead = is_dead(run.phase)
     if transition is Transition.LAPSE:
         work.lapsed[run.queue, dead] += len(members)
-    if transition is Transition.RELEASE:
+    elif transition is Transition.NACK:
+        work.count(run.queue, Kind.of(Kind.NACKS, dead=dead), len(members))
+    elif transition is Transition.RELEASE:
         life = replace(life, released=life.released + 1)
-    if not dead:
-        exhausted = transition is not Transition.RELEASE and is_exhausted(queue, life)
-        if exhausted or life.attempts >= MAX_ATTEMPTS:
-            last_error = LEASE_EXPIRED if transition is Transition.LAPSE else error
-            fail(work, run, members, transition, last_error, life)
-            return State.FAILED
-        if error is not None:
-            life = replace(life, error=error)
-        if is_expired(life, work.now):
-            expire(work, run, members, transition, error, life)
-            return State.EXPIRED
-    elif error is not None:
-        life = replace(life, error=error)
-    state = State.DELAYED if delay_ms > 0 else State.AVAILABLE
+    ending = end_of_claim(
+        transition,
+        queue.policy,
+        dead=dead,
+        attempts=life.attempts,
+        released=life.released,
+        expires_at=life.expires_at,
+        now=work.now,
+        error=error,
+        delay_ms=delay_ms,
+    )
+    _end(work, run, members, transition, ending, life)
+    return ending
+
+
+def _end(
+    work: Work,
+    run: Run,
+    members: Sequence[int],
+    transition: Transition,
+    ending: Ending,
+    life: Life,
+) -> None:
+    """Move deliveries to where their claim, or their time in the queue, ends."""
+    state, error, due_at = ending
+    dead = is_dead(run.phase)
     mark = Mark.of(work.now, transition, state, dead=dead, consumer=life.consumer, error=error)
-    returned = replace(
+    ended = replace(
         _ended(life),
-        due_at=work.now + delay_ms if delay_ms > 0 else None,
+        due_at=due_at,
+        error=life.error if error is None else error,
         marks=life.marked(mark),
     )
-    phase = Phase.DELAYED if delay_ms > 0 else Phase.RETURNED
-    work.move(run, members, Phase(phase + DEAD) if dead else phase, returned)
-    return state
+    match state:
+        case State.FAILED:
+            phase, ended = Phase.DEAD_RETURNED, replace(ended, at=work.now)
+            work.count(run.queue, Kind.FAILURES, len(members))
+        case State.EXPIRED:
+            phase, ended = Phase.EXPIRED, replace(ended, at=work.now, lease=0)
+        case _:
+            phase = Phase.RETURNED if due_at is None else Phase.DELAYED
+            phase = Phase(phase + DEAD) if dead else phase
+    work.move(run, members, phase, ended)
+    if state is State.EXPIRED and life.keyed:
+        work.close_keys(run, members)
+
+
+def remove(work: Work, run: Run, members: Sequence[int]) -> None:
+    """Remove deliveries: by purge or retention. The keys of those never handed out are closed."""
+    if run.life.keyed and run.phase in LIVE:
+        work.close_keys(run, members)
+    work.drop(run, members)
 
 
 def let_time_act(work: Work, queue: Queue, run: Run) -> Transition | None:

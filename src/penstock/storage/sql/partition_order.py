@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from penstock.model.decisions import lease_for
 from penstock.model.message import MessageId
 from penstock.model.states import Transition
 from penstock.storage.sql import moves
@@ -207,7 +208,7 @@ def _grant(
     members: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for pick in picks:
         members[pick.run].append(segment_of(pick.message)[1])
-    deadline = work.now + queue.policy.lease_for(asked.lease_ms)
+    deadline = work.now + lease_for(queue.policy, asked.lease_ms)
     lives = {
         place: moves.grant(
             work,

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from penstock.errors import Conflict, UnknownQueue
 from penstock.filters import Selection, parse
+from penstock.model.decisions import is_expired, replay_due_at
 from penstock.model.delivery import ReplayReply, ReplaySource, Snapshot
 from penstock.model.message import Message, Offset
 from penstock.model.states import State, Transition
@@ -262,8 +263,7 @@ class _Replay:
         return {message for (message,) in rows}
 
     def _is_expired(self, message: Message) -> bool:
-        expires_at = message.expires_at
-        return not self._dead and expires_at is not None and expires_at <= self._work.now
+        return not self._dead and is_expired(message.expires_at, self._work.now)
 
     async def _bring_back(self, chosen: Sequence[_Candidate], phases: Sequence[Phase]) -> None:
         moves: dict[tuple[int, Phase, Life], tuple[Run, list[int]]] = {}
@@ -314,8 +314,7 @@ class _Replay:
     def _life(self, message: Message, before: Life | None) -> tuple[Phase, Life]:
         """The phase and record of the delivery after the replay; only its history is kept."""
         now = self._work.now
-        wait = self._moved * 1000 // self._rate if self._rate else 0
-        due_at = max(message.deliver_at, now + wait)
+        due_at = replay_due_at(message.deliver_at, now, self._moved, self._rate)
         delayed = due_at > now
         phase = Phase.DELAYED if delayed else Phase.RETURNED
         if self._dead:

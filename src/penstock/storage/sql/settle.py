@@ -10,25 +10,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, TypeAlias, assert_never
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
+from penstock.model.decisions import Jitter, extended_deadline, returned_by
 from penstock.model.delivery import (
     Ack,
     Extend,
-    Nack,
     Outcome,
     Receipt,
-    Reject,
-    Release,
     Settlement,
     SettleReply,
     Verdict,
 )
-from penstock.model.limits import cut_error
-from penstock.model.states import State, Transition
-from penstock.storage.contract import Jitter, Outgoing
+from penstock.model.states import State
+from penstock.storage.contract import Outgoing
 from penstock.storage.repetition import decode_reply, encode_reply, settle_id
 from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
@@ -38,7 +35,6 @@ from penstock.storage.sql.lanes import Call
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.publish import Publishing
 from penstock.storage.sql.runs import INDEX_BITS, Run, segment_of
-from penstock.storage.sql.tally import Kind
 from penstock.storage.sql.work import Work
 from penstock.storage.topic_checks import CheckedBy
 
@@ -272,66 +268,24 @@ class _Table:
             else:
                 known[1].append(index)
             return Outcome(receipt, Verdict.OK, State.DONE)
-        return self._settle_one(item, run, index, jitter)
+        if isinstance(item, Ack):
+            self._acked.add(receipt)
+            moves.finish(self._work, run, [index], item.result)
+            return Outcome(receipt, Verdict.OK, State.DONE)
+        assert not isinstance(item, Extend), "it was extended above"
+        queue, attempts = self._queue, run.life.attempts
+        asked = returned_by(item, queue.policy, attempts, jitter, dead=self._dead)
+        ending = moves.give_back(self._work, queue, run, [index], *asked)
+        return Outcome(receipt, Verdict.OK, ending.state, ending.due_at)
 
     def _extend(self, item: Extend, run: Run) -> Outcome:
         claimed_at, now = run.life.claimed_at, self._work.now
         assert claimed_at is not None
-        deadline = self._queue.policy.extended_deadline(claimed_at, item.lease_ms, now)
+        deadline = extended_deadline(self._queue.policy, claimed_at, item.lease_ms, now)
         if deadline is None:
             return Outcome(item.receipt, Verdict.STALE)
         self._extended[item.receipt] = deadline
         return Outcome(item.receipt, Verdict.OK, State.IN_FLIGHT, deadline)
-
-    def _settle_one(self, item: Settlement, run: Run, index: int, jitter: Jitter) -> Outcome:
-        receipt = item.receipt
-        until: int | None = None
-        match item:
-            case Ack():
-                self._acked.add(receipt)
-                moves.finish(self._work, run, [index], item.result)
-                state = State.DONE
-            case Nack():
-                state, until = self._nack(run, index, item, jitter)
-            case Reject():
-                error = None if item.error is None else cut_error(item.error)
-                if self._dead:
-                    state = self._back(run, index, Transition.REJECT, error=error)
-                else:
-                    moves.fail(self._work, run, [index], Transition.REJECT, error)
-                    state = State.FAILED
-            case Release():
-                state = self._back(run, index, Transition.RELEASE)
-            case Extend():
-                raise AssertionError("an extension ends no claim")
-            case _:
-                assert_never(item)
-        return Outcome(receipt, Verdict.OK, state, until)
-
-    def _nack(self, run: Run, index: int, item: Nack, jitter: Jitter) -> tuple[State, int | None]:
-        self._work.count(run.queue, Kind.of(Kind.NACKS, dead=self._dead))
-        if item.delay_ms is not None:
-            delay_ms = item.delay_ms
-        elif self._dead:
-            delay_ms = 0
-        else:
-            delay_ms = jitter(self._queue.policy.backoff.ceiling_ms(run.life.attempts))
-        error = None if item.error is None else cut_error(item.error)
-        state = self._back(run, index, Transition.NACK, delay_ms=delay_ms, error=error)
-        return state, self._work.now + delay_ms if state is State.DELAYED else None
-
-    def _back(
-        self,
-        run: Run,
-        index: int,
-        transition: Transition,
-        *,
-        delay_ms: int = 0,
-        error: str | None = None,
-    ) -> State:
-        return moves.give_back(
-            self._work, self._queue, run, [index], transition, delay_ms=delay_ms, error=error
-        )
 
     def finish(self, core: Core) -> None:
         """Apply the deferred changes: plain acks per run, and extensions."""

@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.errors import StoreCorrupt
+from penstock.model.decisions import retained_after
 from penstock.model.delivery import SweepReply
 from penstock.model.queue import QueuePolicy
-from penstock.model.states import Transition
+from penstock.model.states import State, Transition
 from penstock.storage.sql import moves, partitions
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
@@ -65,7 +66,7 @@ class _Step:
 
     def drop(self, work: Work, run: Run) -> None:
         """Remove the run."""
-        work.drop(run, work.left(run))
+        moves.remove(work, run, work.left(run))
         self.counts[_REMOVED] += run.size
         self.freed.add(run.segment)
 
@@ -231,12 +232,11 @@ async def _sweep_queue(core: Core, queue: _Overdue, now: int, tally: _Tally) -> 
     dead_moved = await _let_time_act(core, queue, queue.due(_DEAD_TIMED, now), tally)
     if _CONSUMERS in queue.until:
         await _drop_dead_consumers(core, queue)
-    policy = queue.policy
-    if policy.done_retention_s:
-        edge = now - policy.done_retention_s * 1000
+    edge = retained_after(queue.policy, State.DONE, now)
+    if edge is not None:
         await _remove(core, queue, queue.due(_DONE, edge), tally)
-    if policy.failed_retention_s:
-        edge = now - policy.failed_retention_s * 1000
+    edge = retained_after(queue.policy, State.FAILED, now)
+    if edge is not None:
         # A delivery that just came back to the dead letters keeps its original failure time.
         phases = _FAILED if dead_moved else queue.due(_FAILED, edge)
         await _remove(core, queue, phases, tally)
@@ -278,20 +278,17 @@ async def _remove(core: Core, queue: _Overdue, phases: Sequence[int], tally: _Ta
 
     async def step(work: Work, known: Queue, most: int, left: int) -> _Step:
         # The policy may have changed since the phases were chosen.
-        kept_s = _kept_s(known.policy, phases[0])
+        state = State.DONE if phases[0] in _DONE else State.FAILED
+        edge = retained_after(known.policy, state, work.now)
         # A joining queue has deliveries beyond its cursor. If they were removed now, the router
         # would add them again as new ones (S2).
-        if not kept_s or known.joining:
+        if edge is None or known.joining:
             return _Step()
-        rows = await _due_runs(work, known, phases, work.now - kept_s * 1000, most)
+        rows = await _due_runs(work, known, phases, edge, most)
         return _each(work, rows, lambda made, run: made.drop(work, run), most, left)
 
     if phases:
         await _in_steps(core, queue, step, tally)
-
-
-def _kept_s(policy: QueuePolicy, phase: int) -> int:
-    return policy.done_retention_s if phase in _DONE else policy.failed_retention_s
 
 
 async def _due_runs(
@@ -371,7 +368,7 @@ async def _look_at_delayed(core: Core, memory: Memory, queue: _Overdue, tally: _
     seen = [Run.read(row) for row in rows]
     last = (rows[-1][2], rows[-1][3]) if len(rows) == _MAX_RUNS else _START
     memory.looks[queue.number] = (memory.sweeps, last)
-    edge = core.clock.now() - queue.policy.failed_retention_s * 1000
+    edge = retained_after(queue.policy, State.FAILED, core.clock.now())
     places = [run.key() for run in seen if _failed_before(run, edge)]
     if not places or not tally.may_go_on():
         return
@@ -379,9 +376,9 @@ async def _look_at_delayed(core: Core, memory: Memory, queue: _Overdue, tally: _
     async def act(work: Work) -> _Step:
         made = _Step()
         known = work.tenant.numbered.get(queue.number)
-        if known is None or not known.policy.failed_retention_s:
+        if known is None:
             return made
-        before = work.now - known.policy.failed_retention_s * 1000
+        before = retained_after(known.policy, State.FAILED, work.now)
         for wanted in sorted({place[2] for place in places}):
             locked = await work.session.fetch(
                 "lock_runs",
@@ -398,5 +395,5 @@ async def _look_at_delayed(core: Core, memory: Memory, queue: _Overdue, tally: _
     tally.add(await core.transact(queue.tenant, act))
 
 
-def _failed_before(run: Run, edge: int) -> bool:
-    return run.life.at is not None and run.life.at <= edge
+def _failed_before(run: Run, edge: int | None) -> bool:
+    return edge is not None and run.life.at is not None and run.life.at <= edge

@@ -60,6 +60,15 @@ class TestSweep(Conformance):
         reply = await store.engine.sweep()
         assert (reply.due, reply.lapsed, reply.expired) == (1, 1, 1)
 
+    async def test_due_and_past_its_expiry_counts_as_expired_only(self, store: Store) -> None:
+        await store.queue()
+        now = store.clock.now()
+        await store.publish(msg(deliver_at=now + 1000, expires_at=now + 2000))
+        store.clock.advance(2000)
+        reply = await store.engine.sweep()
+        assert (reply.due, reply.lapsed, reply.expired) == (0, 0, 1)
+        assert (await store.engine.stats(TENANT, "q")).expired == 1
+
     async def test_dead_letters_too(self, store: Store) -> None:
         await store.queue()
         await store.publish(b"1", b"2")

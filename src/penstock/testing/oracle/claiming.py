@@ -57,7 +57,7 @@ def claim(
             break
         first = min(candidates, key=lambda d: store.place(queue, d))
         if not dead and transitions.is_exhausted(queue, first):
-            error = queue.policy.lowered_limit_error
+            error = f"max_attempts was lowered to {queue.policy.max_attempts}"
             transitions.fail(store, queue, first, Transition.EXHAUST, now, error)
             continue
         room -= store.newest(queue.tenant, first.message_id).message.size
@@ -111,7 +111,7 @@ def _grant(
     held.attempts = min(held.attempts + 1, MAX_ATTEMPTS)
     held.receipt = Receipt(f"r{store.receipts}")
     held.claimed_at, held.consumer = now, consumer
-    held.lease_deadline = now + queue.policy.lease_for(lease_ms)
+    held.lease_deadline = now + _lease_ms(queue, lease_ms)
     queue.counters_of(dead=held.dead).grants += 1
     transitions.note(queue, held, Transition.CLAIM, now, consumer=consumer)
     newest = store.newest(queue.tenant, held.message_id)
@@ -162,15 +162,22 @@ def _settle_one(
             transitions.give_back(store, queue, held, Transition.RELEASE, now)
         case Extend():
             assert held.claimed_at is not None
-            until = queue.policy.extended_deadline(held.claimed_at, settlement.lease_ms, now)
-            if until is None:
+            last = held.claimed_at + queue.policy.max_lease_ms
+            if now >= last:
                 return Outcome(receipt=receipt, verdict=Verdict.STALE)
+            until = min(now + _lease_ms(queue, settlement.lease_ms), last)
             held.lease_deadline = until
         case _:
             assert_never(settlement)
     failed = held.dead and not dead
     state = State.FAILED if failed else held.state
     return Outcome(receipt=receipt, verdict=Verdict.OK, state=state, until=until)
+
+
+def _lease_ms(queue: Queue, asked_ms: int | None) -> int:
+    policy = queue.policy
+    wanted_ms = policy.visibility_timeout_ms if asked_ms is None else asked_ms
+    return sorted((policy.min_lease_ms, wanted_ms, policy.max_lease_ms))[1]
 
 
 def _error(settlement: Nack | Reject) -> str | None:

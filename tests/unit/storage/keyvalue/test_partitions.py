@@ -21,6 +21,7 @@ from penstock.model.delivery import Receipt
 from penstock.model.limits import CONSUMER_LEASE_MS
 from penstock.model.message import Message, MessageId, Offset
 from penstock.model.queue import Ordering, QueuePolicy
+from penstock.model.states import Transition
 from penstock.storage.keyvalue import partitions as module
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.encoding import seal
@@ -34,7 +35,7 @@ from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.keyvalue.telling import Teller
 from penstock.testing.laws import law
 
-TakeBack: TypeAlias = Callable[[Entry], object]
+TakeBack: TypeAlias = Callable[[Entry, Transition], object]
 
 
 def _queue(stage: Stage, concurrency: int = 1) -> tuple[Queue, Partitions]:
@@ -71,8 +72,8 @@ def _fill(partitions: Partitions, names: Iterable[str]) -> dict[str, Entry]:
     return entries
 
 
-def _never(entry: Entry) -> object:
-    raise AssertionError(f"message {entry.message_id} was taken back")
+def _never(entry: Entry, by: Transition) -> object:
+    raise AssertionError(f"message {entry.message_id} was taken back by {by}")
 
 
 def _hold(queue: Queue, partitions: Partitions, entry: Entry) -> None:
@@ -83,7 +84,7 @@ def _hold(queue: Queue, partitions: Partitions, entry: Entry) -> None:
 
 def _leave(partitions: Partitions, consumer: str, take_back: TakeBack) -> None:
     partitions.leave(consumer)
-    assert partitions.free_departed(_never, take_back) == (0, False)
+    assert partitions.free_departed(take_back) == (0, False)
 
 
 def _owned(partitions: Partitions, consumer: str) -> list[str]:
@@ -125,13 +126,13 @@ def test_fair_shares_cover_everything_and_differ_by_one(partitions: int, consume
 def test_consumers_share_by_joining(stage: Stage) -> None:
     _, partitions = _queue(stage)
     _fill(partitions, "abcd")
-    partitions.join("w1", 0, _never, _never)
+    partitions.join("w1", 0, _never)
     assert _owned(partitions, "w1") == ["a", "b", "c", "d"]
-    partitions.join("w2", 0, _never, _never)
+    partitions.join("w2", 0, _never)
     assert _owned(partitions, "w2") == []
-    partitions.join("w1", 0, _never, _never)
+    partitions.join("w1", 0, _never)
     assert _owned(partitions, "w1") == ["a", "b"]
-    partitions.join("w2", 0, _never, _never)
+    partitions.join("w2", 0, _never)
     assert _owned(partitions, "w2") == ["c", "d"]
 
 
@@ -141,7 +142,7 @@ def test_every_ownership_has_a_new_epoch(stage: Stage) -> None:
     _fill(partitions, "ab")
     epochs = []
     for consumer in ("w1", "w2", "w1"):
-        partitions.join(consumer, 0, _never, _never)
+        partitions.join(consumer, 0, _never)
         epochs += [partition.epoch for partition in partitions.owned_by(consumer, None, 9)]
         _leave(partitions, consumer, _never)
     assert epochs == [1, 2, 3, 4, 5, 6]
@@ -151,26 +152,26 @@ def test_every_ownership_has_a_new_epoch(stage: Stage) -> None:
 def test_idle_partitions_are_released_first_then_by_name_from_the_last(stage: Stage) -> None:
     queue, partitions = _queue(stage)
     entries = _fill(partitions, "abcdef")
-    partitions.join("w1", 0, _never, _never)
+    partitions.join("w1", 0, _never)
     for name in "bef":
         _hold(queue, partitions, entries[name])
     partitions.consumers["w2"] = CONSUMER_LEASE_MS
     # a, c and d are idle: they go, although e and f come after them.
-    partitions.join("w1", 0, _never, _never)
+    partitions.join("w1", 0, _never)
     assert _owned(partitions, "w1") == ["b", "e", "f"]
 
 
 def test_busy_partitions_are_released_when_there_are_no_idle_ones(stage: Stage) -> None:
     queue, partitions = _queue(stage)
     entries = _fill(partitions, "abcd")
-    partitions.join("w1", 0, _never, _never)
+    partitions.join("w1", 0, _never)
     for name in "abcd":
         _hold(queue, partitions, entries[name])
     partitions.consumers["w2"] = CONSUMER_LEASE_MS
-    released: list[int] = []
-    partitions.join("w1", 0, _never, lambda entry: released.append(entry.message_id))
+    back: list[tuple[int, Transition]] = []
+    partitions.join("w1", 0, lambda entry, by: back.append((entry.message_id, by)))
     assert _owned(partitions, "w1") == ["a", "b"]
-    assert released == [entries["d"].message_id, entries["c"].message_id]
+    assert back == [(entries[name].message_id, Transition.RELEASE) for name in "dc"]
 
 
 def test_leaving_gives_everything_back_in_publish_order(
@@ -180,15 +181,15 @@ def test_leaving_gives_everything_back_in_publish_order(
     entries = [_entry(number, "p") for number in range(3)]
     for entry in entries:
         partitions.added(entry)
-    partitions.join("w1", 0, _never, _never)
+    partitions.join("w1", 0, _never)
     commit()
     assert adapter.get(queue.keys.consumer + b"w1") is not None
     for entry in reversed(entries):
         _hold(queue, partitions, entry)
-    back: list[int] = []
-    _leave(partitions, "w1", lambda entry: back.append(entry.message_id))
+    back: list[tuple[int, Transition]] = []
+    _leave(partitions, "w1", lambda entry, by: back.append((entry.message_id, by)))
     commit()
-    assert back == [0, 1, 2]
+    assert back == [(number, Transition.RELEASE) for number in range(3)]
     assert partitions.by_name["p"].owner is None
     assert adapter.get(queue.keys.consumer + b"w1") is None
     _leave(partitions, "unknown", _never)
@@ -197,15 +198,15 @@ def test_leaving_gives_everything_back_in_publish_order(
 def test_a_consumer_without_a_heartbeat_is_forgotten(stage: Stage) -> None:
     queue, partitions = _queue(stage)
     entries = _fill(partitions, "ab")
-    partitions.join("w1", 0, _never, _never)
+    partitions.join("w1", 0, _never)
     _hold(queue, partitions, entries["a"])
     partitions.drop_dead(CONSUMER_LEASE_MS - 1)
-    assert partitions.free_departed(_never, _never) == (0, False)
-    lapsed: list[int] = []
+    assert partitions.free_departed(_never) == (0, False)
+    taken: list[tuple[int, Transition]] = []
     partitions.drop_dead(CONSUMER_LEASE_MS)
-    back = partitions.free_departed(lambda e: lapsed.append(e.message_id), _never)
+    back = partitions.free_departed(lambda entry, by: taken.append((entry.message_id, by)))
     assert back == (1, False)
-    assert lapsed == [0]
+    assert taken == [(0, Transition.LAPSE)]
     assert partitions.consumers == {}
     assert _owned(partitions, "w1") == []
 
@@ -213,9 +214,9 @@ def test_a_consumer_without_a_heartbeat_is_forgotten(stage: Stage) -> None:
 def test_a_heartbeat_renews_the_lease_and_takes_over_from_the_dead(stage: Stage) -> None:
     _, partitions = _queue(stage)
     _fill(partitions, "ab")
-    partitions.join("w1", 0, _never, _never)
-    partitions.join("w2", 20_000, _never, _never)
-    partitions.join("w2", CONSUMER_LEASE_MS, _never, _never)
+    partitions.join("w1", 0, _never)
+    partitions.join("w2", 20_000, _never)
+    partitions.join("w2", CONSUMER_LEASE_MS, _never)
     assert partitions.consumers == {"w2": 2 * CONSUMER_LEASE_MS}
     assert _owned(partitions, "w2") == ["a", "b"]
 
@@ -226,7 +227,7 @@ def test_a_heartbeat_renews_the_lease_and_takes_over_from_the_dead(stage: Stage)
 def test_golden_records(stage: Stage) -> None:
     queue, partitions = _queue(stage)
     partitions.added(_entry(7, "p"))
-    partitions.join("w1", 0, _never, _never)
+    partitions.join("w1", 0, _never)
     writes = stage.take().writes
     name = "742f7100"
     claim = "0700b2d3595bf026"
