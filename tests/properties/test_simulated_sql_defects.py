@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.storage.sql import settle, sweep
+from penstock.storage.sql import queues, settle
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.ids import Ids
 from penstock.storage.sql.leases import Leases
@@ -43,6 +43,15 @@ def _do_not_lock_limits(patch: _Patch) -> None:
     _replace_in_statement(patch, "lock_limit", "FOR UPDATE", "")
 
 
+def _do_not_wait_for_publishes(patch: _Patch) -> None:
+    """A new ``max_depth`` does not count the publishes in progress."""
+
+    async def wait(core: Core) -> None:
+        """Do not wait."""
+
+    patch.setattr(queues, "_wait_for_publishes", wait)
+
+
 def _ignore_the_catalog_version(patch: _Patch) -> None:
     """A transaction commits although another server changed the catalog meanwhile."""
     write = Work.write
@@ -68,22 +77,6 @@ def _remove_segments_unchecked(patch: _Patch) -> None:
     )
 
 
-def _keep_the_retention_of_before(patch: _Patch) -> None:
-    """A sweep goes by the policy that it read first."""
-
-    async def remove(core: Core, queue: Any, phases: Sequence[int], tally: Any) -> None:
-        async def step(work: Work, known: Any, most: int, left: int) -> Any:
-            kept_s = sweep._kept_s(queue.policy, phases[0])
-            edge = work.now - kept_s * 1000
-            rows = await sweep._due_runs(work, known, phases, edge, most)
-            return sweep._each(work, rows, lambda made, run: made.drop(work, run), most, left)
-
-        if phases:
-            await sweep._in_steps(core, queue, step, tally)
-
-    patch.setattr(sweep, "_remove", remove)
-
-
 def _settle_replayed_deliveries(patch: _Patch) -> None:
     """The receipt of a done delivery stands for it even after a replay."""
     look_in = settle._Table._look_in
@@ -97,6 +90,21 @@ def _settle_replayed_deliveries(patch: _Patch) -> None:
             phases=[int(Phase.RETURNED)],
         )
         self._find(self._work.hold_new(rows), missing)
+        return found
+
+    patch.setattr(settle._Table, "_look_in", looking)
+
+
+def _repeat_any_ack(patch: _Patch) -> None:
+    """An ack of a done delivery succeeds, whichever claim it was."""
+    look_in = settle._Table._look_in
+
+    async def looking(self: Any, segments: Any, missing: Any) -> bool:
+        found = await look_in(self, segments, missing)
+        messages = [item for items in missing.values() for item in items]
+        for held in self._work._held.values():
+            if held.run.phase is Phase.DONE:
+                self._acked.update(receipt for receipt, _ in settle._of(held.run, messages))
         return found
 
     patch.setattr(settle._Table, "_look_in", looking)
@@ -166,7 +174,8 @@ DEFECTS: dict[Callable[[_Patch], None], int] = {
     _do_not_lock_queues: 0,
     _ignore_the_catalog_version: 0,
     _remove_segments_unchecked: 0,
-    _keep_the_retention_of_before: 0,
+    _do_not_wait_for_publishes: 0,
+    _repeat_any_ack: 0,
     _settle_replayed_deliveries: 0,
     _accept_stale_receipts: 0,
     _read_ids_before_writing_them: 0,

@@ -45,7 +45,9 @@ class Promises:
 
     def __init__(self) -> None:
         first = FIXED[NARROW]
-        self._policy: _Policy | None = _Policy(0, first.filter, first.max_depth)
+        #: The last policy that a publish has obeyed.
+        self._obeyed = _Policy(0, first.filter, first.max_depth)
+        self._policy: _Policy | None = self._obeyed
         self._changes = 0
         self._changing = 0
         self._granted_at: list[int] = []
@@ -81,17 +83,23 @@ class Promises:
         self, begun: _Policy | None, messages: Sequence[NewMessage], reply: Sequence[Published]
     ) -> list[str]:
         """Check a reply; ``begun`` is the policy when the call began. Returns the violations."""
-        if begun is None or begun != self.policy or any(item.duplicate for item in reply):
+        if begun is not None and begun == self.policy and not any(m.duplicate for m in reply):
+            takes = _takes(begun.filter)
+            for message, item in zip(messages, reply, strict=False):
+                self._routed[item.id] = takes(message.headers)
+                if self._routed[item.id]:
+                    self._obeyed = begun
+        return self._judge_depth()
+
+    def _judge_depth(self) -> list[str]:
+        """``max_depth`` holds from the first publish on that obeyed it."""
+        policy = self._obeyed
+        if policy != self.policy or policy.max_depth is None:
             return []
-        takes = _takes(begun.filter)
-        for message, item in zip(messages, reply, strict=True):
-            self._routed[item.id] = takes(message.headers)
         live = self.live()
-        if live is None or begun.max_depth is None or live <= begun.max_depth:
+        if live is None or live <= policy.max_depth:
             return []
-        if not any(self._routed[item.id] for item in reply):
-            return []
-        return [f"max_depth of {NARROW!r} is {begun.max_depth}, and it has {live} deliveries"]
+        return [f"max_depth of {NARROW!r} is {policy.max_depth}, and it has {live} deliveries"]
 
     # -- claims ------------------------------------------------------------------------
 
@@ -123,10 +131,11 @@ class Promises:
 
     async def judge(self, server: Broker) -> list[str]:
         """Check what must hold when all clients are done."""
-        found = self._judge_throughput()
+        found = self._judge_depth() + self._judge_throughput()
         found += await self._judge_routed(server.for_tenant(TENANTS[0]))
+        current: set[_Place] = set()
         for receipt, place in list(self._acks.items())[-_MAX_ACKS:]:
-            found += await _repeat_ack(server.for_tenant(place[0]), receipt, place)
+            found += await _repeat_ack(server.for_tenant(place[0]), receipt, place, current)
         return found
 
     def _judge_throughput(self) -> list[str]:
@@ -170,8 +179,13 @@ def _takes(filter_: str) -> Callable[[Mapping[str, HeaderValue]], bool]:
     return lambda headers: not only_red or headers.get("color") == "red"
 
 
-async def _repeat_ack(broker: Broker, receipt: Receipt, place: _Place) -> list[str]:
-    """Repeat an ack, which must succeed only if the delivery is done, and change nothing."""
+async def _repeat_ack(
+    broker: Broker, receipt: Receipt, place: _Place, current: set[_Place]
+) -> list[str]:
+    """Repeat an ack, which must change nothing, and may succeed only if the delivery is done by it.
+
+    ``current`` are the deliveries for which another ack succeeded.
+    """
     _, queue, message = place
     try:
         before = await _state(broker, queue, message)
@@ -179,8 +193,12 @@ async def _repeat_ack(broker: Broker, receipt: Receipt, place: _Place) -> list[s
         after = await _state(broker, queue, message)
     except PenstockError:
         return []  # The queue was deleted.
+    name = f"an ack of message {message} in {queue!r}"
     if before != after:
-        return [f"S2: repeating an ack of message {message} in {queue!r}: {before} to {after}"]
-    if reply.outcomes[0].ok and before != State.DONE:
-        return [f"S1: an ack of message {message} in {queue!r}, which is {before}, was repeated"]
+        return [f"S2: {name} was repeated, and changed it from {before} to {after}"]
+    if not reply.outcomes[0].ok:
+        return []
+    if before != State.DONE or place in current:
+        return [f"S1: {name}, which is {before}, succeeded with an old receipt"]
+    current.add(place)
     return []

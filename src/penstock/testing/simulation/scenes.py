@@ -47,12 +47,15 @@ def _owners(random: Random, clients: int) -> list[_Script]:
 
 
 def _depths(random: Random, clients: int) -> list[_Script]:
-    """Clients publish to a queue with a ``max_depth``; half of the time one is just setting it."""
-    scripts = [[_publish(NARROW, *_few(random)) for _ in range(3)] for _ in range(clients)]
-    if random.random() < 0.5:
-        scripts = [[_meet_at(1_000), *script] for script in scripts]
-        first, last = _change(None), _change(random.choice((2, 3, 4)))
-        scripts[0] = [first, _meet_at(1_000), last, scripts[0][1]]
+    """Clients publish to a queue with a ``max_depth``."""
+    return [[_publish(NARROW, *_few(random)) for _ in range(3)] for _ in range(clients)]
+
+
+def _new_depth(random: Random, clients: int) -> list[_Script]:
+    """Clients publish to a queue while one of them sets a ``max_depth``, and publishes too."""
+    scripts = [[_meet_at(1_000), _publish(NARROW, *_few(random))] for _ in range(clients)]
+    limit = _change(random.choice((2, 3, 4)))
+    scripts[0] = [_change(None), _meet_at(1_000), limit, *[_publish(NARROW, *_few(random))] * 2]
     return scripts
 
 
@@ -104,18 +107,28 @@ def _orderings(random: Random, clients: int) -> list[_Script]:
 def _repeated_acks(random: Random, clients: int) -> list[_Script]:
     """Deliveries are acked and replayed; their receipts stay stale."""
     tenant = random.choice(TENANTS)
-    place = {"tenant": tenant, "queue": "all"}
-    return [
-        [
-            _publish("bills", {}, {}, tenant=tenant),
-            ("replay_acked", {**place, "consumer": f"c{number}", "limit": random.choice((1, 2))}),
-        ]
-        for number in range(clients)
-    ]
+    scripts: list[_Script] = []
+    for number in range(clients):
+        own = {"tenant": tenant, "queue": "all", "consumer": f"c{number}"}
+        script = [_publish("bills", {}, {}, tenant=tenant), ("replay_acked", {**own, "limit": 2})]
+        if random.random() < 0.5:
+            script.append(("ack_some", {**own, "limit": 1}))
+        scripts.append(script)
+    return scripts
 
 
 _SCENES: Final[tuple[Callable[[Random, int], list[_Script]], ...]] = (
-    *(_claims, _owners, _depths, _tokens, _filters, _old_entries, _orderings, _repeated_acks),
+    *(
+        _claims,
+        _owners,
+        _depths,
+        _new_depth,
+        _tokens,
+        _filters,
+        _old_entries,
+        _orderings,
+        _repeated_acks,
+    ),
 )
 
 

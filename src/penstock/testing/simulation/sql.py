@@ -56,6 +56,9 @@ _MAX_SERVERS: Final = 3
 _CLOSE_S: Final = 5.0
 #: Operations that run before a delayed one.
 _DELAY_TURNS: Final = 40
+#: One commit in this many waits until others have sent as many operations.
+_HELD_ONE_IN: Final = 4
+_HELD_TURNS: Final = 25
 #: One operation in this many lets a few milliseconds pass.
 _TICK_ONE_IN: Final = 12
 _MAX_TICK_MS: Final = 3
@@ -344,6 +347,10 @@ class _Run:
             self._delays -= 1
             self._faults.count("delay")
             ticket.held_until = self._gate.turns + _DELAY_TURNS
+            return True
+        is_new_commit = ticket.label == "commit" and not ticket.held_until
+        if is_new_commit and self._random.random() < 1 / _HELD_ONE_IN:
+            ticket.held_until = self._gate.turns + _HELD_TURNS
             return True
         if not self._gate.in_flight and self._random.random() < 1 / _TICK_ONE_IN:
             self._loop.advance(self._random.randint(1, _MAX_TICK_MS) / 1000)
