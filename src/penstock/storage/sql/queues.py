@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Final
 
@@ -36,6 +37,12 @@ __all__ = [
     "put_topic",
 ]
 
+#: How often, and at what intervals, a new max_depth looks for publishes in progress: about ten
+#: seconds in all.
+_LOOKS: Final = 26
+_PAUSE_S: Final = 0.005
+_MAX_PAUSE_S: Final = 0.5
+
 #: Deliveries in these phases, waiting or failed, prevent a change of layout.
 _HELD: Final = (*LIVE, Phase.DEAD_RETURNED, Phase.DEAD_DELAYED, Phase.DEAD_IN_FLIGHT)
 
@@ -48,7 +55,7 @@ async def put_queue(
     parse(policy.filter)
     settled = (await core.stable()).settled
 
-    async def act(work: Work) -> tuple[Queue, bool]:
+    async def act(work: Work) -> tuple[Queue, bool, bool]:
         queue = work.tenant.queues.get(name)
         if queue is not None:
             check_filter_quota(
@@ -58,21 +65,39 @@ async def put_queue(
                 parse(queue.policy.filter),
             )
             changed = await _change(work, queue, policy, settled)
-            return changed, policy.ordering != queue.policy.ordering
+            bounds = queue.policy.max_depth is None and policy.max_depth is not None
+            return changed, policy.ordering != queue.policy.ordering, bounds
         limits = core.options.limits
         check_queue_quota(limits, len(work.tenant.queues), name)
         check_filter_quota(limits, work.tenant.unindexed, parse(policy.filter))
         cursor = await _cursor(core, work, start, settled)
-        return await make_queue(work, name, policy, cursor), cursor is not None
+        return await make_queue(work, name, policy, cursor), cursor is not None, False
 
-    queue, routes = await core.transact(tenant, act)
+    queue, routes, bounds = await core.transact(tenant, act)
     # The queue is committed: errors of the following steps must not fail the call (E1).
     with suppress(StoreBusy, CommitFailed):
+        if bounds:
+            await _wait_for_publishes(core)
         if routes:
             # If there is nothing to catch up with or to mend, this records that.
             await route(core, tenant, name, 0)
         return await get_queue(core, tenant, name)
     return queue.info()
+
+
+async def _wait_for_publishes(core: Core) -> None:
+    """Wait until the publishes in progress have ended, but not forever.
+
+    They may not know of a new ``max_depth``, so they do not lock the queue. A publish that begins
+    after this sees all of their deliveries, and ``max_depth`` is exact. A caller's own transaction
+    may stay open for longer than this waits.
+    """
+    began = (await core.stable()).given
+    for nth in range(_LOOKS):
+        oldest = (await core.stable()).oldest
+        if oldest is None or oldest > began:
+            return
+        await asyncio.sleep(min(_PAUSE_S * 2**nth, _MAX_PAUSE_S))
 
 
 async def make_queue(work: Work, name: str, policy: QueuePolicy, cursor: Offset | None) -> Queue:

@@ -36,21 +36,22 @@ from penstock.model.delivery import (
     SettleReply,
     Verdict,
 )
-from penstock.model.message import HeaderValue, NewMessage, Outgoing
+from penstock.model.message import HeaderValue, NewMessage, Outgoing, Published
 from penstock.model.queue import Start, TopicPolicy
 from penstock.testing.history import (
     Claim,
     Claimed,
     Granted,
     Publish,
-    Published,
     Refused,
     Settle,
     Settled,
     Unanswered,
     digest,
 )
-from penstock.testing.simulation.program import POLICIES, TENANTS, WORK, Draft, Step
+from penstock.testing.history import Published as PublishedEvent
+from penstock.testing.simulation.policies import NARROW, POLICIES, TENANTS, WORK
+from penstock.testing.simulation.program import Draft, Step
 from penstock.testing.simulation.repeated_settles import SentSettle
 from penstock.testing.simulation.world import World
 
@@ -101,11 +102,12 @@ class Client:
         if topic == WORK:
             batch_id = None  # The checker does not support batch ids.
 
-        async def publish() -> tuple[int, ...]:
+        async def publish() -> tuple[Published, ...]:
             reply = await self._broker(tenant).publish_batch(
                 topic, messages, durability=durability, batch_id=batch_id
             )
-            return tuple(item.id for item in reply.messages)
+            # A repeated batch stored nothing.
+            return () if reply.repeated else reply.messages
 
         await self._publish(tenant, topic, messages, durability, publish())
 
@@ -114,7 +116,7 @@ class Client:
     ) -> None:
         message = self._messages(topic, batch[:1])[0]
 
-        async def publish() -> tuple[int, ...]:
+        async def publish() -> tuple[Published, ...]:
             reply = await self._broker(tenant).publish(
                 topic,
                 message.payload,
@@ -127,7 +129,7 @@ class Client:
                 ttl_ms=message.ttl_ms,
                 durability=durability,
             )
-            return (reply.id,)
+            return (reply,)
 
         await self._publish(tenant, topic, [message], durability, publish())
 
@@ -137,20 +139,25 @@ class Client:
         topic: str,
         messages: list[NewMessage],
         durability: str,
-        publish: Awaitable[tuple[int, ...]],
+        publish: Awaitable[tuple[Published, ...]],
     ) -> None:
+        if (tenant, topic) == (TENANTS[0], NARROW) and durability == "fsync":
+            promises = self._world.promises
+            begun = promises.policy
+            self._world.violations += promises.published(begun, messages, await publish)
+            return
         if not self._is_judged(tenant, topic):
             await publish
             return
         call = self._begin_publish(messages)
         try:
-            ids = await publish
+            ids = tuple(item.id for item in await publish)
         except _REFUSALS:
             self._world.history.record(Refused(call=call))
             raise
         # A reply with less than fsync may be lost in a power loss: an unknown outcome.
         if durability == "fsync":
-            self._world.history.record(Published(call=call, messages=ids))
+            self._world.history.record(PublishedEvent(call=call, messages=ids))
 
     def _begin_publish(self, messages: list[NewMessage]) -> int:
         call = self._world.history.call()
@@ -213,6 +220,7 @@ class Client:
         finally:
             if deliveries is None and judged and run == history.run:
                 history.record(Unanswered(call=call))
+        self._world.promises.granted(tenant, queue, deliveries)
         for delivery in deliveries:
             self._world.held.append((tenant, queue, delivery.receipt))
             if judged:
@@ -264,6 +272,19 @@ class Client:
                 settlements = [settlement(verb, receipt, None) for _, _, receipt in places]
                 await self._settle(SentSettle(tenant, queue, places, settlements))
 
+    async def ack_some(self, tenant: str, queue: str, consumer: str, limit: int) -> None:
+        """Claim deliveries and ack them."""
+        deliveries = await self.claim(tenant, queue, consumer, limit, None, 0)
+        places = [(tenant, queue, delivery.receipt) for delivery in deliveries]
+        if places:
+            acks = [Ack(receipt) for _, _, receipt in places]
+            await self._settle(SentSettle(tenant, queue, places, acks))
+
+    async def replay_acked(self, tenant: str, queue: str, consumer: str, limit: int) -> None:
+        """Ack deliveries and replay them; the old receipts are stale from then on."""
+        await self.ack_some(tenant, queue, consumer, limit)
+        await self._broker(tenant).replay(queue, source="done")
+
     async def _settle(self, sent: SentSettle) -> None:
         calls = self._begin_settle(sent.tenant, sent.queue, sent.places, sent.settlements)
         history, now = self._world.history, self._world.clock.now
@@ -276,7 +297,9 @@ class Client:
             if len(sent.sent_at) == 1:
                 self._refuse(sent)
             raise
-        for call, outcome in zip(calls, reply.outcomes, strict=True):
+        for call, item, outcome in zip(calls, sent.settlements, reply.outcomes, strict=True):
+            if outcome.ok and isinstance(item, Ack):
+                self._world.promises.acked(item.receipt)
             if call is not None:
                 history.record(
                     Settled(
@@ -306,7 +329,7 @@ class Client:
     def _done(self, sent: SentSettle, reply: SettleReply) -> None:
         if sent.publish_call is not None:
             ids = tuple(item.id for item in reply.published)
-            self._world.history.record(Published(call=sent.publish_call, messages=ids))
+            self._world.history.record(PublishedEvent(call=sent.publish_call, messages=ids))
 
     def _refuse(self, sent: SentSettle) -> None:
         """Record a refused settle, which changed nothing. It is not sent again."""
@@ -342,7 +365,8 @@ class Client:
         return calls
 
     async def join(self, tenant: str, queue: str, consumer: str) -> None:
-        await self._broker(tenant).join(queue, consumer)
+        reply = await self._broker(tenant).join(queue, consumer)
+        self._world.violations += self._world.promises.owned(tenant, queue, reply)
 
     async def leave(self, tenant: str, queue: str, consumer: str) -> None:
         await self._broker(tenant).leave(queue, consumer)
@@ -363,6 +387,13 @@ class Client:
             value = self._world.clock.now() - back
         fields = {name: getattr(wanted, name) for name in wanted.__struct_fields__}
         await broker.create_queue(queue, fields.pop("filter"), start=Start(start, value), **fields)
+
+    async def change_narrow(self, max_depth: int | None, filter: str) -> None:
+        async with self._world.promises.changing(filter, max_depth):
+            await self._broker(TENANTS[0]).update_queue(NARROW, filter=filter, max_depth=max_depth)
+
+    async def change_ordering(self, tenant: str, queue: str, ordering: str) -> None:
+        await self._broker(tenant).update_queue(queue, ordering=ordering)
 
     async def lower_attempts(
         self, tenant: str, queue: str, consumer: str, limit: int, max_attempts: int
@@ -431,6 +462,11 @@ class Client:
 
     async def sleep(self, ms: int) -> None:
         await asyncio.sleep(ms / 1000)
+
+    async def sleep_until(self, ms: int) -> None:
+        """Sleep until this many milliseconds after the beginning of the run."""
+        left_ms = self._world.began_at + ms - self._world.clock.now()
+        await asyncio.sleep(max(0, left_ms) / 1000)
 
     async def peek(self, tenant: str, queue: str, state: str, number: int) -> None:
         """Read a queue page by page, with other verbs between the pages."""

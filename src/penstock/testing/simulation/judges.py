@@ -28,7 +28,7 @@ from penstock.testing.checker import check
 from penstock.testing.comparing import Plain, difference
 from penstock.testing.history import Claim, Claimed, Found, Logged, Scanned, Settle, Settled, digest
 from penstock.testing.simulation.clients import granted
-from penstock.testing.simulation.program import WORK, WORK_POLICY
+from penstock.testing.simulation.policies import WORK, WORK_POLICY
 from penstock.testing.simulation.world import History
 from penstock.verify import verify
 

@@ -22,7 +22,6 @@ from penstock.errors import PenstockError, StoreError
 from penstock.filters.batch_routes import INLINE_EVALUATIONS
 from penstock.keepers import CatchUp, Keeper, Keepers, Pass, Sweep
 from penstock.model.limits import DLQ_SUFFIX, Limits
-from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.core import SLICE
 from penstock.storage.keyvalue.engine import KeyValueEngine
@@ -43,15 +42,8 @@ from penstock.testing.simulation.judges import (
 )
 from penstock.testing.simulation.loop import Deadlock, Endless, SimulatedClock, SimulatedLoop
 from penstock.testing.simulation.mirror import Comparison, Mirror, compare_pictures
-from penstock.testing.simulation.program import (
-    DURABLE_TOPIC_MS,
-    POLICIES,
-    TENANTS,
-    WORK,
-    WORK_POLICY,
-    Fault,
-    Program,
-)
+from penstock.testing.simulation.policies import TENANTS, create_first_queues
+from penstock.testing.simulation.program import Fault, Program
 from penstock.testing.simulation.report import Outcome, Simulation
 from penstock.testing.simulation.world import World
 
@@ -189,7 +181,7 @@ class _Session:
     async def run(self) -> list[str]:
         """Run the program to its end. Returns the violations."""
         await self._open()
-        await self._prepare()
+        await create_first_queues(self._up.broker)
         clients = [
             self._loop.create_task(Client(self.world, number, steps).run(), name=f"client {number}")
             for number, steps in enumerate(self._program.clients)
@@ -209,20 +201,11 @@ class _Session:
             found = [f"the store cannot be judged: {error}"]
         return [*self.world.violations, *found, *self._loop.errors]
 
-    async def _prepare(self) -> None:
-        for tenant in TENANTS:
-            broker = self._up.broker.for_tenant(tenant)
-            await broker.put_topic(WORK, TopicPolicy(dedup_window_ms=DURABLE_TOPIC_MS))
-            for name, policy in ((WORK, WORK_POLICY), *POLICIES.items()):
-                # Clients create the others. The second tenant exists to detect leaks.
-                if name in (WORK, "all") or (tenant == TENANTS[0] and name != "late"):
-                    fields = {field: getattr(policy, field) for field in policy.__struct_fields__}
-                    await broker.create_queue(name, fields.pop("filter"), **fields)
-
     async def _judge(self) -> list[str]:
         broker = self._up.broker
         found = await drain(broker, self.world.history, self.clock)
         found += await judge_history(broker, self.world.history, _grant_number)
+        found += await self.world.promises.judge(broker)
         await self._up.keepers.stop()
         if self._comparison is not None:
             found += await self._compare(self._comparison)

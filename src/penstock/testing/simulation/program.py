@@ -4,9 +4,7 @@ A program is plain data generated from its seed before anything runs, so that it
 shortened and repeated. Steps refer to what does not exist yet (a receipt, an offset) by a number
 that is taken modulo the count when the step runs.
 
-The queue ``work`` takes every message of the topic ``work`` and is never changed, purged or
-replayed: the history checker judges it. All other queues are changed, deleted and recreated at any
-time.
+Which queues programs may change, delete and recreate is in ``policies``.
 """
 
 from __future__ import annotations
@@ -19,51 +17,12 @@ from msgspec import Struct
 
 from penstock.model.delivery import ReplaySource
 from penstock.model.limits import DLQ_SUFFIX
-from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start
+from penstock.model.queue import Start
 from penstock.model.states import State
+from penstock.testing.simulation.policies import FILTERS, LINE, NARROW, TENANTS, WORK
+from penstock.testing.simulation.scenes import random_scene
 
-__all__ = [
-    "DURABLE_TOPIC_MS",
-    "POLICIES",
-    "TENANTS",
-    "WORK",
-    "WORK_POLICY",
-    "Draft",
-    "Fault",
-    "Program",
-    "Step",
-    "random_program",
-]
-
-TENANTS: Final = ("acme", "rival")
-#: The queue and the topic that the history checker judges, in the first tenant.
-WORK: Final = "work"
-WORK_POLICY: Final = QueuePolicy(
-    filter="topic = 'work'",
-    max_attempts=3,
-    min_lease_ms=10,
-    backoff=Backoff(100, 2_000),
-    done_retention_s=0,
-    failed_retention_s=0,
-    bucket_size=1,
-)
-#: The dedup window of ``work``: longer than any run, because the checker ignores windows.
-DURABLE_TOPIC_MS: Final = 7 * 24 * 3600 * 1000
-#: The initial policies of the other queues. Limits are small, so that programs reach them.
-POLICIES: Final = {
-    "all": QueuePolicy(filter="TRUE", max_attempts=2, backoff=Backoff(1000, 4000), bucket_size=1),
-    "lane": QueuePolicy(
-        filter="color IS NOT NULL", ordering=Ordering.PARTITION, max_attempts=2, bucket_size=0
-    ),
-    "late": QueuePolicy(filter="amount >= 5", bucket_size=1, failed_retention_s=60),
-    # Bound to one topic: on a database, publishes that may meet a limit wait for each other.
-    "red": QueuePolicy(
-        filter="topic = 'orders' AND color = 'red'", max_attempts=1, max_depth=6, bucket_size=0
-    ),
-    "wide": QueuePolicy(
-        filter="topic = 'orders'", ordering=Ordering.PARTITION, partition_concurrency=2
-    ),
-}
+__all__ = ["Draft", "Fault", "Program", "Step", "random_program"]
 
 #: What differs from a plain message; a payload is added when it is published.
 Draft: TypeAlias = dict[str, Any]
@@ -119,13 +78,12 @@ class Program(Struct, frozen=True):
 def random_program(seed: int, steps: int, fault_kinds: tuple[str, ...]) -> Program:
     """A program of ``steps`` steps for two to five clients; most have a fault or two."""
     random = _Dice(f"program {seed}")
-    # Each client begins with a publish, so that bulk verbs find something to do.
-    clients = [[Step("publish", _publish(random))] for _ in range(random.randint(2, 5))]
+    clients = _begin(random, random.randint(2, 5), steps)
     # Each program prefers a few verbs, so that rare combinations occur often in some of them.
     favourites = random.sample(sorted(_VERBS), 4)
     names = [name for name, (weight, _) in _VERBS.items() for _ in range(weight)]
     names += favourites * 6
-    left = steps - len(clients)
+    left = steps - sum(map(len, clients))
     # Clients that do the same thing to one queue at the same time meet most often at the start.
     together = random.random() < 0.5
     while left > 0:
@@ -144,6 +102,15 @@ def random_program(seed: int, steps: int, fault_kinds: tuple[str, ...]) -> Progr
         key=lambda fault: fault.at_step,
     )
     return Program(seed, tuple(map(tuple, clients)), tuple(faults))
+
+
+def _begin(random: _Dice, clients: int, most: int) -> list[list[Step]]:
+    """The first steps of every client: a scene, or a publish, so that bulk verbs find something."""
+    if random.random() < 0.5:
+        scripts = random_scene(random, clients)
+        if sum(map(len, scripts)) <= most:
+            return [[Step(verb, arguments) for verb, arguments in script] for script in scripts]
+    return [[Step("publish", _publish(random))] for _ in range(clients)]
 
 
 def _do_together(random: _Dice, clients: list[list[Step]], most: int) -> int:
@@ -191,10 +158,12 @@ class _Dice(Random):
 
 _CLAIMABLE: Final = (
     *([WORK] * 8 + ["all"] * 5 + ["lane", "wide"] * 3 + ["late", "red", "all.dlq", "red.dlq"] * 2),
-    *("orders", "bills", "lane.dlq", "late.dlq"),
+    *("orders", "bills", "lane.dlq", "late.dlq", NARROW, NARROW, LINE, LINE),
 )
 _CHANGEABLE: Final = ("all", "all", "lane", "late", "red", "wide")
 _BULK: Final = (*_CHANGEABLE, "all", "all.dlq", "red.dlq")
+#: Topics of queues whose deliveries neither change nor expire.
+_KEYLESS: Final = (WORK, NARROW, LINE)
 _CONSUMERS: Final = ("c1", "c2", "c3")
 _CONDITIONS: Final = (None, None, "color = 'red'", "amount >= 5", "priority > 4")
 _LIMITS: Final = (1, 2, 3, 100)
@@ -210,17 +179,17 @@ def _draft(random: _Dice, topic: str) -> Draft:
         "color": random.choice((None, "red", "blue")),
         "amount": random.choice((None, 1, 5, 9.5)),
         "id": random.choice((None, None, None, "i", "j", "k")),
-        "key": None if topic == WORK else random.choice((None, None, "k", "l")),
+        "key": None if topic in _KEYLESS else random.choice((None, None, "k", "l")),
         "partition_key": random.choice((None, "a", "b", "c")),
         "priority": random.choice((None, None, None, 0, 9)),
         "delay_ms": random.choice((None, None, None, 500, 5_000)),
-        "ttl_ms": None if topic == WORK else random.choice((None, None, None, 1_000, 40_000)),
+        "ttl_ms": None if topic in _KEYLESS else random.choice((None, None, None, 1_000, 40_000)),
     }
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def _batch(random: _Dice) -> dict[str, Any]:
-    topic = random.choice((WORK, WORK, "orders", "orders", "bills"))
+    topic = random.choice((WORK, WORK, WORK, *("orders",) * 3, "bills", "bills", NARROW, LINE))
     return {
         "topic": topic,
         "batch": [_draft(random, topic) for _ in range(random.choice((1, 1, 2, 3, 5, 8)))],
@@ -290,6 +259,10 @@ def _lower_attempts(random: _Dice) -> dict[str, Any]:
     }
 
 
+def _change_narrow(random: _Dice) -> dict[str, Any]:
+    return {"max_depth": random.choice((None, 2, 4)), "filter": random.choice(FILTERS)}
+
+
 def _queue(random: _Dice) -> dict[str, Any]:
     return {"tenant": _tenant(random), "queue": random.queue(_CHANGEABLE)}
 
@@ -320,7 +293,7 @@ def _purge(random: _Dice) -> dict[str, Any]:
 def _member(random: _Dice) -> dict[str, Any]:
     return {
         "tenant": _tenant(random),
-        "queue": random.choice(("lane", "wide")),
+        "queue": random.choice(("lane", "wide", LINE)),
         "consumer": random.choice(_CONSUMERS),
     }
 
@@ -347,6 +320,8 @@ _VERBS: Final = {
     "sleep": (8, lambda random: {"ms": random.choice(_SLEEPS_MS)}),
     "put_queue": (7, _put_queue),
     "lower_attempts": (6, _lower_attempts),
+    "change_narrow": (2, _change_narrow),
+    "replay_acked": (2, lambda random: {**_queue(random), "consumer": "c1", "limit": 2}),
     "delete_queue": (4, _queue),
     "recreate_queue": (3, _queue),
     "pause": (2, lambda random: {**_queue(random), "paused": random.random() < 0.4}),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.model.delivery import Receipt, Settlement, SettleReply
 from penstock.model.message import Outgoing
 from penstock.storage.repetition import REPEAT_WINDOW_MS, settle_id
-from penstock.testing.simulation.program import WORK
+from penstock.testing.simulation.policies import WORK
 
 __all__ = ["SentSettle"]
 

@@ -22,7 +22,6 @@ from typing import Any, Final
 from penstock.broker import Broker, BrokerOptions
 from penstock.errors import BadInput, PenstockError
 from penstock.model.limits import Limits
-from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import EngineOptions
 from penstock.storage.sql.database import Database
 from penstock.storage.sql.dialects import load_module
@@ -38,16 +37,11 @@ from penstock.testing.simulation.judges import (
     picture,
 )
 from penstock.testing.simulation.loop import Deadlock, Endless
-from penstock.testing.simulation.program import (
-    DURABLE_TOPIC_MS,
-    POLICIES,
-    TENANTS,
-    WORK,
-    WORK_POLICY,
-    Program,
-)
+from penstock.testing.simulation.policies import TENANTS, create_first_queues
+from penstock.testing.simulation.program import Program
 from penstock.testing.simulation.report import Outcome, Simulation
 from penstock.testing.simulation.sql_gated import Faults, GatedDatabase
+from penstock.testing.simulation.sql_judges import judge_rows, live_in_narrow
 from penstock.testing.simulation.sql_loop import Gate, SqlClock, SqlLoop, Ticket
 from penstock.testing.simulation.sql_observer import Observer
 from penstock.testing.simulation.world import World
@@ -62,6 +56,9 @@ _MAX_SERVERS: Final = 3
 _CLOSE_S: Final = 5.0
 #: Operations that run before a delayed one.
 _DELAY_TURNS: Final = 40
+#: One commit in this many waits until others have sent as many operations.
+_HELD_ONE_IN: Final = 4
+_HELD_TURNS: Final = 25
 #: One operation in this many lets a few milliseconds pass.
 _TICK_ONE_IN: Final = 12
 _MAX_TICK_MS: Final = 3
@@ -71,11 +68,6 @@ _COMPARED_ONE_IN: Final = 20
 #: One seed in this many is fully verified, which takes three times as long as the run. Counts are
 #: compared with a full scan after every seed.
 _VERIFIED_ONE_IN: Final = 5
-#: Queues that exist from the beginning; steps create the others.
-_FIRST_QUEUES: Final = {
-    "acme": (WORK, "all", "lane", "red", "wide"),
-    "rival": (WORK, "all"),
-}
 _KINDS: Final = {"postgresql": "PostgreSQL", "mysql": "MySQL"}
 _TABLES: Final = {
     "postgresql": "SELECT relname FROM pg_class"
@@ -97,37 +89,6 @@ _CONTINUE_SEQUENCES: Final = (
     "SELECT setval('penstock_tenant_number_seq', (SELECT max(number) FROM penstock_tenant)),"
     " setval('penstock_queue_number_seq', (SELECT max(number) FROM penstock_queue))"
 )
-#: Queues whose counts differ from a full scan, for the phases that are tallied.
-_MISCOUNTED: Final = """
-SELECT queue, phase, sum(tallied), sum(found) FROM (
-    SELECT queue, kind AS phase, delta AS tallied, 0 AS found FROM penstock_tally
-    WHERE kind IN (1, 2, 3, 4, 5, 11, 12, 13, 14)
-    UNION ALL
-    SELECT queue, CASE phase WHEN 0 THEN 1 ELSE phase END, 0, size FROM penstock_run
-) AS numbers
-WHERE queue NOT IN (SELECT queue FROM penstock_dropped)
-GROUP BY queue, phase HAVING sum(tallied) <> sum(found)
-"""
-#: The same for the unsettled deliveries of the partitions of ordered queues.
-_MISCOUNTED_PARTITIONS: Final = """
-SELECT queue, partition_key, sum(tallied), sum(found) FROM (
-    SELECT queue, partition_key, unsettled AS tallied, 0 AS found FROM penstock_partition
-    UNION ALL
-    SELECT queue, partition_key, delta, 0 FROM penstock_partition_tally
-    UNION ALL
-    SELECT queue, partition_key, 0, size FROM penstock_run WHERE partition_key IS NOT NULL
-) AS numbers
-WHERE queue NOT IN (SELECT queue FROM penstock_dropped)
-GROUP BY queue, partition_key HAVING sum(tallied) <> sum(found)
-"""
-#: Segments appended by an empty publish.
-_EMPTY_SEGMENTS: Final = "SELECT segment FROM penstock_log WHERE entries = 0"
-#: Deliveries of a queue that does not exist and is not being dropped either.
-_ORPHANS: Final = """
-SELECT DISTINCT queue FROM penstock_run
-WHERE queue NOT IN (SELECT number FROM penstock_queue)
-    AND queue NOT IN (SELECT queue FROM penstock_dropped)
-"""
 
 
 class SqlSimulation:
@@ -278,6 +239,7 @@ class _Run:
         self._delays = 0
         self.world = World(lambda client: self._brokers[client % len(self._brokers)], self.clock)
         self.world.on_step = self._on_step
+        self.world.promises.live = lambda: live_in_narrow(observer)
         #: As of the end of the clients: judges are not part of the interleaving.
         self.trace = ""
         self.turns = 0
@@ -327,13 +289,7 @@ class _Run:
     async def prepare(self) -> None:
         """Create the first queues."""
         server = self._broker(await self._open(self._databases[0]))
-        for tenant in TENANTS:
-            broker = server.for_tenant(tenant)
-            await broker.put_topic(WORK, TopicPolicy(dedup_window_ms=DURABLE_TOPIC_MS))
-            for name, policy in ((WORK, WORK_POLICY), *POLICIES.items()):
-                if name in _FIRST_QUEUES[tenant]:
-                    fields = {field: getattr(policy, field) for field in policy.__struct_fields__}
-                    await broker.create_queue(name, fields.pop("filter"), **fields)
+        await create_first_queues(server)
         await server.close()
 
     async def _judge(self) -> list[str]:
@@ -342,17 +298,11 @@ class _Run:
         # The rest only reads, and no time passes.
         self._gate.let_all_pass()
         found += await judge_history(broker, self.world.history, _grant_number)
+        found += await self.world.promises.judge(broker)
         if self._program.seed % _VERIFIED_ONE_IN == 0:
             for tenant in TENANTS:
                 found += await judge_store(broker.for_tenant(tenant), self.clock)
-        for queue, phase, tallied, there in self._observer.rows(_MISCOUNTED):
-            found.append(f"Q2: {tallied} in phase {phase} of queue {queue}, a scan finds {there}")
-        for queue, key, tallied, there in self._observer.rows(_MISCOUNTED_PARTITIONS):
-            found.append(f"Q2: {tallied} in {key!r} of queue {queue}, a scan finds {there}")
-        for (queue,) in self._observer.rows(_ORPHANS):
-            found.append(f"S3: deliveries of queue {queue}, which does not exist")
-        for (segment,) in self._observer.rows(_EMPTY_SEGMENTS):
-            found.append(f"L1: segment {segment} of the log has no entries")
+        found += judge_rows(self._observer)
         if self._program.seed % _COMPARED_ONE_IN == 0:
             for tenant in TENANTS:
                 shown = [await picture(one.for_tenant(tenant)) for one in self._brokers]
@@ -397,6 +347,10 @@ class _Run:
             self._delays -= 1
             self._faults.count("delay")
             ticket.held_until = self._gate.turns + _DELAY_TURNS
+            return True
+        is_new_commit = ticket.label == "commit" and not ticket.held_until
+        if is_new_commit and self._random.random() < 1 / _HELD_ONE_IN:
+            ticket.held_until = self._gate.turns + _HELD_TURNS
             return True
         if not self._gate.in_flight and self._random.random() < 1 / _TICK_ONE_IN:
             self._loop.advance(self._random.randint(1, _MAX_TICK_MS) / 1000)

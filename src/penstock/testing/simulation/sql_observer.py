@@ -60,7 +60,7 @@ class Observer:
     """Observes the sessions of one database."""
 
     def __init__(self, opened: Callable[[], Awaitable[Database]], dialect: str) -> None:
-        self._dialect = dialect
+        self.dialect = dialect
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -68,7 +68,7 @@ class Observer:
 
     def check_privilege(self) -> None:
         """Refuse a user without permission to see the server's locks."""
-        if self._dialect == "mysql":
+        if self.dialect == "mysql":
             try:
                 self.rows(_MONITOR)
             except Exception as error:
@@ -80,7 +80,7 @@ class Observer:
 
     def waiting(self) -> int:
         """How many sessions currently wait for a lock."""
-        if self._dialect == "postgresql":
+        if self.dialect == "postgresql":
             return self.ask(_WAITING)
         if not self.ask(_ABOUT_WAITING):
             return 0
@@ -90,7 +90,7 @@ class Observer:
     def wait_for_end(self, session: int) -> None:
         """Wait until the database has noticed that a session's connection is gone."""
         deadline = time.monotonic() + _PATIENCE_S
-        while self.ask(_SESSION[self._dialect].format(session)):
+        while self.ask(_SESSION[self.dialect].format(session)):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"session {session} of the database does not end")
 
@@ -100,14 +100,14 @@ class Observer:
         async def run() -> None:
             async with self._database.reading() as session:
                 for statement in statements:
-                    await execute(session, self._dialect, statement)
+                    await execute(session, self.dialect, statement)
 
         self._run(run())
 
     def end_others(self) -> None:
         """End every other session of this user in this database."""
-        found = self.rows(_END_OTHERS[self._dialect])
-        if self._dialect == "mysql":
+        found = self.rows(_END_OTHERS[self.dialect])
+        if self.dialect == "mysql":
             self.run_script([f"KILL {number}" for (number,) in found])
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class Observer:
 
         async def ask() -> list[Any]:
             async with self._database.reading() as session:
-                return await execute(session, self._dialect, statement)
+                return await execute(session, self.dialect, statement)
 
         return self._run(ask())
 

@@ -13,6 +13,7 @@ from penstock.broker import Broker
 from penstock.model.clock import Clock
 from penstock.model.delivery import Receipt
 from penstock.testing.history import HistoryEvent
+from penstock.testing.simulation.promises import Promises
 from penstock.testing.simulation.repeated_settles import SentSettle
 
 __all__ = ["History", "World"]
@@ -50,6 +51,7 @@ class World:
         #: Client number to the broker that it is connected to.
         self.broker_of = broker_of
         self.clock = clock
+        self.began_at = clock.now()
         self.history = History()
         #: Defects that clients found.
         self.violations: list[str] = []
@@ -58,6 +60,7 @@ class World:
         self.held: list[tuple[str, str, Receipt]] = []
         #: Settles with publish that can be sent again, by their keys.
         self.sent: dict[tuple[str, str, str], SentSettle] = {}
+        self.promises = Promises()
         self.begun = 0
         #: Called with ``begun`` whenever a step begins; the runner injects faults here.
         self.on_step: Callable[[int], None] = lambda _: None

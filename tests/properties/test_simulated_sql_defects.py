@@ -1,0 +1,185 @@
+"""Defects of the SQL engine between servers, put back: the simulation has to find each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from penstock.storage.sql import queues, settle
+from penstock.storage.sql.core import Core
+from penstock.storage.sql.ids import Ids
+from penstock.storage.sql.leases import Leases
+from penstock.storage.sql.phases import Phase
+from penstock.storage.sql.runs import Run
+from penstock.storage.sql.statements import load
+from penstock.storage.sql.work import Work
+from penstock.testing.simulation.sql_gated import GatedSession
+from tests.databases import server
+
+pytestmark = [
+    pytest.mark.slow,  # Every statement of every server waits for the one before it.
+    pytest.mark.timeout(600),  # A loaded machine takes ten times as long.
+]
+STEPS = 20
+NAME = "defective"
+_Patch = pytest.MonkeyPatch
+
+
+def _replace_in_statement(patch: _Patch, name: str, old: str, new: str) -> None:
+    statements = load("postgresql")
+    assert old in statements[name]
+    patch.setitem(statements, name, statements[name].replace(old, new))
+
+
+def _do_not_lock_queues(patch: _Patch) -> None:
+    """Routers, replays and owners of partitions do not exclude each other."""
+    _replace_in_statement(patch, "lock_queue", "FOR UPDATE", "")
+
+
+def _do_not_lock_limits(patch: _Patch) -> None:
+    """Servers that check one limit do not exclude each other."""
+    _replace_in_statement(patch, "lock_limit", "FOR UPDATE", "")
+
+
+def _do_not_wait_for_publishes(patch: _Patch) -> None:
+    """A new ``max_depth`` does not count the publishes in progress."""
+
+    async def wait(core: Core) -> None:
+        """Do not wait."""
+
+    patch.setattr(queues, "_wait_for_publishes", wait)
+
+
+def _ignore_the_catalog_version(patch: _Patch) -> None:
+    """A transaction commits although another server changed the catalog meanwhile."""
+    write = Work.write
+
+    async def writing(self: Work) -> int:
+        # What the database checks by itself is checked still.
+        assert isinstance(self.session, GatedSession)
+        self.at_once = self.at_once and self.session._changes_at_once
+        await write(self)
+        return self.tenant.version + self.raised
+
+    async def check(*_: object) -> None:
+        """Accept every version."""
+
+    patch.setattr(Work, "write", writing)
+    patch.setattr(Core, "_check_version", check)
+
+
+def _remove_segments_unchecked(patch: _Patch) -> None:
+    """A sweep removes the segments that had no deliveries when it looked at them."""
+    _replace_in_statement(
+        patch, "needed_segments", "FROM unnest(", "FROM (SELECT 1 WHERE false) AS none, unnest("
+    )
+
+
+def _settle_replayed_deliveries(patch: _Patch) -> None:
+    """The receipt of a done delivery stands for it even after a replay."""
+    look_in = settle._Table._look_in
+
+    async def looking(self: Any, segments: Any, missing: Any) -> bool:
+        found = await look_in(self, segments, missing)
+        rows = await self._work.session.fetch(
+            "lock_segment_runs",
+            queues=[self._queue.number],
+            segments=sorted(segments),
+            phases=[int(Phase.RETURNED)],
+        )
+        self._find(self._work.hold_new(rows), missing)
+        return found
+
+    patch.setattr(settle._Table, "_look_in", looking)
+
+
+def _repeat_any_ack(patch: _Patch) -> None:
+    """An ack of a done delivery succeeds, whichever claim it was."""
+    look_in = settle._Table._look_in
+
+    async def looking(self: Any, segments: Any, missing: Any) -> bool:
+        found = await look_in(self, segments, missing)
+        messages = [item for items in missing.values() for item in items]
+        for held in self._work._held.values():
+            if held.run.phase is Phase.DONE:
+                self._acked.update(receipt for receipt, _ in settle._of(held.run, messages))
+        return found
+
+    patch.setattr(settle._Table, "_look_in", looking)
+
+
+def _accept_stale_receipts(patch: _Patch) -> None:
+    """A receipt stands for its delivery, whichever claim it was."""
+
+    def find(self: Any, runs: Sequence[Run], wanted: Any) -> None:
+        messages = [item for items in wanted.values() for item in items]
+        for run in runs:
+            self._current.update((r, (run, index)) for r, index in settle._of(run, messages))
+
+    patch.setattr(settle._Table, "_find", find)
+
+
+def _read_ids_before_writing_them(patch: _Patch) -> None:
+    """Two transactions that publish one id both see that it is new."""
+
+    async def claim(self: Any, kind: int, wanted: Any) -> list[Any]:
+        self._token = self._token or self._new_token()
+        found = []
+        for topic, text in sorted(wanted):
+            rows = await self.work.session.fetch(
+                "read_ids",
+                tenant=self.work.tenant.number,
+                kind=kind,
+                topic=topic,
+                ids=[text.encode()],
+            )
+            found += [(topic, text, *row[1:5]) for row in rows]
+        return found
+
+    patch.setattr(Ids, "_claim", claim)
+
+
+def _repeat_lost_commits(patch: _Patch) -> None:
+    """A commit whose reply was lost is made again."""
+    recover = Core._recover
+
+    async def recovering(self: Core, error: Any, tries: int) -> None:
+        if hasattr(error, "committing"):
+            error.committing = False
+        await recover(self, error, tries)
+
+    patch.setattr(Core, "_recover", recovering)
+
+
+def _overwrite_claims(patch: _Patch) -> None:
+    """Two servers have one number, and a new row replaces another with the same key."""
+    hold = Leases.hold
+    patch.setattr(Leases, "hold", lambda self, server, until: hold(self, 1, until))
+    found = server("postgresql")
+    ((body,),) = [["\n".join(map("\t".join, found.sql(_FUNCTION, NAME)))]]
+    columns = ("segment", "size", "until", "partition_key", "consumer", "members", "life")
+    changes = ", ".join(f"{name} = excluded.{name}" for name in columns)
+    last = "WHERE new.ordinal > replaced"
+    assert last in body
+    conflict = f"ON CONFLICT (queue, phase, rank, place) DO UPDATE SET {changes}"
+    found.sql(body.replace(last, f"{last} {conflict}"), NAME)
+
+
+_FUNCTION = "SELECT pg_get_functiondef('penstock_write'::regproc)"
+
+
+DEFECTS: dict[Callable[[_Patch], None], int] = {
+    _do_not_lock_queues: 0,
+    _ignore_the_catalog_version: 0,
+    _remove_segments_unchecked: 0,
+    _do_not_wait_for_publishes: 0,
+    _repeat_any_ack: 0,
+    _settle_replayed_deliveries: 0,
+    _accept_stale_receipts: 0,
+    _read_ids_before_writing_them: 0,
+    _repeat_lost_commits: 0,
+    _overwrite_claims: 0,
+    _do_not_lock_limits: 0,
+}
