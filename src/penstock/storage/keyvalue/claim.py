@@ -8,6 +8,7 @@ was lowered, fails when a claim reaches it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import islice
 from typing import Final
@@ -43,6 +44,8 @@ __all__ = ["CLAIM_TURNS", "claim", "read_payload", "read_payloads"]
 MAX_MOVES: Final = 2_000
 _MOVES_A_TURN: Final = 40
 CLAIM_TURNS: Final = MAX_MOVES // _MOVES_A_TURN
+#: Bytes of metadata that a claim decodes per turn: some milliseconds, if it is headers.
+_DECODED_A_TURN: Final = 1024 * 1024
 
 
 def claim(
@@ -57,8 +60,8 @@ def claim(
     """Lease up to ``limit`` deliveries to ``consumer``.
 
     Returns None if the caller should let other calls run and then claim again: more partitions have
-    to move, or, unless this is the ``last_turn``, more deliveries have to become due, lapse, expire
-    or fail than one turn allows.
+    to move, or, unless this is the ``last_turn``, more deliveries have to become due, lapse,
+    expire, fail or be decoded than one turn allows.
     """
     if let_time_pass(queue, now, _MOVES_A_TURN) and not last_turn:
         return None
@@ -67,18 +70,20 @@ def claim(
     if queue.paused:
         return []
     entries: list[Entry] = []
+    decode = math.inf if last_turn else _DECODED_A_TURN
     try:
         if queue.partitions is not None:
-            moved = _take_from_partitions(queue, queue.partitions, consumer, limit, now, entries)
+            moved = _take_from_partitions(
+                queue, queue.partitions, consumer, limit, now, entries, decode
+            )
         else:
-            moved = _take_in_order(queue, limit, now, entries)
+            moved = _take_in_order(queue, limit, now, entries, decode)
+        if moved is None:
+            _give_back(queue, entries)
+            return None
         reads = _Reads(queue, entries)
     except StoreError:
-        # A record cannot be read: undo everything.
-        for entry in entries:
-            if queue.partitions is not None:
-                queue.partitions.let_go(entry)
-            queue.make_available(entry)
+        _give_back(queue, entries)  # A record cannot be read.
         raise
     if moved == _MOVES_A_TURN:
         if not entries and not last_turn:
@@ -87,6 +92,14 @@ def claim(
     if not entries:
         return []
     return _grant(queue, entries, reads, consumer, now + queue.policy.lease_for(lease_ms), now)
+
+
+def _give_back(queue: Queue, entries: list[Entry]) -> None:
+    """Undo the taking of entries."""
+    for entry in entries:
+        if queue.partitions is not None:
+            queue.partitions.let_go(entry)
+        queue.make_available(entry)
 
 
 class _Reads:
@@ -110,11 +123,13 @@ class _Reads:
                     self.keys.append(closing)
 
 
-def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> int:
+def _take_in_order(
+    queue: Queue, limit: int, now: int, taken: list[Entry], decode: float
+) -> int | None:
     """Take the first available entries off the shelf.
 
     Entries past ``expires_at`` expire, and those without attempts left fail, up to the limit of one
-    turn. Returns how many did.
+    turn. Returns how many did; None if more than ``decode`` bytes have to be decoded.
     """
     shelf = queue.shelf
     expires = not queue.is_dead_letter
@@ -128,7 +143,13 @@ def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> in
         available = bucket.available
         for claim_id in list(islice(available, limit - len(taken))):
             entry = available[claim_id]
-            message = entry.message
+            message = entry.loaded
+            if message is None:
+                if decode <= 0:
+                    shelf.took_from(bucket)
+                    return None
+                decode -= len(entry.metadata)
+                message = entry.message
             if expires and message.expires_at is not None and message.expires_at <= now:
                 expire_available(queue, entry, now)
                 moved += 1
@@ -157,12 +178,9 @@ def _take_from_partitions(
     limit: int,
     now: int,
     taken: list[Entry],
-) -> int:
-    """Take the first entries of the consumer's partitions, never skipping one.
-
-    Entries past ``expires_at`` expire, and those without attempts left fail, up to the limit of one
-    turn. Returns how many did.
-    """
+    decode: float,
+) -> int | None:
+    """As ``_take_in_order``, of the consumer's partitions, never skipping an entry."""
     moved = 0
     room = MAX_CLAIM_BYTES
     while len(taken) < limit and moved < _MOVES_A_TURN:
@@ -173,6 +191,10 @@ def _take_from_partitions(
         found = queue.shelf.find(claim_id)
         if found is None:
             raise StoreCorrupt(f"Partition {partition.name!r} names a missing delivery.")
+        if found.loaded is None:
+            if decode <= 0:
+                return None
+            decode -= len(found.metadata)
         if is_expired(found, now):
             expire_available(queue, found, now)
             moved += 1
