@@ -11,7 +11,7 @@ import pytest
 from penstock.filters.batch_routes import BatchRoutes
 from penstock.model import decisions
 from penstock.model.states import Transition
-from penstock.storage.keyvalue import moves, passing_time, sweep
+from penstock.storage.keyvalue import moves, passing_time, settle, sweep
 from penstock.storage.keyvalue.dedup import Dedup
 from penstock.storage.keyvalue.long_changes import LongChanges
 from penstock.storage.keyvalue.queue import Queue

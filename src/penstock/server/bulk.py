@@ -10,18 +10,18 @@ and compression release the GIL and run in a thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from penstock.broker.scope import to_where
 from penstock.errors import BadInput
 from penstock.filters import Filter
-from penstock.model.delivery import Page
+from penstock.model.delivery import Page, Snapshot
 from penstock.model.limits import MAX_OFFSET, MAX_PAGE
 from penstock.model.message import Offset
 from penstock.model.states import State
 from penstock.server.call import Call
-from penstock.server.replies import Streamed, pieces
+from penstock.server.replies import Streamed, header_bytes, pieces
 from penstock.wire.arrow import (
     DELIVERY_SCHEMA,
     HISTORY_SCHEMA,
@@ -29,6 +29,7 @@ from penstock.wire.arrow import (
     StreamWriter,
     delivery_batch,
     history_batch,
+    joined,
     log_batch,
     with_payloads,
 )
@@ -45,6 +46,8 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 _BATCH: Final = 4_096
 #: Entries or deliveries that one stream examines, however few of them it returns.
 _SCAN: Final = 1_000_000
+#: Deliveries and headers that are converted per turn: some milliseconds.
+_SLICE_HEADERS: Final = 5_000
 #: Messages per read of histories.
 _HISTORIES: Final = 250
 
@@ -215,15 +218,23 @@ async def _deliveries(
     while more:
         page = await _page(call, queue, state, cursor, where, payloads=payloads)
         cursor, more = page.cursor, page.cursor is not None
-        await _turn(call)
-        batch = delivery_batch(page.items)
+        batch = await _delivery_batch(call, page.items)
         yield _Part(batch, {"cursor": cursor or ""}, max(len(page.items), 1))
+
+
+async def _delivery_batch(call: Call, items: Sequence[Snapshot]) -> Any:
+    """The deliveries as one batch, built in slices: headers take most of the time."""
+    batches = []
+    for begin, end in pieces([1 + len(item.message.headers) for item in items], _SLICE_HEADERS):
+        await _turn(call)
+        batches.append(delivery_batch(items[begin:end]))
+    return joined(batches)
 
 
 async def _page(
     call: Call, queue: str, state: State, cursor: str | None, where: str | None, *, payloads: bool
 ) -> Page:
-    """A page of deliveries; with payloads, at most as many as fit one batch."""
+    """A page of deliveries, at most as many as fit one batch."""
 
     async def peek(limit: int, *, payloads: bool) -> Page:
         return await call.broker.peek(
@@ -231,10 +242,14 @@ async def _page(
         )
 
     page = await peek(MAX_PAGE, payloads=False)
-    if not payloads or not page.items:
+    sizes = [
+        header_bytes(item.message.headers) + (item.message.size if payloads else 0)
+        for item in page.items
+    ]
+    _, fitting = next(pieces(sizes, BATCH_BYTES))
+    if not page.items or not (payloads or fitting < len(page.items)):
         return page
-    _, fitting = next(pieces([item.message.size for item in page.items], BATCH_BYTES))
-    return await peek(fitting, payloads=True)
+    return await peek(fitting, payloads=payloads)
 
 
 async def _turn(call: Call) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from enum import IntEnum, StrEnum
 from math import inf, isnan, nan
 from types import MappingProxyType
@@ -14,7 +14,9 @@ import pytest
 
 import penstock
 from penstock import Broker, BrokerOptions, EngineOptions, Limits, NewMessage, errors
+from penstock.broker import publish as publish_module
 from penstock.errors import BadInput, BadName, TooLarge, UnknownTopic
+from penstock.model.message import HeaderValue
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 
@@ -529,3 +531,27 @@ async def test_a_batch_that_grows_while_the_store_is_busy(q: Broker) -> None:
     await asyncio.gather(q.publish("orders", b"first"), q.publish_batch("orders", batch), grow())
     # A single publish is handed down at the end of the turn; calls at the same time have no order.
     assert sorted(entry.message.size for entry in (await q.read_log()).entries) == [5, 7]
+
+
+async def test_messages_with_many_headers_are_checked_in_slices(
+    q: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = 0
+    check = publish_module._check_headers
+
+    def counting(headers: Mapping[str, HeaderValue]) -> None:
+        nonlocal checked
+        checked += len(headers)
+        check(headers)
+
+    monkeypatch.setattr(publish_module, "_check_headers", counting)
+    headers: dict[str, HeaderValue] = {f"header-{number}": number for number in range(64)}
+    messages = [NewMessage(b"", headers) for _ in range(250)]
+    publishing = asyncio.ensure_future(q.publish_batch("t", messages))
+    most = last = 0
+    while not publishing.done():
+        await asyncio.sleep(0)
+        most, last = max(most, checked - last), checked
+    assert len((await publishing).messages) == 250
+    assert checked == 250 * 64
+    assert most <= 5_000

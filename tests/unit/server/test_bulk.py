@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +11,8 @@ import pyarrow as pa
 import pytest
 
 from penstock import NewMessage
+from penstock.model.delivery import Snapshot
+from penstock.model.message import HeaderValue
 from penstock.server import bulk
 from penstock.testing.laws import law
 from penstock.wire.arrow import (
@@ -256,10 +259,37 @@ async def test_deliveries_with_payloads_are_bounded(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "BATCH_BYTES", 100)
-    await publish(door, 10, size=30)
+    await door.broker.publish_batch("orders", [NewMessage(bytes(30))] * 10)
     path = "/v1/queues/orders/deliveries?format=arrow&payloads=true"
     batches = [batch for batch, _ in await stream(door, path)]
     assert [batch.num_rows for batch in batches] == [3, 3, 3, 1]
+
+
+async def test_deliveries_with_many_headers_are_bounded(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "BATCH_BYTES", 4_000)
+    monkeypatch.setattr(bulk, "_SLICE_HEADERS", 20)
+    built: list[int] = []
+    build = bulk.delivery_batch
+
+    def counting(items: Sequence[Snapshot]) -> pa.RecordBatch:
+        built.append(sum(len(item.message.headers) for item in items))
+        return build(items)
+
+    monkeypatch.setattr(bulk, "delivery_batch", counting)
+    headers: dict[str, HeaderValue] = {f"h{number}": "v" * 48 for number in range(10)}
+    await door.broker.publish_batch("orders", [NewMessage(b"", headers | {"n": 1})] * 5)
+    path = "/v1/queues/orders/deliveries?format=arrow"
+    batches = [batch for batch, _ in await stream(door, path)]
+    # About 2,200 bytes each: a batch has one message. Their headers come back unchanged.
+    assert [batch.num_rows for batch in batches] == [1] * 5
+    assert max(built) <= 22
+    monkeypatch.setattr(bulk, "BATCH_BYTES", 100_000)
+    (whole,) = [batch for batch, _ in await stream(door, path)]
+    assert len(built) == 5 + 5
+    names = [dict(row)["h3"]["s"] for row in whole.column("headers").to_pylist()]
+    assert names == ["v" * 48] * 5
 
 
 @law("E1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import merge
 from operator import itemgetter
-from typing import Final, assert_never
+from typing import Final, TypeVar, assert_never
 
 from msgspec.structs import replace
 
@@ -27,12 +27,24 @@ from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.settled import Settled
 from penstock.storage.keyvalue.trail import Trail
 
-__all__ = ["MAX_SCAN", "SLICE_BYTES", "in_publish_order", "peek", "snapshots", "snapshots_of"]
+__all__ = [
+    "MAX_SCAN",
+    "SLICE_BYTES",
+    "in_publish_order",
+    "in_slice",
+    "peek",
+    "snapshots",
+    "snapshots_of",
+]
+
+S = TypeVar("S", Snapshot, Snapshot | None)
 
 #: The most deliveries that one page examines, in slices.
 MAX_SCAN: Final = 10_000
 #: Payloads that are read in one slice: some milliseconds. One alone may be larger.
 SLICE_BYTES: Final = 2 * 1024 * 1024
+#: Headers that are decoded in one slice: some milliseconds.
+_SLICE_HEADERS: Final = 2_000
 
 
 def peek(
@@ -47,16 +59,18 @@ def peek(
 ) -> Page:
     """A page of the deliveries in ``state``, in claim order; examines at most ``scan``.
 
-    The page also ends after ``SLICE_BYTES`` of payloads.
+    The page also ends after ``SLICE_BYTES`` of payloads, and after as many headers as one slice
+    decodes.
     """
     after = -1 if cursor is None else int(cursor, 16)
     items: list[Snapshot] = []
     position = after
-    room = SLICE_BYTES
+    room, headers = SLICE_BYTES, _SLICE_HEADERS
     for looked, (number, snapshot) in enumerate(snapshots(queue, state, after)):
-        if len(items) == limit or looked == scan or room < 0:
+        if len(items) == limit or looked == scan or room < 0 or headers < 0:
             return Page(tuple(items), f"{position:x}")
         position = number
+        headers -= len(snapshot.message.headers)
         if where is None or where.matches(snapshot.message):
             if payloads:
                 room -= snapshot.message.size
@@ -64,37 +78,53 @@ def peek(
     return Page(tuple(items), None)
 
 
-def snapshots(queue: Queue, state: State, after: int) -> Iterator[tuple[int, Snapshot]]:
-    """(number, snapshot) of deliveries whose number is above ``after``, in order."""
+def snapshots(
+    queue: Queue, state: State, after: int, before: int = NUMBER_MASK
+) -> Iterator[tuple[int, Snapshot]]:
+    """(number, snapshot) of deliveries with after < number < before, in order."""
     base = queue.policy.bucket_size << EXPONENT_SHIFT
     start = -1 if after < 0 else base + after
+    end = base + before
     match state:
         case State.AVAILABLE:
-            for entry in queue.shelf.walk(start):
+            for entry in queue.shelf.walk(start, end):
                 yield entry.claim_id & NUMBER_MASK, _waiting(queue, entry, state)
         case State.IN_FLIGHT:
-            for entry in queue.shelf.walk_held(start):
+            for entry in queue.shelf.walk_held(start, end):
                 yield entry.claim_id & NUMBER_MASK, _held(queue, entry)
         case State.DELAYED:
             first = queue.keys.place + (start + 1).to_bytes(8, "big")
-            for key, _ in queue.stage.scan(first, queue.keys.place + b"\xff" * 9):
+            for key, _ in queue.stage.scan(first, queue.keys.place + end.to_bytes(8, "big")):
                 found = queue.find_delayed(int.from_bytes(key[-8:], "big"))
                 assert found is not None
                 due_at, entry = found
                 number = entry.claim_id & NUMBER_MASK
                 yield number, _waiting(queue, entry, state, at=due_at)
         case State.DONE:
-            for item in queue.done.walk(after):
+            for item in queue.done.walk(after, before):
                 yield item.claim_id & NUMBER_MASK, _settled(queue, item, state)
         case State.EXPIRED:
-            for item in queue.expired.walk(after):
+            for item in queue.expired.walk(after, before):
                 yield item.claim_id & NUMBER_MASK, _settled(queue, item, state)
         case State.FAILED:
             if queue.dead is not None:
-                for entry in queue.dead.shelf.walk(start):
+                for entry in queue.dead.shelf.walk(start, end):
                     yield entry.claim_id & NUMBER_MASK, _failed(queue, entry)
         case _:
             assert_never(state)
+
+
+def in_slice(found: Iterator[tuple[int, S]], most: int) -> tuple[list[tuple[int, S]], bool]:
+    """The next deliveries, as many as one slice processes; and whether there may be more."""
+    some: list[tuple[int, S]] = []
+    headers = _SLICE_HEADERS
+    for pair in found:
+        some.append(pair)
+        if pair[1] is not None:
+            headers -= len(pair[1].message.headers)
+        if len(some) == most or headers < 0:
+            return some, True
+    return some, False
 
 
 def in_publish_order(queue: Queue, state: State, after: int) -> Iterator[tuple[int, Snapshot]]:
@@ -104,9 +134,7 @@ def in_publish_order(queue: Queue, state: State, after: int) -> Iterator[tuple[i
 
 def _lane(queue: Queue, state: State, lane: int, after: int) -> Iterator[tuple[int, Snapshot]]:
     base = lane * LANE_SPAN
-    for number, snapshot in snapshots(queue, state, base + after):
-        if number >= base + LANE_SPAN:
-            return
+    for number, snapshot in snapshots(queue, state, base + after, base + LANE_SPAN):
         yield number - base, snapshot
 
 

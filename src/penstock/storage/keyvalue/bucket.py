@@ -37,8 +37,8 @@ class Bucket:
         #: The number of the commit with the newest change.
         self.number = 0
 
-    def write_to(self, stage: Stage) -> None:
-        self.shelf.write_bucket(stage, self)
+    def write_to(self, stage: Stage) -> int:
+        return self.shelf.write_bucket(stage, self)
 
     def sort(self) -> None:
         if not self.in_order:

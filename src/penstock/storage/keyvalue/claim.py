@@ -8,6 +8,7 @@ was lowered, fails when a claim reaches it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import islice
 from typing import Final
@@ -40,6 +41,8 @@ __all__ = ["CLAIM_TURNS", "claim", "read_payload", "read_payloads"]
 MAX_MOVES: Final = 2_000
 _MOVES_A_TURN: Final = 40
 CLAIM_TURNS: Final = MAX_MOVES // _MOVES_A_TURN
+#: Bytes of metadata that a claim decodes per turn: some milliseconds, if it is headers.
+_DECODED_A_TURN: Final = 1024 * 1024
 
 
 def claim(
@@ -54,8 +57,8 @@ def claim(
     """Lease up to ``limit`` deliveries to ``consumer``.
 
     Returns None if the caller should let other calls run and then claim again: more partitions have
-    to move, or, unless this is the ``last_turn``, more deliveries have to become due, lapse, expire
-    or fail than one turn allows.
+    to move, or, unless this is the ``last_turn``, more deliveries have to become due, lapse,
+    expire, fail or be decoded than one turn allows.
     """
     if let_time_pass(queue, now, _MOVES_A_TURN) and not last_turn:
         return None
@@ -64,19 +67,21 @@ def claim(
     if queue.paused:
         return []
     entries: list[Entry] = []
+    decode = math.inf if last_turn else _DECODED_A_TURN
     try:
         if queue.partitions is not None:
-            moved = _take_from_partitions(queue, queue.partitions, consumer, limit, now, entries)
+            moved = _take_from_partitions(
+                queue, queue.partitions, consumer, limit, now, entries, decode
+            )
         else:
-            moved = _take_in_order(queue, limit, now, entries)
+            moved = _take_in_order(queue, limit, now, entries, decode)
+        if moved is None:
+            _give_back(queue, entries)
+            return None
         payloads = read_payloads(queue.stage, entries)
         reads = GrantReads(queue, entries)
     except StoreError:
-        # A record cannot be read: undo everything.
-        for entry in entries:
-            if queue.partitions is not None:
-                queue.partitions.let_go(entry)
-            queue.make_available(entry)
+        _give_back(queue, entries)  # A record cannot be read.
         raise
     if moved == _MOVES_A_TURN:
         if not entries and not last_turn:
@@ -88,11 +93,21 @@ def claim(
     return grant(queue, entries, reads, payloads, consumer, deadline, now)
 
 
-def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> int:
+def _give_back(queue: Queue, entries: list[Entry]) -> None:
+    """Undo the taking of entries."""
+    for entry in entries:
+        if queue.partitions is not None:
+            queue.partitions.let_go(entry)
+        queue.make_available(entry)
+
+
+def _take_in_order(
+    queue: Queue, limit: int, now: int, taken: list[Entry], decode: float
+) -> int | None:
     """Take the first available entries off the shelf.
 
     Entries past ``expires_at`` expire, and those without attempts left fail, up to the limit of one
-    turn. Returns how many did.
+    turn. Returns how many did; None if more than ``decode`` bytes have to be decoded.
     """
     shelf = queue.shelf
     expires = not queue.is_dead_letter
@@ -106,7 +121,13 @@ def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> in
         available = bucket.available
         for claim_id in list(islice(available, limit - len(taken))):
             entry = available[claim_id]
-            message = entry.message
+            message = entry.loaded
+            if message is None:
+                if decode <= 0:
+                    shelf.took_from(bucket)
+                    return None
+                decode -= len(entry.metadata)
+                message = entry.message
             expires_at = message.expires_at
             if expires_at is not None and expires and is_expired(expires_at, now):
                 expire_available(queue, entry, now)
@@ -136,12 +157,9 @@ def _take_from_partitions(
     limit: int,
     now: int,
     taken: list[Entry],
-) -> int:
-    """Take the first entries of the consumer's partitions, never skipping one.
-
-    Entries past ``expires_at`` expire, and those without attempts left fail, up to the limit of one
-    turn. Returns how many did.
-    """
+    decode: float,
+) -> int | None:
+    """As ``_take_in_order``, of the consumer's partitions, never skipping an entry."""
     moved = 0
     room = MAX_CLAIM_BYTES
     while len(taken) < limit and moved < _MOVES_A_TURN:
@@ -152,6 +170,10 @@ def _take_from_partitions(
         found = queue.shelf.find(claim_id)
         if found is None:
             raise StoreCorrupt(f"Partition {partition.name!r} names a missing delivery.")
+        if found.loaded is None:
+            if decode <= 0:
+                return None
+            decode -= len(found.metadata)
         if is_expired(found.message.expires_at, now):
             expire_available(queue, found, now)
             moved += 1

@@ -45,7 +45,7 @@ _SMALL: Final = 256
 _LONG_RUN: Final = 8
 
 #: Bytes of metadata per read: some milliseconds. One record of small messages may exceed it.
-_MOST_BYTES: Final = 2 * 1024 * 1024
+_MOST_BYTES: Final = 1024 * 1024
 
 #: Elements that are unpacked by one call.
 _BLOCK: Final = 64

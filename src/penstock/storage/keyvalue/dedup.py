@@ -142,14 +142,17 @@ class Dedup:
         self._schedule(key, now + REPEAT_WINDOW_MS)
         self._serial = max(self._serial, offset)
 
-    def write_to(self, stage: Stage) -> None:
+    def write_to(self, stage: Stage) -> int:
+        size = 0
         for slot, keys in self._staged.items():
             for begin in range(0, len(keys), _MAX_KEYS):
                 part = keys[begin : begin + _MAX_KEYS]
                 key = self._new_slot_key(stage, slot)
                 value = _U16.pack(len(part)) + b"".join(map(pack_var_bytes, part))
                 stage.writes[key] = seal(value)
+                size += len(value)
         self._staged = {}
+        return size
 
     def forget_old(
         self, now: int, window_of: Callable[[str, str], int]

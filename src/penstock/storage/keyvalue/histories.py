@@ -25,7 +25,6 @@ from penstock.storage.keyvalue.browse import snapshots_of
 from penstock.storage.keyvalue.keys import (
     EXPONENT_SHIFT,
     LANE_SPAN,
-    NUMBER_MASK,
     message_id_of,
 )
 from penstock.storage.keyvalue.queue import Queue
@@ -108,9 +107,7 @@ def _places(queue: Queue, messages: Published, low: int, high: int) -> dict[int,
     for first in (lane * LANE_SPAN for lane in messages.lanes):
         start, end = base + first + low, base + first + high
         if queue.available_count:
-            for entry in queue.shelf.walk(start - 1):
-                if entry.claim_id >= end:
-                    break
+            for entry in queue.shelf.walk(start - 1, end):
                 places[entry.message_id] = waiting
         if queue.delayed_count:
             place = queue.keys.place
@@ -133,9 +130,7 @@ def _places(queue: Queue, messages: Published, low: int, high: int) -> dict[int,
 
 
 def _settled(shelf: SettledShelf, low: int, high: int) -> Iterator[tuple[int, int]]:
-    for item in shelf.walk(low - 1):
-        if item.claim_id & NUMBER_MASK >= high:
-            return
+    for item in shelf.walk(low - 1, high):
         yield item.message_id, item.at
 
 

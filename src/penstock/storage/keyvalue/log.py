@@ -11,11 +11,13 @@ After a restart the next block begins, so offsets may have gaps but never repeat
 
 from __future__ import annotations
 
+import math
 import struct
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Final
 
 from penstock.errors import StoreCorrupt
@@ -37,7 +39,7 @@ from penstock.storage.keyvalue.keys import (
 from penstock.storage.keyvalue.log_pairs import offset_of, pick_pairs
 from penstock.storage.keyvalue.metadata import decode_metadata
 from penstock.storage.keyvalue.records import Logged, log_value, read_log_value
-from penstock.storage.keyvalue.stage import Stage
+from penstock.storage.keyvalue.stage import STEP_BYTES, Stage
 
 __all__ = ["Log", "Segment"]
 
@@ -47,6 +49,11 @@ SEGMENT_ENTRIES: Final = 65_536
 SEGMENT_AGE_MS: Final = 3600 * 1000
 #: Array counts are 16 bits; a commit with more messages is several log entries.
 _MAX_ENTRY: Final = 65_535
+#: Bytes of metadata after which the next log entry begins: readers decode a whole one. Only large
+#: headers make an entry that large.
+_ENTRY_BYTES: Final = 256 * 1024
+#: So few messages are always one entry: a message has at most about 20 KiB of metadata.
+_FEW: Final = 16
 #: Records that are skipped one by one before the next wanted one is located by key.
 _MAX_PASSED: Final = 64
 #: Records, and their bytes, that are counted between two yields: about a millisecond.
@@ -58,6 +65,7 @@ _META = struct.Struct(">Qq")
 _TENANT = struct.Struct("<Qq")
 _TRIMMED_TENANT = struct.Struct("<QqQ")
 _U64 = struct.Struct("<Q")
+_metadata_of: Final = itemgetter(1)
 
 
 class Segment:
@@ -180,7 +188,7 @@ class Log:
 
     def open_segment(self, start: int, now: int) -> None:
         """Seal the current segment, and begin the next at ``start``."""
-        self._flush_all()
+        self._flush()
         number = self.segments[-1].number + 1 if self.segments else 1
         self.segments.append(Segment(number, start, now))
         self._stage.put(segment_meta_key(number), _META.pack(start, now))
@@ -196,13 +204,16 @@ class Log:
                 self._marked = self._stage.number
                 self._stage.mark(self)
 
-    def write_to(self, stage: Stage) -> None:
-        del stage
-        self._flush_all()
+    def write_to(self, stage: Stage) -> int:
+        written = self._flush(STEP_BYTES)
+        if written >= STEP_BYTES:
+            stage.mark(self)  # The rest is another step.
+            return written
         self._committing = [(tenant, tenant.end) for tenant in self._appended]
         self._appended = {}
         for tenant, _ in self._committing:
             self._write_tenant(tenant)
+        return written
 
     def committed(self) -> None:
         """Record that the last written entries are committed."""
@@ -227,20 +238,30 @@ class Log:
             value = _TENANT.pack(tenant.end, tenant.archived)
         self._stage.put(tenant_key(tenant.name), seal(value))
 
-    def _flush_all(self) -> None:
-        """Turn the staged messages into log entries of the current segment."""
+    def _flush(self, most: float = math.inf) -> int:
+        """Turn the staged messages into log entries of the current segment.
+
+        Stops after ``most`` bytes of metadata; returns how many were written.
+        """
+        size = 0
         for tenant in self._appended:
-            staged, tenant.staged = tenant.staged, []
+            staged = tenant.staged
             if not staged:
                 continue
             segment = self.segments[-1]
             if tenant.listed is not segment:
                 tenant.listed = segment
                 self._stage.writes[tenant.keys.listing(segment.number)] = b""
-            for begin in range(0, len(staged), _MAX_ENTRY):
-                part = staged[begin : begin + _MAX_ENTRY]
+            begin = 0
+            while begin < len(staged) and size < most:
+                end = _entry_end(staged, begin)
+                part = staged[begin:end]
                 key = tenant.keys.entry(segment.number, part[0][0].offset - segment.start)
-                self._stage.writes[key] = log_value(part)
+                value = self._stage.writes[key] = log_value(part)
+                size += len(value)
+                begin = end
+            tenant.staged = staged[begin:]
+        return size
 
     # -- reading -----------------------------------------------------------------------
 
@@ -453,6 +474,20 @@ class Log:
             self._stage.remove_range(key_of(segment.start), key_of(end))
         del self.segments[index]
         return segment.count or 0
+
+
+def _entry_end(staged: list[Logged], begin: int) -> int:
+    """The position after the last message of the log entry that begins at ``begin``."""
+    end = min(len(staged), begin + _MAX_ENTRY)
+    # Adding all sizes up takes a fifth of the time of the loop below.
+    if end <= _FEW or (not begin and sum(map(len, map(_metadata_of, staged))) <= _ENTRY_BYTES):
+        return end
+    room = _ENTRY_BYTES
+    for position in range(begin, end):
+        room -= len(staged[position][1])
+        if room < 0:
+            return max(position, begin + 1)
+    return end
 
 
 def _logged_offset(pair: Logged) -> int:

@@ -68,18 +68,19 @@ class Partition:
     def in_flight_count(self) -> int:
         return 0 if self.in_flight is None else len(self.in_flight)
 
-    def write_to(self, stage: Stage) -> None:
+    def write_to(self, stage: Stage) -> int:
         queue = self.partitions.queue
         if queue.deleted:
-            return
+            return 0
         key = queue.keys.partition + self.name.encode()
         if self.unsettled == 0:
             stage.writes[key] = None
-            return
+            return 0
         owner = self.owner
         tail = b"\x00" if owner is None else b"\x01" + pack_utf8(owner)
         head = self.epoch.to_bytes(8, "little") + self.unsettled.to_bytes(8, "little")
-        stage.writes[key] = seal(head + tail)
+        value = stage.writes[key] = seal(head + tail)
+        return len(value)
 
 
 class Owner:

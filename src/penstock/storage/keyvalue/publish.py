@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
@@ -39,6 +39,7 @@ from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import Logged
 from penstock.storage.keyvalue.routed_ahead import RoutedAhead
 from penstock.storage.keyvalue.tenant import Tenant
+from penstock.storage.keyvalue.waiting_keys import WaitingKeys
 from penstock.storage.quotas import check_fan_out, check_queue_quota
 from penstock.storage.topic_checks import CheckedBy, check_topics
 
@@ -59,12 +60,17 @@ class _Replacement:
         self.left = left
 
 
+#: Queues that planning a whole step of keyed messages may visit for each: some milliseconds.
+_QUEUES_A_STEP: Final = 100
+#: Headers per step: encoding them takes two milliseconds.
+_HEADERS_A_STEP: Final = 2_000
 #: Deliveries per step that are counted against ``max_depth``.
 _COUNTED_A_STEP: Final = 2_000
 #: An append: the message with its metadata, the queues that it joins, and what it replaces. A
 #: tuple, because creating one object per message was a tenth of the cost of a publish.
 _Item: TypeAlias = tuple[NewMessage, Logged, Sequence[Queue], _Replacement | None]
 _queues_of: Final = itemgetter(2)
+_headers_of: Final = attrgetter("headers")
 
 
 class Plan:
@@ -87,6 +93,7 @@ class Plan:
         "_step",
         "_taken",
         "_tenant",
+        "_waiting",
         "is_half_done",
         "is_repeated",
     )
@@ -110,6 +117,7 @@ class Plan:
         self._ids: dict[tuple[str, str], FirstPublish] = {}
         #: Keys that this plan has decided on; None: the message is no longer in any queue.
         self._keys: dict[tuple[str, str], _Item | None] = {}
+        self._waiting: WaitingKeys | None = None
         self._created: dict[str, Queue] = {}
         #: The topic, id and own window of the batch, if its id is to be remembered.
         self._batch: tuple[str, str, int | None] | None = None
@@ -153,16 +161,21 @@ class Plan:
 
     def decide(self) -> Iterator[None]:
         """Plan the messages that were taken over, in steps."""
-        step = self._step
+        step, queues = self._step, len(self._tenant.queues)
+        many = queues > _QUEUES_A_STEP
+        if many:
+            step = max(1, step * _QUEUES_A_STEP // queues)
         for outgoing in self._taken:
             topic, messages = outgoing.topic, outgoing.messages
+            if many:
+                yield from self._waiting_keys.find_ahead(outgoing, _QUEUES_A_STEP)
             offset = self._core.log.reserve(len(messages), self._now)
             if len(messages) <= step:
                 self._decide(topic, messages, offset)
                 self._check_fan_out()
                 continue
-            for begin in range(0, len(messages), step):
-                offset = self._decide(topic, messages[begin : begin + step], offset)
+            for part in _steps(messages, step):
+                offset = self._decide(topic, part, offset)
                 self._check_fan_out()
                 yield
 
@@ -300,7 +313,7 @@ class Plan:
             before = [*earlier.kept, *joined] if earlier else list(joined)
         else:
             closed = (message.topic, key) in self._keys
-            found = None if closed else self._open(message.topic, key)
+            found = None if closed else self._waiting_keys.find(message.topic, key)
             if found is None:
                 joining = self._match_all(message)
                 if not joining and (new_queue := self._auto_create(message)) is not None:
@@ -339,8 +352,13 @@ class Plan:
 
     def replaced(self, topic: str, key: str) -> Message | None:
         """The message that a new message with this key would currently replace."""
-        found = self._open(topic, key)
-        return None if found is None else found[1]
+        return self._waiting_keys.replaced(topic, key)
+
+    @property
+    def _waiting_keys(self) -> WaitingKeys:
+        if self._waiting is None:
+            self._waiting = WaitingKeys(self._core, self._tenant)
+        return self._waiting
 
     def _match(self, message: Message) -> Sequence[Queue]:
         """The caught-up queues that take the current message."""
@@ -353,23 +371,6 @@ class Plan:
         matching = self._match(message)
         created = self._created.get(message.topic)
         return matching if created is None else (*matching, created)
-
-    def _open(self, topic: str, key: str) -> tuple[list[Queue], Message] | None:
-        """The queues where the key's message waits unclaimed, and the message; None if closed."""
-        value = self._core.stage.get(open_key(self._tenant.name, topic, key))
-        if value is None:
-            return None
-        record = OpenKey.decode(value)
-        queues = [
-            queue
-            for name in record.queues
-            if (queue := self._tenant.queues.get(name)) is not None
-            and _waits(queue, record.priority, record.message_id)
-        ]
-        found = self._core.log.find(self._tenant.name, record.message_id)
-        if not queues or found is None:
-            return None
-        return queues, found[0]
 
     def _auto_create(self, message: Message) -> Queue | None:
         """Create a queue for the topic of a message that no caught-up queue takes, if allowed."""
@@ -421,6 +422,8 @@ class Plan:
                 if new.key is not None:
                     kept = change.kept if change else ()
                     self._open_again(logged[0], new.key, [*kept, *queues])
+                    if len(kept) + len(queues) > _QUEUES_A_STEP:
+                        yield
             if len(same) == 1:
                 assign_many(same[0], run, now)
             else:
@@ -447,7 +450,9 @@ class Plan:
 
     def _replace(self, message: Message, metadata: bytes, change: _Replacement) -> Iterator[None]:
         self._core.log.replaced(message.id, message.offset)
-        for queue in change.left:
+        for position, queue in enumerate(change.left, 1):
+            if not position % self._step:
+                yield
             claim_id = claim_id_of(queue.policy.bucket_size, message.priority, message.id)
             delayed = queue.find_delayed(claim_id)
             if delayed is None:
@@ -475,10 +480,15 @@ def _assign(queues: Sequence[Queue], batch: list[Logged], now: int) -> Iterator[
         yield
 
 
+def _steps(messages: Sequence[NewMessage], step: int) -> Iterator[Sequence[NewMessage]]:
+    """The messages in parts of at most ``step``, or of fewer if they have many headers."""
+    for begin in range(0, len(messages), step):
+        part = messages[begin : begin + step]
+        headers = sum(map(len, map(_headers_of, part)))
+        fewer = max(1, len(part) * _HEADERS_A_STEP // max(headers, _HEADERS_A_STEP))
+        for inside in range(0, len(part), fewer):
+            yield part[inside : inside + fewer]
+
+
 def _copied(headers: Mapping[str, HeaderValue]) -> dict[str, HeaderValue]:
     return dict(headers) if headers else NO_HEADERS
-
-
-def _waits(queue: Queue, priority: int, message_id: int) -> bool:
-    claim_id = claim_id_of(queue.policy.bucket_size, priority, message_id)
-    return queue.due_of(claim_id) is not None or queue.shelf.find(claim_id) is not None

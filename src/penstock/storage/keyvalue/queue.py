@@ -206,8 +206,8 @@ class Queue:
             self._marked = self.stage.number
             self.stage.mark(self)
 
-    def write_to(self, stage: Stage) -> None:
-        stage.writes[self.keys.state] = seal(
+    def write_to(self, stage: Stage) -> int:
+        value = stage.writes[self.keys.state] = seal(
             _STATE.pack(
                 _CAUGHT_UP if self.cursor is None else self.cursor,
                 self.delayed_count,
@@ -225,6 +225,7 @@ class Queue:
                 self.paused_apart,
             )
         )
+        return len(value)
 
     def load(self, last_offset: int) -> None:
         """Load the counts, the in-flight deliveries and the next timers after opening."""

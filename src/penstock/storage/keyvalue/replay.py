@@ -8,7 +8,6 @@ exists.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
 from penstock.errors import Conflict
 from penstock.filters import Filter, Selection
@@ -16,7 +15,7 @@ from penstock.model.decisions import is_expired, replay_due_at
 from penstock.model.delivery import ReplayReply, ReplaySource, Snapshot
 from penstock.model.message import Message
 from penstock.model.states import LIVE, State
-from penstock.storage.keyvalue.browse import in_publish_order, snapshots, snapshots_of
+from penstock.storage.keyvalue.browse import in_publish_order, in_slice, snapshots, snapshots_of
 from penstock.storage.keyvalue.keys import claim_id_of
 from penstock.storage.keyvalue.log import Log
 from penstock.storage.keyvalue.metadata import encode_metadata
@@ -81,7 +80,7 @@ class Replay:
         """Process the next deliveries. Returns whether there are more."""
         if self._left <= 0:
             return False
-        looked = list(islice(self._candidates(self._position), self._slice_size))
+        looked, more = in_slice(self._candidates(self._position), self._slice_size)
         for position, snapshot in looked:
             self._position = position
             if snapshot is None or not self._selects(snapshot, now):
@@ -95,7 +94,7 @@ class Replay:
             self._left -= 1
             if self._left == 0:
                 return False
-        return len(looked) == self._slice_size
+        return more
 
     def _candidates(self, after: int) -> Iterator[tuple[int, Snapshot | None]]:
         if self._source is ReplaySource.LOG:
@@ -206,7 +205,8 @@ class Purge:
 
     def run_slice(self) -> bool:
         """Remove the matching ones of the next deliveries. Returns whether to continue."""
-        looked = list(islice(snapshots(self.queue, self._state, self._position), self._slice_size))
+        found = snapshots(self.queue, self._state, self._position)
+        looked, more = in_slice(found, self._slice_size)
         for position, snapshot in looked:
             if self._where is not None and not self._where.matches(snapshot.message):
                 self._position = position
@@ -217,7 +217,7 @@ class Purge:
             self._position = position
             self._remove(snapshot.message)
             self.count += 1
-        return len(looked) == self._slice_size
+        return more
 
     def _remove(self, message: Message) -> None:
         queue = self.queue

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Final, TypeAlias
 
 from penstock.storage.keyvalue.bucket_ranges import InBucket, stored_in
-from penstock.storage.keyvalue.encoding import prefix_end, seal, unseal
+from penstock.storage.keyvalue.encoding import seal, unseal
 from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import (
     EXPONENT_SHIFT,
@@ -62,8 +62,8 @@ class _Bucket:
         self.entries: dict[int, bytes] = {}
         self.number = 0
 
-    def write_to(self, stage: Stage) -> None:
-        self.shelf.write_bucket(stage, self)
+    def write_to(self, stage: Stage) -> int:
+        return self.shelf.write_bucket(stage, self)
 
 
 class SettledShelf:
@@ -139,10 +139,10 @@ class SettledShelf:
         """Everything in one bucket."""
         return [_decode(encoded) for encoded in self._bucket(bucket_id).entries.values()]
 
-    def walk(self, after: int) -> Iterator[Settled]:
-        """Entries with a number above ``after``, in claim order over all exponents."""
+    def walk(self, after: int, end: int = NUMBER_MASK) -> Iterator[Settled]:
+        """Entries with after < number < end, in claim order over all exponents."""
         return merge(
-            *(self._walk_exponent(exponent, after) for exponent in range(5)),
+            *(self._walk_exponent(exponent, after, end) for exponent in range(5)),
             key=lambda item: item.claim_id & NUMBER_MASK,
         )
 
@@ -172,13 +172,14 @@ class SettledShelf:
             return value is not None  # An empty bucket has no record.
         return any(asked.first <= row[1] < asked.end for row in self._rows(value))
 
-    def write_bucket(self, stage: Stage, bucket: _Bucket) -> None:
+    def write_bucket(self, stage: Stage, bucket: _Bucket) -> int:
         key = self.prefix + bucket.bucket_id.to_bytes(8, "big")
         if not bucket.entries:
             stage.writes[key] = None
-            return
+            return 0
         value = array(list(bucket.entries.values()))
         stage.writes[key] = seal(value) if self._sealed else value
+        return len(value)
 
     def _rows(self, value: bytes) -> list[_Row]:
         rows = read_settled(unseal(value, "expired bucket") if self._sealed else value)
@@ -198,27 +199,25 @@ class SettledShelf:
         for bucket in self._buckets.values():
             self._stage.unmark(bucket)
 
-    def _walk_exponent(self, exponent: int, after: int) -> Iterator[Settled]:
+    def _walk_exponent(self, exponent: int, after: int, end: int) -> Iterator[Settled]:
         base = exponent << EXPONENT_SHIFT
-        low = bucket_of(base + max(after, 0))
-        end = base + NUMBER_MASK
-        loaded = sorted(item for item in self._buckets if low <= item <= end)
+        low, high = bucket_of(base + max(after, 0)), base + end
+        loaded = sorted(item for item in self._buckets if low <= item < high)
         position = 0
+        # Bounded: reading a bucket only to find that it is beyond the end may cost megabytes.
         pairs = self._stage.scan(
-            self.prefix + low.to_bytes(8, "big"),
-            self.prefix + (end + 1).to_bytes(8, "big")
-            if exponent < 15
-            else prefix_end(self.prefix),
+            self.prefix + low.to_bytes(8, "big"), self.prefix + high.to_bytes(8, "big")
         )
         for key, value in pairs:
             bucket_id = int.from_bytes(key[-8:], "big")
             while position < len(loaded) and loaded[position] <= bucket_id:
-                yield from _above(self.of_bucket(loaded[position]), after)
+                yield from _between(self.of_bucket(loaded[position]), after, end)
                 position += 1
             if bucket_id not in self._buckets:
-                yield from _above((Settled(*row) for row in self._rows(value)), after)
+                rows = (Settled(*row) for row in self._rows(value))
+                yield from _between(rows, after, end)
         for bucket_id in loaded[position:]:
-            yield from _above(self.of_bucket(bucket_id), after)
+            yield from _between(self.of_bucket(bucket_id), after, end)
 
     def _bucket(self, bucket_id: int) -> _Bucket:
         bucket = self._buckets.get(bucket_id)
@@ -240,8 +239,8 @@ class SettledShelf:
             self._stage.mark(bucket)
 
 
-def _above(items: Iterable[Settled], after: int) -> list[Settled]:
-    kept = [item for item in items if item.claim_id & NUMBER_MASK > after]
+def _between(items: Iterable[Settled], after: int, end: int) -> list[Settled]:
+    kept = [item for item in items if after < item.claim_id & NUMBER_MASK < end]
     kept.sort(key=lambda item: item.claim_id)
     return kept
 

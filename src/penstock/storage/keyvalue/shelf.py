@@ -21,7 +21,7 @@ from sortedcontainers import SortedDict
 from penstock.errors import StoreCorrupt
 from penstock.storage.keyvalue.bucket import Bucket, Lane, read_leases
 from penstock.storage.keyvalue.bucket_ranges import InBucket, stored_in
-from penstock.storage.keyvalue.encoding import prefix_end, seal
+from penstock.storage.keyvalue.encoding import seal
 from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import (
     EXPONENT_SHIFT,
@@ -44,12 +44,15 @@ from penstock.storage.keyvalue.stage import Stage
 
 __all__ = ["Shelf"]
 
-#: Buckets read from disk together when the claim head reaches the spill.
+#: Buckets read from disk together when the claim head reaches the spill, until they have this many
+#: bytes.
 _READ_AHEAD: Final = 4
+_READ_AHEAD_BYTES: Final = 1024 * 1024
+#: Above every claim id.
+_NO_END: Final = 2**64 - 1
 #: The most entries, counted by capacity, that a queue may have loaded; claims need far fewer.
 _MAX_LOADED_ENTRIES: Final = 100_000
 _MIN_LOADED: Final = 16
-_EMPTY_ARRAY = b"\x00\x00"
 
 
 class Shelf:
@@ -205,37 +208,40 @@ class Shelf:
         bucket.sort()
         return bucket
 
-    def walk(self, after: int) -> Iterator[Entry]:
-        """Available entries with a claim id above ``after``, in order, without loading buckets."""
+    def walk(self, after: int, end: int = _NO_END) -> Iterator[Entry]:
+        """Available entries with after < claim id < end, in order, without loading buckets."""
         low = bucket_of(after) if after >= 0 else 0
-        loaded = [item for item in self._buckets.irange(low) if self._buckets[item].available]
+        ids = self._buckets.irange(low, end, (True, False))
+        loaded = [item for item in ids if self._buckets[item].available]
         position = 0
+        # Bounded: reading a bucket only to find that it is beyond the end may cost megabytes.
         for key, value in self._stage.scan(
-            self._waiting_prefix + low.to_bytes(8, "big"), prefix_end(self._waiting_prefix)
+            self._waiting_prefix + low.to_bytes(8, "big"),
+            self._waiting_prefix + end.to_bytes(8, "big"),
         ):
             bucket_id = int.from_bytes(key[-8:], "big")
             while position < len(loaded) and loaded[position] <= bucket_id:
-                yield from self._available_of(loaded[position], after)
+                yield from self._available_of(loaded[position], after, end)
                 position += 1
             if bucket_id not in self._buckets:
                 for entry in self._waiting_entries(value):
-                    if entry.claim_id > after:
+                    if after < entry.claim_id < end:
                         yield entry
         for bucket_id in loaded[position:]:
-            yield from self._available_of(bucket_id, after)
+            yield from self._available_of(bucket_id, after, end)
 
-    def walk_held(self, after: int) -> Iterator[Entry]:
-        """In-flight entries with a claim id above ``after``, in order."""
+    def walk_held(self, after: int, end: int) -> Iterator[Entry]:
+        """In-flight entries with after < claim id < end, in order."""
         low = bucket_of(after) if after >= 0 else 0
-        for bucket_id in list(self._buckets.irange(low)):
+        for bucket_id in list(self._buckets.irange(low, end, (True, False))):
             for claim_id, entry in sorted(self._buckets[bucket_id].in_flight.items()):
-                if claim_id > after:
+                if after < claim_id < end:
                     yield entry
 
-    def _available_of(self, bucket_id: int, after: int) -> list[Entry]:
+    def _available_of(self, bucket_id: int, after: int, end: int) -> list[Entry]:
         bucket = self._buckets[bucket_id]
         bucket.sort()
-        return [entry for entry in bucket.available.values() if entry.claim_id > after]
+        return [entry for entry in bucket.available.values() if after < entry.claim_id < end]
 
     def find_any(self, low: int, high: int, exponent: int) -> InBucket | None:
         """The bucket of a live message with low <= id < high, or None if there is none."""
@@ -340,26 +346,27 @@ class Shelf:
         for bucket in self._buckets.values():
             self._stage.unmark(bucket)
 
-    def write_bucket(self, stage: Stage, bucket: Bucket) -> None:
+    def write_bucket(self, stage: Stage, bucket: Bucket) -> int:
+        """Put the records of a bucket; returns about how many bytes."""
         suffix = bucket.bucket_id.to_bytes(8, "big")
         writes = stage.writes
         bucket.sort()  # Records are always sorted.
-        waiting = array([entry.encoded for entry in bucket.available.values()])
-        held = array([entry.encoded for entry in bucket.in_flight.values()])
+        waiting = [entry.encoded for entry in bucket.available.values()]
+        held = [entry.encoded for entry in bucket.in_flight.values()]
         if self._dead_letters:
-            writes[self._keys.failed + suffix] = waiting if bucket.available else None
-            if bucket.in_flight or bucket.leased:
-                active = _EMPTY_ARRAY + held if bucket.in_flight else None
-                writes[self._keys.active + suffix] = active
+            value = writes[self._keys.failed + suffix] = array(waiting) if waiting else None
+            if held or bucket.leased:
+                writes[self._keys.active + suffix] = array([], held) if held else None
         else:
-            full = bucket.available or bucket.in_flight
-            writes[self._keys.active + suffix] = waiting + held if full else None
+            full = waiting or held
+            value = writes[self._keys.active + suffix] = array(waiting, held) if full else None
         if bucket.in_flight:
             leases = [entry.lease for entry in bucket.in_flight.values()]
             writes[self._keys.leases + suffix] = seal(array(leases))
         elif bucket.leased:
             writes[self._keys.leases + suffix] = None
         bucket.leased = bool(bucket.in_flight)
+        return 0 if value is None else len(value)
 
     def _load_ahead(self, lane: Lane) -> None:
         prefix = self._waiting_prefix
@@ -367,7 +374,7 @@ class Shelf:
             prefix + lane.spill_low.to_bytes(8, "big"),
             prefix + (lane.spill_high + 1).to_bytes(8, "big"),
         )
-        loaded = 0
+        loaded = size = 0
         for key, value in pairs:
             bucket_id = int.from_bytes(key[-8:], "big")
             if bucket_id not in self._buckets:
@@ -376,8 +383,9 @@ class Shelf:
                 self._fill(bucket, value)
                 self._buckets[bucket_id] = bucket
                 loaded += 1
+                size += len(value)
             lane.spill_low = bucket_id + 1
-            if loaded == _READ_AHEAD:
+            if loaded == _READ_AHEAD or size > _READ_AHEAD_BYTES:
                 return
         lane.spill_low, lane.spill_high = 1, 0
 

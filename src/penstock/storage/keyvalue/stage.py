@@ -20,20 +20,25 @@ from penstock.storage.keyvalue.adapters import Adapter
 from penstock.storage.keyvalue.batch import Batch
 from penstock.storage.keyvalue.encoding import prefix_end
 
-__all__ = ["ENCODE_STEP", "Dirty", "Stage"]
+__all__ = ["ENCODE_STEP", "STEP_BYTES", "Dirty", "Stage"]
 
 
 class Dirty(Protocol):
     """An object that writes its records when the commit begins."""
 
-    def write_to(self, stage: Stage) -> None:
-        """Put and delete records through ``stage``."""
+    def write_to(self, stage: Stage) -> int:
+        """Put and delete records through ``stage``; returns about how many bytes.
+
+        An object with many records may write some of them and mark itself again.
+        """
         ...
 
 
 _EMPTY = Batch()
 #: Dirty objects encoded per step: a full bucket takes about 20 µs.
 ENCODE_STEP: Final = 32
+#: Bytes encoded per step: half a millisecond. With all headers, 100 messages have 1.6 MB.
+STEP_BYTES: Final = 1024 * 1024
 
 
 class Stage:
@@ -101,16 +106,20 @@ class Stage:
 
     def encode(self) -> Iterator[None]:
         """Encode dirty objects, in steps. Nothing may change until ``take``, which must follow."""
-        self._encoded, self._dirty = self._dirty, {}
-        for position, item in enumerate(self._encoded, 1):
-            item.write_to(self)
-            if not position % self._step_size:
-                yield
+        while self._dirty:
+            items, self._dirty = self._dirty, {}
+            self._encoded |= items
+            left, room = self._step_size, STEP_BYTES
+            for item in items:
+                left -= 1
+                room -= item.write_to(self)
+                if left == 0 or room <= 0:
+                    left, room = self._step_size, STEP_BYTES
+                    yield
 
     def take(self) -> Batch:
         """Close the batch and begin the next one."""
-        if self._dirty:
-            deque(self.encode(), 0)
+        deque(self.encode(), 0)
         self.written, self._encoded = self._encoded, {}
         batch = self._committing = self._next
         self._next = Batch()

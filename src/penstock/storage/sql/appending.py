@@ -159,7 +159,7 @@ def parts_of(items: Sequence[_Item]) -> list[Part]:
             heads, payloads, size = item.heads, item.payloads, item.size
         else:
             assert type(item) is Entry
-            heads, payloads, size = (item.head,), (item.payload,), item.head.size
+            heads, payloads, size = (item.head,), (item.payload,), item.size
         if part is None or not part.takes(len(heads), size):
             part = Part()
             parts.append(part)

@@ -28,7 +28,7 @@ from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Moved, NotAtOnce
 from penstock.storage.sql.floors import NO_FLOORS, floors_of, raise_floors
-from penstock.storage.sql.granting import Claim, Granted, deliver, look_at_clock
+from penstock.storage.sql.granting import Claim, Granted, deliver, large_segments, look_at_clock
 from penstock.storage.sql.lanes import Call
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.runs import Run, in_order, segment_of
@@ -49,9 +49,6 @@ _SHARED_MS: Final = 5_000
 #: fails per search if it wants fewer: some 2,000 in all. The rest is left to the next claims.
 _LOOKS: Final = 8
 _FAILED_A_LOOK: Final = 500
-#: Segments that a claim reads without asking how large they are. A segment has 128 KiB of payloads
-#: or one payload, so this is as many messages at most, if they are the largest.
-_FEW_SEGMENTS: Final = 32
 #: How often a claim that found only locked runs waits for the first of them.
 _WAITS: Final = 3
 
@@ -172,7 +169,7 @@ async def _claim_in_order(
     core: Core, work: Work, queue: Queue, asked: Sequence[Claim], *, dead: bool
 ) -> list[list[Delivery]]:
     taken = await _take(core, work, queue, sum(one.limit for one in asked), dead=dead)
-    sizes = await _sizes(core, work, taken)
+    sizes = await large_segments(core, work, {_segment_of(run) for run, _ in taken})
     granted: list[list[Granted]] = []
     for one in asked:
         part, taken = _first(taken, one.limit)
@@ -184,17 +181,6 @@ async def _claim_in_order(
         deadline = work.now + lease_for(queue.policy, one.lease_ms)
         granted.append(_grant(core, work, part, one.consumer, deadline))
     return await deliver(core, work, queue, granted, dead=dead)
-
-
-async def _sizes(core: Core, work: Work, taken: Sequence[_Stretch]) -> dict[int, Segment] | None:
-    """The segments that know how large the payloads are; None if they are not that large.
-
-    The payloads of a segment are small together, or one alone: reading few is never much.
-    """
-    numbers = {_segment_of(run) for run, _ in taken}
-    if len(numbers) <= _FEW_SEGMENTS:
-        return None
-    return await core.segments.read(work.session, work.tenant.number, numbers)
 
 
 def _segment_of(run: Run) -> int:

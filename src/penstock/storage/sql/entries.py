@@ -38,6 +38,11 @@ class Entry(Struct, eq=False, gc=False):
     index: int = 0
 
     @property
+    def size(self) -> int:
+        """The size of its payload and headers."""
+        return self.head.size + self.head.header_bytes
+
+    @property
     def offset(self) -> Offset:
         """Its offset, once it was appended."""
         return Offset(message_id(self.number, self.index))
@@ -57,7 +62,7 @@ class Block(Struct, eq=False):
     heads: Sequence[Head]
     payloads: Sequence[bytes]
     size: int
-    """The total size of the payloads."""
+    """The total size of payloads and headers."""
     targets: Sequence[Queue]
     number: int = 0
     index: int = 0
@@ -68,17 +73,18 @@ def blocks(
     heads: Sequence[Head], payloads: Sequence[bytes], targets: Sequence[Queue]
 ) -> list[Block]:
     """Blocks that each fit into a segment; a single message may be larger than that."""
-    size = sum(map(len, payloads))
+    size = sum(map(len, payloads)) + sum([head.header_bytes for head in heads if head.headers])
     if size <= MAX_SEGMENT_BYTES and len(heads) <= MAX_SEGMENT_ENTRIES:
         return [Block(heads, payloads, size, targets)]
     found: list[Block] = []
     start = size = 0
     for position, payload in enumerate(payloads):
-        full = size + len(payload) > MAX_SEGMENT_BYTES or position - start >= MAX_SEGMENT_ENTRIES
+        added = len(payload) + heads[position].header_bytes
+        full = size + added > MAX_SEGMENT_BYTES or position - start >= MAX_SEGMENT_ENTRIES
         if full and position > start:
             found.append(Block(heads[start:position], payloads[start:position], size, targets))
             start, size = position, 0
-        size += len(payload)
+        size += added
     return [*found, Block(heads[start:], payloads[start:], size, targets)]
 
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Delivery, Receipt
+from penstock.model.limits import MAX_CLAIM_BYTES
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.receipts import Receipts
 from penstock.storage.sql.runs import INDEX_BITS, Life, message_id, segment_of
-from penstock.storage.sql.segments import Segment
+from penstock.storage.sql.segments import MAX_SEGMENT_BYTES, Segment
 from penstock.storage.sql.work import Work
 
-__all__ = ["Claim", "Granted", "deliver", "look_at_clock"]
+__all__ = ["Claim", "Granted", "deliver", "large_segments", "look_at_clock"]
+
+#: A segment that is not cached counts as this part of the largest payload: few payloads are large,
+#: and asking how large they are is another statement.
+_UNKNOWN_PART: Final = 4
 
 
 class Claim(NamedTuple):
@@ -51,6 +56,17 @@ def look_at_clock(core: Core, work: Work) -> None:
     begin after that (C1) and last as long as requested.
     """
     work.now = max(work.now, core.clock.now())
+
+
+async def large_segments(core: Core, work: Work, numbers: set[int]) -> dict[int, Segment] | None:
+    """The segments, which know how large their payloads are; None if these fit into one claim.
+
+    The payloads of a segment are small together, or one alone.
+    """
+    unknown = max(MAX_SEGMENT_BYTES, core.options.limits.payload_bytes) // _UNKNOWN_PART
+    if len(numbers) <= 1 or core.segments.payload_bytes(numbers, unknown) <= MAX_CLAIM_BYTES:
+        return None
+    return await core.segments.read(work.session, work.tenant.number, numbers)
 
 
 async def deliver(

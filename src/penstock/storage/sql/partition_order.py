@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from penstock.model.decisions import lease_for
+from penstock.model.limits import MAX_CLAIM_BYTES
 from penstock.model.message import MessageId
 from penstock.model.states import Transition
 from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.granting import Claim, Granted, look_at_clock
+from penstock.storage.sql.granting import Claim, Granted, large_segments, look_at_clock
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.runs import Run, segment_of
 from penstock.storage.sql.work import Work
@@ -80,8 +81,33 @@ async def hand_out(core: Core, work: Work, queue: Queue, asked: Claim) -> list[G
                 moves.exhaust(work, queue, runs[pick.run], [segment_of(pick.message)[1]])
             await work.write()
         else:
-            return _grant(core, work, queue, asked, picks, runs)
+            fitting = await _within_bytes(core, work, picks, runs)
+            if len(fitting) < len(picks):
+                work.tell(queue)  # Consumers that wait claim the rest.
+            return _grant(core, work, queue, asked, fitting, runs)
     return []
+
+
+async def _within_bytes(
+    core: Core, work: Work, picks: Sequence[_Pick], runs: Mapping[tuple[int, int, int], Run]
+) -> Sequence[_Pick]:
+    """The first candidates, as many as one claim may read the payloads of."""
+    entries = [runs[pick.run].life.entry for pick in picks]
+    places = [
+        segment_of(pick.message if entry is None else entry)
+        for pick, entry in zip(picks, entries, strict=True)
+    ]
+    segments = await large_segments(core, work, {number for number, _ in places})
+    if segments is None:
+        return picks
+    room = MAX_CLAIM_BYTES
+    for count, (number, index) in enumerate(places):
+        # A missing segment is found out when it is read.
+        heads = segments[number].heads if number in segments else ()
+        room -= heads[index].size if index < len(heads) else 0
+        if room < 0 and count:
+            return picks[:count]
+    return picks
 
 
 async def _choose(work: Work, queue: Queue, asked: Claim) -> list[_Pick]:

@@ -25,7 +25,7 @@ from penstock.storage.sql.sealing import seal, unseal
 
 __all__ = ["MAX_SEGMENT_BYTES", "MAX_SEGMENT_ENTRIES", "Head", "Segment", "Segments"]
 
-#: Payload bytes after which a new segment starts; a single message may be larger.
+#: Bytes of payloads and headers after which a new segment starts; a single message may be larger.
 MAX_SEGMENT_BYTES: Final = 128 * 1024
 #: An index has 14 bits. A larger segment makes a claim of a few of its entries read too much.
 MAX_SEGMENT_ENTRIES: Final = 4_096
@@ -52,6 +52,17 @@ class Head(Struct, frozen=True, array_like=True, gc=False):
     """The message that this entry replaces; None for a new message."""
     published_at: int | None = None
     """When that message was published."""
+
+    @property
+    def header_bytes(self) -> int:
+        """The approximate size of its headers."""
+        headers = self.headers
+        if not headers:
+            return 0
+        try:
+            return sum(map(len, headers)) + sum(map(len, headers.values()))  # type: ignore[arg-type]
+        except TypeError:  # Not all of them are text.
+            return sum(len(name) + len(str(value)) for name, value in headers.items())
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -103,7 +114,15 @@ class Segment:
     @property
     def weight(self) -> int:
         """Its approximate size in memory, in bytes."""
-        return 200 * len(self.heads) + len(self._payloads or b"")
+        headers = sum([head.header_bytes for head in self.heads if head.headers])
+        return 200 * len(self.heads) + headers + len(self._payloads or b"")
+
+    @property
+    def payload_bytes(self) -> int:
+        """The size of its payloads, which need not have been read."""
+        if self._payloads is not None:
+            return len(self._payloads)
+        return sum([head.size for head in self.heads])
 
     def message(self, index: int) -> Message:
         """The metadata of an entry."""
@@ -177,6 +196,11 @@ class Segments:
     def forget_published(self, before: int) -> None:
         """Drop segments published by then: another server may have removed them."""
         self.forget([n for n, s in self._known.items() if s.published_at <= before])
+
+    def payload_bytes(self, numbers: Iterable[int], unknown: int) -> int:
+        """How many bytes the payloads of segments have; ``unknown`` for each not cached."""
+        known = self._known
+        return sum(known[one].payload_bytes if one in known else unknown for one in numbers)
 
     async def read(
         self, session: Session, tenant: int, numbers: Iterable[int], *, payloads: bool = False

@@ -227,10 +227,11 @@ class TestBacklog(Conformance):
         ids = await store.publish(
             *(msg(bytes(size), partition_key=f"{number:02}") for number in range(20))
         )
-        got: list[int] = []
+        claims = []
         while claimed := await store.claim(limit=20):
-            got += ids_of(claimed)
-        assert got == ids
+            claims.append(ids_of(claimed))
+        assert [id_ for claimed in claims for id_ in claimed] == ids
+        assert [len(claimed) for claimed in claims] == [9, 9, 2]
 
     @pytest.mark.parametrize("bucket_size", [0, 1, 2, 3, 4])
     async def test_every_bucket_size_delivers_the_same(

@@ -15,6 +15,7 @@ from penstock.wire.arrow.tables import (
     LOG_SCHEMA,
     delivery_batch,
     history_batch,
+    joined,
     log_batch,
     with_payloads,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "declared_size",
     "delivery_batch",
     "history_batch",
+    "joined",
     "log_batch",
     "open_messages",
     "read_messages",

@@ -27,6 +27,7 @@ __all__ = [
     "LOG_SCHEMA",
     "delivery_batch",
     "history_batch",
+    "joined",
     "log_batch",
     "with_payloads",
 ]
@@ -115,6 +116,14 @@ def delivery_batch(items: Sequence[Snapshot]) -> pa.RecordBatch:
         for field in (*_DELIVERY, _PAYLOAD)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=DELIVERY_SCHEMA)
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """All rows of batches of one schema, in order; there must be a batch."""
+    if len(batches) == 1:
+        return batches[0]
+    (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return batch
 
 
 def _metadata(columns: LogColumns) -> list[pa.Array]:

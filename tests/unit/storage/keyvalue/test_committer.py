@@ -201,7 +201,7 @@ async def test_an_error_of_our_own_keeps_its_class(rig: Rig, disk: Disk) -> None
 
 async def test_a_record_that_cannot_be_encoded_stops_the_store(rig: Rig, disk: Disk) -> None:
     class Broken:
-        def write_to(self, stage: Stage) -> None:
+        def write_to(self, stage: Stage) -> int:
             raise ZeroDivisionError("encoding")
 
     rig.stage.mark(Broken())

@@ -122,9 +122,10 @@ class Dirty:
         self.key = key
         self.written = 0
 
-    def write_to(self, stage: Stage) -> None:
+    def write_to(self, stage: Stage) -> int:
         self.written += 1
         stage.put(self.key, b"%d" % self.written)
+        return 0
 
 
 def test_a_dirty_object_is_encoded_once_a_commit(stage: Stage) -> None:

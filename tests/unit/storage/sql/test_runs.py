@@ -9,11 +9,12 @@ import pytest
 from penstock.model.message import NewMessage, Published
 from penstock.model.queue import QueuePolicy, Start
 from penstock.storage.engines import open_engine
+from penstock.storage.sql.appending import parts_of
 from penstock.storage.sql.claim import _before, _first
-from penstock.storage.sql.entries import blocks
+from penstock.storage.sql.entries import Entry, blocks
 from penstock.storage.sql.phases import Phase
 from penstock.storage.sql.runs import Life, Run, in_order, message_id
-from penstock.storage.sql.segments import MAX_SEGMENT_BYTES, MAX_SEGMENT_ENTRIES, Head
+from penstock.storage.sql.segments import MAX_SEGMENT_BYTES, MAX_SEGMENT_ENTRIES, Head, Segment
 from penstock.testing.laws import law
 from tests.databases import store_url
 from tests.unit.storage.sql.callers import DIALECTS
@@ -78,6 +79,19 @@ def test_blocks_go_into_segments(sizes: list[int], parts: list[int]) -> None:
     assert [head for block in found for head in block.heads] == heads
     assert [payload for block in found for payload in block.payloads] == payloads
     assert [block.size for block in found] == [sum(map(len, b.payloads)) for b in found]
+
+
+def test_headers_count_as_bytes_of_a_segment() -> None:
+    heavy = {f"header-{number:02}": "v" * 245 for number in range(64)}
+    heads = [Head("t", 4, 1, 0, headers=heavy) for _ in range(40)]
+    found = blocks(heads, [b"x"] * 40, ())
+    assert [len(block.heads) for block in found] == [8] * 5
+    assert max(len(Segment.encode(block.heads)) for block in found) <= MAX_SEGMENT_BYTES + 4_096
+    parts = parts_of([Entry(head, b"x", ()) for head in heads])
+    assert [len(part.heads) for part in parts] == [8] * 5
+    mixed = [Head("t", 4, 1, 0, headers={"a": 1, "b": "x", "c": True})] * 40
+    (one,) = blocks(mixed, [b"x"] * 40, ())
+    assert one.size == 40 * (1 + 3 + 1 + 1 + 4)
 
 
 @law("L1")
