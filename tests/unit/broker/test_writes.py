@@ -8,6 +8,8 @@ import pytest
 
 from penstock import Broker
 from penstock.errors import BadInput, Conflict
+from penstock.model.writes import WRITE_KEPT_MS
+from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 
 
@@ -21,6 +23,31 @@ async def test_only_the_last_of_numbered_writes_is_remembered(q: Broker) -> None
         await q.finish_write("t", "query", begun.run, 5, number=number)
         assert (await q.begin_write("t", "query", "another", number=number)).rows == 5
     assert len(await q.engine.list_documents("write/default")) == 1
+
+
+@law("P4")
+async def test_a_write_that_is_renewed_while_old_ones_are_forgotten_is_remembered(
+    q: Broker, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await q.begin_write("t", "query", "old", number=7)
+    clock.advance(WRITE_KEPT_MS + 1)
+    listing = q.engine.list_documents
+
+    async def list_and_renew(kind: str) -> tuple[tuple[str, bytes], ...]:
+        found = await listing(kind)
+        await q.begin_write("t", "query", "new", number=8)
+        return found
+
+    monkeypatch.setattr(q.engine, "list_documents", list_and_renew)
+    await q.begin_write("t", "another", "run")
+    assert (await q.begin_write("t", "query", "later", number=8)).run == "new"
+
+
+async def test_old_writes_are_forgotten(q: Broker, clock: FakeClock) -> None:
+    await q.begin_write("t", "old", "run")
+    clock.advance(WRITE_KEPT_MS + 1)
+    await q.begin_write("t", "new", "run")
+    assert [name for name, _ in await q.engine.list_documents("write/default")] == ["t/new"]
 
 
 @law("P4")
