@@ -162,5 +162,5 @@ def preview_of(filter: str, start: Start) -> tuple[str, int]:
     A queue that starts at ``latest`` takes none of them; its preview shows the whole log.
     """
     if start.at == Start.TIME:
-        filter = f"({filter}) AND published_at >= {start.value}"
+        return f"({filter}) AND published_at >= {start.value}", 0
     return filter, start.value if start.at == Start.OFFSET else 0

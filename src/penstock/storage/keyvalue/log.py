@@ -162,7 +162,10 @@ class Log:
     # -- appending ---------------------------------------------------------------------
 
     def reserve(self, count: int, now: int) -> int:
-        """Reserve ``count`` offsets. Returns the first."""
+        """Reserve ``count`` offsets for one ``append``, which must come before the next.
+
+        Returns the first. They are all in one segment.
+        """
         first = self.next_offset
         self.next_offset = end = first + count
         if end > self._block_end:

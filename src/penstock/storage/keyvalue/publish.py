@@ -154,11 +154,13 @@ class Plan:
     def decide(self) -> Iterator[None]:
         """Plan the messages that were taken over, in steps."""
         step = self._step
+        # Reserved together: another reservation may begin the next segment of the log.
+        count = sum([len(outgoing.messages) for outgoing in self._taken])
+        offset = self._core.log.reserve(count, self._now)
         for outgoing in self._taken:
             topic, messages = outgoing.topic, outgoing.messages
-            offset = self._core.log.reserve(len(messages), self._now)
             if len(messages) <= step:
-                self._decide(topic, messages, offset)
+                offset = self._decide(topic, messages, offset)
                 self._check_fan_out()
                 continue
             for begin in range(0, len(messages), step):
