@@ -82,7 +82,7 @@ def _let_verbs_into_long_changes(patch: _Patch) -> None:
 
 
 def _let_verbs_into_encoding(patch: _Patch) -> None:
-    """A verb may run after a commit was encoded in part, before the callback that encodes the rest."""
+    """A verb may run after a commit was encoded in part, before the rest is."""
     begin = LongChanges.begin
 
     def beginning(self: LongChanges, steps: Any) -> bool:

@@ -118,8 +118,9 @@ class TenantLog:
 class Log:
     """Appends to and reads from every tenant's log."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, segment_entries: int = SEGMENT_ENTRIES) -> None:
         self._stage = stage
+        self._segment_entries = segment_entries
         self.tenants: dict[str, TenantLog] = {}
         self.segments: list[Segment] = []
         self.next_offset = 0
@@ -175,7 +176,7 @@ class Log:
         last = self.segments[-1] if self.segments else None
         if (
             last is None
-            or first - last.start >= SEGMENT_ENTRIES
+            or first - last.start >= self._segment_entries
             or now - last.started_at >= SEGMENT_AGE_MS
         ):
             self.open_segment(first, now)

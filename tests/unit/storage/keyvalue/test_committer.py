@@ -434,8 +434,8 @@ async def test_a_close_that_is_cancelled_begins_no_other_commit() -> None:
     committer = Committer(adapter, stage, lambda _: None, Teller(), writer)
     stage.put(b"a", b"")
     first = committer.commit()
-    while not writer.written:
-        await asyncio.sleep(0)
+    await _let_run()
+    assert writer.written
     stage.put(b"b", b"")
     second = committer.commit()
     await _cancel_while_closing(committer)

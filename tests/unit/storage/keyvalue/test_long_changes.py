@@ -13,7 +13,6 @@ from penstock.model.delivery import Ack, Nack, Settlement
 from penstock.model.message import NewMessage, Offset
 from penstock.model.queue import QueuePolicy, Start
 from penstock.storage.contract import EngineOptions, Outgoing
-from penstock.storage.keyvalue import log
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.moves import assign_many
@@ -262,10 +261,10 @@ async def test_a_large_commit_is_encoded_in_slices(engine: KeyValueEngine) -> No
 @law("S3")
 @pytest.mark.parametrize("before", range(1, 6))
 async def test_a_settle_publishes_to_several_topics_where_a_segment_ends(
-    engine: KeyValueEngine, monkeypatch: pytest.MonkeyPatch, before: int
+    engine: KeyValueEngine, before: int
 ) -> None:
     """The second topic began a segment, and entries of the first were written to it too."""
-    monkeypatch.setattr(log, "SEGMENT_ENTRIES", 4)
+    engine._core.log._segment_entries = 4
     await engine.publish(TENANT, "t", MESSAGES[:before])
     (delivery,) = await engine.claim(TENANT, "q", "c", 1, None)
     publish = [Outgoing("t", MESSAGES[:2]), Outgoing("u", MESSAGES[2:3])]
@@ -281,8 +280,9 @@ async def test_a_settle_publishes_to_several_topics_where_a_segment_ends(
 async def test_encoding_goes_on_whatever_is_cancelled(engine: KeyValueEngine) -> None:
     """A loop that ends cancels all tasks, also one that has not run yet."""
     publishing = asyncio.ensure_future(engine.publish(TENANT, "t", MESSAGES[:1]))
-    while not engine._committer._waiting:
-        await asyncio.sleep(0)
+    for _ in range(COUNT):
+        if not engine._committer._waiting:
+            await asyncio.sleep(0)
     others = asyncio.all_tasks()
     engine._committer._begin()
     assert engine._changes.under_way
