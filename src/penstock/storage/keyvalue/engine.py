@@ -409,21 +409,24 @@ class KeyValueEngine(
         dry_run: bool = False,
         replay_id: str | None = None,
     ) -> ReplayReply:
-        now = self._begin()
+        began = self._begin()
         work = Replay(
             self._core.tenant(tenant).queue(queue),
             self._core.log,
             source,
             where,
             limit,
+            began=began,
             rate=rate,
             dry_run=dry_run,
             replay_id=replay_id,
             slice_size=self._core.slice_size,
         )
         while True:
+            # Other verbs ran between two slices: a move must not seem older than theirs.
+            now = self.clock.now()
             if not dry_run:
-                self._core.space.check_bulk(self.clock.now())
+                self._core.space.check_bulk(now)
             if not work.run_slice(now):
                 break
             await self._next_committed_slice(tenant, work.queue)

@@ -40,6 +40,7 @@ class Replay:
         where: Selection | None,
         limit: int,
         *,
+        began: int,
         rate: int | None,
         dry_run: bool,
         replay_id: str | None,
@@ -55,6 +56,7 @@ class Replay:
         self._source = source
         self._where = where
         self._left = limit
+        self._began = began
         self._rate = rate
         self._dry_run = dry_run
         self._replay_id = replay_id
@@ -136,7 +138,7 @@ class Replay:
 
     def _due_at(self, message: Message, now: int) -> int:
         wait_ms = 0 if self._rate is None else self._count * 1000 // self._rate
-        return max(now + wait_ms, message.deliver_at)
+        return max(self._began + wait_ms, now, message.deliver_at)
 
     def _replayed(self, before: Snapshot, now: int, due_at: int) -> Snapshot:
         """The delivery as the replay will leave it."""
