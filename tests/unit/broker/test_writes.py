@@ -63,6 +63,21 @@ async def test_a_number_that_was_passed_is_refused(q: Broker) -> None:
     assert (await q.begin_write("t", "query", "new", number=8)).rows is None
 
 
+@law("P4")
+async def test_a_write_to_all_topics_is_begun_by_one_run(q: Broker) -> None:
+    """Which topics it has shows while it runs."""
+    assert (await q.begin_write("a", "w", "first", all_topics=True)).run == "first"
+    assert (await q.begin_write("b", "w", "second", all_topics=True)).run == "first"
+    # Under the same id, writes to one topic each are independent.
+    assert (await q.begin_write("c", "w", "second")).run == "second"
+    for number in (1, 2):
+        run = f"run {number}"
+        assert (await q.begin_write("a", "s", run, number=number, all_topics=True)).run == run
+        assert (await q.begin_write("b", "s", "other", number=number, all_topics=True)).run == run
+    with pytest.raises(Conflict):
+        await q.begin_write("c", "s", "old", number=1, all_topics=True)
+
+
 @law("E1")
 @pytest.mark.parametrize("number", [-1, 1.0, "1", True, 2**63])
 async def test_a_number_that_is_none(q: Broker, number: Any) -> None:
