@@ -125,6 +125,8 @@ class Log:
         self.segments: list[Segment] = []
         self.next_offset = 0
         self._block_end = 0
+        #: The latest publish time so far. A publish that was routed ahead may have an older one.
+        self._latest = 0
         self._marked = 0
         self._appended: dict[TenantLog, None] = {}
         #: Tenants in the commit in progress, with the new end of their logs.
@@ -167,6 +169,7 @@ class Log:
 
         Returns the first. They are all in one segment.
         """
+        self._latest = max(self._latest, now)
         first = self.next_offset
         self.next_offset = end = first + count
         if end > self._block_end:
@@ -183,8 +186,13 @@ class Log:
         return first
 
     def open_segment(self, start: int, now: int) -> None:
-        """Seal the current segment, and begin the next at ``start``."""
+        """Seal the current segment, and begin the next at ``start``.
+
+        No entry of an earlier segment may be later than its beginning: queues that start at a time
+        search from the last segment that began before.
+        """
         self._flush_all()
+        now = max(now, self._latest)
         number = self.segments[-1].number + 1 if self.segments else 1
         self.segments.append(Segment(number, start, now))
         self._stage.put(segment_meta_key(number), _META.pack(start, now))
