@@ -294,7 +294,7 @@ class Verbs(Protocol):
     # -- writes of many batches --------------------------------------------------------
 
     async def begin_write(
-        self, topic: str, id: str, run: str, *, number: int | None = None
+        self, topic: str, id: str, run: str, *, number: int | None = None, all_topics: bool = False
     ) -> Write:
         """Begin a write to a topic, unless a run has begun it already; returns the stored write.
 
@@ -302,6 +302,9 @@ class Verbs(Protocol):
         was begun, and whether it is finished, before it publishes anything. Writes with a
         ``number`` follow each other under one id: only the last is remembered, and an earlier
         one is refused (``Conflict``).
+
+        With ``all_topics`` the id means one write to all topics: the run that began it for the
+        first topic has begun it for the others too.
         """
         ...
 

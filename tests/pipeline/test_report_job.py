@@ -155,6 +155,26 @@ def test_what_only_the_lake_has_is_in_it(busy: Hosted, spark: SparkSession, tmp_
     assert (lake / "reports" / "index.html").exists()
 
 
+def test_a_transition_that_the_lake_renumbered_counts_once(
+    server: Hosted, spark: SparkSession, tmp_path: Path
+) -> None:
+    """A queue that was deleted begins a new history, which the lake appends to the old one."""
+    lake = tmp_path / "lake"
+    server.publish("orders", b"x")
+    for number in range(2):
+        server.ask(lambda q: q.create_queue("billing", start="earliest"))
+        server.ask(lambda q: q.route("billing"))
+        (delivery,) = server.claim("billing", 1, "worker")
+        server.advance(10)
+        server.ask(lambda q, d=delivery: q.settle("billing", [Ack(d.receipt)]))  # type: ignore[misc]
+        run(server, spark, archive, run=f"archive-{number}", lake=lake)
+        if not number:
+            server.ask(lambda q: q.delete_queue("billing"))
+    run(server, spark, report, run="run-2", lake=lake)
+    rates = table(lake / "reports", "rates").set_index("queue").loc["billing"]
+    assert rates[["claims", "acks"]].tolist() == [2, 2]
+
+
 @law("E1")
 def test_nowhere_to_go(server: Hosted) -> None:
     with pytest.raises(BadInput, match="--output"):

@@ -271,6 +271,29 @@ def test_a_write_that_is_not_finished_is_not_cut_otherwise(server: Hosted) -> No
     assert published(server) == payloads(ROWS)
 
 
+@law("P4")
+def test_a_write_to_several_topics_is_not_cut_otherwise(server: Hosted) -> None:
+    """The first run was killed before it came to the second topic."""
+
+    def attempt_at(run: str, partition: int, topics: str, parts: int, *, same: bool) -> Counts:
+        registration = Registration("nightly", run, same, all_topics=True)
+        with Attempt(
+            Server(server.url), "w/nightly", partition, 10, registration=registration
+        ) as attempt:
+            for topic in topics:
+                attempt.add(grouped(cut(ROWS, parts)[partition], topic))
+            return attempt.finish()
+
+    for partition in range(2):
+        attempt_at("first", partition, "a", 2, same=False)
+    for topics in ("a", "b", "c"):
+        with pytest.raises(OtherRun, match="not finished"):
+            attempt_at("second", 0, topics, 4, same=False)
+    counts = [attempt_at("third", partition, "ba", 2, same=True) for partition in range(2)]
+    assert sum(one.published for one in counts) == sum(one.found for one in counts) == 100
+    assert published(server) == payloads([*ROWS, *ROWS])
+
+
 def test_rows_with_ids_of_their_own_need_no_registration(server: Hosted) -> None:
     rows = [NewMessage(b"%d" % number, id=f"i{number}") for number in range(30)]
     for run, parts in (("first", 2), ("second", 3)):

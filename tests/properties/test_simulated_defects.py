@@ -83,7 +83,7 @@ def _let_verbs_into_long_changes(patch: _Patch) -> None:
 
 
 def _let_verbs_into_encoding(patch: _Patch) -> None:
-    """A verb may run after a commit was encoded in part, before the task that encodes the rest."""
+    """A verb may run after a commit was encoded in part, before the rest is."""
     begin = LongChanges.begin
 
     def beginning(self: LongChanges, steps: Any) -> bool:
@@ -91,14 +91,14 @@ def _let_verbs_into_encoding(patch: _Patch) -> None:
         self.under_way = False
         return is_over
 
-    finish = LongChanges.finish
+    run_slice = LongChanges._run_slice
 
-    async def finishing(self: LongChanges, steps: Any) -> None:
+    def running(self: LongChanges, steps: Any) -> bool:
         self.under_way = True
-        await finish(self, steps)
+        return run_slice(self, steps)
 
     patch.setattr(LongChanges, "begin", beginning)
-    patch.setattr(LongChanges, "finish", finishing)
+    patch.setattr(LongChanges, "_run_slice", running)
 
 
 def _forget_settles(patch: _Patch) -> None:

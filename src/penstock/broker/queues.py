@@ -20,7 +20,7 @@ from penstock.model.queue import (
 )
 from penstock.storage.contract import Engine
 
-__all__ = ["Queues", "changed_policy", "new_policy", "to_start"]
+__all__ = ["Queues", "changed_policy", "new_policy", "preview_of", "to_start"]
 
 _FIELDS = frozenset(QueuePolicy.__struct_fields__)
 
@@ -154,3 +154,13 @@ def to_start(start: object) -> Start:
             limit=most,
         )
     return start
+
+
+def preview_of(filter: str, start: Start) -> tuple[str, int]:
+    """The filter and the offset for a preview of the entries that a new queue would take.
+
+    A queue that starts at ``latest`` takes none of them; its preview shows the whole log.
+    """
+    if start.at == Start.TIME:
+        return f"({filter}) AND published_at >= {start.value}", 0
+    return filter, start.value if start.at == Start.OFFSET else 0

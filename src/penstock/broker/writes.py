@@ -22,6 +22,8 @@ from penstock.storage.contract import Engine
 __all__ = ["Writes", "check_rows", "check_write"]
 
 _KIND: Final = "write/"
+#: In the name of a write to all topics; no topic has this name.
+_ALL_TOPICS: Final = ""
 #: How often old writes are removed.
 _TIDY_MS: Final = 3600 * 1000
 
@@ -37,24 +39,37 @@ class Writes(Scope):
         self._tidied_at = 0
 
     async def begin_write(
-        self, topic: str, id: str, run: str, *, number: int | None = None
+        self, topic: str, id: str, run: str, *, number: int | None = None, all_topics: bool = False
     ) -> Write:
-        """Begin a write to a topic, unless a run has begun it already; returns the stored write."""
+        """Begin a write to a topic, unless a run has begun it already; returns the stored write.
+
+        With ``all_topics`` the run that began it for the first topic has begun it for all.
+        """
         check_write(topic, id, run, number)
         now = self._clock.now()
         if now - self._tidied_at >= _TIDY_MS:
             self._tidied_at = now
             await self._forget_writes(now)
-        new = _encode(Write(id=id, run=run, number=number, begun_at=now))
+        new = Write(id=id, run=run, number=number, begun_at=now)
+        if all_topics:
+            new = replace(new, run=(await self._begin(_ALL_TOPICS, new)).run)
+        return replace(await self._begin(topic, new), asked_at=now)
+
+    async def _begin(self, topic: str, new: Write) -> Write:
+        """Store a write, unless there is one; returns the stored one."""
+        number = new.number
         known: bytes | None = None
         while True:
-            value = await self._engine.add_document(self._write_kind, f"{topic}/{id}", new, known)
+            value = await self._engine.add_document(
+                self._write_kind, f"{topic}/{new.id}", _encode(new), known
+            )
             write = _decode(value)
             if number is None or number == write.number:
-                return replace(write, asked_at=now)
+                return write
             if write.number is not None and write.number > number:
+                where = repr(topic) if topic else "all topics"
                 raise Conflict(
-                    f"Write {write.number} of {shown(id)} to {topic!r} has begun; {number} is an "
+                    f"Write {write.number} of {shown(new.id)} to {where} has begun; {number} is an "
                     "earlier one.",
                     field="number",
                     limit=write.number,
@@ -84,7 +99,8 @@ class Writes(Scope):
     async def _forget_writes(self, now: int) -> None:
         for name, value in await self._engine.list_documents(self._write_kind):
             if now - _decode(value).begun_at > WRITE_KEPT_MS:
-                await self._engine.delete_document(self._write_kind, name)
+                # A later write may replace it meanwhile, and that one is to be remembered.
+                await self._engine.delete_unchanged_document(self._write_kind, name, value)
 
     @property
     def _write_kind(self) -> str:

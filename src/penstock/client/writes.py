@@ -22,11 +22,11 @@ class Writes(Scope):
     """The verbs on writes."""
 
     async def begin_write(
-        self, topic: str, id: str, run: str, *, number: int | None = None
+        self, topic: str, id: str, run: str, *, number: int | None = None, all_topics: bool = False
     ) -> Write:
         """Begin a write to a topic, unless a run has begun it already; returns the stored write."""
         check_write(topic, id, run, number)
-        body = encode_msgpack(BeginWriteBody(id, run, number))
+        body = encode_msgpack(BeginWriteBody(id, run, number, all_topics))
         return read(_WRITE, await self._send("POST", f"/v1/topics/{topic}/writes", body))
 
     async def finish_write(

@@ -326,15 +326,22 @@ class SyncVerbs(BlockingVerbs):
         """
         self._run(self._verbs.archived, through, store)
 
-    def begin_write(self, topic: str, id: str, run: str, *, number: int | None = None) -> Write:
+    def begin_write(
+        self, topic: str, id: str, run: str, *, number: int | None = None, all_topics: bool = False
+    ) -> Write:
         """Begin a write to a topic, unless a run has begun it already; returns the stored write.
 
         For a job that publishes in many batches: another run of the same write learns that it
         was begun, and whether it is finished, before it publishes anything. Writes with a
         ``number`` follow each other under one id: only the last is remembered, and an earlier
         one is refused (``Conflict``).
+
+        With ``all_topics`` the id means one write to all topics: the run that began it for the
+        first topic has begun it for the others too.
         """
-        return self._run(self._verbs.begin_write, topic, id, run, number=number)
+        return self._run(
+            self._verbs.begin_write, topic, id, run, number=number, all_topics=all_topics
+        )
 
     def finish_write(
         self, topic: str, id: str, run: str, rows: int, *, number: int | None = None

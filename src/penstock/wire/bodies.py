@@ -149,6 +149,8 @@ class BeginWriteBody(Struct, frozen=True, forbid_unknown_fields=True):
     run: str
     number: int | None = None
     """The number of the write, among those that follow each other under one id."""
+    all_topics: bool = False
+    """The id means one write to all topics: the run that began one of them began the others."""
 
 
 class FinishWriteBody(Struct, frozen=True, forbid_unknown_fields=True):

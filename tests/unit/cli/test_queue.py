@@ -77,6 +77,14 @@ def test_dry_run_counts_and_creates_nothing(orders: Shell) -> None:
     orders("queue", "show", "billing", code=4)
 
 
+@pytest.mark.parametrize(
+    "start, count", [("time:0", 3), ("time:9999-12-31", 0), ("offset:1", 2), ("earliest", 3)]
+)
+def test_a_dry_run_counts_from_the_start_on(orders: Shell, start: str, count: int) -> None:
+    options = ("--filter", "amount = 1 OR amount = 100", "--start", start, "--dry-run")
+    assert orders.json("queue", "create", "billing", *options)["count"] == count
+
+
 @law("E1")
 @pytest.mark.parametrize(
     "options, blamed",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from penstock.broker.queues import preview_of
 from penstock.cli import printing
 from penstock.cli.amounts import START
 from penstock.cli.asking import confirm
@@ -148,9 +149,9 @@ async def _catch_up(q: Verbs, info: QueueInfo) -> None:
 
 
 async def _preview(q: Verbs, filter: str, start: Start) -> None:
-    first = start.value if start.at == Start.OFFSET else 0
+    wanted, first = preview_of(filter, start)
     with meter("reading the log"):
-        found = await q.preview(filter, start=first)
+        found = await q.preview(wanted, start=first)
     if choices().json:
         printing.document(
             {

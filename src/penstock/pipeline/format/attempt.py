@@ -110,7 +110,11 @@ class Attempt:
         if topic not in self._finished:
             write = self._loop.start(
                 lambda q: q.begin_write(
-                    topic, registration.write_id, registration.run, number=registration.number
+                    topic,
+                    registration.write_id,
+                    registration.run,
+                    number=registration.number,
+                    all_topics=registration.all_topics,
                 )
             ).result()
             self._finished[topic] = is_finished(registration, topic, write)

@@ -3,7 +3,8 @@
 A task knows its partition but not how many there are. A partition's rows can be compared only
 with the same partition of an earlier run (see ``chunks``), while the server remembers its chunks.
 So a write with an id, or a micro-batch, is registered with the broker, per topic, before its
-first row, under a token of this run:
+first row, under a token of this run. If the rows name their topics, the run that began the first
+topic began them all: another run, cut differently, may publish to none of them.
 
 - The run that began the write publishes.
 - A run that finds it finished publishes nothing, in any partitioning: it only counts its rows,
@@ -49,6 +50,8 @@ class Registration(Struct, frozen=True):
     """The number of a micro-batch; the write id is then that of the query."""
     grows: bool = False
     """Later runs may have more rows; shared rows are in the same partitions."""
+    all_topics: bool = False
+    """The topics come from the rows: the write is one for all of them, whichever come first."""
 
     @property
     def name(self) -> str:
@@ -91,7 +94,9 @@ def finish_writes(
         for topic, rows in sorted(published.items()):
             await q.finish_write(topic, write_id, run, rows, number=number)
         for topic, rows in sorted(skipped.items()):
-            write = await q.begin_write(topic, write_id, run, number=number)
+            write = await q.begin_write(
+                topic, write_id, run, number=number, all_topics=registration.all_topics
+            )
             if write.rows != rows:
                 raise OtherRun(
                     f"The write {registration.name} to {topic!r} was finished with {write.rows} "

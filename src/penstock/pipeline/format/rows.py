@@ -61,6 +61,11 @@ class Columns(Struct, frozen=True):
     topic: str | None
     """The topic of rows without one."""
 
+    @property
+    def has_topics(self) -> bool:
+        """Whether rows name their topics."""
+        return "topic" in self.names
+
 
 def check_columns(schema: StructType, topic: str | None) -> Columns:
     """Check that messages can be made of the columns; raises ``BadInput`` if not."""
@@ -139,7 +144,7 @@ def _messages(batch: pa.RecordBatch, columns: Columns) -> list[NewMessage]:
 
 def _topics(batch: pa.RecordBatch, columns: Columns) -> Sequence[str]:
     usual = columns.topic
-    if "topic" not in columns.names:
+    if not columns.has_topics:
         assert usual is not None  # Checked with the columns.
         return [usual] * batch.num_rows
     column = batch.column("topic")

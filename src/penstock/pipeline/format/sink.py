@@ -111,7 +111,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if not query or not batch:
             raise PipelineError("Spark did not provide the ids of the query and the micro-batch.")
         registration = Registration(
-            f"s/{query}", self._run, same_partitions=self._same_partitions, number=int(batch)
+            f"s/{query}",
+            self._run,
+            same_partitions=self._same_partitions,
+            number=int(batch),
+            all_topics=self._columns.has_topics,
         )
         return _write(self._server, self._columns, f"s/{query}/{batch}", iterator, registration)
 
@@ -140,6 +144,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         random_prefix(),
         same_partitions=given.truth("samePartitions", False),
         grows=given.truth("grows", False),
+        all_topics=columns.has_topics,
     )
     if registration.grows and not registration.same_partitions:
         raise BadInput("grows requires samePartitions.", field="grows")

@@ -14,6 +14,7 @@ from penstock.errors import BadInput
 from penstock.model.identity import check_position, check_store
 from penstock.pipeline.context import Context, Summary
 from penstock.pipeline.lake.files import open_files
+from penstock.pipeline.lake.histories import merged
 from penstock.pipeline.lake.layout import HISTORY, MESSAGES
 from penstock.pipeline.lake.ownership import check_last, require_lake, store_of
 from penstock.pipeline.lake.reading import read_lake
@@ -121,7 +122,8 @@ def _history(context: Context) -> DataFrame:
         return hot
     files = open_files(context.lake, lambda: context.spark)
     cold = read_lake(context.spark, files, HISTORY).select(*_HISTORY_COLUMNS)
-    return cold.unionByName(hot).distinct()
+    # Not by ``seq``: the lake renumbers transitions that the store has forgotten in part.
+    return merged(hot, cold)
 
 
 def _through(cold: DataFrame) -> int:

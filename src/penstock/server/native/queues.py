@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from penstock.broker.queues import new_policy, to_start
+from penstock.broker.queues import new_policy, preview_of, to_start
 from penstock.errors import (
     BadInput,
     BadPolicy,
@@ -71,10 +71,7 @@ async def put_queue(
 
 async def _dry_run(call: Call, start: Start, fields: dict[str, Any]) -> DryRunReply:
     policy = new_policy(fields)
-    wanted = policy.filter
-    if start.at == Start.TIME:
-        wanted = f"({wanted}) AND published_at >= {start.value}"
-    first = start.value if start.at == Start.OFFSET else 0
+    wanted, first = preview_of(policy.filter, start)
     preview = await call.scan(call.broker.preview(wanted, start=first))
     words = f"{preview.count} of {preview.scanned} messages in the log match the filter"
     if start.at == Start.LATEST:

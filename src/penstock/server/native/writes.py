@@ -17,7 +17,9 @@ __all__ = ["ROUTES"]
 
 async def begin_write(call: Call, query: Empty, body: BeginWriteBody) -> Write:  # noqa: ARG001
     """Begin a write, unless it has begun already."""
-    return await call.broker.begin_write(call.name, body.id, body.run, number=body.number)
+    return await call.broker.begin_write(
+        call.name, body.id, body.run, number=body.number, all_topics=body.all_topics
+    )
 
 
 async def finish_write(call: Call, query: Empty, body: FinishWriteBody) -> Write:  # noqa: ARG001

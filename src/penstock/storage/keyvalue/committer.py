@@ -62,8 +62,6 @@ class Committer:
         self._stopped = False
         self._failure: PenstockError | None = None
         self._current: list[asyncio.Future[Durability]] = []
-        #: Encodes a large commit; referenced here because the loop only keeps weak references.
-        self._encoding: asyncio.Task[None] | None = None
         self._current_sync = False
         self._current_size = 0
         #: How long the write of the current commit took; None if nothing was written.
@@ -132,8 +130,8 @@ class Committer:
         """Commit staged changes, and stop writing."""
         # From here on verbs are refused; those that have already staged changes get their commit.
         self._closed = True
-        await self._changes.over()
         try:
+            await self._changes.over()
             while self._failure is None and (self._stage.has_work or self._busy or self._waiting):
                 await self.commit()
         finally:
@@ -159,7 +157,7 @@ class Committer:
         self._busy = True
         steps = self._commit()
         if not self._changes.begin(steps):
-            self._encoding = self._loop.create_task(self._changes.finish(steps))
+            self._changes.finish_later(steps)
 
     def _commit(self) -> Iterator[None]:
         """Encode dirty objects, in steps that exclude verbs, and submit the batch."""
@@ -176,6 +174,10 @@ class Committer:
                 if isinstance(error, PenstockError)
                 else NotEncoded(f"A change cannot be encoded: {error!r}.")
             )
+            return
+        if self._stopped:
+            # The call of ``close`` was cancelled, and the writer accepts nothing any more.
+            self._finish(StoreClosed("The store is closed."))
             return
         self._taken += 1
         self._current_sync = batch.sync

@@ -28,7 +28,7 @@ from penstock.storage.keyvalue.keys import (
     TOPIC_PREFIX,
     QueueKeys,
 )
-from penstock.storage.keyvalue.log import Log
+from penstock.storage.keyvalue.log import SEGMENT_ENTRIES, Log
 from penstock.storage.keyvalue.long_changes import STEP, LongChanges
 from penstock.storage.keyvalue.partitions import MOST_MOVES, Partitions
 from penstock.storage.keyvalue.queue import Queue
@@ -73,6 +73,7 @@ class Core:
         step_size: int = STEP,
         slice_s: float = SLICE_S,
         inline_evaluations: int = INLINE_EVALUATIONS,
+        segment_entries: int = SEGMENT_ENTRIES,
     ) -> None:
         self.adapter = adapter
         self.options = options
@@ -83,7 +84,7 @@ class Core:
         self.changes = LongChanges(slice_s)
         self.stage = Stage(adapter, min(step_size, ENCODE_STEP))
         self.teller = Teller()
-        self.log = Log(self.stage)
+        self.log = Log(self.stage, segment_entries)
         self.dedup = Dedup(self.stage)
         self.identity = Identity(self.stage, options.random)
         self.space = DiskSpace(adapter, options.limits.free_disk_bytes)

@@ -6,6 +6,8 @@ and size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.encoding import seal, unseal
 from penstock.storage.keyvalue.guarded import Guarded, changing, reading
@@ -62,9 +64,17 @@ class DocumentVerbs(Guarded):
 
     @changing
     async def delete_document(self, kind: str, name: str) -> bool:
+        return await self._delete(document_key(kind, name), lambda _: True)
+
+    @changing
+    async def delete_unchanged_document(self, kind: str, name: str, value: bytes) -> bool:
+        return await self._delete(document_key(kind, name), lambda there: there == seal(value))
+
+    async def _delete(self, key: bytes, wanted: Callable[[bytes], bool]) -> bool:
+        """Delete the document if its sealed value is ``wanted``; returns whether it was."""
         self._begin()
-        key = document_key(kind, name)
-        found = self._core.stage.get(key) is not None
+        there = self._core.stage.get(key)
+        found = there is not None and wanted(there)
         if found:
             self._core.stage.delete(key)
         await self._committer.commit()

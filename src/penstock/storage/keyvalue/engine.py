@@ -44,6 +44,7 @@ from penstock.storage.keyvalue.core import SLICE, Core
 from penstock.storage.keyvalue.documents import DocumentVerbs
 from penstock.storage.keyvalue.guarded import changing, reading
 from penstock.storage.keyvalue.identity_verbs import IdentityVerbs
+from penstock.storage.keyvalue.log import SEGMENT_ENTRIES
 from penstock.storage.keyvalue.log_retention import LogRetention
 from penstock.storage.keyvalue.long_changes import STEP
 from penstock.storage.keyvalue.membership import MembershipVerbs
@@ -103,6 +104,7 @@ class KeyValueEngine(
         step_size: int = STEP,
         slice_s: float = SLICE_S,
         inline_evaluations: int = INLINE_EVALUATIONS,
+        segment_entries: int = SEGMENT_ENTRIES,
     ) -> Self:
         """Open the store behind ``adapter``; it is closed again if that fails.
 
@@ -110,11 +112,13 @@ class KeyValueEngine(
         ``inline``. Bulk verbs process ``slice_size`` deliveries before other verbs run. A long
         change checks the clock every ``step_size`` messages, and lets the loop do other work every
         ``slice_s`` seconds. A publish that takes more than ``inline_evaluations`` evaluations of
-        filters runs them in slices first.
+        filters runs them in slices first. A segment of the log is full with ``segment_entries``.
         """
         if options.clock.wall and not isinstance(options.clock, SteadyClock):
             options = replace(options, clock=SteadyClock(options.clock))
-        core = Core(adapter, options, slice_size, step_size, slice_s, inline_evaluations)
+        core = Core(
+            adapter, options, slice_size, step_size, slice_s, inline_evaluations, segment_entries
+        )
         try:
             core.load()
             committer = Committer(
@@ -405,21 +409,24 @@ class KeyValueEngine(
         dry_run: bool = False,
         replay_id: str | None = None,
     ) -> ReplayReply:
-        now = self._begin()
+        began = self._begin()
         work = Replay(
             self._core.tenant(tenant).queue(queue),
             self._core.log,
             source,
             where,
             limit,
+            began=began,
             rate=rate,
             dry_run=dry_run,
             replay_id=replay_id,
             slice_size=self._core.slice_size,
         )
         while True:
+            # Other verbs ran between two slices: a move must not seem older than theirs.
+            now = self.clock.now()
             if not dry_run:
-                self._core.space.check_bulk(self.clock.now())
+                self._core.space.check_bulk(now)
             if not work.run_slice(now):
                 break
             await self._next_committed_slice(tenant, work.queue)

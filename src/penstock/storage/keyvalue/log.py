@@ -126,12 +126,15 @@ class TenantLog:
 class Log:
     """Appends to and reads from every tenant's log."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, segment_entries: int = SEGMENT_ENTRIES) -> None:
         self._stage = stage
+        self._segment_entries = segment_entries
         self.tenants: dict[str, TenantLog] = {}
         self.segments: list[Segment] = []
         self.next_offset = 0
         self._block_end = 0
+        #: The latest publish time so far. A publish that was routed ahead may have an older one.
+        self._latest = 0
         self._marked = 0
         self._appended: dict[TenantLog, None] = {}
         #: Tenants in the commit in progress, with the new end of their logs.
@@ -170,7 +173,11 @@ class Log:
     # -- appending ---------------------------------------------------------------------
 
     def reserve(self, count: int, now: int) -> int:
-        """Reserve ``count`` offsets. Returns the first."""
+        """Reserve ``count`` offsets for one ``append``, which must come before the next.
+
+        Returns the first. They are all in one segment.
+        """
+        self._latest = max(self._latest, now)
         first = self.next_offset
         self.next_offset = end = first + count
         if end > self._block_end:
@@ -180,15 +187,20 @@ class Log:
         last = self.segments[-1] if self.segments else None
         if (
             last is None
-            or first - last.start >= SEGMENT_ENTRIES
+            or first - last.start >= self._segment_entries
             or now - last.started_at >= SEGMENT_AGE_MS
         ):
             self.open_segment(first, now)
         return first
 
     def open_segment(self, start: int, now: int) -> None:
-        """Seal the current segment, and begin the next at ``start``."""
+        """Seal the current segment, and begin the next at ``start``.
+
+        No entry of an earlier segment may be later than its beginning: queues that start at a time
+        search from the last segment that began before.
+        """
         self._flush()
+        now = max(now, self._latest)
         number = self.segments[-1].number + 1 if self.segments else 1
         self.segments.append(Segment(number, start, now))
         self._stage.put(segment_meta_key(number), _META.pack(start, now))

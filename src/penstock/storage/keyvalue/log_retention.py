@@ -59,7 +59,7 @@ class LogRetention:
         """
         retention_ms = self._core.options.limits.log_retention_ms
         for segment in list(self._log.segments):
-            # No entry is older than its segment, so most segments need not be read.
+            # Entries are hardly older than their segment, so most segments need not be read.
             if segment.started_at + retention_ms <= now:
                 yield from self._try(segment, now)
 

@@ -45,8 +45,8 @@ class LongChanges:
     def begin(self, steps: Iterator[None]) -> bool:
         """Run the steps of a change that fit into one slice. Returns whether those were all.
 
-        If not, other verbs are excluded from now on, and the caller must run ``finish`` next. No
-        other change may be in progress.
+        If not, other verbs are excluded from now on, and the caller must call ``finish`` or
+        ``finish_later`` next. No other change may be in progress.
         """
         ends: float | None = None
         for _ in steps:
@@ -54,8 +54,7 @@ class LongChanges:
             if ends is None:
                 ends = now + self._slice_s
             if now >= ends:
-                # Set here, not in ``finish``: a task that runs ``finish`` starts only after the
-                # callbacks that are ready now, and any of them may be a verb.
+                # Set here, because the next callback that the loop runs may be a verb.
                 self.under_way = True
                 return False
         return True
@@ -65,21 +64,39 @@ class LongChanges:
 
         A change is never left half done: cancellation is raised after the last step.
         """
-        time = asyncio.get_running_loop().time
         cancelled: asyncio.CancelledError | None = None
-        try:
-            is_over = False
-            while not is_over:
-                try:
-                    await asyncio.sleep(0)
-                except asyncio.CancelledError as error:
-                    cancelled = error
-                ends = time() + self._slice_s
-                is_over = all(time() < ends for _ in steps)
-        finally:
-            self._end()
+        is_over = False
+        while not is_over:
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError as error:
+                cancelled = error
+            is_over = self._run_slice(steps)
         if cancelled is not None:
             raise cancelled
+
+    def finish_later(self, steps: Iterator[None]) -> None:
+        """Run the remaining steps in callbacks of the loop, which are never cancelled.
+
+        A task that is cancelled before its first step would never end the change.
+        """
+        asyncio.get_running_loop().call_soon(self._go_on, steps)
+
+    def _go_on(self, steps: Iterator[None]) -> None:
+        if not self._run_slice(steps):
+            self.finish_later(steps)
+
+    def _run_slice(self, steps: Iterator[None]) -> bool:
+        """Run steps for one slice. Returns whether those were the last; then the change ends."""
+        time = asyncio.get_running_loop().time
+        ends = time() + self._slice_s
+        is_over = True  # Also after an error.
+        try:
+            is_over = all(time() < ends for _ in steps)
+        finally:
+            if is_over:
+                self._end()
+        return is_over
 
     def _end(self) -> None:
         self.under_way = False

@@ -165,13 +165,15 @@ class Plan:
         many = queues > _QUEUES_A_STEP
         if many:
             step = max(1, step * _QUEUES_A_STEP // queues)
+        # Reserved together: another reservation may begin the next segment of the log.
+        count = sum([len(outgoing.messages) for outgoing in self._taken])
+        offset = self._core.log.reserve(count, self._now)
         for outgoing in self._taken:
             topic, messages = outgoing.topic, outgoing.messages
             if many:
                 yield from self._waiting_keys.find_ahead(outgoing, _QUEUES_A_STEP)
-            offset = self._core.log.reserve(len(messages), self._now)
             if len(messages) <= step:
-                self._decide(topic, messages, offset)
+                offset = self._decide(topic, messages, offset)
                 self._check_fan_out()
                 continue
             for part in _steps(messages, step):

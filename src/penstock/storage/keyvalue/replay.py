@@ -48,6 +48,7 @@ class Replay:
         where: Selection | None,
         limit: int,
         *,
+        began: int,
         rate: int | None,
         dry_run: bool,
         replay_id: str | None,
@@ -63,6 +64,7 @@ class Replay:
         self._source = source
         self._where = where
         self._left = limit
+        self._began = began
         self._rate = rate
         self._dry_run = dry_run
         self._replay_id = replay_id
@@ -85,7 +87,8 @@ class Replay:
             self._position = position
             if snapshot is None or not self._selects(snapshot, now):
                 continue
-            due_at = replay_due_at(snapshot.message.deliver_at, now, self._count, self._rate)
+            deliver_at = snapshot.message.deliver_at
+            due_at = max(now, replay_due_at(deliver_at, self._began, self._count, self._rate))
             if len(self._sample) < _SAMPLE:
                 self._sample.append(self._replayed(snapshot, now, due_at))
             if not self._dry_run:

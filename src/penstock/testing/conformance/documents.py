@@ -87,6 +87,15 @@ class TestDocuments(Conformance):
             listed = await store.engine.list_documents(kind)
             assert listed == tuple((n, f"{kind} {n}".encode()) for n in left)
 
+    async def test_a_document_that_has_changed_is_not_deleted(self, store: Store) -> None:
+        delete = store.engine.delete_unchanged_document
+        assert not await delete("writes", "w", b"old")
+        await store.engine.put_document("writes", "w", b"new")
+        assert not await delete("writes", "w", b"old")
+        assert await store.engine.get_document("writes", "w") == b"new"
+        assert await delete("writes", "w", b"new")
+        assert await store.engine.get_document("writes", "w") is None
+
     async def test_deleting_says_whether_there_was_one(self, store: Store) -> None:
         assert not await store.engine.delete_document("keys", "k1")
         await store.engine.put_document("keys", "k1", b"x")

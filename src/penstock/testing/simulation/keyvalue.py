@@ -26,6 +26,7 @@ from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue.core import SLICE
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.keys import SPEC_PREFIX, QueueKeys
+from penstock.storage.keyvalue.log import SEGMENT_ENTRIES
 from penstock.storage.keyvalue.long_changes import STEP
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import KEYED_BY_NUMBER, decode_spec
@@ -159,6 +160,7 @@ class _Session:
         self._slice_size = SLICE if mirrored else self._random.choice((1, 2, 3))
         #: ``slice_s`` is 0: every change of more than one step is a long one.
         self._step_size = self._random.choice((1, 2, STEP))
+        self._segment_entries = 4 if self._step_size == 2 else SEGMENT_ENTRIES
         # The mirror compares the part of a verb before its first wait.
         ahead = not mirrored and self._random.random() < 0.5
         self._inline_evaluations = 0 if ahead else INLINE_EVALUATIONS
@@ -241,6 +243,7 @@ class _Session:
             step_size=self._step_size,
             slice_s=0.0,
             inline_evaluations=self._inline_evaluations,
+            segment_entries=self._segment_entries,
         )
         engine.violations = self.world.violations
         self._engine = engine

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
@@ -10,8 +10,10 @@ from penstock.errors import CommitFailed, NotEncoded, StoreClosed, StoreCorrupt
 from penstock.storage.keyvalue.adapters import KeyRange, Writes
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.committer import Committer
+from penstock.storage.keyvalue.long_changes import LongChanges
 from penstock.storage.keyvalue.stage import Stage
 from penstock.storage.keyvalue.telling import Teller
+from penstock.storage.keyvalue.writer import InlineWriter, Write, Written
 from penstock.storage.listener import Listener
 from penstock.testing.laws import law
 
@@ -400,3 +402,61 @@ async def test_when_the_engine_fails_after_a_commit_its_callers_are_answered_and
         committer.check()
     await committer.close()
     assert disk.batches == [{b"a": b""}]
+
+
+class HeldWriter(InlineWriter):
+    """A writer whose writes end when the test says so. After it is closed it takes no more."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self.written: list[Callable[[], None]] = []
+
+    def submit(self, write: Write, written: Written) -> None:
+        assert self.open
+        self.written.append(lambda: written(write()))
+
+    async def close(self) -> None:
+        self.open = False
+
+
+async def _cancel_while_closing(committer: Committer) -> None:
+    closing = asyncio.ensure_future(committer.close())
+    await _let_run()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+
+
+async def test_a_close_that_is_cancelled_begins_no_other_commit() -> None:
+    """A thread that has ended would never take the batch, and the loop would wait for it."""
+    adapter, writer = MemoryAdapter(), HeldWriter()
+    stage = Stage(adapter)
+    committer = Committer(adapter, stage, lambda _: None, Teller(), writer)
+    stage.put(b"a", b"")
+    first = committer.commit()
+    await _let_run()
+    assert writer.written
+    stage.put(b"b", b"")
+    second = committer.commit()
+    await _cancel_while_closing(committer)
+    writer.written.pop()()
+    await _let_run()
+    assert await first == "memory"
+    with pytest.raises(StoreClosed):
+        await second
+    assert not writer.written
+
+
+async def test_a_close_that_is_cancelled_while_a_commit_is_encoded_writes_nothing() -> None:
+    adapter, writer, changes = MemoryAdapter(), HeldWriter(), LongChanges(0.0)
+    stage = Stage(adapter)
+    committer = Committer(adapter, stage, lambda _: None, Teller(), writer, changes=changes)
+    changes.under_way = True
+    stage.put(b"a", b"")
+    commit = committer.commit()
+    await _cancel_while_closing(committer)
+    changes.finish_later(iter(()))
+    with pytest.raises(StoreClosed):
+        await commit
+    assert not writer.open
+    assert not writer.written

@@ -138,14 +138,16 @@ async def test_a_publish_waits_while_a_commit_is_encoded(engine: KeyValueEngine)
     for _ in range(COUNT):
         if not engine._committer._waiting:
             await asyncio.sleep(0)
-    # Ready to run before the task that encodes the rest of the commit.
+    # Ready to run before the callback that encodes the rest of the commit.
     second = asyncio.ensure_future(engine.publish(TENANT, "t", MESSAGES[1:2]))
     end = engine._core.log.tenant(TENANT).end
     engine._committer._begin()
-    assert engine._committer._encoding is not None
-    while not engine._committer._encoding.done():
+    encoding = 0
+    while engine._changes.under_way:
+        encoding += 1
         assert engine._core.log.tenant(TENANT).end == end
         await asyncio.sleep(0)
+    assert encoding
     await asyncio.gather(first, second)
     page = await engine.read_log(TENANT, Offset(0), COUNT)
     assert [entry.message.id for entry in page.entries] == [
@@ -256,3 +258,37 @@ async def test_a_large_commit_is_encoded_in_slices(engine: KeyValueEngine) -> No
     assert (await engine.stats(TENANT, names[0])).in_flight == 1
     for name in names[1:]:
         assert (await engine.stats(TENANT, name)).available == 1
+
+
+@law("S3")
+@pytest.mark.parametrize("before", range(1, 6))
+async def test_a_settle_publishes_to_several_topics_where_a_segment_ends(
+    engine: KeyValueEngine, before: int
+) -> None:
+    """The second topic began a segment, and entries of the first were written to it too."""
+    engine._core.log._segment_entries = 4
+    await engine.publish(TENANT, "t", MESSAGES[:before])
+    (delivery,) = await engine.claim(TENANT, "q", "c", 1, None)
+    publish = [Outgoing("t", MESSAGES[:2]), Outgoing("u", MESSAGES[2:3])]
+    reply = await engine.settle(TENANT, "q", [Ack(delivery.receipt)], publish)
+    page = await engine.read_log(TENANT, Offset(0), COUNT, payloads=True)
+    assert [entry.payload for entry in page.entries[before:]] == [b"0", b"1", b"2"]
+    assert [entry.message.id for entry in page.entries[before:]] == [
+        published.id for published in reply.published
+    ]
+    await engine.publish(TENANT, "t", MESSAGES[:1])
+
+
+async def test_encoding_goes_on_whatever_is_cancelled(engine: KeyValueEngine) -> None:
+    """A loop that ends cancels all tasks, also one that has not run yet."""
+    publishing = asyncio.ensure_future(engine.publish(TENANT, "t", MESSAGES[:1]))
+    for _ in range(COUNT):
+        if not engine._committer._waiting:
+            await asyncio.sleep(0)
+    others = asyncio.all_tasks()
+    engine._committer._begin()
+    assert engine._changes.under_way
+    for task in asyncio.all_tasks() - others:
+        task.cancel()
+    await until(engine, under_way=False)
+    assert (await publishing).messages

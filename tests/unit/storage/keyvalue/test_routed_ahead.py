@@ -13,6 +13,8 @@ from penstock.model.queue import QueuePolicy, Start
 from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions, Outgoing
 from penstock.storage.engines import open_engine
+from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
+from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 
@@ -144,3 +146,25 @@ async def test_a_queue_that_is_behind_takes_it_and_none_is_created(engine: Engin
     await engine.publish(TENANT, "t", [NewMessage(b"", {"amount": 0})] * MESSAGES)
     names = [info.name for info in await engine.list_queues(TENANT)]
     assert "t" not in names
+
+
+async def test_a_queue_that_starts_at_a_time_finds_what_was_published_meanwhile() -> None:
+    """The publish that was routed ahead is older than the entries before its segment."""
+    clock = FakeClock(1_000)
+    engine = await KeyValueEngine.open(
+        MemoryAdapter(),
+        EngineOptions(clock=clock, auto_create=False),
+        slice_s=0.0,
+        inline_evaluations=0,
+        segment_entries=1,
+    )
+    policy = QueuePolicy(filter="topic = 't' AND amount > 1")
+    await engine.put_queue("a", "q", policy, Start())
+    slow = asyncio.ensure_future(engine.publish("a", "t", [NewMessage(b"slow")]))
+    await asyncio.sleep(0)
+    clock.advance(100)
+    quick = await engine.publish("a", "u", [NewMessage(b"quick")])
+    assert (await slow).messages[0].offset > quick.messages[0].offset
+    late = await engine.put_queue("a", "late", QueuePolicy(), Start(Start.TIME, 1_050))
+    assert late.cursor == quick.messages[0].offset
+    await engine.close()

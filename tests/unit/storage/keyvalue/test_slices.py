@@ -237,6 +237,23 @@ async def test_a_longer_retention_counts_for_the_rest_of_a_sweep(
     assert (stats.done, stats.failed)[state is State.FAILED] == count - removed
 
 
+@law("S2")
+async def test_a_replay_comes_after_an_ack_that_came_between_two_slices(
+    engine: KeyValueEngine, clock: FakeClock
+) -> None:
+    await engine.publish(T, Q, [NewMessage(b"")] * (SLICE + 1))
+    held = await engine.claim(T, Q, "c", SLICE + 1, HOUR)
+    await engine.settle(T, Q, [Ack(item.receipt) for item in held[:-1]])
+    replaying = asyncio.ensure_future(engine.replay(T, Q, ReplaySource.DONE, None, 2 * SLICE))
+    await asyncio.sleep(0)  # The first slice is done, the second not begun.
+    clock.advance(10)
+    await engine.settle(T, Q, [Ack(held[-1].receipt)])
+    assert (await replaying).count == SLICE + 1
+    history = await engine.history(T, held[-1].message.id)
+    assert [event.transition for event in history] == ["publish", "claim", "ack", "replay"]
+    assert [event.at - clock.now() for event in history] == [-10, -10, 0, 0]
+
+
 async def test_two_sweeps_at_a_time_do_the_work_once(
     engine: KeyValueEngine, clock: FakeClock
 ) -> None:

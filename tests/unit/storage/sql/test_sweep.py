@@ -727,6 +727,20 @@ class TestTallies:
         await store.publish(b"y")
         assert (await store.engine.stats(TENANT, "q")).available == 6
 
+    async def test_rows_that_only_notify_pollers_become_one(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A queue may be used without a change of its counters."""
+        monkeypatch.setattr(sweeping, "_REST_MS", 0)
+        monkeypatch.setattr(tallying, "_MANY", 3)
+        await store.queue()
+        await store.engine.sweep()
+        (number,) = sql("SELECT number FROM penstock_queue")[0]
+        for _ in range(5):
+            sql(f"INSERT INTO penstock_tally (queue, kind, delta) VALUES ({number}, 99, 0)")
+        await store.engine.sweep()
+        assert rows("tally", "kind = 99") == 1
+
     async def test_beside_traffic_and_another_server(
         self, pair: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
     ) -> None:
