@@ -1,9 +1,9 @@
 """Heavy messages: how long a callback blocks the loop if messages have all their headers, or if
 one message goes to 10,000 queues.
 
-Publishers and consumers of ordinary messages use the store meanwhile. Every way in (embedded, JSON,
-MessagePack, Arrow) and every way out (claim, browse, log, histories, replay) is used once per
-round, with as many messages as one call may have.
+Every way in (embedded, JSON, MessagePack, Arrow) and every way out (claim, browse, log, histories,
+replay) is used once per round, with as many messages as one call may have. Publishers and consumers
+of ordinary messages use the store meanwhile.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from bench.measuring import Figure, scratch
 from penstock.broker import Broker, BrokerOptions
 from penstock.model.delivery import Ack
 from penstock.model.limits import MAX_CLAIM, MAX_HEADERS, MAX_HEADERS_BYTES
-from penstock.model.message import HeaderValue, NewMessage
+from penstock.model.message import NewMessage
 from penstock.model.queue import QueuePolicy, Start
 from penstock.model.states import State
 from penstock.server.app import Application
@@ -153,37 +153,34 @@ async def headers(rounds: int) -> list[Figure]:
 
 async def fan_out(rounds: int) -> list[Figure]:
     """One message that goes to 10,000 queues: new, with a key, and replacing the one before."""
-    keyed: dict[str, HeaderValue] = {"kind": "all"}
-    calls: tuple[tuple[str, Callable[[Broker], Awaitable[object]]], ...] = (
-        ("a message into", lambda broker: broker.publish("wide", b"x", headers=keyed)),
-        (
-            "a keyed message into",
-            lambda broker: broker.publish("wide", b"x", headers=keyed, key="k"),
-        ),
-        ("a replacement in", lambda broker: broker.publish("wide", b"y", headers=keyed, key="k")),
-        ("a replacement out of", lambda broker: broker.publish("wide", b"z", key="k")),
-    )
-    found: dict[str, list[Longest]] = {name: [] for name, _ in calls}
-    with scratch() as folder:
-        async with loaded(folder) as (broker, _):
-            policy = QueuePolicy(filter="topic = 'wide' AND kind = 'all'")
-            for begin in range(0, QUEUES, _CREATED_TOGETHER):
-                numbers = range(begin, begin + _CREATED_TOGETHER)
-                await asyncio.gather(
-                    *(
-                        broker.engine.put_queue(broker.tenant, f"wide-{one}", policy, Start())
-                        for one in numbers
-                    )
-                )
+    names = ("a message into", "a keyed message into", "a replacement in")
+    found: dict[str, list[Longest]] = {name: [] for name in names}
+    with scratch() as folder, uncollected():
+        async with penstock.open(f"rocksdb://{folder}/store", options=BrokerOptions()) as broker:
+            await create_queues(broker)
             for _ in range(rounds):
-                for name, verb in calls:
+                key = f"{len(found[names[0]])}"
+                for name, key_given in zip(names, (None, key, key), strict=True):
                     with loop_holds() as longest:
-                        await verb(broker)
+                        await broker.publish("wide", b"x", key=key_given)
                     found[name].append(longest)
     return [
         of_bound(f"longest loop hold, {name} {QUEUES:,} queues", times, HOLD_MS)
         for name, times in found.items()
     ]
+
+
+async def create_queues(broker: Broker) -> None:
+    """Create the queues that take every message of one topic."""
+    policy = QueuePolicy(filter="topic = 'wide'")
+    for begin in range(0, QUEUES, _CREATED_TOGETHER):
+        numbers = range(begin, begin + _CREATED_TOGETHER)
+        await asyncio.gather(
+            *(
+                broker.engine.put_queue(broker.tenant, f"wide-{number}", policy, Start())
+                for number in numbers
+            )
+        )
 
 
 async def heavy_messages(rounds: int) -> list[Figure]:
