@@ -91,16 +91,18 @@ async def call(app: Application, request: Request) -> int:
     """Send the request; returns the status."""
     method, target, media, body = request
     headers = [(b"content-type", media.encode()), (b"content-length", b"%d" % len(body))]
-    scope = {"type": "http", "http_version": "1.1", "method": method, "path": target}
-    scope |= {"query_string": b"", "headers": [(b"host", b"localhost"), *headers]}  # type: ignore[dict-item]
-    begins = iter(range(0, len(body), MB))
+    path, _, query = target.partition("?")
+    scope = {"type": "http", "http_version": "1.1", "method": method, "path": path}
+    scope |= {"query_string": query.encode(), "headers": [(b"host", b"localhost"), *headers]}  # type: ignore[dict-item]
+    begins = iter(range(0, max(1, len(body)), MB))
     status = 0
 
     async def receive() -> dict[str, Any]:
         await asyncio.sleep(0)
         begin = next(begins, None)
         if begin is None:
-            return {"type": "http.disconnect"}
+            await asyncio.Event().wait()  # The caller stays connected.
+        assert begin is not None
         part = body[begin : begin + MB]
         return {"type": "http.request", "body": part, "more_body": begin + MB < len(body)}
 
@@ -112,7 +114,8 @@ async def call(app: Application, request: Request) -> int:
     return status
 
 
-async def _load(broker: Broker, stop: asyncio.Event) -> None:
+async def live_load(broker: Broker, stop: asyncio.Event) -> None:
+    """Publish and consume ordinary messages until ``stop``."""
     messages = [NewMessage(body) for body in payloads(20)]
 
     async def publish() -> None:
@@ -127,7 +130,8 @@ async def _load(broker: Broker, stop: asyncio.Event) -> None:
     await asyncio.gather(publish(), publish(), consume(), consume())
 
 
-async def _open(broker: Broker) -> Application:
+async def open_application(broker: Broker) -> Application:
+    """The application of a server, with a queue for the load and a topic with a schema."""
     await broker.create_queue("live", "topic = 'live'")
     schema = json.dumps({"type": "object", "required": ["text"]})
     await broker.put_topic("checked", TopicPolicy(schema_type="json-schema", schema=schema))
@@ -145,9 +149,9 @@ async def holds(rounds: int) -> Figure:
             async with penstock.open(
                 f"rocksdb://{folder}/store", options=BrokerOptions()
             ) as broker:
-                app = await _open(broker)
+                app = await open_application(broker)
                 stop = asyncio.Event()
-                load = asyncio.ensure_future(_load(broker, stop))
+                load = asyncio.ensure_future(live_load(broker, stop))
                 with uncollected(), loop_holds() as longest:
                     for request, status in requests:
                         answered = await call(app, request)

@@ -44,7 +44,7 @@ MAX_SCAN: Final = 10_000
 #: Payloads that are read in one slice: some milliseconds. One alone may be larger.
 SLICE_BYTES: Final = 2 * 1024 * 1024
 #: Headers that are decoded in one slice: some milliseconds.
-_SLICE_HEADERS: Final = 2_000
+_SLICE_HEADERS: Final = 1_000
 
 
 def peek(

@@ -42,7 +42,7 @@ MAX_MOVES: Final = 2_000
 _MOVES_A_TURN: Final = 40
 CLAIM_TURNS: Final = MAX_MOVES // _MOVES_A_TURN
 #: Bytes of metadata that a claim decodes per turn: some milliseconds, if it is headers.
-_DECODED_A_TURN: Final = 1024 * 1024
+_DECODED_A_TURN: Final = 512 * 1024
 
 
 def claim(
