@@ -129,9 +129,7 @@ async def _let_time_pass(core: Core, work: Work, queue: Queue, *, dead: bool) ->
     if work.at_once:
         raise NotAtOnce
     phases = [int(p) for p in (_DEAD_TIMED if dead else _TIMED)]
-    rows = await work.session.fetch(
-        "due_runs", queue=queue.number, phases=phases, now=work.now, most=_MAX_TIMERS
-    )
+    rows = await work.session.due_runs(queue.number, phases, work.now, _MAX_TIMERS)
     for run in work.hold_all(rows):
         moves.let_time_act(work, queue, run)
     if rows:

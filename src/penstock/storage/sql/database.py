@@ -151,6 +151,17 @@ class Session(ABC):
         """
 
     @abstractmethod
+    async def due_runs(self, queue: int, phases: Sequence[int], now: int, most: int) -> list[Row]:
+        """Lock up to ``most`` runs whose ``until`` has passed; returns ``runs.Row`` each.
+
+        The earliest of each phase come first. Runs that another transaction has locked are skipped.
+        """
+
+    @abstractmethod
+    async def forget_owners(self, queue: int, partitions: Sequence[bytes]) -> int:
+        """Remove the owners of those partitions that have nothing left to deliver (O1)."""
+
+    @abstractmethod
     async def change(
         self,
         tenant: int,

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from msgspec import Struct
 
-__all__ = ["Applied", "Migration", "Schema"]
+__all__ = ["Applied", "Functions", "Migration", "Schema"]
 
 
 class Migration(Struct, frozen=True):
@@ -18,6 +18,14 @@ class Migration(Struct, frozen=True):
     statements: tuple[str, ...]
     checksum: str
     """Of its statements, without comments."""
+
+
+class Functions(Struct, frozen=True):
+    """The functions of the schema, which may change between releases."""
+
+    statements: tuple[str, ...]
+    checksum: str
+    """Of the statements, without comments."""
 
 
 class Applied(Struct, frozen=True):
@@ -44,3 +52,7 @@ class Schema(ABC):
         ``done`` is None for a migration that was not started. The same commit raises the versions
         of all catalogs, so that older servers notice before they write again (see ``catalog``).
         """
+
+    async def replace_functions(self, functions: Functions) -> bool:
+        """Create or replace the functions; returns False if the database already has these."""
+        raise NotImplementedError("this dialect has no functions")

@@ -246,7 +246,7 @@ async def _let_time_act(core: Core, queue: _Overdue, phases: Sequence[int], tall
     """Move due, lapsed and expired deliveries; returns how many."""
 
     async def step(work: Work, known: Queue, most: int, left: int) -> _Step:
-        rows = await _due_runs(work, known, phases, work.now, most)
+        rows = await work.session.due_runs(known.number, phases, work.now, most)
 
         def move(made: _Step, run: Run) -> None:
             transition = moves.let_time_act(work, known, run)
@@ -283,7 +283,7 @@ async def _remove(core: Core, queue: _Overdue, phases: Sequence[int], tally: _Ta
         # would add them again as new ones (S2).
         if not kept_s or known.joining:
             return _Step()
-        rows = await _due_runs(work, known, phases, work.now - kept_s * 1000, most)
+        rows = await work.session.due_runs(known.number, phases, work.now - kept_s * 1000, most)
         return _each(work, rows, lambda made, run: made.drop(work, run), most, left)
 
     if phases:
@@ -292,14 +292,6 @@ async def _remove(core: Core, queue: _Overdue, phases: Sequence[int], tally: _Ta
 
 def _kept_s(policy: QueuePolicy, phase: int) -> int:
     return policy.done_retention_s if phase in _DONE else policy.failed_retention_s
-
-
-async def _due_runs(
-    work: Work, queue: Queue, phases: Sequence[int], edge: int, most: int
-) -> list[Row]:
-    return await work.session.fetch(
-        "due_runs", queue=queue.number, phases=[int(p) for p in phases], now=edge, most=most
-    )
 
 
 def _each(

@@ -253,9 +253,7 @@ class Work:
         self._segments = []
         for queue, partitions in self._left_partitions.items():
             self.ready.add((queue, False))
-            await self.session.run(
-                "forget_owners", queue=queue, partitions=[p.encode() for p in sorted(partitions)]
-            )
+            await self.session.forget_owners(queue, [p.encode() for p in sorted(partitions)])
         if self._closed_keys:
             await self.session.run("close_keys", messages=sorted(self._closed_keys))
         self._clear()

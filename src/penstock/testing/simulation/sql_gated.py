@@ -266,6 +266,17 @@ class GatedSession(Session):
     ) -> list[Row]:
         return await self._through("heads", lambda: self._inner.heads(queue, phases, floors, most))
 
+    async def due_runs(self, queue: int, phases: Sequence[int], now: int, most: int) -> list[Row]:
+        return await self._through(
+            "due_runs", lambda: self._inner.due_runs(queue, phases, now, most)
+        )
+
+    async def forget_owners(self, queue: int, partitions: Sequence[bytes]) -> int:
+        self.wrote = True
+        return await self._through(
+            "forget_owners", lambda: self._inner.forget_owners(queue, partitions)
+        )
+
     async def change(
         self,
         tenant: int,

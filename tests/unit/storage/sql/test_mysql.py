@@ -196,7 +196,7 @@ async def test_looking_for_what_is_due_locks_nothing_else(database: MySQL) -> No
             [],
         )
     async with database.transaction() as session:
-        due = await session.fetch("due_runs", queue=1, phases=[0, 1, 2, 3], now=1_000, most=10)
+        due = await session.due_runs(1, [0, 1, 2, 3], 1_000, 10)
         assert [row[3] for row in due] == [30]
         async with database.transaction() as other:
             for queue, places in ((1, [10, 20]), (2, [10])):
@@ -204,9 +204,7 @@ async def test_looking_for_what_is_due_locks_nothing_else(database: MySQL) -> No
                 assert [row[3] for row in rows] == places
             rows = await other.fetch("lock_runs", queue=1, phase=3, rank=5, places=[40])
             assert [row[3] for row in rows] == [40]
-            assert not await other.fetch(
-                "due_runs", queue=1, phases=[0, 1, 2, 3], now=1_000, most=10
-            )
+            assert not await other.due_runs(1, [0, 1, 2, 3], 1_000, 10)
 
 
 @law("C1")
@@ -228,10 +226,10 @@ async def test_what_is_published_meanwhile_keeps_no_settle_waiting(database: MyS
     async with database.transaction() as publish:
         await publish.change(1, [], [], [run(1, Phase.FRESH, 1)._replace(partition_key=b"p")], [])
         async with asyncio.timeout(SOON_S), database.transaction() as settle:
-            assert await settle.run("forget_owners", queue=1, partitions=[b"p", b"q"]) == 2
+            assert await settle.forget_owners(1, [b"p", b"q"]) == 2
     sql("INSERT INTO penstock_owner VALUES (1, 'p', 'c', 1)")
     async with database.transaction() as settle:
-        assert await settle.run("forget_owners", queue=1, partitions=[b"p"]) == 0
+        assert await settle.forget_owners(1, [b"p"]) == 0
 
 
 @law("P4")

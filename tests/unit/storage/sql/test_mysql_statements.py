@@ -43,38 +43,6 @@ async def database() -> AsyncIterator[MySQL]:
 
 # -- statements ------------------------------------------------------------------------
 
-#: What PostgreSQL does in one statement, and what only one of the two needs.
-ONLY_POSTGRESQL: Final = {
-    "first_places",
-    "oldest_publishing",
-    "publish",
-    "write",
-    "write_publishing",
-}
-ONLY_MYSQL: Final = {
-    *(
-        "remove_runs",
-        "replace_runs",
-        "insert_runs",
-        "count",
-        "count_partitions",
-        "version",
-    ),  # change
-    *("tickets", "clear_tickets", "take_ticket"),
-    *("due_places", "empty_partitions"),  # what others do under lock
-}
-#: Statements that the adapter itself calls, with what suits it, and those that have no floors.
-OTHER_PARAMETERS: Final = {"heads", "due_runs", "first_run", "wait_for_first_run"}
-
-
-def test_every_statement_has_its_twin() -> None:
-    ours, theirs = load("mysql"), load("postgresql")
-    assert theirs.keys() - ours.keys() == ONLY_POSTGRESQL
-    assert ours.keys() - theirs.keys() == ONLY_MYSQL
-    for name in (ours.keys() & theirs.keys()) - OTHER_PARAMETERS:
-        taken = set(PARAMETER.findall(ours[name]))
-        assert taken == ({"rows"} if "$1" in theirs[name] else set(PARAMETER.findall(theirs[name])))
-
 
 async def test_the_server_takes_every_statement(database: MySQL) -> None:
     async with database.reading() as session:

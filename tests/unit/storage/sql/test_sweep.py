@@ -315,8 +315,7 @@ class TestTogether:
 
         async def act(work: Work) -> SweepReply:
             found = work.tenant.queues["q"].number
-            due = {"queue": found, "phases": [2], "now": work.now, "most": 9}
-            assert len(await work.session.fetch("due_runs", **due)) == 1
+            assert len(await work.session.due_runs(found, [2], work.now, 9)) == 1
             return await asyncio.wait_for(other.engine.sweep(), HANG_S)
 
         assert (await core_of(store).transact(TENANT, act)).due == 0

@@ -42,8 +42,6 @@ __all__ = ["MySQL"]
 
 #: Seconds that a rollback may take before the connection is dropped instead.
 _ROLLBACK_S: Final = 10
-#: Statements whose list parameter is first reduced to the result of another statement.
-_REDUCED: Final = {"forget_owners": ("empty_partitions", "partitions")}
 #: Statements that are sent as text. They skip through an index; MariaDB may scan all of it instead
 #: after it re-prepared a statement, as it does after ANALYZE TABLE.
 _PLAIN: Final = frozenset({"list_partitions"})
@@ -84,33 +82,11 @@ class _Session(Session):
         return await link.execute(sql, values, prepared=statement not in _PLAIN)
 
     async def fetch(self, statement: str, **parameters: object) -> list[Row]:
-        if statement == "due_runs":
-            return await self._due_runs(parameters)
         reply = await self._execute(statement, parameters)
         # A statement that sets LAST_INSERT_ID returns that number.
         return [(reply.number,)] if reply.rows is None else list(reply.rows)
 
-    async def _due_runs(self, parameters: dict[str, object]) -> list[Row]:
-        """Search without locks, then lock the rows found.
-
-        A locking read of an index range makes MariaDB lock the rows after it too: here the head
-        of the queue, which other claims would then skip (C4).
-        """
-        found = await self._execute("due_places", parameters)
-        if not found.rows:
-            return []
-        link = self.link or await self._linked()
-        places = [(row[0], row[1], row[2], row[3]) for row in found.rows]
-        replies = await link.together(self._at("due_runs", places, now=parameters["now"]))
-        return [row for reply in replies for row in reply.rows or ()]
-
     async def run(self, statement: str, **parameters: object) -> int:
-        reduced = _REDUCED.get(statement)
-        if reduced is not None:
-            rows = await self.fetch(reduced[0], **parameters)
-            if not rows:
-                return 0
-            parameters[reduced[1]] = [value for (value,) in rows]
         link = self.link or await self._linked()
         changed = 0
         for sql, values in self._statements[statement].all(parameters):
@@ -148,6 +124,24 @@ class _Session(Session):
             [bind({"queue": queue, "phase": phase, "most": most}) for phase in phases]
         )
         return [row for reply in replies for row in reply.rows or ()]
+
+    async def due_runs(self, queue: int, phases: Sequence[int], now: int, most: int) -> list[Row]:
+        # Search without locks, then lock the rows found. A locking read of an index range makes
+        # MariaDB lock the rows after it too: here the head of the queue, which other claims would
+        # then skip (C4).
+        found = await self.fetch("due_places", queue=queue, phases=phases, now=now, most=most)
+        if not found:
+            return []
+        link = self.link or await self._linked()
+        places = [(row[0], row[1], row[2], row[3]) for row in found]
+        replies = await link.together(self._at("due_runs", places, now=now))
+        return [row for reply in replies for row in reply.rows or ()]
+
+    async def forget_owners(self, queue: int, partitions: Sequence[bytes]) -> int:
+        # Search without locks: the DELETE would wait for the rows that its subquery reads.
+        rows = await self.fetch("empty_partitions", queue=queue, partitions=partitions)
+        empty = [partition for (partition,) in rows]
+        return await self.run("forget_owners", queue=queue, partitions=empty) if empty else 0
 
     async def change(
         self,

@@ -114,9 +114,6 @@ class PostgreSQL(Database):
         self._tidying: asyncio.TimerHandle | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self.statements = {name: _positional(text) for name, text in load("postgresql").items()}
-        # The same without locks.
-        text, names = self.statements["heads"]
-        self.statements["look_at_heads"] = text.replace("FOR UPDATE SKIP LOCKED", ""), names
         self._listening = Listening(self._connect)
 
     @classmethod

@@ -62,10 +62,15 @@ class PostgreSQLSession(Session):
         assert not self.committing, "what is written at once is written last"
         begin = "BEGIN"
         if self._publishes:
-            # Both in one round trip.
-            begin = f"BEGIN; {self._statements['begin_publishing'][0]}"
+            # All in one round trip.
+            begin = f"BEGIN; {self._announcement()}"
         await self._in_time(self._connection.execute(begin))
         self.begun = True
+
+    def _announcement(self) -> str:
+        """Two statements without parameters, to be sent together."""
+        steps = ("announce_publishing", "begin_publishing")
+        return "; ".join(self._statements[step][0] for step in steps)
 
     async def fetch(self, statement: str, **parameters: object) -> list[Row]:
         if not (self._loose and statement in _READS):
@@ -98,8 +103,7 @@ class PostgreSQLSession(Session):
     async def publishing(self) -> None:
         self._publishes = True
         if self.begun:
-            text, _ = self._statements["begin_publishing"]
-            await self._in_time(self._connection.execute(text))
+            await self._in_time(self._connection.execute(self._announcement()))
 
     async def append(self, segments: Sequence[NewSegment]) -> list[int]:
         await self._begin()
@@ -113,6 +117,12 @@ class PostgreSQLSession(Session):
     ) -> list[Row]:
         statement = "look_at_heads" if self._loose else "heads"
         return await self.fetch(statement, queue=queue, phases=phases, floors=floors, most=most)
+
+    async def due_runs(self, queue: int, phases: Sequence[int], now: int, most: int) -> list[Row]:
+        return await self.fetch("due_runs", queue=queue, phases=phases, now=now, most=most)
+
+    async def forget_owners(self, queue: int, partitions: Sequence[bytes]) -> int:
+        return await self.run("forget_owners", queue=queue, partitions=partitions)
 
     async def change(
         self,
