@@ -23,19 +23,17 @@ from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_CLAIM_BYTES
 from penstock.model.states import Transition
 from penstock.storage.sql import moves, partitions
+from penstock.storage.sql.batching import Call
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Moved, NotAtOnce
-from penstock.storage.sql.floors import NO_FLOORS, floors_of, raise_floors
+from penstock.storage.sql.deliveries import Phase, Run, in_order, message_id, segment_of
 from penstock.storage.sql.granting import Claim, Granted, deliver, look_at_clock
-from penstock.storage.sql.lanes import Call
-from penstock.storage.sql.phases import Phase
-from penstock.storage.sql.runs import Run, in_order, segment_of
+from penstock.storage.sql.limits import charge, take_bucket
 from penstock.storage.sql.segments import Segment
-from penstock.storage.sql.throughput import charge, take_bucket
 from penstock.storage.sql.work import Work
 
-__all__ = ["claim"]
+__all__ = ["NO_FLOORS", "claim", "floors_of", "raise_floors"]
 
 #: Due, lapsed and expired runs that one claim moves. Any more are left to the next claims and to
 #: sweep, so that the duration of a claim is bounded.
@@ -371,3 +369,53 @@ def _grant(
         for key, (run, members) in by_run.items()
     }
     return [Granted(run.segment, members, run.rank, lives[id(run)]) for run, members in taken]
+
+
+# -- floors: where a search starts ---------------------------------------------------
+# A floor is, per rank, the row position below which a queue has no fresh run and will get none.
+#
+# Claims leave dead rows at the head of a queue. While an older transaction is open (a report, a
+# backup), the database cannot remove them, and every search for the first run of the queue has to
+# scan them all. With floors a claim starts its search behind them.
+#
+# They stay valid when other servers write. Fresh runs come from publishes only. An open publish
+# began at a segment at or above ``Stable.oldest``, and a later one appends above ``Stable.given``;
+# both are read before the runs. A claim leaves the rest of a run behind that run, in the same rank,
+# and a rolled back claim leaves the run where it was.
+#
+# Databases that do not profit from floors (``Database.has_floors``) have none.
+
+#: Search every rank from its beginning.
+NO_FLOORS: Final = (0,) * 10
+#: How long floors are used before they are read again, in milliseconds.
+_KEEP_MS: Final = 250
+
+
+def floors_of(core: Core, queue: int) -> Sequence[int]:
+    """The floors of a queue, by rank; empty if none are known."""
+    return core.floors.get(queue, ((), 0))[0]
+
+
+async def raise_floors(core: Core, queue: int) -> None:
+    """Refresh the floors of a queue, if they are not recent."""
+    if not core.database.has_floors:
+        return
+    now = core.clock.now()
+    known = core.floors.get(queue)
+    if known is None:
+        # Skip the first claim: most queues are not busy.
+        core.floors[queue] = ((), now)
+        return
+    floors, read_at = known
+    if 0 <= now - read_at < _KEEP_MS:
+        return
+    floors = floors or NO_FLOORS
+    stable = await core.stable()
+    begins = stable.given if stable.oldest is None else min(stable.given, stable.oldest)
+    rows = await core.fetch("first_places", queue=queue, phase=int(Phase.FRESH), floors=floors)
+    appended = message_id(begins + 1, 0)
+    first = {int(rank): min(int(place), appended) for rank, place in rows}
+    core.floors[queue] = (
+        tuple(max(floor, first.get(rank, appended)) for rank, floor in enumerate(floors)),
+        now,
+    )

@@ -27,6 +27,7 @@ from penstock.model.clock import Clock
 from penstock.storage.contract import EngineOptions
 from penstock.storage.listener import Listener
 from penstock.storage.sql.catalog import Catalog, Tenant
+from penstock.storage.sql.claim_numbers import Leases, NoServerNumber, Receipts, ServerNumbers
 from penstock.storage.sql.database import (
     Again,
     Database,
@@ -34,24 +35,21 @@ from penstock.storage.sql.database import (
     Moved,
     NotAtOnce,
     Overdue,
+    Row,
     Session,
     Stable,
     Stale,
 )
-from penstock.storage.sql.leases import Leases, NoServerNumber
+from penstock.storage.sql.deliveries import Seats
 from penstock.storage.sql.migrations import known
-from penstock.storage.sql.receipts import Receipts
-from penstock.storage.sql.seats import Seats
 from penstock.storage.sql.segments import Segments
-from penstock.storage.sql.server_numbers import ServerNumbers
-from penstock.storage.sql.timers import Timers
 from penstock.storage.sql.work import Work
 from penstock.storage.turns import Turns
 
 if TYPE_CHECKING:
     from penstock.storage.sql.sweep import Memory
 
-__all__ = ["Core"]
+__all__ = ["Core", "Timers"]
 
 T = TypeVar("T")
 
@@ -226,6 +224,10 @@ class Core:
 
         return await self._asked(ask)
 
+    async def fetch(self, statement: str, **parameters: object) -> list[Row]:
+        """Run one statement that reads, outside any tenant."""
+        return await self.plainly(lambda session: session.fetch(statement, **parameters))
+
     async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
         """The result of ``ask``, retried after temporary errors."""
         self.check_open()
@@ -365,3 +367,48 @@ def _reason(error: Exception) -> str:
 
 def _nobody(queues: set[int]) -> None:
     """Used until other servers can be notified."""
+
+
+# -- due times -----------------------------------------------------------------------
+# A claim first moves what is due, which costs a statement. So a server remembers the next due time
+# of every queue and asks then; it also asks at intervals, because other servers write too. A
+# waiting caller has asked already (``next_due``). Only latency depends on this (C5): deliveries are
+# checked again before they are handed out.
+
+#: How long a server relies on its memory.
+_TRUST_MS: Final = 200
+
+
+class Timers:
+    """Due times by queue number and side (true for the dead letters)."""
+
+    def __init__(self) -> None:
+        #: When the database was last asked, and the next known due time.
+        self._known: dict[tuple[int, bool], tuple[int, int | None]] = {}
+
+    def is_due(self, side: tuple[int, bool], now: int) -> bool:
+        """Whether to ask the database."""
+        known = self._known.get(side)
+        if known is None:
+            return True
+        asked_at, due = known
+        return (due is not None and due <= now) or not 0 <= now - asked_at < _TRUST_MS
+
+    def asked(self, side: tuple[int, bool], now: int, due: int | None) -> None:
+        """Record the database's answer."""
+        self._known[side] = (now, due)
+
+    def note(self, side: tuple[int, bool], until: int) -> bool:
+        """Record a due time; returns whether it is earlier than the known one."""
+        known = self._known.get(side)
+        if known is None:
+            return True
+        asked_at, due = known
+        if due is not None and due <= until:
+            return False
+        self._known[side] = (asked_at, until)
+        return True
+
+    def forget(self) -> None:
+        """Forget all due times, so that the next claims ask."""
+        self._known.clear()

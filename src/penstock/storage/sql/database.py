@@ -1,6 +1,6 @@
-"""The interface of a dialect: transactions, and statements by the names of their files.
+"""The interface of a dialect: transactions, and statements by their names.
 
-A statement is a file in the dialect's ``statements`` directory, named after its effect.
+A statement is introduced by its name in a file of the dialect's ``statements`` directory.
 Parameters are written ``:name``. A list parameter is an array in PostgreSQL and a list in
 parentheses in MySQL. Statements that write many rows are run by ``write``. Errors of the driver
 are raised as errors of ``penstock.errors``, or as one of the exceptions below, which the engine
@@ -9,13 +9,17 @@ handles itself.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from penstock.storage.sql.runs import Place
-from penstock.storage.sql.runs import Row as RunRow
+from penstock.errors import BadUrl
+from penstock.storage.sql.deliveries import Place
+from penstock.storage.sql.deliveries import Row as RunRow
 
 __all__ = [
     "LOOKS",
@@ -33,6 +37,8 @@ __all__ = [
     "Session",
     "Stable",
     "Stale",
+    "end",
+    "load_module",
 ]
 
 #: A result row: one value per column. Binary columns are ``bytes``, text is ``str``.
@@ -296,3 +302,45 @@ class Database(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close every connection."""
+
+
+# -- the modules of a dialect, imported on first use, so that only its stores need the driver ----
+# The modules of a dialect, imported on first use, so that only its stores need the driver.
+
+#: The database's name, its driver, and the extra of Penstock that installs the driver.
+_DIALECTS: Final = {
+    "postgresql": ("PostgreSQL", "asyncpg", "postgres"),
+    "mysql": ("MySQL", "asyncmy", "mysql"),
+}
+
+
+def load_module(dialect: str, name: str) -> ModuleType:
+    """Import a module of the dialect's package."""
+    try:
+        return import_module(f"penstock.storage.sql.{dialect}.{name}")
+    except ImportError as error:
+        title, driver, extra = _DIALECTS[dialect]
+        if (error.name or "").partition(".")[0] != driver:
+            raise
+        raise BadUrl(
+            f"The driver of {title} is not installed: pip install 'penstock[{extra}]'.",
+            field="url",
+        ) from error
+
+
+# -- cancellation --------------------------------------------------------------------
+# A cancellation can get lost: up to Python 3.11 ``asyncio.wait_for``, which drivers use to open
+# connections, swallows it if the awaited operation completes at that very moment. So a task is
+# cancelled repeatedly until it has ended.
+
+#: Seconds before a task that has not ended is cancelled again.
+_AGAIN_S: Final = 2.0
+
+
+async def end(*tasks: asyncio.Task[None] | None) -> None:
+    """Cancel the tasks, and wait until they have ended. None is ignored."""
+    pending = {task for task in tasks if task is not None}
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=_AGAIN_S)

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Delivery, Receipt
 from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.claim_numbers import Receipts
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.receipts import Receipts
-from penstock.storage.sql.runs import INDEX_BITS, Life, message_id, segment_of
+from penstock.storage.sql.deliveries import INDEX_BITS, Life, message_id, segment_of
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.work import Work
 

@@ -16,10 +16,10 @@ import msgspec
 
 from penstock.model.message import MessageId, Offset, Outgoing, Published
 from penstock.storage.repetition import REPEAT_WINDOW_MS
+from penstock.storage.sql.append import Entry, Planned, Twin, published
 from penstock.storage.sql.catalog import Tenant
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Again, Session
-from penstock.storage.sql.entries import Entry, Planned, Twin, published
 from penstock.storage.sql.work import Work
 
 __all__ = ["Ids", "find_batch"]

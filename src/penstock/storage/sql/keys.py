@@ -15,12 +15,11 @@ from msgspec.structs import replace
 from penstock.filters import parse
 from penstock.model.checksum import checksum
 from penstock.model.message import NO_HEADERS, Message, NewMessage, Outgoing
+from penstock.storage.sql.append import Entry, OpenKey
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Again
-from penstock.storage.sql.entries import Entry, OpenKey
-from penstock.storage.sql.phases import Phase
-from penstock.storage.sql.runs import Life, Run, segment_of
+from penstock.storage.sql.deliveries import Life, Phase, Run, segment_of
 from penstock.storage.sql.segments import Head
 from penstock.storage.sql.work import Work
 

@@ -1,4 +1,4 @@
-"""The schema of a store: numbered migrations, which only go forward.
+"""The schema of a store: numbered migrations, which only go forward, and functions.
 
 A migration is a file ``NNNN_name.sql`` in its dialect's ``migrations`` directory; a statement ends
 with ``;`` at the end of a line that is not between ``$$`` and ``$$``. Each dialect has its own
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
@@ -20,12 +21,73 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.errors import StoreBusy, StoreError, StoreTooNew, StoreTooOld, StoreUnavailable
-from penstock.storage.sql.database import Again, Database, Lost
-from penstock.storage.sql.dialects import load_module
-from penstock.storage.sql.schema import Applied, Functions, Migration
+from penstock.storage.sql.database import Again, Database, Lost, load_module
 from penstock.storage.sql.urls import parse
 
-__all__ = ["Migrated", "check", "functions", "known", "migrate", "read"]
+__all__ = [
+    "Applied",
+    "Functions",
+    "Migrated",
+    "Migration",
+    "Schema",
+    "check",
+    "functions",
+    "known",
+    "migrate",
+    "read",
+]
+
+
+class Migration(Struct, frozen=True):
+    """One numbered step of the schema, which never changes after its release."""
+
+    number: int
+    name: str
+    """The file name, with the number."""
+    statements: tuple[str, ...]
+    checksum: str
+    """Of its statements, without comments."""
+
+
+class Functions(Struct, frozen=True):
+    """The functions of the schema, which may change between releases."""
+
+    statements: tuple[str, ...]
+    checksum: str
+    """Of the statements, without comments."""
+
+
+class Applied(Struct, frozen=True):
+    """A migration that was applied to the database, or started."""
+
+    number: int
+    name: str
+    checksum: str
+    done: int | None = None
+    """The number of statements that ran, if the migration is unfinished."""
+
+
+class Schema(ABC):
+    """A connection that changes the schema, and holds a lock that excludes other processes."""
+
+    @abstractmethod
+    async def applied(self) -> list[Applied]:
+        """The applied migrations, by number. Creates the table of migrations if it is missing."""
+
+    @abstractmethod
+    async def apply(self, migration: Migration, done: int | None) -> None:
+        """Run the statements of a migration after the first ``done``, and record it.
+
+        ``done`` is None for a migration that was not started. The same commit raises the versions
+        of all catalogs, so that older servers notice before they write again (see ``catalog``).
+        """
+
+    async def replace_functions(self, functions: Functions) -> bool:
+        """Create or replace the functions; returns False if the database already has these."""
+        raise NotImplementedError("this dialect has no functions")
+
+
+# -- applying and checking -----------------------------------------------------------
 
 _FILE: Final = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 _COMMENT: Final = re.compile(r"^\s*--.*\n?", re.MULTILINE)

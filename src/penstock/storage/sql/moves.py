@@ -14,9 +14,7 @@ from msgspec.structs import replace
 from penstock.model.limits import MAX_ATTEMPTS
 from penstock.model.states import State, Transition
 from penstock.storage.sql.catalog import Queue
-from penstock.storage.sql.phases import DEAD, Phase, is_dead
-from penstock.storage.sql.runs import Life, Mark, Run
-from penstock.storage.sql.tally import Kind
+from penstock.storage.sql.deliveries import DEAD, Kind, Life, Mark, Phase, Run, is_dead
 from penstock.storage.sql.work import Work
 
 __all__ = [

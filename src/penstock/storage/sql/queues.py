@@ -13,12 +13,11 @@ from penstock.model.limits import is_dead_letter
 from penstock.model.message import Offset
 from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.storage.quotas import check_filter_quota, check_queue_quota
-from penstock.storage.sql import mending
+from penstock.storage.sql import compaction
 from penstock.storage.sql.catalog import Queue, encode_policy
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.phases import LIVE, Phase
+from penstock.storage.sql.deliveries import LIVE, Phase, message_id, segment_of
 from penstock.storage.sql.route import route
-from penstock.storage.sql.runs import message_id, segment_of
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.work import Work
 
@@ -152,7 +151,7 @@ async def _change(work: Work, queue: Queue, policy: QueuePolicy, settled: int) -
     old = queue.policy
     if (old.bucket_size, old.ordering) != (policy.bucket_size, policy.ordering):
         # Lock first: a route or a replay counts what it adds before it releases this lock.
-        routed = await mending.lock(work, queue)
+        routed = await compaction.lock(work, queue)
         rows = await work.session.fetch(
             "depths", queues=[queue.number], kinds=[int(phase) for phase in _HELD]
         )
@@ -165,7 +164,7 @@ async def _change(work: Work, queue: Queue, policy: QueuePolicy, settled: int) -
             await work.session.run("clear_consumers", queue=queue.number)
             await work.session.run("clear_owners", queue=queue.number)
             ordered = policy.ordering is Ordering.PARTITION
-            await mending.begin(work, queue, routed, settled, ordered=ordered)
+            await compaction.begin(work, queue, routed, settled, ordered=ordered)
     version = queue.filter_version + (policy.filter != old.filter)
     await work.session.run(
         "change_queue",

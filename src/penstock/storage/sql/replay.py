@@ -20,13 +20,11 @@ from penstock.model.states import State, Transition
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row
+from penstock.storage.sql.deliveries import DEAD, Life, Mark, Phase, Run, is_dead, segment_of
+from penstock.storage.sql.group_cursor import Item, hold, in_publish_order, matching, snapshot
 from penstock.storage.sql.keys import hold_keys, newest_entries
-from penstock.storage.sql.phases import DEAD, Phase, is_dead
 from penstock.storage.sql.retention import share
-from penstock.storage.sql.runs import Life, Mark, Run, segment_of
 from penstock.storage.sql.segments import Segment
-from penstock.storage.sql.snapshots import snapshot
-from penstock.storage.sql.walking import Item, hold, in_publish_order, matching
 from penstock.storage.sql.work import Work
 from penstock.storage.turns import Slice
 

@@ -20,8 +20,7 @@ from penstock.errors import StoreCorrupt
 from penstock.model.checksum import checksum
 from penstock.model.message import NO_HEADERS, HeaderValue, Message, MessageId
 from penstock.storage.sql.database import Session
-from penstock.storage.sql.runs import INDEX_BITS, segment_of
-from penstock.storage.sql.sealing import seal, unseal
+from penstock.storage.sql.deliveries import INDEX_BITS, seal, segment_of, unseal
 
 __all__ = ["MAX_SEGMENT_BYTES", "MAX_SEGMENT_ENTRIES", "Head", "Segment", "Segments"]
 

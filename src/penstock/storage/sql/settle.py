@@ -31,14 +31,12 @@ from penstock.model.states import State, Transition
 from penstock.storage.contract import Jitter, Outgoing
 from penstock.storage.repetition import decode_reply, encode_reply, settle_id
 from penstock.storage.sql import moves
+from penstock.storage.sql.batching import Call
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import NotAtOnce
-from penstock.storage.sql.lanes import Call
-from penstock.storage.sql.phases import Phase
+from penstock.storage.sql.deliveries import INDEX_BITS, Kind, Phase, Run, segment_of
 from penstock.storage.sql.publish import Publishing
-from penstock.storage.sql.runs import INDEX_BITS, Run, segment_of
-from penstock.storage.sql.tally import Kind
 from penstock.storage.sql.work import Work
 from penstock.storage.topic_checks import CheckedBy
 

@@ -19,13 +19,11 @@ from penstock.model.queue import QueuePolicy
 from penstock.model.states import Transition
 from penstock.storage.sql import moves, partitions
 from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.compaction import Tallying
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row
-from penstock.storage.sql.leftovers import Leftovers, forget_ids
-from penstock.storage.sql.phases import Phase
-from penstock.storage.sql.runs import Run
-from penstock.storage.sql.tallying import Tallying
-from penstock.storage.sql.trimming import Trimming
+from penstock.storage.sql.deliveries import Phase, Run
+from penstock.storage.sql.retention import Leftovers, Trimming, forget_ids
 from penstock.storage.sql.work import Work
 
 __all__ = ["Memory", "sweep"]
@@ -191,7 +189,7 @@ async def _tidy(core: Core, memory: Memory, limit: int, freed: Collection[int]) 
 async def _sweep_queues(core: Core, memory: Memory, tally: _Tally) -> list[StoreCorrupt]:
     """Sweep the queues that need it, starting where the last sweep stopped."""
     now = core.clock.now()
-    rows = await core.plainly(lambda session: session.fetch("horizons", now=now))
+    rows = await core.fetch("horizons", now=now)
     queues = await _overdue(core, rows)
     looks = _choose_looks(memory, queues)
     turn, memory.turn = memory.turn, 0
@@ -355,10 +353,8 @@ def _choose_looks(memory: Memory, queues: Sequence[_Overdue]) -> set[int]:
 async def _look_at_delayed(core: Core, memory: Memory, queue: _Overdue, tally: _Tally) -> None:
     """Remove those that failed too long ago."""
     _, (rank, place) = memory.looks[queue.number]
-    rows = await core.plainly(
-        lambda session: session.fetch(
-            "delayed_failures", queue=queue.number, rank=rank, place=place, most=_MAX_RUNS
-        )
+    rows = await core.fetch(
+        "delayed_failures", queue=queue.number, rank=rank, place=place, most=_MAX_RUNS
     )
     seen = [Run.read(row) for row in rows]
     last = (rows[-1][2], rows[-1][3]) if len(rows) == _MAX_RUNS else _START

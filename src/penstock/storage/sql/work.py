@@ -15,11 +15,9 @@ from typing import Final
 from penstock.model.queue import Ordering
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.database import Again, Count, NewSegment, PartitionCount, Row, Session
-from penstock.storage.sql.phases import DEAD, LIVE, Phase
-from penstock.storage.sql.runs import Life, Place, Run, message_id
-from penstock.storage.sql.runs import Row as RunRow
+from penstock.storage.sql.deliveries import DEAD, LIVE, Kind, Life, Phase, Place, Run, message_id
+from penstock.storage.sql.deliveries import Row as RunRow
 from penstock.storage.sql.segments import Segment
-from penstock.storage.sql.tally import Kind
 
 __all__ = ["Work"]
 

@@ -30,8 +30,8 @@ from penstock.storage.sql.database import (
     Session,
     Stable,
 )
-from penstock.storage.sql.runs import Place
-from penstock.storage.sql.runs import Row as RunRow
+from penstock.storage.sql.deliveries import Place
+from penstock.storage.sql.deliveries import Row as RunRow
 from penstock.testing.simulation.sql_loop import Gate
 from penstock.testing.simulation.sql_observer import Observer
 

@@ -18,8 +18,8 @@ from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.storage.sql.database import Overdue, Session
 from penstock.storage.sql.engine import SqlEngine
-from penstock.storage.sql.mysql import link
-from penstock.storage.sql.postgresql import connecting
+from penstock.storage.sql.mysql import connection
+from penstock.storage.sql.postgresql import adapter
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 from tests.databases import server, store_url
@@ -33,9 +33,9 @@ PATIENCE_S = 60
 
 @pytest.fixture(autouse=True)
 def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "_GRACE_S", 0.2)
-    monkeypatch.setattr(link, "_GRACE_S", 0.2)
-    monkeypatch.setattr(link, "_PARTING_S", 0.2)
+    monkeypatch.setattr(adapter, "_GRACE_S", 0.2)
+    monkeypatch.setattr(connection, "_GRACE_S", 0.2)
+    monkeypatch.setattr(connection, "_PARTING_S", 0.2)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from penstock.storage.sql.postgresql import listening as module
-from penstock.storage.sql.postgresql.listening import NOTIFY, Listening, announcements
+from penstock.storage.sql.postgresql.notifications import NOTIFY, Listening, announcements
 from tests.databases import server
 
 #: Only a test that would hang for ever waits this long.

@@ -21,7 +21,7 @@ from penstock import Ack, NewMessage
 from penstock.model.queue import QueuePolicy, Start
 from penstock.storage.contract import Engine
 from penstock.storage.engines import open_engine
-from penstock.storage.sql.phases import Phase
+from penstock.storage.sql.deliveries import Phase
 from tests.databases import PASSWORD, USER, server, store_url
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

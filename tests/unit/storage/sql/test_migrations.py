@@ -12,9 +12,17 @@ from penstock.model.message import NewMessage
 from penstock.storage.contract import EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.storage.sql import migrations
-from penstock.storage.sql.dialects import load_module
-from penstock.storage.sql.migrations import Migrated, check, functions, known, migrate, read
-from penstock.storage.sql.schema import Functions, Migration
+from penstock.storage.sql.database import load_module
+from penstock.storage.sql.migrations import (
+    Functions,
+    Migrated,
+    Migration,
+    check,
+    functions,
+    known,
+    migrate,
+    read,
+)
 from penstock.storage.sql.urls import parse
 from penstock.testing.laws import law
 from tests.databases import Server, server
@@ -311,7 +319,7 @@ class Cut:
 
             kind, name = asyncpg.Connection, "execute"
         else:
-            from penstock.storage.sql.mysql.link import Link
+            from penstock.storage.sql.mysql.connection import Link
 
             kind, name = Link, "plainly"
         self._execute = getattr(kind, name)

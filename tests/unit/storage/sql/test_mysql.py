@@ -13,10 +13,9 @@ from penstock.errors import (
     StoreBusy,
 )
 from penstock.storage.sql.database import Again, Database, Lost, Session, Stable
+from penstock.storage.sql.deliveries import Phase, Row
 from penstock.storage.sql.mysql import tickets
 from penstock.storage.sql.mysql.adapter import MySQL
-from penstock.storage.sql.phases import Phase
-from penstock.storage.sql.runs import Row
 from penstock.storage.sql.urls import parse
 from penstock.testing.laws import law
 from tests.databases import server, store_url

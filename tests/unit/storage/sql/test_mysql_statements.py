@@ -20,11 +20,10 @@ from penstock.errors import (
     TooLarge,
 )
 from penstock.storage.sql.database import Again, Lost, Overdue
+from penstock.storage.sql.deliveries import Phase, Row
 from penstock.storage.sql.mysql.adapter import MySQL
-from penstock.storage.sql.mysql.failures import opening, translate
-from penstock.storage.sql.mysql.shapes import Statement
-from penstock.storage.sql.phases import Phase
-from penstock.storage.sql.runs import Row
+from penstock.storage.sql.mysql.binding import Statement
+from penstock.storage.sql.mysql.error_mapping import opening, translate
 from penstock.storage.sql.statements import PARAMETER, load
 from penstock.storage.sql.urls import parse
 from penstock.testing.laws import law

@@ -17,9 +17,8 @@ from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.storage.sql import core, migrations
-from penstock.storage.sql.dialects import load_module
-from penstock.storage.sql.migrations import known, migrate, read
-from penstock.storage.sql.schema import Migration
+from penstock.storage.sql.database import load_module
+from penstock.storage.sql.migrations import Migration, known, migrate, read
 from penstock.testing.clock import FakeClock
 from tests.databases import Server, server
 

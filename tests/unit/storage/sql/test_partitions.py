@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from penstock.model.delivery import Verdict
 from penstock.model.limits import CONSUMER_LEASE_MS
 from penstock.storage.listener import Listener
-from penstock.storage.sql.phases import Phase
+from penstock.storage.sql.deliveries import Phase
 from penstock.storage.sql.work import Work
 from penstock.testing.conformance.harness import TENANT, ids_of
 from penstock.testing.laws import law

@@ -19,13 +19,12 @@ from penstock.model.message import MessageId, NewMessage, Offset
 from penstock.model.queue import Ordering, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import EngineOptions
-from penstock.storage.sql import leftovers, tallying, trimming
+from penstock.storage.sql import compaction, retention
 from penstock.storage.sql import sweep as module
 from penstock.storage.sql import sweep as sweeping
 from penstock.storage.sql.database import Session
+from penstock.storage.sql.deliveries import Life, Phase, segment_of
 from penstock.storage.sql.engine import SqlEngine
-from penstock.storage.sql.phases import Phase
-from penstock.storage.sql.runs import Life, segment_of
 from penstock.storage.sql.work import Work
 from penstock.testing.clock import FakeClock
 from penstock.testing.conformance.harness import TENANT, Store
@@ -158,6 +157,7 @@ class Counting:
                 for name in ("fetch", "run"):
                     setattr(session, name, self._counted(getattr(session, name)))
                 setattr(session, "change", self._counted(session.change, "change"))  # noqa: B010
+                setattr(session, "due_runs", self._counted(session.due_runs, "due"))  # noqa: B010
                 yield session
 
         return watched
@@ -211,13 +211,13 @@ class TestCost:
         counting = Counting(store, monkeypatch)
         clock.advance(10)
         assert (await store.engine.sweep()).due == 1
-        assert counting.seen["due_runs"] == counting.seen["change"] == 1
+        assert counting.seen["due"] == counting.seen["change"] == 1
 
     async def test_what_is_kept_long_is_looked_at_in_turn(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Failed deliveries hold more segments than a page; what comes after them leaves."""
-        monkeypatch.setattr(trimming, "_PAGE", 5)
+        monkeypatch.setattr(retention, "_PAGE", 5)
         kept = {}
         for name in ("stays", "goes"):
             await store.queue(name, f"topic = '{name}'", failed_retention_s=0)
@@ -242,7 +242,7 @@ class TestCost:
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """However much is kept before it, it is not looked for."""
-        monkeypatch.setattr(trimming, "_PAGE", 5)
+        monkeypatch.setattr(retention, "_PAGE", 5)
         await store.queue(failed_retention_s=0, done_retention_s=100)
         for _ in range(20):
             await store.publish(b"x")
@@ -372,7 +372,7 @@ class TestLog:
     ) -> None:
         store, other = pair
         await self.old_message(store)
-        look = trimming._keeping
+        look = retention._keeping
 
         async def meanwhile(*args: Any) -> Any:
             found = await look(*args)
@@ -383,7 +383,7 @@ class TestLog:
                 await other.engine.put_queue(TENANT, "late", policy, Start(Start.EARLIEST))
             return found
 
-        monkeypatch.setattr(trimming, "_keeping", meanwhile)
+        monkeypatch.setattr(retention, "_keeping", meanwhile)
         await store.engine.sweep()
         assert len(segments()) == 1
 
@@ -516,7 +516,7 @@ class TestLog:
     async def test_it_leaves_when_it_is_old_enough(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(trimming.Trimming, "_look_around", nothing)
+        monkeypatch.setattr(retention.Trimming, "_look_around", nothing)
         for _ in range(5):
             await store.publish(b"x")
             clock.advance(LOG_MS // 5)
@@ -529,10 +529,10 @@ class TestLog:
     async def test_what_had_to_wait_leaves_when_it_may(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, kept_by: str
     ) -> None:
-        monkeypatch.setattr(trimming, "_PAGE", 3)
+        monkeypatch.setattr(retention, "_PAGE", 3)
         monkeypatch.setattr(sweeping, "_REST_MS", 0)
         # Not by chance: nothing is looked at but what has grown old, once.
-        monkeypatch.setattr(trimming.Trimming, "_look_around", nothing)
+        monkeypatch.setattr(retention.Trimming, "_look_around", nothing)
         core = core_of(store)
         options = core.options
         ids = [(await store.publish(b"x", topic="other"))[0] for _ in range(8)]
@@ -570,8 +570,8 @@ class TestLog:
     async def test_in_small_steps(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(trimming, "_PAGE", 3)
-        monkeypatch.setattr(trimming, "_MAX_PAGES", 2)
+        monkeypatch.setattr(retention, "_PAGE", 3)
+        monkeypatch.setattr(retention, "_MAX_PAGES", 2)
         for _ in range(20):
             await store.publish(b"1", b"2")
         clock.advance(LOG_MS)
@@ -695,7 +695,7 @@ class TestDeliveries:
     async def test_ids_are_forgotten_in_small_steps(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(leftovers, "_MAX_ROWS", 2)
+        monkeypatch.setattr(retention, "_MAX_ROWS", 2)
         monkeypatch.setattr(sweeping, "_REST_MS", 0)
         await store.engine.put_topic(TENANT, "orders", TopicPolicy(dedup_window_ms=1000))
         await store.publish(*[NewMessage(b"x", id=str(number)) for number in range(7)])
@@ -713,12 +713,12 @@ class TestTallies:
 
     async def test_many_rows_become_one(self, store: Store) -> None:
         await store.queue()
-        for _ in range(tallying._MANY + 10):
+        for _ in range(compaction._MANY + 10):
             await store.publish(b"x")
-        for _ in range(tallying._MANY + 5):
+        for _ in range(compaction._MANY + 5):
             await store.ack(await store.claim_one())
         before = await store.picture("q")
-        assert rows("tally") > 4 * tallying._MANY
+        assert rows("tally") > 4 * compaction._MANY
         await store.engine.sweep()
         kinds = "SELECT kind, count(*) FROM penstock_tally GROUP BY kind HAVING count(*) > 1"
         assert sql(kinds) == []
@@ -729,8 +729,8 @@ class TestTallies:
     async def test_beside_traffic_and_another_server(
         self, pair: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tallying, "_MANY", 3)
-        monkeypatch.setattr(tallying, "_MAX_ROWS", 10)
+        monkeypatch.setattr(compaction, "_MANY", 3)
+        monkeypatch.setattr(compaction, "_MAX_ROWS", 10)
         store, other = pair
         await store.queue()
 
@@ -752,7 +752,7 @@ class TestTallies:
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """By it other servers notice that something happened, also if the sum is nothing."""
-        monkeypatch.setattr(tallying, "_MANY", 1)
+        monkeypatch.setattr(compaction, "_MANY", 1)
         newest = "SELECT max(number) FROM penstock_tally WHERE kind = 3"
         await store.queue()
         await store.publish(b"x")
@@ -773,7 +773,7 @@ class TestPartitions:
     async def test_many_rows_become_one_a_partition(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tallying, "_MANY", 5)
+        monkeypatch.setattr(compaction, "_MANY", 5)
         await self.queue(store)
         for number in range(12):
             await store.publish(NewMessage(b"x", partition_key=f"p{number % 3}"))
@@ -791,7 +791,7 @@ class TestPartitions:
     async def test_of_a_partition_that_ended_nothing_is_kept(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tallying, "_MANY", 1)
+        monkeypatch.setattr(compaction, "_MANY", 1)
         await self.queue(store)
         for partition in "abc":
             await store.publish(NewMessage(b"x", partition_key=partition))
@@ -807,8 +807,8 @@ class TestPartitions:
     async def test_beside_traffic_and_another_server(
         self, pair: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tallying, "_MANY", 3)
-        monkeypatch.setattr(tallying, "_MAX_ROWS", 5)
+        monkeypatch.setattr(compaction, "_MANY", 3)
+        monkeypatch.setattr(compaction, "_MAX_ROWS", 5)
         store, other = pair
         await self.queue(store)
         await store.publish(NewMessage(b"x", partition_key="always"))
@@ -849,8 +849,8 @@ class TestDropped:
     async def test_it_vanishes(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(leftovers, "_MAX_ROWS", 2)
-        monkeypatch.setattr(leftovers, "_MAX_SWEPT", 5)
+        monkeypatch.setattr(retention, "_MAX_ROWS", 2)
+        monkeypatch.setattr(retention, "_MAX_SWEPT", 5)
         await self.fill(store)
         await store.engine.delete_queue(TENANT, "q")
         assert (await store.engine.sweep()).more
@@ -877,7 +877,7 @@ class TestDropped:
 
         await core_of(store).transact(TENANT, add)
         assert rows("run", f"queue = {number}") == 1
-        clock.advance(leftovers._PAUSE_MS)
+        clock.advance(retention._PAUSE_MS)
         await sweep_all(store)
         assert rows("run", f"queue = {number}") == rows("tally", f"queue = {number}") == 0
         assert rows("run") > 0

@@ -27,14 +27,13 @@ from penstock.storage.sql.database import (
     Session,
     Stable,
 )
-from penstock.storage.sql.failing import raise_as
-from penstock.storage.sql.mysql.failures import FAILURES, number_of, opening, translate
-from penstock.storage.sql.mysql.link import Connector, Link, Reply
-from penstock.storage.sql.mysql.pool import Pool
-from penstock.storage.sql.mysql.shapes import Statement
+from penstock.storage.sql.deliveries import Place, message_id, segment_of
+from penstock.storage.sql.deliveries import Row as RunRow
+from penstock.storage.sql.error_mapping import raise_as
+from penstock.storage.sql.mysql.binding import Statement
+from penstock.storage.sql.mysql.connection import Connector, Link, Pool, Reply
+from penstock.storage.sql.mysql.error_mapping import FAILURES, number_of, opening, translate
 from penstock.storage.sql.mysql.tickets import Tickets
-from penstock.storage.sql.runs import Place, message_id, segment_of
-from penstock.storage.sql.runs import Row as RunRow
 from penstock.storage.sql.statements import load
 from penstock.storage.sql.urls import Address
 

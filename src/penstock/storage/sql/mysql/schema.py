@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from penstock.errors import StoreError, StoreUnavailable
 from penstock.storage.sql.database import Again
-from penstock.storage.sql.mysql.failures import FAILURES, number_of, opening, translate
-from penstock.storage.sql.mysql.link import Connector, Link
-from penstock.storage.sql.schema import Applied, Migration, Schema
+from penstock.storage.sql.migrations import Applied, Migration, Schema
+from penstock.storage.sql.mysql.connection import Connector, Link
+from penstock.storage.sql.mysql.error_mapping import FAILURES, number_of, opening, translate
 from penstock.storage.sql.urls import Address
 
 __all__ = ["opened"]

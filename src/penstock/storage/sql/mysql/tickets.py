@@ -40,11 +40,10 @@ from typing import Final
 
 from penstock.errors import PenstockError
 from penstock.storage.sql.database import LOOKS, Again, Lost, Stable
-from penstock.storage.sql.failing import raise_as
-from penstock.storage.sql.mysql.failures import translate
-from penstock.storage.sql.mysql.link import Connector, Link
-from penstock.storage.sql.mysql.pool import IDLE_S
-from penstock.storage.sql.mysql.shapes import Statement
+from penstock.storage.sql.error_mapping import raise_as
+from penstock.storage.sql.mysql.binding import Statement
+from penstock.storage.sql.mysql.connection import IDLE_S, Connector, Link
+from penstock.storage.sql.mysql.error_mapping import translate
 
 __all__ = ["Tickets"]
 

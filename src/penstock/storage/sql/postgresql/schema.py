@@ -12,8 +12,8 @@ from typing import Any, Final
 import asyncpg
 
 from penstock.errors import StoreError
-from penstock.storage.sql.postgresql.failures import FAILURES, opening, translate
-from penstock.storage.sql.schema import Applied, Functions, Migration, Schema
+from penstock.storage.sql.migrations import Applied, Functions, Migration, Schema
+from penstock.storage.sql.postgresql.error_mapping import FAILURES, opening, translate
 from penstock.storage.sql.statements import load
 from penstock.storage.sql.urls import Address
 

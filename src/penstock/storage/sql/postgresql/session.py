@@ -17,9 +17,9 @@ from penstock.storage.sql.database import (
     Session,
     Stale,
 )
-from penstock.storage.sql.postgresql.listening import NOTIFY, announcements
-from penstock.storage.sql.runs import Place
-from penstock.storage.sql.runs import Row as RunRow
+from penstock.storage.sql.deliveries import Place
+from penstock.storage.sql.deliveries import Row as RunRow
+from penstock.storage.sql.postgresql.notifications import NOTIFY, announcements
 
 __all__ = ["PostgreSQLSession"]
 
