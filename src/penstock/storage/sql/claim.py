@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_CLAIM_BYTES
@@ -28,7 +28,7 @@ from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Moved, NotAtOnce
 from penstock.storage.sql.deliveries import Phase, Run, in_order, message_id, segment_of
-from penstock.storage.sql.granting import Claim, Granted, deliver, look_at_clock
+from penstock.storage.sql.granting import Claim, Granted, Stretch, deliver, grant, look_at_clock
 from penstock.storage.sql.limits import charge, take_bucket
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.work import Work
@@ -51,9 +51,6 @@ _FAILED_A_LOOK: Final = 500
 _FEW_SEGMENTS: Final = 32
 #: How often a claim that found only locked runs waits for the first of them.
 _WAITS: Final = 3
-
-#: A run, and consecutive members of it in claim order.
-_Stretch: TypeAlias = tuple[Run, Sequence[int]]
 
 _OWN: Final = (Phase.FRESH, Phase.RETURNED)
 _DEAD: Final = (Phase.DEAD_RETURNED,)
@@ -176,12 +173,11 @@ async def _claim_in_order(
             if rest:
                 taken = [*rest, *taken]
                 work.tell(queue, dead=dead)  # Consumers that wait claim the rest.
-        deadline = work.now + queue.policy.lease_for(one.lease_ms)
-        granted.append(_grant(core, work, part, one.consumer, deadline))
+        granted.append(grant(core, work, queue, one, part))
     return await deliver(core, work, queue, granted, dead=dead)
 
 
-async def _sizes(core: Core, work: Work, taken: Sequence[_Stretch]) -> dict[int, Segment] | None:
+async def _sizes(core: Core, work: Work, taken: Sequence[Stretch]) -> dict[int, Segment] | None:
     """The segments that know how large the payloads are; None if they are not that large.
 
     The payloads of a segment are small together, or one alone: reading few is never much.
@@ -198,8 +194,8 @@ def _segment_of(run: Run) -> int:
 
 
 def _within_bytes(
-    stretches: Sequence[_Stretch], segments: Mapping[int, Segment]
-) -> tuple[list[_Stretch], list[_Stretch]]:
+    stretches: Sequence[Stretch], segments: Mapping[int, Segment]
+) -> tuple[list[Stretch], list[Stretch]]:
     """The first deliveries, as many as one claim may read the payloads of, and the rest."""
     room, count = MAX_CLAIM_BYTES, 0
     for run, members in stretches:
@@ -216,7 +212,7 @@ def _within_bytes(
     return list(stretches), []
 
 
-async def _take(core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool) -> list[_Stretch]:
+async def _take(core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool) -> list[Stretch]:
     """Lock the first deliveries, in order; fail those without attempts left."""
     phases = [int(p) for p in (_DEAD if dead else _OWN)]
     side = (queue.number, dead)
@@ -228,7 +224,7 @@ async def _take(core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool
             return []
         bound = _bound(runs, phases, most)
         found, _ = _first(_before(in_order(runs, reach), bound), reach)
-        exhausted: list[_Stretch] = []
+        exhausted: list[Stretch] = []
         if not dead:
             found, exhausted = _divide(queue, found, wanted)
             _exhaust(work, queue, exhausted)
@@ -276,11 +272,11 @@ async def _lock_first(
 
 
 def _divide(
-    queue: Queue, stretches: Sequence[_Stretch], wanted: int
-) -> tuple[list[_Stretch], list[_Stretch]]:
+    queue: Queue, stretches: Sequence[Stretch], wanted: int
+) -> tuple[list[Stretch], list[Stretch]]:
     """The first ``wanted`` deliveries with attempts left, and those without that precede them."""
-    found: list[_Stretch] = []
-    exhausted: list[_Stretch] = []
+    found: list[Stretch] = []
+    exhausted: list[Stretch] = []
     for run, members in stretches:
         if moves.is_exhausted(queue, run.life):
             exhausted.append((run, members))
@@ -293,7 +289,7 @@ def _divide(
     return found, exhausted
 
 
-def _exhaust(work: Work, queue: Queue, stretches: Sequence[_Stretch]) -> None:
+def _exhaust(work: Work, queue: Queue, stretches: Sequence[Stretch]) -> None:
     """Fail deliveries that have no attempts left."""
     if stretches and work.at_once:
         raise NotAtOnce
@@ -301,9 +297,9 @@ def _exhaust(work: Work, queue: Queue, stretches: Sequence[_Stretch]) -> None:
         moves.exhaust(work, queue, run, members)
 
 
-def _first(stretches: Sequence[_Stretch], limit: int) -> tuple[list[_Stretch], list[_Stretch]]:
+def _first(stretches: Sequence[Stretch], limit: int) -> tuple[list[Stretch], list[Stretch]]:
     """The first ``limit`` deliveries, and the rest."""
-    part: list[_Stretch] = []
+    part: list[Stretch] = []
     for position, (run, members) in enumerate(stretches):
         if len(members) >= limit:
             rest = [(run, members[limit:])] if len(members) > limit else []
@@ -327,12 +323,12 @@ def _bound(runs: Sequence[Run], phases: Sequence[int], most: int) -> tuple[int, 
     return min(ends, default=None)
 
 
-def _before(stretches: list[_Stretch], bound: tuple[int, int] | None) -> list[_Stretch]:
+def _before(stretches: list[Stretch], bound: tuple[int, int] | None) -> list[Stretch]:
     """The deliveries at or before the bound; the stretch that contains it is cut."""
     if bound is None:
         return stretches
     rank, (segment, last) = bound[0], segment_of(bound[1])
-    kept: list[_Stretch] = []
+    kept: list[Stretch] = []
     for run, members in stretches:
         if (run.rank, run.segment) < (rank, segment):
             kept.append((run, members))
@@ -353,22 +349,6 @@ async def _wait_for_first(
             )
             return True
     return False
-
-
-def _grant(
-    core: Core, work: Work, taken: Sequence[_Stretch], consumer: str, deadline: int
-) -> list[Granted]:
-    """Hand out to one consumer: one claim per run."""
-    by_run: dict[int, tuple[Run, list[int]]] = {}
-    for run, members in taken:
-        by_run.setdefault(id(run), (run, []))[1].extend(members)
-    lives = {
-        key: moves.grant(
-            work, run, members, consumer, deadline, core.leases.next(work.now, run.life.lease)
-        )
-        for key, (run, members) in by_run.items()
-    }
-    return [Granted(run.segment, members, run.rank, lives[id(run)]) for run, members in taken]
 
 
 # -- floors: where a search starts ---------------------------------------------------

@@ -1,21 +1,25 @@
-"""Granting: the common part of claims of ordered and unordered queues."""
+"""Granting: hand out deliveries, in ordered and unordered queues."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Delivery, Receipt
+from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.claim_numbers import Receipts
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.deliveries import INDEX_BITS, Life, message_id, segment_of
+from penstock.storage.sql.deliveries import INDEX_BITS, Life, Run, message_id, segment_of
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.work import Work
 
-__all__ = ["Claim", "Granted", "deliver", "look_at_clock"]
+__all__ = ["Claim", "Granted", "Stretch", "deliver", "grant", "look_at_clock"]
+
+#: A run, and consecutive members of it in claim order.
+Stretch: TypeAlias = tuple[Run, Sequence[int]]
 
 
 class Claim(NamedTuple):
@@ -42,6 +46,23 @@ class Granted(NamedTuple):
         # A replaced message has a key, so its run has one member.
         segment, index = segment_of(self.life.entry)
         return segment, (index,)
+
+
+def grant(
+    core: Core, work: Work, queue: Queue, asked: Claim, taken: Sequence[Stretch]
+) -> list[Granted]:
+    """Hand out to one consumer: one claim per run."""
+    deadline = work.now + queue.policy.lease_for(asked.lease_ms)
+    by_run: dict[int, tuple[Run, list[int]]] = {}
+    for run, members in taken:
+        by_run.setdefault(id(run), (run, []))[1].extend(members)
+    lives = {
+        key: moves.grant(
+            work, run, members, asked.consumer, deadline, core.leases.next(work.now, run.life.lease)
+        )
+        for key, (run, members) in by_run.items()
+    }
+    return [Granted(run.segment, members, run.rank, lives[id(run)]) for run, members in taken]
 
 
 def look_at_clock(core: Core, work: Work) -> None:

@@ -8,9 +8,9 @@ by its newest.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import accumulate, groupby, pairwise, repeat
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -63,35 +63,49 @@ async def read_log(
     settled = (await core.stable()).settled
 
     async def look(session: Session, known: Tenant) -> LogPage:
-        first, index = segment_of(max(start, 0))
-        most = _MAX_WHOLE_SEGMENTS if payloads else _MAX_SEGMENTS
         entries: list[LogEntry] = []
-        while first <= settled and len(entries) < limit:
-            rows = await session.fetch(
-                "scan_segments" if payloads else "scan_heads",
-                tenant=known.number,
-                first=first,
-                last=settled,
-                # Every segment but the first has an entry for the page.
-                most=min(limit - len(entries) + 1, most),
-            )
-            if not rows:
-                break
-            for number, published_at, heads, *rest in rows:
-                segment = Segment.read(
-                    number, known.number, published_at, heads, rest[0] if payloads else None
-                )
-                begin = index if number == first else 0
-                end = min(len(segment.heads), begin + limit - len(entries))
-                entries += [
-                    LogEntry(segment.message(i), segment.payload(i) if payloads else None)
-                    for i in range(begin, end)
-                ]
-            first, index = rows[-1][0] + 1, 0
+        async for segment, part in _scan(session, known, start, limit, settled, payloads=payloads):
+            entries += [
+                LogEntry(segment.message(i), segment.payload(i) if payloads else None) for i in part
+            ]
         following = Offset(entries[-1].message.offset + 1) if entries else start
         return LogPage(tuple(entries), following)
 
     return await core.read(tenant, look)
+
+
+async def _scan(
+    session: Session,
+    known: Tenant,
+    start: Offset,
+    limit: int,
+    settled: int,
+    *,
+    payloads: bool = False,
+) -> AsyncIterator[tuple[Segment, range]]:
+    """The segments of the next ``limit`` entries at or above ``start``, and their indices there."""
+    first, index = segment_of(max(start, 0))
+    most = _MAX_WHOLE_SEGMENTS if payloads else _MAX_SEGMENTS
+    while first <= settled and limit:
+        rows = await session.fetch(
+            "scan_segments" if payloads else "scan_heads",
+            tenant=known.number,
+            first=first,
+            last=settled,
+            # Every segment but the first has an entry for the page.
+            most=min(limit + 1, most),
+        )
+        if not rows:
+            break
+        for number, published_at, heads, *rest in rows:
+            segment = Segment.read(
+                number, known.number, published_at, heads, rest[0] if payloads else None
+            )
+            begin = index if number == first else 0
+            part = range(begin, min(len(segment.heads), begin + limit))
+            limit -= len(part)
+            yield segment, part
+        first, index = rows[-1][0] + 1, 0
 
 
 async def log_end(core: Core, tenant: str) -> Offset:
@@ -248,16 +262,6 @@ async def behind(core: Core) -> tuple[tuple[str, str], ...]:
 _MAX_PAYLOAD_SEGMENTS: Final = 64
 
 
-class _Entries(NamedTuple):
-    """Consecutive entries of one segment."""
-
-    number: int
-    published_at: int
-    begin: int
-    """The index of the first entry."""
-    heads: Sequence[Head]
-
-
 # -- the log ---------------------------------------------------------------------------
 
 
@@ -266,47 +270,21 @@ async def read_columns(core: Core, tenant: str, start: Offset, limit: int) -> Lo
     settled = (await core.stable()).settled
 
     async def look(session: Session, known: Tenant) -> LogColumns:
-        return _columns(await _entries(session, known, start, limit, settled), start)
+        found = [one async for one in _scan(session, known, start, limit, settled)]
+        return _columns(found, start)
 
     return await core.read(tenant, look)
 
 
-async def _entries(
-    session: Session, known: Tenant, start: Offset, limit: int, settled: int
-) -> list[_Entries]:
-    first, index = segment_of(max(start, 0))
-    found: list[_Entries] = []
-    missing = limit
-    while first <= settled and missing:
-        rows = await session.fetch(
-            "scan_heads",
-            tenant=known.number,
-            first=first,
-            last=settled,
-            # Every segment but the first has an entry for the page.
-            most=min(missing + 1, _MAX_SEGMENTS),
-        )
-        for number, published_at, heads in rows:
-            segment = Segment.read(number, known.number, published_at, heads, None)
-            begin = index if number == first else 0
-            kept = segment.heads[begin : begin + missing]
-            missing -= len(kept)
-            found.append(_Entries(number, published_at, begin, kept))
-        if not rows:
-            break
-        first, index = rows[-1][0] + 1, 0
-    return found
-
-
-def _columns(found: Sequence[_Entries], start: Offset) -> LogColumns:
+def _columns(found: Sequence[tuple[Segment, range]], start: Offset) -> LogColumns:
     heads: list[Head] = []
     offsets: list[int] = []
     published: list[int] = []
-    for number, published_at, begin, some in found:
-        base = (number << INDEX_BITS) + begin
-        heads += some
-        offsets += range(base, base + len(some))
-        published += repeat(published_at, len(some))
+    for segment, part in found:
+        base = segment.number << INDEX_BITS
+        heads += segment.heads[part.start : part.stop]
+        offsets += range(base + part.start, base + part.stop)
+        published += repeat(segment.published_at, len(part))
     if any(head.id is not None for head in heads):
         ids = [
             offset if head.id is None else head.id
@@ -439,12 +417,12 @@ async def read_history(
 
     async def look(session: Session, known: Tenant) -> HistoryPage:
         numbers = sorted(known.numbered) if queue is None else [known.find(queue)[0].number]
-        found = await _entries(session, known, start, limit, settled)
+        found = [one async for one in _scan(session, known, start, limit, settled)]
         columns = _columns(found, start)
         if not found or not numbers:
             return HistoryPage((), columns.next_offset)
         rows = await session.fetch(
-            "segment_runs", segments=[item.number for item in found], queues=numbers
+            "segment_runs", segments=[segment.number for segment, _ in found], queues=numbers
         )
         lives: defaultdict[int, list[tuple[Queue, Run]]] = defaultdict(list)
         for run in map(Run.read, rows):

@@ -29,7 +29,7 @@ from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row, Session
 from penstock.storage.sql.deliveries import Phase, Run, segment_of
-from penstock.storage.sql.granting import Claim, Granted, deliver, look_at_clock
+from penstock.storage.sql.granting import Claim, Granted, deliver, grant, look_at_clock
 from penstock.storage.sql.work import Work
 
 __all__ = ["claim", "drop_dead_consumers", "hand_out", "join", "leave", "lock", "partition_stats"]
@@ -327,7 +327,8 @@ async def hand_out(core: Core, work: Work, queue: Queue, asked: Claim) -> list[G
                 moves.exhaust(work, queue, runs[pick.run], [segment_of(pick.message)[1]])
             await work.write()
         else:
-            return _grant(core, work, queue, asked, picks, runs)
+            taken = [(runs[pick.run], [segment_of(pick.message)[1]]) for pick in picks]
+            return grant(core, work, queue, asked, taken)
     return []
 
 
@@ -441,34 +442,3 @@ def _is_there(runs: dict[tuple[int, int, int], Run], pick: _Pick) -> bool:
     """Whether the run still has the delivery."""
     run = runs.get(pick.run)
     return run is not None and segment_of(pick.message)[1] in run.members
-
-
-def _grant(
-    core: Core,
-    work: Work,
-    queue: Queue,
-    asked: Claim,
-    picks: Sequence[_Pick],
-    runs: dict[tuple[int, int, int], Run],
-) -> list[Granted]:
-    """Hand out: one claim per run."""
-    members: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    for pick in picks:
-        members[pick.run].append(segment_of(pick.message)[1])
-    deadline = work.now + queue.policy.lease_for(asked.lease_ms)
-    lives = {
-        place: moves.grant(
-            work,
-            runs[place],
-            taken,
-            asked.consumer,
-            deadline,
-            core.leases.next(work.now, runs[place].life.lease),
-        )
-        for place, taken in members.items()
-    }
-    return [
-        Granted(segment, (index,), pick.rank, lives[pick.run])
-        for pick in picks
-        for segment, index in (segment_of(pick.message),)
-    ]
