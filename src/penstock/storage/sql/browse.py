@@ -252,7 +252,7 @@ async def stats(core: Core, tenant: str, queue: str) -> QueueStats:
             failures=counts[Kind.of(Kind.FAILURES, dead=dead)],
             watermark=_watermark(runs, end, cursor),
             lag=live + await _unrouted(session, known, cursor),
-            partitions=await partition_stats(core, session, known, found) if ordered else (),
+            partitions=await partition_stats(session, found) if ordered else (),
         )
 
     return await core.read(tenant, look)

@@ -12,6 +12,7 @@ delivery again if its group was split meanwhile, and drops those that have moved
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
@@ -239,40 +240,33 @@ async def hold(work: Work, items: Sequence[Item], phases: Sequence[Phase]) -> di
     """
     wanted = {item.message_id for item in items}
     found: dict[MessageId, Item] = {}
-    seen: set[tuple[object, ...]] = set()
 
-    def keep(rows: Iterable[Row]) -> bool:
-        fresh = [row for row in rows if tuple(row[:4]) not in seen]
-        seen.update(tuple(row[:4]) for row in fresh)
-        for run in work.hold_all(fresh):
+    def keep(runs: Iterable[Run]) -> None:
+        for run in runs:
             for message in run.ids():
                 if message in wanted:
                     found[message] = Item(run.rank, message, run)
-        return bool(fresh)
 
-    lanes: dict[tuple[int, int, int], set[int]] = {}
+    places: defaultdict[tuple[int, Phase], set[tuple[int, int]]] = defaultdict(set)
     for item in items:
-        run = item.run
-        assert run.place is not None
-        lanes.setdefault((run.queue, int(run.phase), run.rank), set()).add(run.place)
-    for (queue, phase, rank), places in sorted(lanes.items()):
-        keep(
-            await work.session.fetch(
-                "lock_runs", queue=queue, phase=phase, rank=rank, places=sorted(places)
-            )
-        )
-    queues = sorted({queue for queue, _, _ in lanes})
+        assert item.run.place is not None
+        places[item.run.queue, item.run.phase].add((item.rank, item.run.place))
+    for (queue, phase), keys in sorted(places.items()):
+        keep(await work.lock_runs(queue, phase, keys))
     for _ in range(_LOOKS):
         missing = {segment_of(message)[0] for message in wanted - found.keys()}
-        if not missing or not keep(
-            await work.session.fetch(
-                "lock_segment_runs",
-                queues=queues,
-                segments=sorted(missing),
-                phases=[int(phase) for phase in phases],
-            )
-        ):
+        if not missing:
             break
+        rows = await work.session.fetch(
+            "lock_segment_runs",
+            queues=sorted({queue for queue, _ in places}),
+            segments=sorted(missing),
+            phases=[int(phase) for phase in phases],
+        )
+        split_off = work.hold_new(rows)
+        if not split_off:
+            break
+        keep(split_off)
     return found
 
 

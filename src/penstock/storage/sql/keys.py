@@ -19,7 +19,7 @@ from penstock.storage.sql.append import Entry, OpenKey
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Again
-from penstock.storage.sql.deliveries import Life, Phase, Run, segment_of
+from penstock.storage.sql.deliveries import Phase, Run, segment_of
 from penstock.storage.sql.segments import Head
 from penstock.storage.sql.work import Work
 
@@ -172,7 +172,6 @@ class Keys:
         work, opened = self.work, entry.replaces
         assert opened is not None
         keep = {queue.number for queue in entry.targets}
-        rank = 9 - opened.message.priority
         for number, (run, index) in list(opened.held.items()):
             if number not in keep:
                 work.drop(run, [index])
@@ -182,22 +181,8 @@ class Keys:
             work.move(run, [index], run.phase, life)
         for queue in entry.targets:
             if queue.number not in opened.held:
-                self._join(entry, opened, queue, rank)
-
-    def _join(self, entry: Entry, opened: OpenKey, queue: Queue, rank: int) -> None:
-        message = opened.message
-        delayed = message.deliver_at > self.work.now
-        life = Life(
-            joined_at=self.work.now,
-            expires_at=entry.head.expires_at,
-            due_at=message.deliver_at if delayed else None,
-            entry=int(entry.offset),
-            keyed=True,
-            partition=(message.partition_key or "") if queue.ordered else None,
-        )
-        segment, index = segment_of(message.id)
-        phase = Phase.DELAYED if delayed else Phase.RETURNED
-        self.work.add(queue.number, phase, rank, segment, [index], life)
+                expires_at, offset = entry.head.expires_at, int(entry.offset)
+                work.add_message(queue, opened.message, expires_at, offset)
 
 
 class _Layer:

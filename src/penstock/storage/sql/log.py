@@ -43,6 +43,7 @@ __all__ = [
     "read_log",
     "read_payloads",
     "result",
+    "scan",
     "tenants",
 ]
 
@@ -64,7 +65,9 @@ async def read_log(
 
     async def look(session: Session, known: Tenant) -> LogPage:
         entries: list[LogEntry] = []
-        async for segment, part in _scan(session, known, start, limit, settled, payloads=payloads):
+        async for segment, part in scan(
+            session, known.number, start, limit, settled, payloads=payloads
+        ):
             entries += [
                 LogEntry(segment.message(i), segment.payload(i) if payloads else None) for i in part
             ]
@@ -74,10 +77,10 @@ async def read_log(
     return await core.read(tenant, look)
 
 
-async def _scan(
+async def scan(
     session: Session,
-    known: Tenant,
-    start: Offset,
+    tenant: int,
+    start: int,
     limit: int,
     settled: int,
     *,
@@ -89,7 +92,7 @@ async def _scan(
     while first <= settled and limit:
         rows = await session.fetch(
             "scan_segments" if payloads else "scan_heads",
-            tenant=known.number,
+            tenant=tenant,
             first=first,
             last=settled,
             # Every segment but the first has an entry for the page.
@@ -98,9 +101,8 @@ async def _scan(
         if not rows:
             break
         for number, published_at, heads, *rest in rows:
-            segment = Segment.read(
-                number, known.number, published_at, heads, rest[0] if payloads else None
-            )
+            contents = rest[0] if payloads else None
+            segment = Segment.read(number, tenant, published_at, heads, contents)
             begin = index if number == first else 0
             part = range(begin, min(len(segment.heads), begin + limit))
             limit -= len(part)
@@ -270,7 +272,7 @@ async def read_columns(core: Core, tenant: str, start: Offset, limit: int) -> Lo
     settled = (await core.stable()).settled
 
     async def look(session: Session, known: Tenant) -> LogColumns:
-        found = [one async for one in _scan(session, known, start, limit, settled)]
+        found = [one async for one in scan(session, known.number, start, limit, settled)]
         return _columns(found, start)
 
     return await core.read(tenant, look)
@@ -417,7 +419,7 @@ async def read_history(
 
     async def look(session: Session, known: Tenant) -> HistoryPage:
         numbers = sorted(known.numbered) if queue is None else [known.find(queue)[0].number]
-        found = [one async for one in _scan(session, known, start, limit, settled)]
+        found = [one async for one in scan(session, known.number, start, limit, settled)]
         columns = _columns(found, start)
         if not found or not numbers:
             return HistoryPage((), columns.next_offset)

@@ -117,22 +117,22 @@ class Watch:
                 self._changed(queue)
 
     def _ready(self, queue: int) -> None:
-        """Notify waiters that the queue may be ready; ignore queues unknown to this server."""
-        named = self._core.catalog.name_of(queue)
-        if named is None or self._closed:
-            return
-        tenant, name = named
-        self._core.listener.ready(tenant, name)
-        self._core.listener.ready(tenant, name + DLQ_SUFFIX)
+        """Notify waiters that the queue may be ready."""
+        for tenant, name in self._names(queue):
+            self._core.listener.ready(tenant, name)
 
     def _acked(self, queue: int) -> None:
         """Notify waiters that the queue may have results."""
+        for tenant, name in self._names(queue):
+            self._core.listener.acked(tenant, name)
+
+    def _names(self, queue: int) -> Sequence[tuple[str, str]]:
+        """The queue and its dead letters; nothing if this server does not know the queue."""
         named = self._core.catalog.name_of(queue)
         if named is None or self._closed:
-            return
+            return ()
         tenant, name = named
-        self._core.listener.acked(tenant, name)
-        self._core.listener.acked(tenant, name + DLQ_SUFFIX)
+        return (tenant, name), (tenant, name + DLQ_SUFFIX)
 
     def _changed(self, queue: int) -> None:
         """Notify all waiters of the queue."""

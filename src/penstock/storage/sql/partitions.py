@@ -25,7 +25,7 @@ from penstock.model.limits import CONSUMER_LEASE_MS
 from penstock.model.message import MessageId, Offset
 from penstock.model.states import Transition
 from penstock.storage.sql import moves
-from penstock.storage.sql.catalog import Queue, Tenant
+from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row, Session
 from penstock.storage.sql.deliveries import Phase, Run, segment_of
@@ -89,22 +89,18 @@ async def leave(core: Core, tenant: str, queue: str, consumer: str) -> None:
     await core.transact(tenant, act)
 
 
-async def drop_dead_consumers(core: Core, work: Work, queue: Queue) -> None:
+async def drop_dead_consumers(work: Work, queue: Queue) -> None:
     """Remove consumers whose heartbeat deadline has passed.
 
     Locks the queue if there are any, so this must precede every other lock.
     """
-    del core
     if _dead(await _consumers(work, queue), work.now):
         await lock(work, queue)
         await _drop(work, queue, _dead(await _consumers(work, queue), work.now), Transition.LAPSE)
 
 
-async def partition_stats(
-    core: Core, session: Session, tenant: Tenant, queue: Queue
-) -> tuple[PartitionStats, ...]:
+async def partition_stats(session: Session, queue: Queue) -> tuple[PartitionStats, ...]:
     """The partitions that have something to deliver, by name."""
-    del core, tenant
     rows = await session.fetch("partition_stats", queue=queue.number)
     return tuple(
         PartitionStats(
@@ -241,23 +237,17 @@ async def _take_back(
     """
     held: set[tuple[int, int]] = set()
     while True:
-        missing: dict[int, list[int]] = defaultdict(list)
-        for _, consumer, rank, place in await _in_flight(work, queue, partitions):
-            if consumer != unless and (rank, place) not in held:
-                missing[rank].append(place)
+        missing = [
+            (rank, place)
+            for _, consumer, rank, place in await _in_flight(work, queue, partitions)
+            if consumer != unless and (rank, place) not in held
+        ]
         if not missing:
             return bool(held)
-        for rank, places in sorted(missing.items()):
-            rows = await work.session.fetch(
-                "lock_runs",
-                queue=queue.number,
-                phase=int(Phase.IN_FLIGHT),
-                rank=rank,
-                places=sorted(places),
-            )
-            for run in work.hold_all(rows):
-                moves.give_back(work, queue, run, run.members, transition)
-            held.update((rank, row[3]) for row in rows)
+        for run in await work.lock_runs(queue.number, Phase.IN_FLIGHT, missing):
+            assert run.place is not None
+            held.add((run.rank, run.place))
+            moves.give_back(work, queue, run, run.members, transition)
 
 
 async def _in_flight(work: Work, queue: Queue, partitions: Iterable[bytes]) -> list[Row]:
@@ -312,7 +302,11 @@ async def hand_out(core: Core, work: Work, queue: Queue, asked: Claim) -> list[G
         picks = await _choose(work, queue, asked)
         if not picks:
             break
-        runs = await _lock(work, queue, picks)
+        runs: dict[tuple[int, int, int], Run] = {}
+        for phase in sorted({pick.phase for pick in picks}):
+            places = [(pick.rank, pick.place) for pick in picks if pick.phase == phase]
+            for run in await work.lock_runs(queue.number, Phase(phase), places):
+                runs[phase, run.rank, int(run.first)] = run
         look_at_clock(core, work)
         expired = [run for run in runs.values() if moves.is_expired(run.life, work.now)]
         if expired:
@@ -419,23 +413,6 @@ def _merge(feeds: Sequence[_Feed], limit: int) -> list[_Pick] | None:
         else:
             heapq.heappop(heads)
     return merged
-
-
-async def _lock(
-    work: Work, queue: Queue, picks: Iterable[_Pick]
-) -> dict[tuple[int, int, int], Run]:
-    """The locked runs of the picks, by their keys."""
-    places: dict[tuple[int, int], set[int]] = defaultdict(set)
-    for pick in picks:
-        places[pick.phase, pick.rank].add(pick.place)
-    runs: dict[tuple[int, int, int], Run] = {}
-    for (phase, rank), wanted in sorted(places.items()):
-        rows = await work.session.fetch(
-            "lock_runs", queue=queue.number, phase=phase, rank=rank, places=sorted(wanted)
-        )
-        for run in work.hold_all(rows):
-            runs[phase, rank, int(run.first)] = run
-    return runs
 
 
 def _is_there(runs: dict[tuple[int, int, int], Run], pick: _Pick) -> bool:

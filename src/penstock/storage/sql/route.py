@@ -24,18 +24,14 @@ from penstock.storage.assignment import Assignment
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.compaction import UNKNOWN, give_partitions, is_stray, lock, mend
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.deliveries import Life, Phase, Run, message_id, segment_of
+from penstock.storage.sql.deliveries import Run, message_id, segment_of
 from penstock.storage.sql.keys import hold_keys, newest_entries
-from penstock.storage.sql.log import end_of_log
+from penstock.storage.sql.log import end_of_log, scan
 from penstock.storage.sql.retention import share
-from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.store import identity, identity_in
 from penstock.storage.sql.work import Work
 
 __all__ = ["add_entries", "assign", "read_entries", "route"]
-
-#: Segments per read.
-_MAX_SEGMENTS: Final = 1_000
 
 
 class _Step(NamedTuple):
@@ -138,27 +134,11 @@ async def read_entries(
     work: Work, cursor: int, last: int, limit: int
 ) -> tuple[list[Message], Offset | None]:
     """The entries from the cursor on, and the offset of the next one; None at the end."""
-    first, index = segment_of(cursor)
     found: list[Message] = []
-    while first <= last:
-        rows = await work.session.fetch(
-            "scan_heads",
-            tenant=work.tenant.number,
-            first=first,
-            last=last,
-            most=min(limit + 1, _MAX_SEGMENTS),
-        )
-        if not rows:
-            return found, None
-        for number, published_at, heads in rows:
-            segment = Segment.read(number, work.tenant.number, published_at, heads, None)
-            start = index if number == segment_of(cursor)[0] else 0
-            for position in range(start, len(segment.heads)):
-                if len(found) == limit:
-                    return found, Offset(message_id(number, position))
-                found.append(segment.message(position))
-        first = rows[-1][0] + 1
-    return found, None
+    tenant = work.tenant.number
+    async for segment, part in scan(work.session, tenant, cursor, limit + 1, last):
+        found += map(segment.message, part)
+    return found[:limit], found[limit].offset if len(found) > limit else None
 
 
 async def add_entries(core: Core, work: Work, queue: Queue, entries: list[Message]) -> int:
@@ -185,18 +165,8 @@ async def add_entries(core: Core, work: Work, queue: Queue, entries: list[Messag
             continue
         there.add(message.id)
         assigned += 1
-        delayed = message.deliver_at > work.now
-        life = Life(
-            joined_at=work.now,
-            expires_at=message.expires_at,
-            due_at=message.deliver_at if delayed else None,
-            entry=int(message.offset) if message.is_replacement else None,
-            keyed=message.key is not None,
-            partition=(message.partition_key or "") if queue.ordered else None,
-        )
-        segment, index = segment_of(message.id)
-        phase = Phase.DELAYED if delayed else Phase.RETURNED
-        work.add(queue.number, phase, 9 - message.priority, segment, [index], life)
+        entry = int(message.offset) if message.is_replacement else None
+        work.add_message(queue, message, message.expires_at, entry)
     return assigned
 
 
@@ -267,7 +237,10 @@ async def _add_named(
     """Add the named entries; returns how many were added."""
     assigned = 0
     for lot in _lots(left):
-        entries = await _read(work, lot)
+        # Not cached: history is read once, and would evict the segments being claimed.
+        entries = await core.segments.messages(
+            work.session, work.tenant.number, lot, remember=False
+        )
         asked.check_found(lot, entries)
         assigned += await add_entries(core, work, queue, list(entries.values()))
         # A replaced message has several entries: the next lot must see that it was added.
@@ -300,26 +273,3 @@ def _lots(offsets: Sequence[int]) -> Iterator[Sequence[int]]:
             count, last = count + 1, number
     if begin < len(offsets):
         yield offsets[begin:]
-
-
-async def _read(work: Work, offsets: Sequence[int]) -> dict[int, Message]:
-    """The entries at these offsets, in order; missing ones are left out.
-
-    They are not cached: history is read once, and would evict the segments being claimed.
-    """
-    rows = await work.session.fetch(
-        "read_heads",
-        tenant=work.tenant.number,
-        numbers=sorted({segment_of(offset)[0] for offset in offsets}),
-    )
-    segments = {
-        number: Segment.read(number, work.tenant.number, published_at, heads, None)
-        for number, published_at, heads in rows
-    }
-    found: dict[int, Message] = {}
-    for offset in offsets:
-        number, index = segment_of(offset)
-        segment = segments.get(number)
-        if segment is not None and index < len(segment.heads):
-            found[offset] = segment.message(index)
-    return found

@@ -178,9 +178,15 @@ class Segments:
         self.forget([n for n, s in self._known.items() if s.published_at <= before])
 
     async def read(
-        self, session: Session, tenant: int, numbers: Iterable[int], *, payloads: bool = False
+        self,
+        session: Session,
+        tenant: int,
+        numbers: Iterable[int],
+        *,
+        payloads: bool = False,
+        remember: bool = True,
     ) -> dict[int, Segment]:
-        """The segments of these numbers that the tenant has (T1)."""
+        """The segments of these numbers that the tenant has (T1), cached with ``remember``."""
         found: dict[int, Segment] = {}
         missing: list[int] = []
         for number in set(numbers):
@@ -197,16 +203,18 @@ class Segments:
                 segment = Segment.read(
                     number, tenant, published_at, heads, rest[0] if payloads else None
                 )
-                self.remember(segment)
+                if remember:
+                    self.remember(segment)
                 found[number] = segment
         return found
 
     async def messages(
-        self, session: Session, tenant: int, offsets: Iterable[int]
+        self, session: Session, tenant: int, offsets: Iterable[int], *, remember: bool = True
     ) -> dict[int, Message]:
         """The entries at these offsets, by offset; missing ones are left out."""
         wanted = [(offset, *segment_of(offset)) for offset in offsets]
-        segments = await self.read(session, tenant, {number for _, number, _ in wanted})
+        numbers = {number for _, number, _ in wanted}
+        segments = await self.read(session, tenant, numbers, remember=remember)
         return {
             offset: segments[number].message(index)
             for offset, number, index in wanted

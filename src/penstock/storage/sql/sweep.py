@@ -264,7 +264,7 @@ async def _drop_dead_consumers(core: Core, queue: _Overdue) -> None:
         if known is None:
             return
         if known.ordered:
-            await partitions.drop_dead_consumers(core, work, known)
+            await partitions.drop_dead_consumers(work, known)
         else:
             await work.session.run("clear_consumers", queue=known.number)
 
@@ -360,7 +360,7 @@ async def _look_at_delayed(core: Core, memory: Memory, queue: _Overdue, tally: _
     last = (rows[-1][2], rows[-1][3]) if len(rows) == _MAX_RUNS else _START
     memory.looks[queue.number] = (memory.sweeps, last)
     edge = core.clock.now() - queue.policy.failed_retention_s * 1000
-    places = [run.key() for run in seen if _failed_before(run, edge)]
+    places = [run.key()[2:] for run in seen if _failed_before(run, edge)]
     if not places or not tally.may_go_on():
         return
 
@@ -370,17 +370,9 @@ async def _look_at_delayed(core: Core, memory: Memory, queue: _Overdue, tally: _
         if known is None or not known.policy.failed_retention_s:
             return made
         before = work.now - known.policy.failed_retention_s * 1000
-        for wanted in sorted({place[2] for place in places}):
-            locked = await work.session.fetch(
-                "lock_runs",
-                queue=known.number,
-                phase=int(Phase.DEAD_DELAYED),
-                rank=wanted,
-                places=[place[3] for place in places if place[2] == wanted],
-            )
-            for run in work.hold_all(locked):
-                if _failed_before(run, before):
-                    made.drop(work, run)
+        for run in await work.lock_runs(known.number, Phase.DEAD_DELAYED, places):
+            if _failed_before(run, before):
+                made.drop(work, run)
         return made
 
     tally.add(await core.transact(queue.tenant, act))

@@ -8,14 +8,25 @@ notification is sent before the commit.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from penstock.model.message import Message
 from penstock.model.queue import Ordering
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.database import Again, Count, NewSegment, PartitionCount, Row, Session
-from penstock.storage.sql.deliveries import DEAD, LIVE, Kind, Life, Phase, Place, Run, message_id
+from penstock.storage.sql.deliveries import (
+    DEAD,
+    LIVE,
+    Kind,
+    Life,
+    Phase,
+    Place,
+    Run,
+    message_id,
+    segment_of,
+)
 from penstock.storage.sql.deliveries import Row as RunRow
 from penstock.storage.sql.segments import Segment
 
@@ -105,6 +116,21 @@ class Work:
         held = {known.key for known in self._held.values()}
         return [self.hold(row) for row in rows if tuple(row[:4]) not in held]
 
+    async def lock_runs(
+        self, queue: int, phase: Phase, places: Iterable[tuple[int, int]]
+    ) -> list[Run]:
+        """Lock and register the runs of a phase at these ranks and places; some may be gone."""
+        by_rank: defaultdict[int, set[int]] = defaultdict(set)
+        for rank, place in places:
+            by_rank[rank].add(place)
+        runs: list[Run] = []
+        for rank, wanted in sorted(by_rank.items()):
+            rows = await self.session.fetch(
+                "lock_runs", queue=queue, phase=int(phase), rank=rank, places=sorted(wanted)
+            )
+            runs += self.hold_all(rows)
+        return runs
+
     def let_go(self, runs: Iterable[Run]) -> None:
         """Drop runs that are not needed after all, or will be read again."""
         for run in runs:
@@ -126,6 +152,23 @@ class Work:
     ) -> None:
         """Add new deliveries."""
         self._added.setdefault((queue, phase, rank, segment, life), []).extend(members)
+
+    def add_message(
+        self, queue: Queue, message: Message, expires_at: int | None, entry: int | None
+    ) -> None:
+        """Add a delivery of a message that is in the log already; ``entry`` replaces its first."""
+        delayed = message.deliver_at > self.now
+        life = Life(
+            joined_at=self.now,
+            expires_at=expires_at,
+            due_at=message.deliver_at if delayed else None,
+            entry=entry,
+            keyed=message.key is not None,
+            partition=(message.partition_key or "") if queue.ordered else None,
+        )
+        segment, index = segment_of(message.id)
+        phase = Phase.DELAYED if delayed else Phase.RETURNED
+        self.add(queue.number, phase, 9 - message.priority, segment, [index], life)
 
     def append(self, segments: Sequence[NewSegment]) -> list[int]:
         """Append segments with the next write; returns placeholders for their numbers."""

@@ -1,6 +1,6 @@
 """Classifies errors of asyncmy, MySQL and MariaDB by their number.
 
-See ``failing`` for the classes.
+See ``error_mapping`` of the package above for the classes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Classifies errors of asyncpg and PostgreSQL by their SQLSTATE.
 
-See ``failing`` for the classes.
+See ``error_mapping`` of the package above for the classes.
 """
 
 from __future__ import annotations
