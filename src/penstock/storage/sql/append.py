@@ -18,12 +18,19 @@ from penstock.model.checksum import checksums
 from penstock.model.message import Message, MessageId, NewMessage, Offset, Published, PublishReply
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import FreshRun, NewSegment
-from penstock.storage.sql.deliveries import INDEX_BITS, Life, Phase, Run, message_id, pack_members
+from penstock.storage.sql.database import FreshGroup, NewSegment
+from penstock.storage.sql.deliveries import (
+    INDEX_BITS,
+    DeliveryGroup,
+    DeliveryRecord,
+    Phase,
+    message_id,
+    pack_members,
+)
 from penstock.storage.sql.segments import (
     MAX_SEGMENT_BYTES,
     MAX_SEGMENT_ENTRIES,
-    Head,
+    EntryMetadata,
     Segment,
 )
 from penstock.storage.sql.work import Work
@@ -48,14 +55,14 @@ class OpenKey(Struct, frozen=True, eq=False):
     """A message whose key is open, and its locked deliveries."""
 
     message: Message
-    held: dict[int, tuple[Run, int]]
+    held: dict[int, tuple[DeliveryGroup, int]]
     """By queue number."""
 
 
 class Entry(Struct, eq=False, gc=False):
     """One entry to append."""
 
-    head: Head
+    metadata: EntryMetadata
     payload: bytes
     targets: Sequence[Queue]
     """The queues in which it becomes a new delivery."""
@@ -78,12 +85,12 @@ class Entry(Struct, eq=False, gc=False):
 
 
 class Block(Struct, eq=False):
-    """Entries of one call that go to the same queues and become one run in each of them.
+    """Entries of one call that go to the same queues and become one group in each of them.
 
     None has an id, a key or a time, and all have the same priority and partition key.
     """
 
-    heads: Sequence[Head]
+    metadata: Sequence[EntryMetadata]
     payloads: Sequence[bytes]
     size: int
     """The total size of the payloads."""
@@ -94,21 +101,21 @@ class Block(Struct, eq=False):
 
 
 def blocks(
-    heads: Sequence[Head], payloads: Sequence[bytes], targets: Sequence[Queue]
+    metadata: Sequence[EntryMetadata], payloads: Sequence[bytes], targets: Sequence[Queue]
 ) -> list[Block]:
     """Blocks that each fit into a segment; a single message may be larger than that."""
     size = sum(map(len, payloads))
-    if size <= MAX_SEGMENT_BYTES and len(heads) <= MAX_SEGMENT_ENTRIES:
-        return [Block(heads, payloads, size, targets)]
+    if size <= MAX_SEGMENT_BYTES and len(metadata) <= MAX_SEGMENT_ENTRIES:
+        return [Block(metadata, payloads, size, targets)]
     found: list[Block] = []
     start = size = 0
     for position, payload in enumerate(payloads):
         full = size + len(payload) > MAX_SEGMENT_BYTES or position - start >= MAX_SEGMENT_ENTRIES
         if full and position > start:
-            found.append(Block(heads[start:position], payloads[start:position], size, targets))
+            found.append(Block(metadata[start:position], payloads[start:position], size, targets))
             start, size = position, 0
         size += len(payload)
-    return [*found, Block(heads[start:], payloads[start:], size, targets)]
+    return [*found, Block(metadata[start:], payloads[start:], size, targets)]
 
 
 class Twin(NamedTuple):
@@ -123,25 +130,25 @@ Planned: TypeAlias = Block | Entry | Twin | Published
 
 def published(plan: Sequence[Planned]) -> tuple[Published, ...]:
     """The reply to the caller, after everything was appended."""
-    told: list[Published] = []
+    replies: list[Published] = []
     for item in plan:
         if type(item) is Block:
             begin = item.number << INDEX_BITS | item.index
-            offsets: Any = range(begin, begin + len(item.heads))
-            told += map(Published, offsets, offsets)
+            offsets: Any = range(begin, begin + len(item.metadata))
+            replies += map(Published, offsets, offsets)
         elif type(item) is Entry:
             # Id and offset are the same number; the two properties would double the cost.
             offset: Any = item.number << INDEX_BITS | item.index
             if item.replaces is None:
-                told.append(Published(offset, offset))
+                replies.append(Published(offset, offset))
             else:
-                told.append(Published(item.id, offset, replaced=True))
+                replies.append(Published(item.id, offset, replaced=True))
         elif isinstance(item, Twin):
-            told.append(Published(item.entry.id, item.entry.offset, duplicate=True))
+            replies.append(Published(item.entry.id, item.entry.offset, duplicate=True))
         else:
             assert isinstance(item, Published)
-            told.append(item)
-    return tuple(told)
+            replies.append(item)
+    return tuple(replies)
 
 
 # -- segments and rows ---------------------------------------------------------------
@@ -152,11 +159,11 @@ _Item: TypeAlias = Block | Entry
 class Part:
     """The contents of one segment."""
 
-    __slots__ = ("_joined", "heads", "items", "payloads", "size")
+    __slots__ = ("_joined", "metadata", "items", "payloads", "size")
 
     def __init__(self) -> None:
         self.items: list[_Item] = []
-        self.heads: list[Head] = []
+        self.metadata: list[EntryMetadata] = []
         self.payloads: list[bytes] = []
         self.size = 0
         self._joined = b""
@@ -165,18 +172,20 @@ class Part:
         """Whether ``entries`` more entries of ``size`` bytes fit."""
         return (
             self.size + size <= MAX_SEGMENT_BYTES
-            and len(self.heads) + entries <= MAX_SEGMENT_ENTRIES
+            and len(self.metadata) + entries <= MAX_SEGMENT_ENTRIES
         )
 
-    def add(self, item: _Item, heads: Sequence[Head], payloads: Sequence[bytes], size: int) -> None:
+    def add(
+        self, item: _Item, metadata: Sequence[EntryMetadata], payloads: Sequence[bytes], size: int
+    ) -> None:
         """Append an item."""
-        item.index = len(self.heads)
+        item.index = len(self.metadata)
         self.items.append(item)
-        self.heads += heads
+        self.metadata += metadata
         self.payloads += payloads
         self.size += size
 
-    def place(self, number: int) -> None:
+    def set_number(self, number: int) -> None:
         """Set the segment number of the items."""
         for item in self.items:
             item.number = number
@@ -184,11 +193,11 @@ class Part:
     def row(self, tenant: int, now: int) -> NewSegment:
         """The segment as a database row."""
         self._joined = b"".join(self.payloads)
-        return tenant, now, len(self.heads), Segment.encode(self.heads), self._joined
+        return tenant, now, len(self.metadata), Segment.encode(self.metadata), self._joined
 
     def segment(self, number: int, tenant: int, now: int) -> Segment:
         """The written segment, for the cache."""
-        return Segment(number, tenant, now, self.heads, self._joined)
+        return Segment(number, tenant, now, self.metadata, self._joined)
 
 
 class Appending:
@@ -202,7 +211,7 @@ class Appending:
     async def write(self, *, numbers_first: bool) -> None:
         """Append the planned entries, and route them.
 
-        Unless the caller needs the segment numbers first, segments and runs are sent in one
+        Unless the caller needs the segment numbers first, segments and groups are sent in one
         statement.
         """
         items, self.items = self.items, []
@@ -213,36 +222,36 @@ class Appending:
         rows = [part.row(work.tenant.number, work.now) for part in parts]
         if numbers_first:
             numbers = await work.append_now(rows)
-            _place(parts, numbers)
+            _set_numbers(parts, numbers)
             self._route(items)
         else:
-            _place(parts, work.append(rows))
+            _set_numbers(parts, work.append(rows))
             self._route(items)
             await work.write()
             numbers = work.numbers
-            _place(parts, numbers)
+            _set_numbers(parts, numbers)
         work.appended += [
             part.segment(number, work.tenant.number, work.now)
             for number, part in zip(numbers, parts, strict=True)
         ]
 
     def _route(self, items: Sequence[_Item]) -> None:
-        """Add every new message to its queues; messages with equal routing become one run."""
+        """Add every new message to its queues; messages with equal routing become one group."""
         alike: dict[tuple[object, ...], list[Entry]] = {}
         for item in items:
             if type(item) is Block:
-                members = range(item.index, item.index + len(item.heads))
-                self._add(item.heads[0], item.targets, item.number, members)
+                members = range(item.index, item.index + len(item.metadata))
+                self._add(item.metadata[0], item.targets, item.number, members)
             elif type(item) is Entry and item.targets and item.replaces is None:
-                head = item.head
+                entry_metadata = item.metadata
                 key = (
                     item.number,
                     id(item.targets),
-                    head.priority,
-                    head.partition_key,
-                    head.expires_at,
-                    head.deliver_at,
-                    head.key is None,
+                    entry_metadata.priority,
+                    entry_metadata.partition_key,
+                    entry_metadata.expires_at,
+                    entry_metadata.deliver_at,
+                    entry_metadata.key is None,
                 )
                 known = alike.get(key)
                 if known is None:
@@ -252,21 +261,27 @@ class Appending:
         for entries in alike.values():
             first = entries[0]
             indices = [entry.index for entry in entries]
-            self._add(first.head, first.targets, first.number, indices)
+            self._add(first.metadata, first.targets, first.number, indices)
 
     def _add(
-        self, head: Head, targets: Sequence[Queue], number: int, members: Sequence[int]
+        self,
+        entry_metadata: EntryMetadata,
+        targets: Sequence[Queue],
+        number: int,
+        members: Sequence[int],
     ) -> None:
-        phase = Phase.FRESH if head.deliver_at is None else Phase.DELAYED
+        phase = Phase.FRESH if entry_metadata.deliver_at is None else Phase.DELAYED
         for queue in targets:
-            life = Life(
+            record = DeliveryRecord(
                 joined_at=self._work.now,
-                expires_at=head.expires_at,
-                due_at=head.deliver_at,
-                keyed=head.key is not None,
-                partition=(head.partition_key or "") if queue.ordered else None,
+                expires_at=entry_metadata.expires_at,
+                due_at=entry_metadata.deliver_at,
+                keyed=entry_metadata.key is not None,
+                partition=(entry_metadata.partition_key or "") if queue.ordered else None,
             )
-            self._work.add(queue.number, phase, 9 - head.priority, number, members, life)
+            self._work.add(
+                queue.number, phase, 9 - entry_metadata.priority, number, members, record
+            )
 
 
 def parts_of(items: Sequence[_Item]) -> list[Part]:
@@ -274,23 +289,23 @@ def parts_of(items: Sequence[_Item]) -> list[Part]:
     parts: list[Part] = []
     part: Part | None = None
     for item in items:
-        heads: Sequence[Head]
+        metadata: Sequence[EntryMetadata]
         payloads: Sequence[bytes]
         if type(item) is Block:
-            heads, payloads, size = item.heads, item.payloads, item.size
+            metadata, payloads, size = item.metadata, item.payloads, item.size
         else:
             assert type(item) is Entry
-            heads, payloads, size = (item.head,), (item.payload,), item.head.size
-        if part is None or not part.takes(len(heads), size):
+            metadata, payloads, size = (item.metadata,), (item.payload,), item.metadata.size
+        if part is None or not part.takes(len(metadata), size):
             part = Part()
             parts.append(part)
-        part.add(item, heads, payloads, size)
+        part.add(item, metadata, payloads, size)
     return parts
 
 
-def _place(parts: Sequence[Part], numbers: Sequence[int]) -> None:
+def _set_numbers(parts: Sequence[Part], numbers: Sequence[int]) -> None:
     for number, part in zip(numbers, parts, strict=True):
-        part.place(number)
+        part.set_number(number)
 
 
 # -- plain publishes: one statement --------------------------------------------------
@@ -326,8 +341,8 @@ def plain_blocks(tenant: Tenant, topic: str, messages: Sequence[NewMessage]) -> 
         ):
             return None
     payloads = [new.payload for new in messages]
-    heads = [
-        Head(
+    metadata = [
+        EntryMetadata(
             topic,
             priority,
             len(payload),
@@ -343,7 +358,7 @@ def plain_blocks(tenant: Tenant, topic: str, messages: Sequence[NewMessage]) -> 
             messages, payloads, checksums(payloads, repeat(0)), strict=True
         )
     ]
-    return blocks(heads, payloads, targets)
+    return blocks(metadata, payloads, targets)
 
 
 async def publish_plain(
@@ -351,40 +366,40 @@ async def publish_plain(
 ) -> list[PublishReply]:
     """Append and route the blocks of several calls; returns a reply per call.
 
-    Raises ``NotAtOnce`` if that needs more than one statement; then nothing was changed.
+    Raises ``NeedsTransaction`` if that needs more than one statement; then nothing was changed.
     """
     began = time.perf_counter()
     now = core.clock.now()
     parts = parts_of([block for call in planned for block in call])
     segments = [part.row(tenant.number, now) for part in parts]
-    runs = [run for nth, part in enumerate(parts, 1) for run in _runs(part, nth, now)]
-    numbers = await core.once(
-        lambda session: session.publish(tenant.number, tenant.version, segments, runs)
+    groups = [group for nth, part in enumerate(parts, 1) for group in _groups(part, nth, now)]
+    numbers = await core.single_write(
+        lambda session: session.publish(tenant.number, tenant.version, segments, groups)
     )
     for number, part in zip(numbers, parts, strict=True):
-        part.place(number)
+        part.set_number(number)
         core.segments.remember(part.segment(number, tenant.number, now))
-    queues = {run.queue for run in runs}
-    core.brought(tenant, queues, len(segments) + 2 * len(runs), time.perf_counter() - began)
+    queues = {group.queue for group in groups}
+    core.brought(tenant, queues, len(segments) + 2 * len(groups), time.perf_counter() - began)
     return [PublishReply(published(call), "fsync") for call in planned]
 
 
-def _runs(part: Part, nth: int, now: int) -> Iterator[FreshRun]:
-    """One run per block and queue that takes it."""
+def _groups(part: Part, nth: int, now: int) -> Iterator[FreshGroup]:
+    """One group per block and queue that takes it."""
     for block in part.items:
         assert type(block) is Block
-        first, size, head = block.index, len(block.heads), block.heads[0]
-        partition_key = head.partition_key or ""
+        first, size, entry_metadata = block.index, len(block.metadata), block.metadata[0]
+        partition_key = entry_metadata.partition_key or ""
         members = pack_members(range(first, first + size))
         for queue in block.targets:
             partition = partition_key if queue.ordered else None
-            yield FreshRun(
+            yield FreshGroup(
                 queue.number,
                 nth,
-                9 - head.priority,
+                9 - entry_metadata.priority,
                 first,
                 size,
                 None if partition is None else partition.encode(),
                 members,
-                Life(joined_at=now, partition=partition).pack(),
+                DeliveryRecord(joined_at=now, partition=partition).pack(),
             )

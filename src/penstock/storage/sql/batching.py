@@ -1,6 +1,6 @@
-"""Lanes: concurrent calls of one kind share transactions.
+"""Batching: concurrent calls of one kind share transactions.
 
-A lane runs one transaction at a time; calls that arrive meanwhile share the next one. Under load
+A batcher runs one transaction at a time; calls that arrive meanwhile share the next one. Under load
 one commit serves many calls, and a single call never waits for others. If so many calls wait that
 preparing their transaction takes a while, it starts beside the one that is running.
 
@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from penstock.errors import StoreCorrupt, StoreError
 
-__all__ = ["Call", "Lane", "Lanes"]
+__all__ = ["Call", "CallBatcher", "CallBatchers"]
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class Call(Generic[T, R]):
-    """One call in a lane: its arguments, and the future of its caller."""
+    """One call of a batcher: its arguments, and the future of its caller."""
 
     __slots__ = ("_answer", "asked", "weight")
 
@@ -53,8 +53,8 @@ class Call(Generic[T, R]):
         return await self._answer
 
 
-class Lane(Generic[T, R]):
-    """One lane. ``perform`` gets one or more calls, and answers or refuses each of them.
+class CallBatcher(Generic[T, R]):
+    """One batcher. ``perform`` gets one or more calls, and answers or refuses each of them.
 
     A transaction carries a weight of at most ``most``, unless it serves a single call. A second
     transaction starts beside the first if at least ``beside`` waits; None: it never does.
@@ -164,8 +164,8 @@ def _is_of_one_call(error: BaseException) -> bool:
             return isinstance(error, Exception)
 
 
-class Lanes(Generic[K, T, R]):
-    """One lane per key: a tenant, a queue. An idle lane costs a dict entry."""
+class CallBatchers(Generic[K, T, R]):
+    """One batcher per key: a tenant, a queue. An idle batcher costs a dict entry."""
 
     def __init__(
         self,
@@ -176,20 +176,20 @@ class Lanes(Generic[K, T, R]):
         self._perform = perform
         self._most = most
         self._beside = beside
-        self._lanes: dict[K, Lane[T, R]] = {}
+        self._batchers: dict[K, CallBatcher[T, R]] = {}
 
     async def call(self, key: K, asked: T, weight: int = 1) -> R:
-        """Make the call in the lane of this key."""
-        lane = self._lanes.get(key)
-        if lane is None:
+        """Make the call in the batcher of this key."""
+        batcher = self._batchers.get(key)
+        if batcher is None:
 
             async def perform(calls: Sequence[Call[T, R]]) -> None:
                 await self._perform(key, calls)
 
-            lane = self._lanes[key] = Lane(perform, self._most, self._beside)
-        return await lane.call(asked, weight)
+            batcher = self._batchers[key] = CallBatcher(perform, self._most, self._beside)
+        return await batcher.call(asked, weight)
 
     async def drain(self) -> None:
-        """Wait until no transaction is running in any lane."""
-        for lane in list(self._lanes.values()):
-            await lane.drain()
+        """Wait until no transaction is running in any batcher."""
+        for batcher in list(self._batchers.values()):
+            await batcher.drain()

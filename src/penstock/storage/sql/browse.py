@@ -20,11 +20,19 @@ from penstock.model.states import State
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Session
-from penstock.storage.sql.deliveries import DEAD, LIVE, Kind, Phase, Run, phases_of, segment_of
+from penstock.storage.sql.deliveries import (
+    DEAD,
+    LIVE,
+    DeliveryGroup,
+    Kind,
+    Phase,
+    phases_of,
+    segment_of,
+)
 from penstock.storage.sql.group_cursor import (
+    GroupCursor,
     Item,
     Position,
-    Walk,
     hold,
     in_claim_order,
     matching,
@@ -45,8 +53,8 @@ _BATCH: Final = 1_000
 _SLICE: Final = 500
 #: Deliveries whose payloads are read in one statement, each perhaps from its own segment.
 _PAYLOADS: Final = 64
-#: A cursor is a 60-bit number, rank * _LANE + message id, so ranks never overlap.
-_LANE: Final = MAX_OFFSET + 1
+#: A cursor is a 60-bit number, rank * _RANK_SPAN + message id, so ranks never overlap.
+_RANK_SPAN: Final = MAX_OFFSET + 1
 
 
 async def peek(
@@ -69,7 +77,7 @@ async def peek(
         shown, last = await _select(core, session, known, walk, where, limit, after)
         contents = await _payloads(core, session, known, shown) if payloads else {}
         items = [
-            _shown(found, item.run, message, contents.get(message.offset), state)
+            _shown(found, item.group, message, contents.get(message.offset), state)
             for item, message in shown
             # The payload is gone: the message was removed in the meantime, so leave it out.
             if not payloads or message.offset in contents
@@ -83,7 +91,7 @@ async def _select(
     core: Core,
     session: Session,
     known: Tenant,
-    walk: Walk,
+    walk: GroupCursor,
     where: Filter | None,
     limit: int,
     after: Position | None,
@@ -126,20 +134,20 @@ async def _payloads(
 
 
 def _shown(
-    queue: Queue, run: Run, message: Message, payload: bytes | None, state: State
+    queue: Queue, group: DeliveryGroup, message: Message, payload: bytes | None, state: State
 ) -> Snapshot:
     failed = state is State.FAILED
-    return snapshot(queue, run.phase, run.life, message, failed=failed, payload=payload)
+    return snapshot(queue, group.phase, group.record, message, failed=failed, payload=payload)
 
 
 def _make_cursor(position: Position) -> str:
     rank, message = position
-    return f"{rank * _LANE + message:x}"
+    return f"{rank * _RANK_SPAN + message:x}"
 
 
 def _read_cursor(cursor: str) -> Position:
     try:
-        rank, message = divmod(int(cursor, 16), _LANE)
+        rank, message = divmod(int(cursor, 16), _RANK_SPAN)
     except ValueError:
         rank = message = -1
     if not 0 <= rank <= MAX_PRIORITY:
@@ -193,21 +201,21 @@ async def _remove(
     held = await hold(work, items, phases)
     # Before it was locked, a message may have been replaced by one the filter rejects.
     meant = await _matching(core, work, list(held.values()), where)
-    by_run: dict[int, tuple[Run, list[int]]] = {}
-    for _, message_id, run in meant:
-        by_run.setdefault(id(run), (run, []))[1].append(segment_of(message_id)[1])
-    for run, members in by_run.values():
-        if run.life.keyed:
-            work.close_keys(run, members)
-        work.drop(run, members)
+    by_group: dict[int, tuple[DeliveryGroup, list[int]]] = {}
+    for _, message_id, group in meant:
+        by_group.setdefault(id(group), (group, []))[1].append(segment_of(message_id)[1])
+    for group, members in by_group.values():
+        if group.record.keyed:
+            work.close_keys(group, members)
+        work.drop(group, members)
     await work.write()
     return len(meant)
 
 
 # -- stats ---------------------------------------------------------------------------
-# Counts are sums of the tally rows (Q2). The rest reads the first run of every phase and rank and
-# the runs in flight, so the cost does not depend on the depth. The end of the log and the cursor
-# are read before the runs, so that the watermark never passes an unsettled delivery.
+# Counts are sums of the tally rows (Q2). The rest reads the first group of every phase and rank and
+# the groups in flight, so the cost does not depend on the depth. The end of the log and the cursor
+# are read before the groups, so that the watermark never passes an unsettled delivery.
 
 _WAITING: Final = (Phase.FRESH, Phase.RETURNED, Phase.DELAYED)
 _DEAD_WAITING: Final = (Phase.DEAD_RETURNED, Phase.DEAD_DELAYED)
@@ -227,15 +235,15 @@ async def stats(core: Core, tenant: str, queue: str) -> QueueStats:
         found, dead = known.find(queue)
         end = await end_of_log(session, known.number, settled)
         cursor = None if dead else await _cursor(session, found)
-        runs = await _front(session, found, dead=dead)
+        groups = await _front(session, found, dead=dead)
         counts = await _counts(session, found)
         phases = DEAD if dead else 0
         live = sum(counts[phase] for phase in (_DEAD_LIVE if dead else LIVE))
-        published_at = await _oldest(core, session, known, runs)
+        published_at = await _oldest(core, session, known, groups)
         in_flight = Counter[str]()
-        for run in runs:
-            if run.phase in _IN_FLIGHT and run.life.consumer is not None:
-                in_flight[run.life.consumer] += run.size
+        for group in groups:
+            if group.phase in _IN_FLIGHT and group.record.consumer is not None:
+                in_flight[group.record.consumer] += group.size
         ordered = found.ordered and not dead
         return QueueStats(
             delayed=counts[Phase.DELAYED + phases],
@@ -250,7 +258,7 @@ async def stats(core: Core, tenant: str, queue: str) -> QueueStats:
             acks=counts[Kind.of(Kind.ACKS, dead=dead)],
             nacks=counts[Kind.of(Kind.NACKS, dead=dead)],
             failures=counts[Kind.of(Kind.FAILURES, dead=dead)],
-            watermark=_watermark(runs, end, cursor),
+            watermark=_watermark(groups, end, cursor),
             lag=live + await _unrouted(session, known, cursor),
             partitions=await partition_stats(session, found) if ordered else (),
         )
@@ -264,15 +272,15 @@ async def _cursor(session: Session, queue: Queue) -> Offset | None:
     return Offset(rows[0][0]) if rows and rows[0][0] is not None else None
 
 
-async def _front(session: Session, queue: Queue, *, dead: bool) -> list[Run]:
-    """The first waiting runs by phase and rank, and all runs in flight."""
+async def _front(session: Session, queue: Queue, *, dead: bool) -> list[DeliveryGroup]:
+    """The first waiting groups by phase and rank, and all groups in flight."""
     rows = await session.fetch(
-        "front_runs",
+        "front_groups",
         queue=queue.number,
         phases=[int(phase) for phase in (_DEAD_WAITING if dead else _WAITING)],
         in_flight=int(Phase.DEAD_IN_FLIGHT if dead else Phase.IN_FLIGHT),
     )
-    return [Run.read(row) for row in rows]
+    return [DeliveryGroup.read(row) for row in rows]
 
 
 async def _counts(session: Session, queue: Queue) -> Counter[int]:
@@ -281,20 +289,22 @@ async def _counts(session: Session, queue: Queue) -> Counter[int]:
     return Counter({int(kind): int(number) for kind, number in rows})
 
 
-async def _oldest(core: Core, session: Session, known: Tenant, runs: Iterable[Run]) -> int | None:
+async def _oldest(
+    core: Core, session: Session, known: Tenant, groups: Iterable[DeliveryGroup]
+) -> int | None:
     """When the oldest available message was published; it is the first of its rank."""
-    offsets = [run.life.entry or run.first for run in runs if run.phase in _AVAILABLE]
+    offsets = [group.record.entry or group.first for group in groups if group.phase in _AVAILABLE]
     found = await core.segments.messages(session, known.number, offsets)
     return min((message.published_at for message in found.values()), default=None)
 
 
-def _watermark(runs: Sequence[Run], end: Offset, cursor: Offset | None) -> Offset:
+def _watermark(groups: Sequence[DeliveryGroup], end: Offset, cursor: Offset | None) -> Offset:
     """One below the first unsettled message, the first unrouted entry and the end of the log.
 
     Messages above the end do not count: an open publish may still append below them. The cursor
     is above the end if other tenants have published since.
     """
-    ends = [int(end), *(int(run.first) for run in runs)]
+    ends = [int(end), *(int(group.first) for group in groups)]
     if cursor is not None:
         ends.append(cursor)
     return Offset(min(ends) - 1)

@@ -22,10 +22,19 @@ from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row
-from penstock.storage.sql.deliveries import LIVE, Phase, Run, segment_of
+from penstock.storage.sql.deliveries import LIVE, DeliveryGroup, Phase, segment_of
 from penstock.storage.sql.work import Work
 
-__all__ = ["UNKNOWN", "Routed", "Tallying", "begin", "give_partitions", "is_stray", "lock", "mend"]
+__all__ = [
+    "UNKNOWN",
+    "CounterCompaction",
+    "Routed",
+    "backfill",
+    "begin",
+    "give_partitions",
+    "is_stray",
+    "lock",
+]
 
 #: Rows per counter that are left alone: summing this few costs next to nothing.
 _MANY: Final = 50
@@ -37,7 +46,7 @@ _MAX_ROWS: Final = 5_000
 _MAX_STEPS: Final = 50
 
 
-class Tallying:
+class CounterCompaction:
     """A server's memory of the rows it has seen."""
 
     def __init__(self) -> None:
@@ -133,7 +142,7 @@ async def _repeat(core: Core, tenant: str, act: Callable[[Work], Awaitable[bool]
 
 #: Instead of a segment: the publishes that may not know of the change are not determined yet.
 UNKNOWN: Final = -1
-#: Segments that are mended in one transaction.
+#: Segments that are backfilled in one transaction.
 _MAX_SEGMENTS: Final = 100
 
 
@@ -145,7 +154,7 @@ class Routed(NamedTuple):
     closing: int | None
 
     @property
-    def mends(self) -> bool:
+    def needs_backfill(self) -> bool:
         """Whether the queue is caught up but needs a backfill."""
         return self.cursor is None and self.joining is not None
 
@@ -175,21 +184,21 @@ async def begin(work: Work, queue: Queue, routed: Routed, settled: int, *, order
     await work.session.run("move_cursor", queue=queue.number, **now._asdict())
 
 
-async def mend(core: Core, tenant: str, name: str) -> None:
+async def backfill(core: Core, tenant: str, name: str) -> None:
     """Assign partitions to the existing deliveries that have none."""
-    while await _mend_some(core, tenant, name):
+    while await _backfill_some(core, tenant, name):
         pass
 
 
-async def _mend_some(core: Core, tenant: str, name: str) -> bool:
-    """Mend some segments; returns whether to continue."""
+async def _backfill_some(core: Core, tenant: str, name: str) -> bool:
+    """Backfill some segments; returns whether to continue."""
     version = (await core.catalog.tenant(tenant)).version
     before, after = await core.stable(), await core.stable()
 
     async def act(work: Work) -> bool:
         queue = work.tenant.find_own(name)
         routed = await lock(work, queue)
-        if not routed.mends:
+        if not routed.needs_backfill:
             return False
         if work.tenant.version != version:
             # The ordering may have changed since ``stable`` was read.
@@ -215,14 +224,14 @@ async def _mend_some(core: Core, tenant: str, name: str) -> bool:
 
 
 def is_stray(row: Row) -> bool:
-    """Whether a run of an ordered queue is live but has no partition."""
+    """Whether a group of an ordered queue is live but has no partition."""
     return row[1] in LIVE and row[7] is None
 
 
 async def give_partitions(core: Core, work: Work, queue: Queue, segments: Iterable[int]) -> None:
     """Assign partitions to the queue's deliveries in these segments that have none."""
     rows = await work.session.fetch(
-        "lock_segment_runs",
+        "lock_segment_groups",
         queues=[queue.number],
         segments=sorted(segments),
         phases=[int(phase) for phase in LIVE],
@@ -231,23 +240,23 @@ async def give_partitions(core: Core, work: Work, queue: Queue, segments: Iterab
     messages = await core.segments.messages(
         work.session,
         work.tenant.number,
-        [run.life.entry or message for run in strays for message in run.ids()],
+        [group.record.entry or message for group in strays for message in group.ids()],
     )
-    for run in strays:
-        for partition, members in sorted(_partitions(run, messages).items()):
-            life = replace(run.life, partition=partition)
-            if run.phase is Phase.IN_FLIGHT:
+    for group in strays:
+        for partition, members in sorted(_partitions(group, messages).items()):
+            record = replace(group.record, partition=partition)
+            if group.phase is Phase.IN_FLIGHT:
                 # A claim with an older catalog handed it out: no consumer owned the partition (O1).
-                moves.give_back(work, queue, run, members, Transition.RELEASE, life=life)
+                moves.give_back(work, queue, group, members, Transition.RELEASE, record=record)
             else:
-                work.move(run, members, run.phase, life)
+                work.move(group, members, group.phase, record)
 
 
-def _partitions(run: Run, messages: dict[int, Message]) -> dict[str, list[int]]:
-    """The members of a run by partition."""
+def _partitions(group: DeliveryGroup, messages: dict[int, Message]) -> dict[str, list[int]]:
+    """The members of a group by partition."""
     found: dict[str, list[int]] = defaultdict(list)
-    for message in run.ids():
-        known = messages.get(run.life.entry or message)
+    for message in group.ids():
+        known = messages.get(group.record.entry or message)
         if known is None:
             raise StoreCorrupt(f"The entry of message {message} is missing from the log.")
         found[known.partition_key or ""].append(segment_of(message)[1])

@@ -32,14 +32,14 @@ __all__ = [
     "INDEX_BITS",
     "LIVE",
     "OWN_PHASES",
+    "DeliveryGroup",
+    "DeliveryRecord",
+    "InFlightRows",
     "Kind",
-    "Life",
     "Mark",
     "Phase",
-    "Place",
+    "PrimaryKey",
     "Row",
-    "Run",
-    "Seats",
     "in_order",
     "is_dead",
     "message_id",
@@ -221,8 +221,8 @@ class Mark(Struct, frozen=True, array_like=True, gc=False):
         return _ALL_STATES[self.after]
 
 
-class Life(Struct, frozen=True, array_like=True):
-    """The shared state and history of a run's members, apart from its key and its columns."""
+class DeliveryRecord(Struct, frozen=True, array_like=True):
+    """The shared state and history of a group's members, apart from its key and its columns."""
 
     joined_at: int
     """When they were routed to the queue, or replayed into it from the log."""
@@ -245,13 +245,13 @@ class Life(Struct, frozen=True, array_like=True):
     entry: int | None = None
     """The offset of the newest entry, where a keyed message was replaced."""
     keyed: bool = False
-    """Whether the message has a key; such a run has one member."""
+    """Whether the message has a key; such a group has one member."""
     partition: str | None = None
     """The partition key, in an ordered queue."""
     deadline: int | None = None
     """Of the claim."""
-    seat: int = 0
-    """The ``place`` of a run in flight: the number of its claim, or a new one if only some of the
+    row_key: int = 0
+    """The ``place`` of a group in flight: the number of its claim, or a new one if only some of the
     claim's deliveries were extended."""
 
     def marked(self, mark: Mark) -> tuple[Mark, ...]:
@@ -260,38 +260,38 @@ class Life(Struct, frozen=True, array_like=True):
 
     def pack(self) -> bytes:
         """The record in its stored form."""
-        return seal(_encode_life(self))
+        return seal(_encode_record(self))
 
 
-_encode_life = msgspec.msgpack.Encoder().encode
-_decode_life = msgspec.msgpack.Decoder(Life).decode
+_encode_record = msgspec.msgpack.Encoder().encode
+_decode_record = msgspec.msgpack.Decoder(DeliveryRecord).decode
 
-#: The primary key of a run: queue, phase, rank, place.
-Place: TypeAlias = tuple[int, int, int, int]
+#: The primary key of a row: queue, phase, rank, row key (the column ``place``).
+PrimaryKey: TypeAlias = tuple[int, int, int, int]
 
 
 class Row(NamedTuple):
-    """A run as stored in the database."""
+    """A group as stored in the database."""
 
     queue: int
     phase: int
     rank: int
-    place: int
-    """The seat of a run in flight; otherwise the message id of the first member."""
+    row_key: int
+    """The claim number of a group in flight; otherwise the message id of the first member."""
     segment: int
     size: int
     until: int | None
-    """When the run is due, lapses or expires; after it was settled, when that was."""
+    """When the group is due, lapses or expires; after it was settled, when that was."""
     partition_key: bytes | None
     consumer: str | None
     members: bytes | None
-    life: bytes
+    record: bytes
 
 
-class Run:
-    """A run that was read, or will be written."""
+class DeliveryGroup:
+    """A group that was read, or will be written."""
 
-    __slots__ = ("life", "members", "phase", "place", "queue", "rank", "segment")
+    __slots__ = ("members", "phase", "queue", "rank", "record", "row_key", "segment")
 
     def __init__(
         self,
@@ -300,8 +300,8 @@ class Run:
         rank: int,
         segment: int,
         members: Sequence[int],
-        life: Life,
-        place: int | None = None,
+        record: DeliveryRecord,
+        row_key: int | None = None,
     ) -> None:
         self.queue = queue
         self.phase = phase
@@ -309,18 +309,18 @@ class Run:
         self.segment = segment
         #: Indices in the segment, in order.
         self.members = members
-        self.life = life
-        #: As stored in the database; None for a new run.
-        self.place = place
+        self.record = record
+        #: As stored in the database; None for a new group.
+        self.row_key = row_key
 
     @classmethod
-    def read(cls, row: Sequence[Any]) -> Run:
+    def read(cls, row: Sequence[Any]) -> DeliveryGroup:
         """Decode a row, in the order of :class:`Row`."""
-        queue, phase, rank, place, segment, size, _, _, _, members, life = row
+        queue, phase, rank, row_key, segment, size, _, _, _, members, record = row
         what = f"the deliveries of segment {segment}"
         try:
-            lived = _decode_life(unseal(life, what))
-            return cls(queue, Phase(phase), rank, segment, _unpack(members, size), lived, place)
+            decoded = _decode_record(unseal(record, what))
+            return cls(queue, Phase(phase), rank, segment, _unpack(members, size), decoded, row_key)
         except (msgspec.MsgspecError, struct.error, ValueError) as error:
             raise StoreCorrupt(f"The record of {what} cannot be read.") from error
 
@@ -341,40 +341,40 @@ class Run:
 
     @property
     def until(self) -> int | None:
-        """When the run is next due, lapses or expires, or when it was settled."""
-        life = self.life
+        """When the group is next due, lapses or expires, or when it was settled."""
+        record = self.record
         match self.phase:
             case Phase.FRESH | Phase.RETURNED:
-                return life.expires_at
+                return record.expires_at
             case Phase.DELAYED:
-                times = [t for t in (life.due_at, life.expires_at) if t is not None]
+                times = [t for t in (record.due_at, record.expires_at) if t is not None]
                 return min(times, default=None)
             case Phase.DEAD_DELAYED:
-                return life.due_at
+                return record.due_at
             case Phase.IN_FLIGHT | Phase.DEAD_IN_FLIGHT:
-                return life.deadline
+                return record.deadline
             case _:
-                return life.at
+                return record.at
 
-    def key(self) -> Place:
+    def key(self) -> PrimaryKey:
         """Its primary key."""
         in_flight = self.phase in (Phase.IN_FLIGHT, Phase.DEAD_IN_FLIGHT)
-        place = self.life.seat if in_flight else self.first
-        return self.queue, int(self.phase), self.rank, place
+        row_key = self.record.row_key if in_flight else self.first
+        return self.queue, int(self.phase), self.rank, row_key
 
     def row(self) -> Row:
-        """The run in its stored form."""
-        life = self.life
-        partition = life.partition if self.phase in LIVE else None
+        """The group in its stored form."""
+        record = self.record
+        partition = record.partition if self.phase in LIVE else None
         return Row(
             *self.key(),
             self.segment,
             len(self.members),
             self.until,
             None if partition is None else partition.encode(),
-            life.consumer,
+            record.consumer,
             pack_members(self.members),
-            life.pack(),
+            record.pack(),
         )
 
 
@@ -393,23 +393,25 @@ def _unpack(data: bytes, size: int) -> Sequence[int]:
     return struct.unpack(f"<{size}H", data)
 
 
-def in_order(runs: Sequence[Run], most: int) -> list[tuple[Run, Sequence[int]]]:
-    """The deliveries of the runs in claim order, rank and then message id, as stretches (C4).
+def in_order(
+    groups: Sequence[DeliveryGroup], most: int
+) -> list[tuple[DeliveryGroup, Sequence[int]]]:
+    """The deliveries of the groups in claim order, rank and then message id, as stretches (C4).
 
-    A stretch is consecutive members of one run. Runs of different segments or ranks do not
-    overlap, so a run is mostly one stretch. Returns at least the first ``most`` deliveries.
+    A stretch is consecutive members of one group. Groups of different segments or ranks do not
+    overlap, so a group is mostly one stretch. Returns at least the first ``most`` deliveries.
     """
-    if len(runs) == 1:
-        return [(runs[0], runs[0].members)]
-    found: list[tuple[Run, Sequence[int]]] = []
-    ordered = sorted(runs, key=lambda run: (run.rank, run.segment))
-    for _, group in groupby(ordered, key=lambda run: (run.rank, run.segment)):
+    if len(groups) == 1:
+        return [(groups[0], groups[0].members)]
+    found: list[tuple[DeliveryGroup, Sequence[int]]] = []
+    ordered = sorted(groups, key=lambda group: (group.rank, group.segment))
+    for _, group in groupby(ordered, key=lambda group: (group.rank, group.segment)):
         alike = list(group)
         if len(alike) == 1:
             found.append((alike[0], alike[0].members))
             continue
         members = sorted(
-            (index, nth) for nth, run in enumerate(alike) for index in run.members[:most]
+            (index, nth) for nth, group in enumerate(alike) for index in group.members[:most]
         )
         for nth, stretch in groupby(members, key=lambda member: member[1]):
             found.append((alike[nth], [index for index, _ in stretch]))
@@ -421,30 +423,30 @@ def in_order(runs: Sequence[Run], most: int) -> list[tuple[Run, Sequence[int]]]:
 # example if another server let a claim lapse. So the database compares the whole row when the
 # settle writes (S1, S2); if it differs, the settle reads it under lock.
 
-#: Cached runs; the oldest are evicted first.
+#: Cached groups; the oldest are evicted first.
 _MOST: Final = 10_000
 _IN_FLIGHT: Final = frozenset({int(Phase.IN_FLIGHT), int(Phase.DEAD_IN_FLIGHT)})
 
 
-class Seats:
-    """Runs in flight by their primary keys."""
+class InFlightRows:
+    """Groups in flight by their primary keys."""
 
     def __init__(self) -> None:
-        self._rows: OrderedDict[Place, Row] = OrderedDict()
+        self._rows: OrderedDict[PrimaryKey, Row] = OrderedDict()
 
-    def wrote(self, gone: Iterable[Place], put: Iterable[Row]) -> None:
+    def wrote(self, gone: Iterable[PrimaryKey], put: Iterable[Row]) -> None:
         """Record the rows that a commit deleted and wrote."""
-        for place in gone:
-            self._rows.pop(place, None)
+        for row_key in gone:
+            self._rows.pop(row_key, None)
         for row in put:
             if row.phase in _IN_FLIGHT:
                 self._rows[row[:4]] = row
         while len(self._rows) > _MOST:
             self._rows.popitem(last=False)
 
-    def find(self, place: Place) -> Row | None:
-        """The run as last written, if it is cached."""
-        return self._rows.get(place)
+    def find(self, row_key: PrimaryKey) -> Row | None:
+        """The group as last written, if it is cached."""
+        return self._rows.get(row_key)
 
     def clear(self) -> None:
         """Drop all entries."""

@@ -54,11 +54,11 @@ from penstock.storage.sql import (
     sweep,
 )
 from penstock.storage.sql import store as store_rows
-from penstock.storage.sql.batching import Call, Lanes
+from penstock.storage.sql.batching import Call, CallBatchers
 from penstock.storage.sql.claim import claim
 from penstock.storage.sql.clock import DatabaseClock, clock_for
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import Again, Database, Lost, load_module
+from penstock.storage.sql.database import ConnectionLost, Database, RetryTransaction, load_module
 from penstock.storage.sql.granting import Claim
 from penstock.storage.sql.ids import find_batch
 from penstock.storage.sql.migrations import check
@@ -71,7 +71,7 @@ from penstock.storage.topic_checks import CheckedBy
 __all__ = ["SqlEngine", "open_mysql", "open_postgresql"]
 
 #: Tenant and queue.
-_Place: TypeAlias = tuple[str, str]
+_QueueKey: TypeAlias = tuple[str, str]
 
 #: Messages plus KiB of payload that one transaction publishes at most, if several calls share
 #: it.
@@ -100,19 +100,23 @@ class SqlEngine(Engine):
             limits_throughput=True,
         )
         self._watch = Watch(core)
-        core.spread = self._watch.spread
-        self._publishes: Lanes[tuple[str, bool], Publish, PublishReply] = Lanes(
+        core.broadcast = self._watch.broadcast
+        self._publishes: CallBatchers[tuple[str, bool], Publish, PublishReply] = CallBatchers(
             self._publish, _MAX_PUBLISH, _PUBLISH_BESIDE
         )
-        self._claims: Lanes[_Place, Claim, list[Delivery]] = Lanes(self._claim, _MAX_CLAIM)
-        self._settles: Lanes[_Place, Settle, SettleReply] = Lanes(self._settle, _MAX_CLAIM)
+        self._claims: CallBatchers[_QueueKey, Claim, list[Delivery]] = CallBatchers(
+            self._claim, _MAX_CLAIM
+        )
+        self._settles: CallBatchers[_QueueKey, Settle, SettleReply] = CallBatchers(
+            self._settle, _MAX_CLAIM
+        )
 
     @classmethod
     async def open(cls, database: Database, options: EngineOptions) -> SqlEngine:
         """The engine over a database whose schema was already checked."""
         try:
             clock = await clock_for(database, options.clock)
-        except (Again, Lost) as error:
+        except (RetryTransaction, ConnectionLost) as error:
             raise StoreUnavailable(f"The database went away: {error}.", field="url") from error
         core = Core(database, options, clock)
         engine = cls(core)
@@ -210,9 +214,9 @@ class SqlEngine(Engine):
         return await publish_within(self._core, tenant, asked, connection)
 
     async def _publish(
-        self, lane: tuple[str, bool], calls: Sequence[Call[Publish, PublishReply]]
+        self, key: tuple[str, bool], calls: Sequence[Call[Publish, PublishReply]]
     ) -> None:
-        await publish(self._core, lane[0], calls)
+        await publish(self._core, key[0], calls)
 
     async def claim(
         self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
@@ -226,8 +230,8 @@ class SqlEngine(Engine):
                 await self._watch.interested_in(tenant, queue)
         return deliveries
 
-    async def _claim(self, place: _Place, calls: Sequence[Call[Claim, list[Delivery]]]) -> None:
-        await claim(self._core, *place, calls)
+    async def _claim(self, key: _QueueKey, calls: Sequence[Call[Claim, list[Delivery]]]) -> None:
+        await claim(self._core, *key, calls)
 
     async def settle(
         self,
@@ -245,8 +249,8 @@ class SqlEngine(Engine):
             )
         return await self._settles.call((tenant, queue), Settle(settlements), len(settlements))
 
-    async def _settle(self, place: _Place, calls: Sequence[Call[Settle, SettleReply]]) -> None:
-        await settle(self._core, *place, calls)
+    async def _settle(self, key: _QueueKey, calls: Sequence[Call[Settle, SettleReply]]) -> None:
+        await settle(self._core, *key, calls)
 
     async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
         return await route.route(self._core, tenant, queue, limit)
@@ -415,8 +419,8 @@ class SqlEngine(Engine):
         if self._core.closed:
             return
         self._core.closed = True
-        for lanes in (self._publishes, self._claims, self._settles):
-            await lanes.drain()
+        for batchers in (self._publishes, self._claims, self._settles):
+            await batchers.drain()
         await self._release_server_number()
         await self._watch.close()
         if isinstance(self._core.clock, DatabaseClock):
@@ -425,7 +429,7 @@ class SqlEngine(Engine):
 
     async def _release_server_number(self) -> None:
         """Free the number for another server. If that fails, its lease runs out."""
-        with suppress(Again, Lost, PenstockError, TimeoutError):
+        with suppress(RetryTransaction, ConnectionLost, PenstockError, TimeoutError):
             async with asyncio.timeout(_RELEASE_S), self._core.database.transaction() as session:
                 await self._core.server_numbers.release(session)
 

@@ -1,7 +1,7 @@
 """The classes of database errors that the dialects share.
 
-- ``Again``: the database rolled the transaction back; a retry may succeed.
-- ``Lost``: the connection is gone; only during a commit is the outcome unknown (P2).
+- ``RetryTransaction``: the database rolled the transaction back; a retry may succeed.
+- ``ConnectionLost``: the connection is gone; only during a commit is the outcome unknown (P2).
 - ``Overdue``: a statement missed its deadline, and its connection was dropped.
 - an error of ``penstock.errors``: an operator has to act, or the caller should retry later.
 
@@ -25,7 +25,7 @@ from penstock.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from penstock.storage.sql.database import Again, Lost, Overdue
+from penstock.storage.sql.database import ConnectionLost, Overdue, RetryTransaction
 
 __all__ = [
     "DAMAGE",
@@ -80,7 +80,7 @@ def translate_network(error: BaseException, *, committing: bool) -> Exception:
         case TimeoutError():
             return Overdue("it did not answer in time", committing=committing)
         case OSError() | EOFError():
-            return Lost(one_line(str(error), error), committing=committing)
+            return ConnectionLost(one_line(str(error), error), committing=committing)
         case Exception():
             return error
         case _:
@@ -94,7 +94,7 @@ def unreachable(found: Exception, place: str) -> Exception:
     A running store would retry after a lost connection. Before the first connection, the address
     is more likely to be wrong than the network.
     """
-    if isinstance(found, Lost | Again):
+    if isinstance(found, ConnectionLost | RetryTransaction):
         return StoreUnavailable(f"{place} cannot be reached: {found}.", field="url")
     return found
 

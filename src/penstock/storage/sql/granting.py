@@ -12,14 +12,20 @@ from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.claim_numbers import Receipts
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.deliveries import INDEX_BITS, Life, Run, message_id, segment_of
+from penstock.storage.sql.deliveries import (
+    INDEX_BITS,
+    DeliveryGroup,
+    DeliveryRecord,
+    message_id,
+    segment_of,
+)
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.work import Work
 
 __all__ = ["Claim", "Granted", "Stretch", "deliver", "grant", "look_at_clock"]
 
-#: A run, and consecutive members of it in claim order.
-Stretch: TypeAlias = tuple[Run, Sequence[int]]
+#: A group, and consecutive members of it in claim order.
+Stretch: TypeAlias = tuple[DeliveryGroup, Sequence[int]]
 
 
 class Claim(NamedTuple):
@@ -31,38 +37,45 @@ class Claim(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """Granted deliveries that share one ``Life``, before their messages are read."""
+    """Granted deliveries that share one ``DeliveryRecord``, before their messages are read."""
 
     segment: int
     members: Sequence[int]
     rank: int
-    life: Life
+    record: DeliveryRecord
 
     @property
     def entries(self) -> tuple[int, Sequence[int]]:
         """The segment and the indices of the entries to deliver."""
-        if self.life.entry is None:
+        if self.record.entry is None:
             return self.segment, self.members
-        # A replaced message has a key, so its run has one member.
-        segment, index = segment_of(self.life.entry)
+        # A replaced message has a key, so its group has one member.
+        segment, index = segment_of(self.record.entry)
         return segment, (index,)
 
 
 def grant(
     core: Core, work: Work, queue: Queue, asked: Claim, taken: Sequence[Stretch]
 ) -> list[Granted]:
-    """Hand out to one consumer: one claim per run."""
+    """Hand out to one consumer: one claim per group."""
     deadline = work.now + queue.policy.lease_for(asked.lease_ms)
-    by_run: dict[int, tuple[Run, list[int]]] = {}
-    for run, members in taken:
-        by_run.setdefault(id(run), (run, []))[1].extend(members)
-    lives = {
+    by_group: dict[int, tuple[DeliveryGroup, list[int]]] = {}
+    for group, members in taken:
+        by_group.setdefault(id(group), (group, []))[1].extend(members)
+    records = {
         key: moves.grant(
-            work, run, members, asked.consumer, deadline, core.leases.next(work.now, run.life.lease)
+            work,
+            group,
+            members,
+            asked.consumer,
+            deadline,
+            core.leases.next(work.now, group.record.lease),
         )
-        for key, (run, members) in by_run.items()
+        for key, (group, members) in by_group.items()
     }
-    return [Granted(run.segment, members, run.rank, lives[id(run)]) for run, members in taken]
+    return [
+        Granted(group.segment, members, group.rank, records[id(group)]) for group, members in taken
+    ]
 
 
 def look_at_clock(core: Core, work: Work) -> None:
@@ -97,15 +110,15 @@ def _deliveries(
     deliveries: list[Delivery] = []
     for granted in part:
         number, indices = granted.entries
-        life, segment = granted.life, segments.get(number)
-        if segment is None or indices[-1] >= len(segment.heads):
-            there = 0 if segment is None else bisect_left(indices, len(segment.heads))
+        record, segment = granted.record, segments.get(number)
+        if segment is None or indices[-1] >= len(segment.metadata):
+            there = 0 if segment is None else bisect_left(indices, len(segment.metadata))
             missing = message_id(granted.segment, granted.members[there])
             raise StoreCorrupt(f"The entry of message {missing} is missing from the log.")
-        assert life.claimed_at is not None
-        assert life.deadline is not None
-        prefix = receipts.prefix(queue, granted.rank, life.lease)
-        attempts, claimed_at, deadline = life.attempts, life.claimed_at, life.deadline
+        assert record.claimed_at is not None
+        assert record.deadline is not None
+        prefix = receipts.prefix(queue, granted.rank, record.lease)
+        attempts, claimed_at, deadline = record.attempts, record.claimed_at, record.deadline
         base = granted.segment << INDEX_BITS
         deliveries += [
             Delivery(

@@ -27,9 +27,9 @@ from penstock.storage.sql.database import Row, Session
 from penstock.storage.sql.deliveries import (
     INDEX_BITS,
     LIVE,
-    Life,
+    DeliveryGroup,
+    DeliveryRecord,
     Phase,
-    Run,
     is_dead,
     message_id,
     segment_of,
@@ -38,9 +38,9 @@ from penstock.storage.sql.deliveries import (
 from penstock.storage.sql.work import Work
 
 __all__ = [
+    "GroupCursor",
     "Item",
     "Position",
-    "Walk",
     "hold",
     "in_claim_order",
     "in_publish_order",
@@ -51,10 +51,10 @@ __all__ = [
 #: The position of a delivery in claim order: rank, message id (C4).
 Position: TypeAlias = tuple[int, int]
 
-#: Runs that the first page of a phase reads; later pages read enough runs for _PAGE deliveries. A
-#: run may have 4,096 of them, so a page takes at most some 10 ms.
-_FIRST_RUNS: Final = 4
-_MAX_RUNS: Final = 500
+#: Groups that the first page of a phase reads; later pages read enough groups for _PAGE deliveries.
+#: A group may have 4,096 of them, so a page takes at most some 10 ms.
+_FIRST_GROUPS: Final = 4
+_MAX_GROUPS: Final = 500
 _PAGE: Final = 2_000
 _LAST_RANK: Final = 9
 #: How often ``hold`` searches for deliveries that have moved.
@@ -62,26 +62,26 @@ _LOOKS: Final = 3
 
 
 class Item(NamedTuple):
-    """A delivery, and its run when it was read."""
+    """A delivery, and its group when it was read."""
 
     rank: int
     message_id: MessageId
-    run: Run
+    group: DeliveryGroup
 
     @property
     def offset(self) -> int:
         """The offset of the message's newest entry."""
-        return self.run.life.entry or self.message_id
+        return self.group.record.entry or self.message_id
 
 
 _claim_order: Final[Callable[[Item], tuple[int, int]]] = itemgetter(0, 1)
 _publish_order: Final[Callable[[Item], tuple[int, int]]] = itemgetter(1, 0)
 
 
-def _items(runs: Iterable[Run], after: Position) -> Iterator[Item]:
-    for run in runs:
-        for index in run.members:
-            item = Item(run.rank, message_id(run.segment, index), run)
+def _items(groups: Iterable[DeliveryGroup], after: Position) -> Iterator[Item]:
+    for group in groups:
+        for index in group.members:
+            item = Item(group.rank, message_id(group.segment, index), group)
             if item[:2] > after:
                 yield item
 
@@ -96,26 +96,26 @@ class _Pages:
         self._queue = queue
         self._phase = phase
         self._passed = after
-        # A run of the same segment that begins before the position may have members after it.
+        # A group of the same segment that begins before the position may have members after it.
         self._last: Position = (after[0], (segment_of(after[1])[0] << INDEX_BITS) - 1)
         self._last_rank = last_rank
         self._waiting: list[Item] = []
-        self._runs = _FIRST_RUNS
+        self._groups = _FIRST_GROUPS
         self.ended = False
 
     async def pull(self) -> list[Item]:
         """The next deliveries; empty at the end."""
         while not self.ended:
             rows = await self._read()
-            runs = [Run.read(row) for row in rows]
-            self._waiting += _items(runs, self._passed)
+            groups = [DeliveryGroup.read(row) for row in rows]
+            self._waiting += _items(groups, self._passed)
             self._waiting.sort(key=_claim_order)
             cut = len(self._waiting)
             if not self.ended:
                 cut = bisect_right(self._waiting, self._last, key=_claim_order)
-                sizes = sum(run.size for run in runs)
-                wanted = _PAGE * len(runs) // sizes
-                self._runs = min(max(wanted, 1), _MAX_RUNS)
+                sizes = sum(group.size for group in groups)
+                wanted = _PAGE * len(groups) // sizes
+                self._groups = min(max(wanted, 1), _MAX_GROUPS)
             if cut:
                 ready, self._waiting = self._waiting[:cut], self._waiting[cut:]
                 self._passed = ready[-1][:2]
@@ -123,40 +123,40 @@ class _Pages:
         return []
 
     async def _read(self) -> list[Row]:
-        rank, place = self._last
+        rank, row_key = self._last
         rows = await self._session.fetch(
-            "list_runs",
+            "list_groups",
             queue=self._queue,
             phase=int(self._phase),
             rank=rank,
-            place=place,
+            row_key=row_key,
             last_rank=self._last_rank,
-            most=self._runs,
+            most=self._groups,
         )
-        self.ended = len(rows) < self._runs
+        self.ended = len(rows) < self._groups
         if rows:
             self._last = (rows[-1][2], rows[-1][3])
         return rows
 
 
-class _Seats(_Pages):
+class _InFlightPages(_Pages):
     """The deliveries in flight, in claim order, from a position on."""
 
     def __init__(self, session: Session, queue: int, phase: Phase, after: Position) -> None:
         super().__init__(session, queue, phase, after, _LAST_RANK)
         self._last = (0, -1)
-        self._runs = _MAX_RUNS
+        self._groups = _MAX_GROUPS
 
     async def pull(self) -> list[Item]:
         """All deliveries in one page."""
         found: list[Item] = []
         while not self.ended:
-            found += _items([Run.read(row) for row in await self._read()], self._passed)
+            found += _items([DeliveryGroup.read(row) for row in await self._read()], self._passed)
         found.sort(key=_claim_order)
         return found
 
 
-class Walk:
+class GroupCursor:
     """Several phases or ranks merged, each delivery once."""
 
     def __init__(self, parts: Sequence[_Pages], order: Callable[[Item], tuple[int, int]]) -> None:
@@ -197,23 +197,23 @@ class Walk:
 
 def in_claim_order(
     session: Session, queue: int, phases: Sequence[Phase], after: Position | None = None
-) -> Walk:
+) -> GroupCursor:
     """The deliveries in these phases, by rank and message, after a position."""
     start = (0, -1) if after is None else after
     parts = [
-        _Seats(session, queue, phase, start)
+        _InFlightPages(session, queue, phase, start)
         if phase in (Phase.IN_FLIGHT, Phase.DEAD_IN_FLIGHT)
         else _Pages(session, queue, phase, start, _LAST_RANK)
         for phase in phases
     ]
-    return Walk(parts, _claim_order)
+    return GroupCursor(parts, _claim_order)
 
 
-def in_publish_order(session: Session, queue: int, phase: Phase) -> Walk:
+def in_publish_order(session: Session, queue: int, phase: Phase) -> GroupCursor:
     """The deliveries in a phase, by message, regardless of rank."""
     ranks = range(_LAST_RANK + 1)
     parts = [_Pages(session, queue, phase, (rank, -1), rank) for rank in ranks]
-    return Walk(parts, _publish_order)
+    return GroupCursor(parts, _publish_order)
 
 
 async def matching(
@@ -235,31 +235,31 @@ async def matching(
 async def hold(work: Work, items: Sequence[Item], phases: Sequence[Phase]) -> dict[MessageId, Item]:
     """Lock these deliveries of one queue; returns those that are still in the phases, by message.
 
-    ``work`` holds their runs from here on. A run that another transaction split while this one
+    ``work`` holds their groups from here on. A group that another transaction split while this one
     waited for its lock is found by its segment.
     """
     wanted = {item.message_id for item in items}
     found: dict[MessageId, Item] = {}
 
-    def keep(runs: Iterable[Run]) -> None:
-        for run in runs:
-            for message in run.ids():
+    def keep(groups: Iterable[DeliveryGroup]) -> None:
+        for group in groups:
+            for message in group.ids():
                 if message in wanted:
-                    found[message] = Item(run.rank, message, run)
+                    found[message] = Item(group.rank, message, group)
 
-    places: defaultdict[tuple[int, Phase], set[tuple[int, int]]] = defaultdict(set)
+    row_keys: defaultdict[tuple[int, Phase], set[tuple[int, int]]] = defaultdict(set)
     for item in items:
-        assert item.run.place is not None
-        places[item.run.queue, item.run.phase].add((item.rank, item.run.place))
-    for (queue, phase), keys in sorted(places.items()):
-        keep(await work.lock_runs(queue, phase, keys))
+        assert item.group.row_key is not None
+        row_keys[item.group.queue, item.group.phase].add((item.rank, item.group.row_key))
+    for (queue, phase), keys in sorted(row_keys.items()):
+        keep(await work.lock_groups(queue, phase, keys))
     for _ in range(_LOOKS):
         missing = {segment_of(message)[0] for message in wanted - found.keys()}
         if not missing:
             break
         rows = await work.session.fetch(
-            "lock_segment_runs",
-            queues=sorted({queue for queue, _ in places}),
+            "lock_segment_groups",
+            queues=sorted({queue for queue, _ in row_keys}),
             segments=sorted(missing),
             phases=[int(phase) for phase in phases],
         )
@@ -276,7 +276,7 @@ async def hold(work: Work, items: Sequence[Item], phases: Sequence[Phase]) -> di
 def snapshot(
     queue: Queue,
     phase: Phase,
-    life: Life,
+    record: DeliveryRecord,
     message: Message,
     *,
     failed: bool = False,
@@ -288,12 +288,12 @@ def snapshot(
         queue=queue.shown_as(dead=is_dead(phase) and not failed),
         message=message,
         state=state,
-        attempts=life.attempts,
-        released=life.released if phase in LIVE or state is State.IN_FLIGHT else 0,
-        at=life.due_at if state is State.DELAYED else life.at,
-        claimed_at=life.claimed_at,
-        lease_deadline=life.deadline,
-        consumer=life.consumer,
-        error=life.error,
+        attempts=record.attempts,
+        released=record.released if phase in LIVE or state is State.IN_FLIGHT else 0,
+        at=record.due_at if state is State.DELAYED else record.at,
+        claimed_at=record.claimed_at,
+        lease_deadline=record.deadline,
+        consumer=record.consumer,
+        error=record.error,
         payload=payload,
     )

@@ -8,7 +8,7 @@ from penstock.errors import UnknownQueue
 from penstock.model.bucket import Bucket
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import NotAtOnce, Session
+from penstock.storage.sql.database import NeedsTransaction, Session
 from penstock.storage.sql.granting import look_at_clock
 from penstock.storage.sql.work import Work
 
@@ -57,8 +57,8 @@ async def take_bucket(core: Core, work: Work, queue: Queue, *, dead: bool) -> Bu
     rate = queue.policy.throughput_limit
     if rate is None:
         return None
-    if work.at_once:
-        raise NotAtOnce
+    if work.single_statement:
+        raise NeedsTransaction
     bucket = await hold_limit(work, queue, _kind(dead=dead), Bucket.full(rate, work.now))
     look_at_clock(core, work)
     if bucket.rate != rate:

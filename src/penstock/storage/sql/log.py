@@ -26,15 +26,22 @@ from penstock.storage.bulk import MAX_SPLITS
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Session
-from penstock.storage.sql.deliveries import INDEX_BITS, Phase, Run, message_id, segment_of, unseal
+from penstock.storage.sql.deliveries import (
+    INDEX_BITS,
+    DeliveryGroup,
+    Phase,
+    message_id,
+    segment_of,
+    unseal,
+)
 from penstock.storage.sql.group_cursor import snapshot
-from penstock.storage.sql.segments import Head, Segment
+from penstock.storage.sql.segments import EntryMetadata, Segment
 
 __all__ = [
     "behind",
     "end_of_log",
+    "events_of",
     "history",
-    "life_of",
     "log_end",
     "log_splits",
     "message",
@@ -91,7 +98,7 @@ async def scan(
     most = _MAX_WHOLE_SEGMENTS if payloads else _MAX_SEGMENTS
     while first <= settled and limit:
         rows = await session.fetch(
-            "scan_segments" if payloads else "scan_heads",
+            "scan_segments" if payloads else "scan_metadata",
             tenant=tenant,
             first=first,
             last=settled,
@@ -100,11 +107,11 @@ async def scan(
         )
         if not rows:
             break
-        for number, published_at, heads, *rest in rows:
+        for number, published_at, metadata, *rest in rows:
             contents = rest[0] if payloads else None
-            segment = Segment.read(number, tenant, published_at, heads, contents)
+            segment = Segment.read(number, tenant, published_at, metadata, contents)
             begin = index if number == first else 0
-            part = range(begin, min(len(segment.heads), begin + limit))
+            part = range(begin, min(len(segment.metadata), begin + limit))
             limit -= len(part)
             yield segment, part
         first, index = rows[-1][0] + 1, 0
@@ -145,8 +152,10 @@ async def message(core: Core, tenant: str, id: MessageId) -> MessageDeliveries:
         found, segment = await _newest(session, known, id, payloads=True)
         payload = segment.payload(segment_of(found.offset)[1])
         deliveries = [
-            snapshot(queue, run.phase, run.life, found, failed=run.phase is Phase.DEAD_RETURNED)
-            for queue, run in await _deliveries(session, known, id)
+            snapshot(
+                queue, group.phase, group.record, found, failed=group.phase is Phase.DEAD_RETURNED
+            )
+            for queue, group in await _deliveries(session, known, id)
         ]
         deliveries.sort(key=lambda shown: shown.queue)
         return MessageDeliveries(found, payload, tuple(deliveries))
@@ -161,9 +170,9 @@ async def result(core: Core, tenant: str, queue: str, id: MessageId) -> Result |
         wanted, dead = known.find(queue)
         await _newest(session, known, id)
         done = Phase.DEAD_DONE if dead else Phase.DONE
-        for found, run in await _deliveries(session, known, id):
-            if found.number == wanted.number and run.phase is done:
-                return Result(id, run.life.result, run.life.at or 0)
+        for found, group in await _deliveries(session, known, id):
+            if found.number == wanted.number and group.phase is done:
+                return Result(id, group.record.result, group.record.at or 0)
         return None
 
     return await core.read(tenant, look)
@@ -176,15 +185,17 @@ async def history(core: Core, tenant: str, id: MessageId) -> tuple[Event, ...]:
         found, _ = await _newest(session, known, id)
         events = [
             event
-            for queue, run in await _deliveries(session, known, id)
-            for event in life_of(queue, run, found.published_at, found.deliver_at)
+            for queue, group in await _deliveries(session, known, id)
+            for event in events_of(queue, group, found.published_at, found.deliver_at)
         ]
         return tuple(sorted(events, key=lambda event: event.at))
 
     return await core.read(tenant, look)
 
 
-def life_of(queue: Queue, run: Run, published_at: int, deliver_at: int) -> list[Event]:
+def events_of(
+    queue: Queue, group: DeliveryGroup, published_at: int, deliver_at: int
+) -> list[Event]:
     """The history of a delivery whose message was published and first due at these times."""
     published = Event(
         at=published_at,
@@ -201,7 +212,7 @@ def life_of(queue: Queue, run: Run, published_at: int, deliver_at: int) -> list[
             consumer=mark.consumer,
             error=mark.error,
         )
-        for mark in run.life.marks
+        for mark in group.record.marks
     ]
     return [published, *events]
 
@@ -216,28 +227,30 @@ async def _newest(
     if 0 <= id <= _MAX_ID:
         newest = await session.fetch("find_newest", messages=[int(id)])
         number, index = segment_of(newest[0][1] if newest else id)
-        statement = "read_segments" if payloads else "read_heads"
+        statement = "read_segments" if payloads else "read_metadata"
         rows = await session.fetch(statement, tenant=known.number, numbers=[number])
-        for _, published_at, heads, *rest in rows:
+        for _, published_at, metadata, *rest in rows:
             contents = rest[0] if payloads else None
-            segment = Segment.read(number, known.number, published_at, heads, contents)
-            found = segment.message(index) if index < len(segment.heads) else None
+            segment = Segment.read(number, known.number, published_at, metadata, contents)
+            found = segment.message(index) if index < len(segment.metadata) else None
             # The offset of a replacement is not a message id.
             if found is not None and found.id == id:
                 return found, segment
     raise UnknownMessage(f"There is no message {id}.", field="id")
 
 
-async def _deliveries(session: Session, known: Tenant, id: MessageId) -> list[tuple[Queue, Run]]:
+async def _deliveries(
+    session: Session, known: Tenant, id: MessageId
+) -> list[tuple[Queue, DeliveryGroup]]:
     """The deliveries of a message, ordered by queue name."""
     number, index = segment_of(id)
-    rows = await session.fetch("segment_runs", segments=[number], queues=sorted(known.numbered))
+    rows = await session.fetch("segment_groups", segments=[number], queues=sorted(known.numbered))
     found = [
-        (known.numbered[run.queue], run)
-        for run in (Run.read(row) for row in rows)
-        if index in run.members
+        (known.numbered[group.queue], group)
+        for group in (DeliveryGroup.read(row) for row in rows)
+        if index in group.members
     ]
-    return sorted(found, key=lambda place: place[0].name)
+    return sorted(found, key=lambda found_in: found_in[0].name)
 
 
 # -- tenants and queues ----------------------------------------------------------------
@@ -260,7 +273,7 @@ async def behind(core: Core) -> tuple[tuple[str, str], ...]:
 # payloads as another, which is passed on unchanged: only checksums are verified (P3, X1).
 # Deliveries with the same history are one row, so that history is built once.
 
-#: Segments whose heads, and segments whose payloads, are read in one statement.
+#: Segments whose metadata, and segments whose payloads, are read in one statement.
 _MAX_PAYLOAD_SEGMENTS: Final = 64
 
 
@@ -279,22 +292,22 @@ async def read_columns(core: Core, tenant: str, start: Offset, limit: int) -> Lo
 
 
 def _columns(found: Sequence[tuple[Segment, range]], start: Offset) -> LogColumns:
-    heads: list[Head] = []
+    metadata: list[EntryMetadata] = []
     offsets: list[int] = []
     published: list[int] = []
     for segment, part in found:
         base = segment.number << INDEX_BITS
-        heads += segment.heads[part.start : part.stop]
+        metadata += segment.metadata[part.start : part.stop]
         offsets += range(base + part.start, base + part.stop)
         published += repeat(segment.published_at, len(part))
-    if any(head.id is not None for head in heads):
+    if any(entry_metadata.id is not None for entry_metadata in metadata):
         ids = [
-            offset if head.id is None else head.id
-            for offset, head in zip(offsets, heads, strict=True)
+            offset if entry_metadata.id is None else entry_metadata.id
+            for offset, entry_metadata in zip(offsets, metadata, strict=True)
         ]
         published = [
-            at if head.published_at is None else head.published_at
-            for at, head in zip(published, heads, strict=True)
+            at if entry_metadata.published_at is None else entry_metadata.published_at
+            for at, entry_metadata in zip(published, metadata, strict=True)
         ]
     else:
         ids = offsets
@@ -302,21 +315,21 @@ def _columns(found: Sequence[tuple[Segment, range]], start: Offset) -> LogColumn
         next_offset=Offset(offsets[-1] + 1) if offsets else start,
         offset=offsets,
         id=ids,
-        topic=[head.topic for head in heads],
-        priority=[head.priority for head in heads],
+        topic=[entry_metadata.topic for entry_metadata in metadata],
+        priority=[entry_metadata.priority for entry_metadata in metadata],
         published_at=published,
         deliver_at=[
-            at if head.deliver_at is None else head.deliver_at
-            for at, head in zip(published, heads, strict=True)
+            at if entry_metadata.deliver_at is None else entry_metadata.deliver_at
+            for at, entry_metadata in zip(published, metadata, strict=True)
         ],
-        size=[head.size for head in heads],
-        checksum=[head.checksum for head in heads],
-        expires_at=[head.expires_at for head in heads],
-        partition_key=[head.partition_key for head in heads],
-        key=[head.key for head in heads],
-        content_type=[head.content_type for head in heads],
-        headers=[head.headers or NO_HEADERS for head in heads]
-        if any(head.headers for head in heads)
+        size=[entry_metadata.size for entry_metadata in metadata],
+        checksum=[entry_metadata.checksum for entry_metadata in metadata],
+        expires_at=[entry_metadata.expires_at for entry_metadata in metadata],
+        partition_key=[entry_metadata.partition_key for entry_metadata in metadata],
+        key=[entry_metadata.key for entry_metadata in metadata],
+        content_type=[entry_metadata.content_type for entry_metadata in metadata],
+        headers=[entry_metadata.headers or NO_HEADERS for entry_metadata in metadata]
+        if any(entry_metadata.headers for entry_metadata in metadata)
         else None,
     )
 
@@ -349,7 +362,7 @@ async def log_splits(
 
 
 class _Sized(Struct, frozen=True, array_like=True, gc=False):
-    """The part of a head that locates its payload."""
+    """The part of the metadata that locates its payload."""
 
     topic: msgspec.Raw
     priority: msgspec.Raw
@@ -377,29 +390,29 @@ async def read_payloads(
             rows = await session.fetch("read_segments", tenant=known.number, numbers=some)
             if len(rows) < len(some):
                 return None
-            for number, _, heads, payloads in sorted(rows, key=lambda row: row[0]):
-                pieces += _payloads_in(number, heads, payloads, wanted[number])
+            for number, _, metadata, payloads in sorted(rows, key=lambda row: row[0]):
+                pieces += _payloads_in(number, metadata, payloads, wanted[number])
         return pieces
 
     return await core.read(tenant, look)
 
 
 def _payloads_in(
-    number: int, heads: bytes, payloads: bytes, indices: Sequence[int]
+    number: int, metadata: bytes, payloads: bytes, indices: Sequence[int]
 ) -> Iterator[memoryview]:
     what = f"segment {number} of the log"
     try:
-        sized = _decode_sized(unseal(heads, what))
+        sized = _decode_sized(unseal(metadata, what))
     except msgspec.MsgspecError as error:
         raise StoreCorrupt(f"The heads of {what} cannot be read.") from error
-    starts = [0, *accumulate(head.size for head in sized)]
+    starts = [0, *accumulate(entry_metadata.size for entry_metadata in sized)]
     view = memoryview(payloads)
     # Consecutive indices have the same difference to their position in the list.
-    runs = groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])
-    for run in ([index for _, index in some] for _, some in runs):
-        first, last = run[0], run[-1] + 1
+    groups = groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])
+    for group in ([index for _, index in some] for _, some in groups):
+        first, last = group[0], group[-1] + 1
         each = [view[start:end] for start, end in pairwise(starts[first : last + 1])]
-        sums = [head.checksum for head in sized[first:last]]
+        sums = [entry_metadata.checksum for entry_metadata in sized[first:last]]
         if first_wrong(each, repeat(0), sums) is not None:
             raise StoreCorrupt(f"The checksum of a payload of {what} is wrong.")
         yield view[starts[first] : starts[last]]
@@ -407,7 +420,7 @@ def _payloads_in(
 
 # -- histories -------------------------------------------------------------------------
 
-#: Histories by run and by the times at which the messages were published and due.
+#: Histories by group and by the times at which the messages were published and due.
 _Made: TypeAlias = dict[tuple[int, tuple[int, int]], list[Event]]
 
 
@@ -424,20 +437,20 @@ async def read_history(
         if not found or not numbers:
             return HistoryPage((), columns.next_offset)
         rows = await session.fetch(
-            "segment_runs", segments=[segment.number for segment, _ in found], queues=numbers
+            "segment_groups", segments=[segment.number for segment, _ in found], queues=numbers
         )
-        lives: defaultdict[int, list[tuple[Queue, Run]]] = defaultdict(list)
-        for run in map(Run.read, rows):
-            place = known.numbered[run.queue]
-            for member in run.ids():
-                lives[member].append((place, run))
+        records: defaultdict[int, list[tuple[Queue, DeliveryGroup]]] = defaultdict(list)
+        for group in map(DeliveryGroup.read, rows):
+            found_in = known.numbered[group.queue]
+            for member in group.ids():
+                records[member].append((found_in, group))
         made: _Made = {}
         entries: list[HistoryEntry] = []
         times = zip(columns.published_at, columns.deliver_at, strict=True)
         for offset, number, when in zip(columns.offset, columns.id, times, strict=True):
             # The history of a replacement is recorded with the message that it replaced.
-            if offset == number and offset in lives:
-                entries += _history(MessageId(number), when, lives[offset], made, queue)
+            if offset == number and offset in records:
+                entries += _history(MessageId(number), when, records[offset], made, queue)
         return HistoryPage(tuple(entries), columns.next_offset)
 
     return await core.read(tenant, look)
@@ -446,19 +459,19 @@ async def read_history(
 def _history(
     number: MessageId,
     times: tuple[int, int],
-    lives: list[tuple[Queue, Run]],
+    records: list[tuple[Queue, DeliveryGroup]],
     made: _Made,
     queue: str | None,
 ) -> list[HistoryEntry]:
     """The transitions of one message that was published and first due at these times.
 
-    ``made`` caches histories by run: the messages of a run share one.
+    ``made`` caches histories by group: the messages of a group share one.
     """
     events: list[Event] = []
-    for place, run in sorted(lives, key=lambda life: life[0].name):
-        life = made.get((id(run), times))
-        if life is None:
-            life = made[id(run), times] = life_of(place, run, *times)
-        events += life
+    for found_in, group in sorted(records, key=lambda record: record[0].name):
+        record = made.get((id(group), times))
+        if record is None:
+            record = made[id(group), times] = events_of(found_in, group, *times)
+        events += record
     events.sort(key=lambda event: event.at)
     return [HistoryEntry(number, event) for event in events if queue in (None, event.queue)]

@@ -21,7 +21,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.errors import StoreBusy, StoreError, StoreTooNew, StoreTooOld, StoreUnavailable
-from penstock.storage.sql.database import Again, Database, Lost, load_module
+from penstock.storage.sql.database import ConnectionLost, Database, RetryTransaction, load_module
 from penstock.storage.sql.urls import parse
 
 __all__ = [
@@ -161,11 +161,11 @@ async def migrate(url: str) -> Migrated:
             needed = functions(address.scheme)
             if needed is not None and await schema.replace_functions(needed):
                 applied.append("functions")
-    except Again as error:
+    except RetryTransaction as error:
         raise StoreBusy(
             f"Another process changes the schema, or holds a lock on it: {error}."
         ) from error
-    except Lost as error:
+    except ConnectionLost as error:
         raise StoreUnavailable(
             f"The connection was lost; run the migration again to finish it: {error}."
         ) from error

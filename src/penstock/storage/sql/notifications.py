@@ -1,4 +1,4 @@
-"""Watching: how a server learns of changes in the queues that its callers wait for (C5).
+"""Notifications: how a server learns of changes in the queues that its callers wait for (C5).
 
 If the database can notify, it broadcasts which queues a commit made ready: after the transaction,
 and batched over a few milliseconds. In addition, all queues with waiters are polled in one
@@ -53,7 +53,7 @@ class Watch:
         self._database = core.database
         #: Queues of the next notification.
         self._news: set[int] = set()
-        self._teller: asyncio.Task[None] | None = None
+        self._sender: asyncio.Task[None] | None = None
         #: By queue, until when it is watched, and its state at the last poll.
         self._watched: dict[int, float] = {}
         self._seen: dict[int, tuple[object, ...]] = {}
@@ -70,33 +70,33 @@ class Watch:
     async def close(self) -> None:
         """Send the pending notification, then stop listening and polling."""
         self._closed = True
-        if self._teller is not None:
-            await asyncio.wait([self._teller], timeout=_PARTING_S)
-        await end(self._teller, self._poller)
+        if self._sender is not None:
+            await asyncio.wait([self._sender], timeout=_PARTING_S)
+        await end(self._sender, self._poller)
 
     # -- notifying ---------------------------------------------------------------------
 
-    def spread(self, queues: set[int]) -> None:
+    def broadcast(self, queues: set[int]) -> None:
         """Notify other servers of these queues soon, as in ``Database.watch``."""
         if self._closed or not self._database.has_company:
             return
         self._news |= queues
-        if self._teller is None:
-            self._teller = asyncio.get_running_loop().create_task(self._tell())
+        if self._sender is None:
+            self._sender = asyncio.get_running_loop().create_task(self._send())
 
-    async def _tell(self) -> None:
+    async def _send(self) -> None:
         """Notify immediately, then batch the queues that come meanwhile."""
         try:
             while self._news:
                 queues, self._news = sorted(self._news), set()
                 try:
-                    await self._database.tell(queues)
+                    await self._database.broadcast(queues)
                 except Exception as error:  # noqa: BLE001  (the other servers poll)
                     _log.warning("other servers could not be notified: %s", error)
                 if not self._closed:
                     await asyncio.sleep(_GATHER_S)
         finally:
-            self._teller = None
+            self._sender = None
 
     # -- listening ---------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row, Session
-from penstock.storage.sql.deliveries import Phase, Run, segment_of
+from penstock.storage.sql.deliveries import DeliveryGroup, Phase, segment_of
 from penstock.storage.sql.granting import Claim, Granted, deliver, grant, look_at_clock
 from penstock.storage.sql.work import Work
 
@@ -131,7 +131,7 @@ async def _heartbeat(work: Work, queue: Queue, consumer: str) -> dict[bytes, int
         await work.session.run("put_consumer", queue=queue.number, name=consumer, deadline=deadline)
     if consumer not in consumers:
         consumers[consumer] = deadline
-        work.tell(queue)
+        work.notify(queue)
     partitions, own, free = await _list(work, queue, consumer)
     share = _share(partitions, consumers, consumer)
     if len(own) > share:
@@ -194,7 +194,7 @@ async def _take(work: Work, queue: Queue, consumer: str, free: Sequence[bytes]) 
         "put_owners", [(queue.number, key, consumer, number) for key, number in taken.items()]
     )
     await work.session.run("raise_epoch", queue=queue.number, epoch=epoch + len(taken))
-    work.tell(queue)
+    work.notify(queue)
     return taken
 
 
@@ -208,7 +208,7 @@ async def _drop(work: Work, queue: Queue, consumers: Sequence[str], transition: 
     await _free(work, queue, [partition for (partition,) in rows], transition)
     await work.session.run("drop_consumers", queue=queue.number, names=list(consumers))
     # The share of the others is larger now, even if there was nothing to free.
-    work.tell(queue)
+    work.notify(queue)
 
 
 async def _free(
@@ -219,7 +219,7 @@ async def _free(
         return
     await _take_back(work, queue, partitions, transition)
     await work.session.run("release_owners", queue=queue.number, partitions=list(partitions))
-    work.tell(queue)
+    work.notify(queue)
 
 
 async def _take_back(
@@ -238,16 +238,16 @@ async def _take_back(
     held: set[tuple[int, int]] = set()
     while True:
         missing = [
-            (rank, place)
-            for _, consumer, rank, place in await _in_flight(work, queue, partitions)
-            if consumer != unless and (rank, place) not in held
+            (rank, row_key)
+            for _, consumer, rank, row_key in await _in_flight(work, queue, partitions)
+            if consumer != unless and (rank, row_key) not in held
         ]
         if not missing:
             return bool(held)
-        for run in await work.lock_runs(queue.number, Phase.IN_FLIGHT, missing):
-            assert run.place is not None
-            held.add((run.rank, run.place))
-            moves.give_back(work, queue, run, run.members, transition)
+        for group in await work.lock_groups(queue.number, Phase.IN_FLIGHT, missing):
+            assert group.row_key is not None
+            held.add((group.rank, group.row_key))
+            moves.give_back(work, queue, group, group.members, transition)
 
 
 async def _in_flight(work: Work, queue: Queue, partitions: Iterable[bytes]) -> list[Row]:
@@ -275,17 +275,17 @@ _RANKS: Final = 16
 
 
 class _Pick(NamedTuple):
-    """A candidate delivery, ordered as partitions compete, and its run."""
+    """A candidate delivery, ordered as partitions compete, and its group."""
 
     rank: int
     message: MessageId
     phase: int
-    place: int
+    row_key: int
 
     @property
-    def run(self) -> tuple[int, int, int]:
-        """The key of its run in the queue."""
-        return self.phase, self.rank, self.place
+    def group(self) -> tuple[int, int, int]:
+        """The key of its group in the queue."""
+        return self.phase, self.rank, self.row_key
 
 
 class _First(NamedTuple):
@@ -302,26 +302,26 @@ async def hand_out(core: Core, work: Work, queue: Queue, asked: Claim) -> list[G
         picks = await _choose(work, queue, asked)
         if not picks:
             break
-        runs: dict[tuple[int, int, int], Run] = {}
+        groups: dict[tuple[int, int, int], DeliveryGroup] = {}
         for phase in sorted({pick.phase for pick in picks}):
-            places = [(pick.rank, pick.place) for pick in picks if pick.phase == phase]
-            for run in await work.lock_runs(queue.number, Phase(phase), places):
-                runs[phase, run.rank, int(run.first)] = run
+            row_keys = [(pick.rank, pick.row_key) for pick in picks if pick.phase == phase]
+            for group in await work.lock_groups(queue.number, Phase(phase), row_keys):
+                groups[phase, group.rank, int(group.first)] = group
         look_at_clock(core, work)
-        expired = [run for run in runs.values() if moves.is_expired(run.life, work.now)]
+        expired = [group for group in groups.values() if moves.is_expired(group.record, work.now)]
         if expired:
-            # The claim has expired a bounded number of runs before, so some may be left.
-            for run in expired:
-                moves.expire(work, run, run.members, Transition.EXPIRE)
+            # The claim has expired a bounded number of groups before, so some may be left.
+            for group in expired:
+                moves.expire(work, group, group.members, Transition.EXPIRE)
             await work.write()
-        elif not all(_is_there(runs, pick) for pick in picks):
-            work.let_go(runs.values())
-        elif exhausted := [p for p in picks if moves.is_exhausted(queue, runs[p.run].life)]:
+        elif not all(_is_there(groups, pick) for pick in picks):
+            work.let_go(groups.values())
+        elif exhausted := [p for p in picks if moves.is_exhausted(queue, groups[p.group].record)]:
             for pick in exhausted:
-                moves.exhaust(work, queue, runs[pick.run], [segment_of(pick.message)[1]])
+                moves.exhaust(work, queue, groups[pick.group], [segment_of(pick.message)[1]])
             await work.write()
         else:
-            taken = [(runs[pick.run], [segment_of(pick.message)[1]]) for pick in picks]
+            taken = [(groups[pick.group], [segment_of(pick.message)[1]]) for pick in picks]
             return grant(core, work, queue, asked, taken)
     return []
 
@@ -329,7 +329,9 @@ async def hand_out(core: Core, work: Work, queue: Queue, asked: Claim) -> list[G
 async def _choose(work: Work, queue: Queue, asked: Claim) -> list[_Pick]:
     """The candidates to hand out, if they do not change meanwhile."""
     concurrency = queue.policy.partition_concurrency
-    rows = await work.session.fetch("partition_heads", queue=queue.number, consumer=asked.consumer)
+    rows = await work.session.fetch(
+        "partition_first_groups", queue=queue.number, consumer=asked.consumer
+    )
     firsts: list[_First] = []
     for partition, in_flight, delayed, fresh, returned in rows:
         room = concurrency - int(in_flight or 0)
@@ -340,10 +342,10 @@ async def _choose(work: Work, queue: Queue, asked: Claim) -> list[_Pick]:
         ]
         if room <= 0 or not waiting:
             continue
-        place, rank, phase = min(waiting)
-        if concurrency == 1 and delayed is not None and int(delayed) // _RANKS < place:
+        row_key, rank, phase = min(waiting)
+        if concurrency == 1 and delayed is not None and int(delayed) // _RANKS < row_key:
             continue  # Strict order: a delayed delivery holds back those behind it.
-        firsts.append(_First(_Pick(rank, MessageId(place), int(phase), place), partition, room))
+        firsts.append(_First(_Pick(rank, MessageId(row_key), int(phase), row_key), partition, room))
     # The best deliveries are all in these partitions: each of them precedes all other partitions.
     firsts = heapq.nsmallest(asked.limit, firsts)
     if concurrency == 1 or asked.limit == 1 or not firsts:
@@ -359,11 +361,11 @@ async def _choose_several(
     segments = _SEGMENTS
     while True:
         rows = await work.session.fetch(
-            "partition_runs", queue=queue.number, partitions=partitions, most=segments
+            "partition_groups", queue=queue.number, partitions=partitions, most=segments
         )
-        by_partition: dict[bytes, list[Run]] = defaultdict(list)
+        by_partition: dict[bytes, list[DeliveryGroup]] = defaultdict(list)
         for row in rows:
-            by_partition[row[7]].append(Run.read(row))
+            by_partition[row[7]].append(DeliveryGroup.read(row))
         feeds = [_Feed(by_partition[first.partition], first.room, segments) for first in firsts]
         picks = _merge(feeds, limit)
         if picks is not None:
@@ -374,26 +376,26 @@ async def _choose_several(
 class _Feed:
     """The deliveries of a partition in order, as far as they were read."""
 
-    def __init__(self, runs: Sequence[Run], room: int, segments: int) -> None:
-        end = _end(runs, segments)
+    def __init__(self, groups: Sequence[DeliveryGroup], room: int, segments: int) -> None:
+        end = _end(groups, segments)
         known = sorted(
-            (message, run.rank, int(run.phase), int(run.first))
-            for run in runs
-            if end is None or run.segment <= end
-            for message in run.ids()
+            (message, group.rank, int(group.phase), int(group.first))
+            for group in groups
+            if end is None or group.segment <= end
+            for message in group.ids()
         )
         self.picks = [
-            _Pick(rank, message, phase, place) for message, rank, phase, place in known[:room]
+            _Pick(rank, message, phase, row_key) for message, rank, phase, row_key in known[:room]
         ]
         #: Whether it may hand out more than was read.
         self.more = end is not None and len(self.picks) < room
 
 
-def _end(runs: Iterable[Run], segments: int) -> int | None:
-    """The segment after which runs may be missing; None if all were read."""
+def _end(groups: Iterable[DeliveryGroup], segments: int) -> int | None:
+    """The segment after which groups may be missing; None if all were read."""
     of_phase: dict[Phase, set[int]] = defaultdict(set)
-    for run in runs:
-        of_phase[run.phase].add(run.segment)
+    for group in groups:
+        of_phase[group.phase].add(group.segment)
     return min((max(read) for read in of_phase.values() if len(read) >= segments), default=None)
 
 
@@ -415,7 +417,7 @@ def _merge(feeds: Sequence[_Feed], limit: int) -> list[_Pick] | None:
     return merged
 
 
-def _is_there(runs: dict[tuple[int, int, int], Run], pick: _Pick) -> bool:
-    """Whether the run still has the delivery."""
-    run = runs.get(pick.run)
-    return run is not None and segment_of(pick.message)[1] in run.members
+def _is_there(groups: dict[tuple[int, int, int], DeliveryGroup], pick: _Pick) -> bool:
+    """Whether the group still has the delivery."""
+    group = groups.get(pick.group)
+    return group is not None and segment_of(pick.message)[1] in group.members

@@ -40,13 +40,13 @@ from penstock.storage.sql.append import (
 from penstock.storage.sql.batching import Call
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import Again, Lost, NotAtOnce
+from penstock.storage.sql.database import ConnectionLost, NeedsTransaction, RetryTransaction
 from penstock.storage.sql.deliveries import LIVE
 from penstock.storage.sql.ids import Ids
 from penstock.storage.sql.keys import Keys
 from penstock.storage.sql.limits import Limit, hold_limit
 from penstock.storage.sql.queues import ensure_queue, make_queue
-from penstock.storage.sql.segments import Head
+from penstock.storage.sql.segments import EntryMetadata
 from penstock.storage.sql.work import Work
 from penstock.storage.topic_checks import CheckedBy, check_topics
 from penstock.storage.turns import Slice
@@ -81,7 +81,7 @@ async def _publish_plain(
     core: Core, tenant: Tenant, calls: Sequence[Call[Publish, PublishReply]]
 ) -> bool:
     """Serve the calls with one statement, if all are plain; returns whether that was done."""
-    if not core.database.publishes_at_once:
+    if not core.database.publishes_in_one_statement:
         return False
     planned: list[list[Block]] = []
     for call in calls:
@@ -99,7 +99,7 @@ async def _publish_plain(
         planned.append(plain)
     try:
         replies = await publish_plain(core, tenant, planned)
-    except NotAtOnce:
+    except NeedsTransaction:
         return False
     for call, reply in zip(calls, replies, strict=True):
         call.answer(reply)
@@ -116,7 +116,7 @@ def _fits(core: Core, asked: Publish, plain: Sequence[Block]) -> bool:
 
 
 def _deliveries(plain: Sequence[Block]) -> int:
-    return sum(len(block.heads) * len(block.targets) for block in plain)
+    return sum(len(block.metadata) * len(block.targets) for block in plain)
 
 
 async def _publish(core: Core, tenant: str, calls: Sequence[Call[Publish, PublishReply]]) -> None:
@@ -126,7 +126,7 @@ async def _publish(core: Core, tenant: str, calls: Sequence[Call[Publish, Publis
         return await publishing.publish_calls([call.asked for call in calls])
 
     try:
-        replies = await core.transact(tenant, act, at_once=True)
+        replies = await core.transact(tenant, act, single_statement=True)
     except _Alone:
         for call in calls:
             await _publish_alone(core, tenant, call)
@@ -356,7 +356,7 @@ class Publishing:
             new.content_type,
             NO_HEADERS if headers is None else headers,
         )
-        head = Head(
+        entry_metadata = EntryMetadata(
             topic,
             new.priority,
             size,
@@ -373,8 +373,10 @@ class Publishing:
         if created is not None:
             targets = [*targets, created]
         if self._tenant.all_take_publishes or not targets:
-            return Entry(head, payload, targets)
-        return Entry(head, payload, [q for q in targets if q.takes_publishes], behind=True)
+            return Entry(entry_metadata, payload, targets)
+        return Entry(
+            entry_metadata, payload, [q for q in targets if q.takes_publishes], behind=True
+        )
 
     async def _create(self, topic: str, entry: Entry) -> None:
         """Create a queue named after the topic, unless that name is taken."""
@@ -434,12 +436,12 @@ async def publish_within(
                 await work.write()
                 if (await core.catalog.reload(tenant)).version != known.version:
                     raise _Changed
-                await core.tell_at_commit(session, {queue for queue, _ in work.ready})
+                await core.notify_at_commit(session, {queue for queue, _ in work.ready})
         except NeedsQueue as need:
             await ensure_queue(core, tenant, need.topic)
         except _Changed:
             continue
-        except (Again, Lost) as error:
+        except (RetryTransaction, ConnectionLost) as error:
             raise StoreBusy(
                 f"The transaction that the publish belongs to cannot continue: {error}."
             ) from error

@@ -68,7 +68,7 @@ async def put_queue(
     # The queue is committed: errors of the following steps must not fail the call (E1).
     with suppress(StoreBusy, CommitFailed):
         if routes:
-            # If there is nothing to catch up with or to mend, this records that.
+            # If there is nothing to catch up with or to backfill, this records that.
             await route(core, tenant, name, 0)
         return await get_queue(core, tenant, name)
     return queue.info()
@@ -98,8 +98,8 @@ async def make_queue(work: Work, name: str, policy: QueuePolicy, cursor: Offset 
         joining=False,
         dead_paused=False,
     )
-    work.tell(queue)
-    work.tell(queue, dead=True)
+    work.notify(queue)
+    work.notify(queue, dead=True)
     return queue
 
 
@@ -124,7 +124,7 @@ async def _cursor(core: Core, work: Work, start: Start, settled: int) -> Offset 
         return None
     first, index = segment_of(max(start.value, 0)) if start.at == Start.OFFSET else (0, 0)
     since = start.value if start.at == Start.TIME else 0
-    # A replacement has the time of the message it replaces, so the heads must be read.
+    # A replacement has the time of the message it replaces, so the metadata must be read.
     while True:
         rows = await work.session.fetch(
             "first_entry", tenant=work.tenant.number, segment=first, published_at=since
@@ -140,7 +140,7 @@ async def _cursor(core: Core, work: Work, start: Start, settled: int) -> Offset 
 
 
 def _first(segment: Segment, index: int, since: int) -> Offset | None:
-    for position in range(index, len(segment.heads)):
+    for position in range(index, len(segment.metadata)):
         message = segment.message(position)
         if message.published_at >= since:
             return message.offset
@@ -173,7 +173,7 @@ async def _change(work: Work, queue: Queue, policy: QueuePolicy, settled: int) -
         filter_version=version,
     )
     await _raise_version(work)
-    work.tell(queue)
+    work.notify(queue)
     return replace(queue, policy=policy, filter_version=version)
 
 
@@ -223,7 +223,7 @@ async def pause(core: Core, tenant: str, name: str, *, paused: bool) -> None:
                 filter_version=queue.filter_version,
             )
         await _raise_version(work)
-        work.tell(queue, dead=dead)
+        work.notify(queue, dead=dead)
 
     await core.transact(tenant, act)
 

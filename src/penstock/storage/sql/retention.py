@@ -28,7 +28,16 @@ from penstock.storage.sql.database import Row, Session
 from penstock.storage.sql.deliveries import message_id, segment_of
 from penstock.storage.sql.segments import Segment
 
-__all__ = ["Keeping", "Leftovers", "Old", "Removed", "Trimming", "forget_ids", "remove", "share"]
+__all__ = [
+    "DroppedQueues",
+    "Keeping",
+    "LogRetention",
+    "Old",
+    "Removed",
+    "forget_ids",
+    "remove",
+    "share",
+]
 
 
 async def share(session: Session, messages: Iterable[Message]) -> set[MessageId]:
@@ -130,7 +139,7 @@ async def remove(core: Core, segments: Sequence[Old], settled: int) -> Removed:
             await _delete(session, going, contents)
         return Removed(list(going.values()), damage)
 
-    return await core.plainly(act, transaction=True)
+    return await core.run_without_tenant(act, transaction=True)
 
 
 def _read(rows: Sequence[Row]) -> tuple[list[Row], dict[int, _Contents], list[StoreCorrupt]]:
@@ -149,13 +158,15 @@ def _read(rows: Sequence[Row]) -> tuple[list[Row], dict[int, _Contents], list[St
 
 
 def _contents(row: Row) -> _Contents:
-    number, tenant, published_at, _, heads = row
+    number, tenant, published_at, _, metadata = row
     found = _Contents(set(), set(), [])
-    for index, head in enumerate(Segment.read(number, tenant, published_at, heads, None).heads):
-        if head.id is not None:
-            found.segments.add(segment_of(head.id)[0])
-            found.messages.add(head.id)
-        elif head.key is not None:
+    for index, entry_metadata in enumerate(
+        Segment.read(number, tenant, published_at, metadata, None).metadata
+    ):
+        if entry_metadata.id is not None:
+            found.segments.add(segment_of(entry_metadata.id)[0])
+            found.messages.add(entry_metadata.id)
+        elif entry_metadata.key is not None:
             found.keyed.append(message_id(number, index))
     return found
 
@@ -240,7 +251,7 @@ class _Done:
         self.more = False
 
 
-class Trimming:
+class LogRetention:
     """A server's memory of the segments that it has examined."""
 
     def __init__(self) -> None:
@@ -389,7 +400,7 @@ async def _keeping(core: Core, segments: Sequence[Old]) -> Keeping:
     """The part of these tenants' logs that must stay."""
     settled = (await core.stable()).settled
     tenants = {one.tenant for one in segments}
-    return await core.plainly(
+    return await core.run_without_tenant(
         lambda session: Keeping.read(session, tenants, settled, archive=core.options.archive)
     )
 
@@ -421,7 +432,7 @@ _DROPPED_MS: Final = 3_600_000
 _PAUSE_MS: Final = 60_000
 
 _STATEMENTS: Final = (
-    "remove_dropped_runs",
+    "remove_dropped_groups",
     "remove_dropped_tallies",
     "remove_dropped_partition_tallies",
     "remove_dropped_partitions",
@@ -443,7 +454,7 @@ async def forget_ids(core: Core, limit: int) -> tuple[int, bool]:
     return forgotten, True
 
 
-class Leftovers:
+class DroppedQueues:
     """A server's memory of the deleted queues that it has examined."""
 
     def __init__(self) -> None:
@@ -492,4 +503,4 @@ async def _remove(core: Core, queue: int, limit: int) -> int:
 
 async def _run(core: Core, statement: str, **parameters: object) -> int:
     """Run a statement as its own transaction; returns how many rows it changed."""
-    return await core.plainly(lambda session: session.run(statement, **parameters))
+    return await core.run_without_tenant(lambda session: session.run(statement, **parameters))

@@ -22,9 +22,9 @@ from penstock.model.identity import StoreIdentity, check_store
 from penstock.model.message import Message, Offset
 from penstock.storage.assignment import Assignment
 from penstock.storage.sql.catalog import Queue
-from penstock.storage.sql.compaction import UNKNOWN, give_partitions, is_stray, lock, mend
+from penstock.storage.sql.compaction import UNKNOWN, backfill, give_partitions, is_stray, lock
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.deliveries import Run, message_id, segment_of
+from penstock.storage.sql.deliveries import DeliveryGroup, message_id, segment_of
 from penstock.storage.sql.keys import hold_keys, newest_entries
 from penstock.storage.sql.log import end_of_log, scan
 from penstock.storage.sql.retention import share
@@ -42,15 +42,15 @@ class _Step(NamedTuple):
     reply: RouteReply
     at_end: bool
     """Whether everything settled was routed."""
-    mends: bool = False
+    needs_backfill: bool = False
     """Whether the queue is caught up but needs a backfill."""
 
 
 async def route(core: Core, tenant: str, name: str, limit: int) -> RouteReply:
     """Route up to ``limit`` entries; at the end of the log, try to become caught up."""
     step = await _step(core, tenant, name, limit)
-    if step.mends:
-        await mend(core, tenant, name)
+    if step.needs_backfill:
+        await backfill(core, tenant, name)
     scanned, assigned = step.reply.scanned, step.reply.assigned
     while step.reply.cursor is not None and step.at_end:
         try:
@@ -75,7 +75,7 @@ async def _step(core: Core, tenant: str, name: str, limit: int) -> _Step:
         cursor, joining, closing = routed
         if cursor is None:
             nothing = RouteReply(scanned=0, assigned=0, cursor=None)
-            return _Step(queue.number, nothing, at_end=True, mends=routed.mends)
+            return _Step(queue.number, nothing, at_end=True, needs_backfill=routed.needs_backfill)
         entries, following = await read_entries(work, cursor, settled, limit)
         assigned = await add_entries(core, work, queue, entries)
         at_end = following is None
@@ -92,7 +92,7 @@ async def _step(core: Core, tenant: str, name: str, limit: int) -> _Step:
             joining=None if caught_up else joining,
             closing=None if caught_up else closing,
         )
-        work.tell(queue)
+        work.notify(queue)
         shown = None if caught_up else Offset(position)
         reply = RouteReply(scanned=len(entries), assigned=assigned, cursor=shown)
         return _Step(queue.number, reply, at_end)
@@ -176,12 +176,12 @@ async def _deliveries(core: Core, work: Work, queue: Queue, segments: Iterable[i
     Assigns partitions to deliveries of publishes that did not know that the queue is ordered.
     """
     rows = await work.session.fetch(
-        "segment_runs", queues=[queue.number], segments=sorted(segments)
+        "segment_groups", queues=[queue.number], segments=sorted(segments)
     )
     strays = {row[4] for row in rows if is_stray(row)} if queue.ordered else None
     if strays:
         await give_partitions(core, work, queue, strays)
-    return {int(i) for row in rows for i in Run.read(row).ids()}
+    return {int(i) for row in rows for i in DeliveryGroup.read(row).ids()}
 
 
 # -- assign: what an external router selected ----------------------------------------
@@ -225,7 +225,7 @@ async def assign(
         await work.session.run(
             "move_cursor", queue=queue.number, cursor=asked.end, joining=joining, closing=closing
         )
-        work.tell(queue)
+        work.notify(queue)
         return RouteReply(len(left), assigned, Offset(asked.end))
 
     return await core.transact(tenant, act)

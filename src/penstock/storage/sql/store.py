@@ -19,7 +19,7 @@ from penstock.model.message import Offset
 from penstock.storage.places import is_same_place
 from penstock.storage.sql.claim_numbers import Receipts
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import Again, Row, Session
+from penstock.storage.sql.database import RetryTransaction, Row, Session
 from penstock.storage.sql.log import end_of_log
 from penstock.storage.sql.work import Work
 
@@ -42,7 +42,7 @@ async def ensure(core: Core) -> None:
 
     Also derives the key of the store's receipts.
     """
-    store, _ = await core.plainly(lambda session: _read(core, session), transaction=True)
+    store, _ = await core.run_without_tenant(lambda session: _read(core, session), transaction=True)
     core.receipts = Receipts(derive_receipt_key(store))
 
 
@@ -53,10 +53,12 @@ async def identity(core: Core, tenant: str) -> StoreIdentity:
         return await session.fetch("find_identity"), await _place(session)
 
     # Streams call this before every batch, so the row is locked only if it must be written.
-    rows, place = await core.plainly(look)
+    rows, place = await core.run_without_tenant(look)
     if rows and is_same_place(rows[0][2], place):
         return derive_identity(bytes(rows[0][0]), bytes(rows[0][1]), tenant)
-    store, epoch = await core.plainly(lambda session: _read(core, session), transaction=True)
+    store, epoch = await core.run_without_tenant(
+        lambda session: _read(core, session), transaction=True
+    )
     return derive_identity(store, epoch, tenant)
 
 
@@ -73,7 +75,7 @@ async def new_epoch(core: Core) -> None:
         await _read(core, session)
         await _change(core, session, await _place(session))
 
-    await core.plainly(act, transaction=True)
+    await core.run_without_tenant(act, transaction=True)
 
 
 async def archived(core: Core, tenant: str, through: Offset, store: StoreIdentity) -> None:
@@ -131,7 +133,7 @@ async def put_document(core: Core, kind: str, name: str, value: bytes) -> None:
         await core.check_schema(session)
         return await session.run("put_document", kind=kind, name=name, value=value)
 
-    await core.plainly(act, transaction=True)
+    await core.run_without_tenant(act, transaction=True)
 
 
 async def add_document(
@@ -145,14 +147,14 @@ async def add_document(
         rows = await session.fetch("lock_document", kind=kind, name=name)
         if not rows:
             # It existed, and another server deleted it before this transaction locked it.
-            raise Again("another server deleted the document")
+            raise RetryTransaction("another server deleted the document")
         there = bytes(rows[0][0])
         if there != replaces:
             return there
         await session.run("put_document", kind=kind, name=name, value=value)
         return value
 
-    return await core.plainly(act, transaction=True)
+    return await core.run_without_tenant(act, transaction=True)
 
 
 async def get_document(core: Core, kind: str, name: str) -> bytes | None:
@@ -174,4 +176,4 @@ async def delete_document(core: Core, kind: str, name: str) -> bool:
         await core.check_schema(session)
         return await session.run("delete_document", kind=kind, name=name)
 
-    return bool(await core.plainly(act, transaction=True))
+    return bool(await core.run_without_tenant(act, transaction=True))

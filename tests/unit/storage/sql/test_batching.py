@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.errors import BadInput, CommitFailed, StoreBusy, StoreError, StoreUnavailable
-from penstock.storage.sql.batching import Call, Lane
+from penstock.storage.sql.batching import Call, CallBatcher
 from penstock.testing.laws import law
 
 #: Only a test that would hang for ever waits this long.
@@ -44,7 +44,7 @@ async def _settle() -> None:
 class Callers:
     """Calls that were made."""
 
-    def __init__(self, lane: Lane[int, int]) -> None:
+    def __init__(self, lane: CallBatcher[int, int]) -> None:
         self._lane = lane
         self._tasks: list[asyncio.Task[int]] = []
 
@@ -62,7 +62,7 @@ def database() -> Database:
 
 
 async def test_who_comes_meanwhile_shares_the_next_one(database: Database) -> None:
-    callers = Callers(Lane(database.perform, most=100))
+    callers = Callers(CallBatcher(database.perform, most=100))
     await callers.make(1)
     await callers.make(2)
     await callers.make(3)
@@ -74,7 +74,7 @@ async def test_who_comes_meanwhile_shares_the_next_one(database: Database) -> No
 
 
 async def test_a_transaction_carries_no_more_than_it_should(database: Database) -> None:
-    callers = Callers(Lane(database.perform, most=5))
+    callers = Callers(CallBatcher(database.perform, most=5))
     await callers.make(1, 2, 3, weight=2)
     await callers.make(4, weight=9)
     for batch in range(3):
@@ -85,7 +85,7 @@ async def test_a_transaction_carries_no_more_than_it_should(database: Database) 
 
 
 async def test_little_waits_for_what_is_under_way(database: Database) -> None:
-    callers = Callers(Lane(database.perform, most=100, beside=10))
+    callers = Callers(CallBatcher(database.perform, most=100, beside=10))
     await callers.make(1, weight=4)
     await callers.make(2, 3, weight=4)
     assert database.batches == [[1]]
@@ -96,7 +96,7 @@ async def test_little_waits_for_what_is_under_way(database: Database) -> None:
 
 
 async def test_much_goes_beside_it_but_there_are_never_three(database: Database) -> None:
-    callers = Callers(Lane(database.perform, most=100, beside=10))
+    callers = Callers(CallBatcher(database.perform, most=100, beside=10))
     await callers.make(1, weight=4)
     await callers.make(2, 3, 4, weight=4)
     assert database.batches == [[1], [2, 3, 4]]
@@ -110,7 +110,7 @@ async def test_much_goes_beside_it_but_there_are_never_three(database: Database)
 
 
 async def test_what_comes_at_once_is_shared_by_two(database: Database) -> None:
-    callers = Callers(Lane(database.perform, most=100, beside=10))
+    callers = Callers(CallBatcher(database.perform, most=100, beside=10))
     await callers.make(1, 2, 3, 4, weight=5)
     assert database.batches == [[1, 2], [3, 4]]
     for batch in (0, 1):
@@ -119,7 +119,7 @@ async def test_what_comes_at_once_is_shared_by_two(database: Database) -> None:
 
 
 async def test_whoever_has_left_is_left_out(database: Database) -> None:
-    lane = Lane(database.perform, most=100)
+    lane = CallBatcher(database.perform, most=100)
     first = asyncio.ensure_future(lane.call(1))
     await _settle()
     second, third = (asyncio.ensure_future(lane.call(asked)) for asked in (2, 3))
@@ -134,7 +134,7 @@ async def test_whoever_has_left_is_left_out(database: Database) -> None:
 
 
 async def test_calls_whose_callers_have_all_left_are_not_made(database: Database) -> None:
-    lane = Lane(database.perform, most=100)
+    lane = CallBatcher(database.perform, most=100)
     first = asyncio.ensure_future(lane.call(1))
     await _settle()
     second = asyncio.ensure_future(lane.call(2))
@@ -150,7 +150,7 @@ async def test_a_failure_is_told_to_all_who_shared_it() -> None:
     async def perform(calls: Sequence[Call[int, int]]) -> None:
         raise StoreBusy(f"not these {len(calls)}")
 
-    lane: Lane[int, int] = Lane(perform, most=100, beside=10)
+    lane: CallBatcher[int, int] = CallBatcher(perform, most=100, beside=10)
     told = await asyncio.gather(lane.call(1), lane.call(2), return_exceptions=True)
     assert ["not these 2" in str(error) for error in told] == [True, True]
 
@@ -176,7 +176,7 @@ class Refusing:
 
 
 async def _outcomes(database: Refusing, count: int) -> list[int | BaseException]:
-    lane = Lane(database.perform, 100)
+    lane = CallBatcher(database.perform, 100)
     calls = [lane.call(asked) for asked in range(1, count)]
     return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), HANG_S)
 

@@ -33,8 +33,8 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few runs a statement, few deliveries a batch."""
-    monkeypatch.setattr(group_cursor, "_FIRST_RUNS", 2)
-    monkeypatch.setattr(group_cursor, "_MAX_RUNS", 3)
+    monkeypatch.setattr(group_cursor, "_FIRST_GROUPS", 2)
+    monkeypatch.setattr(group_cursor, "_MAX_GROUPS", 3)
     monkeypatch.setattr(browse, "_BATCH", 4)
     monkeypatch.setattr(browse, "_PAYLOADS", 2)
 

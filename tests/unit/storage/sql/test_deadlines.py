@@ -139,7 +139,7 @@ async def test_the_server_ends_a_statement_that_takes_too_long(dialect: str) -> 
                 await (await session._linked()).execute(slow)  # type: ignore[attr-defined]
 
         with pytest.raises(StoreBusy, match="in time"):
-            await core.plainly(act)
+            await core.run_without_tenant(act)
         assert (await engine.stats(TENANT, "q")).available == 1
 
 
@@ -165,7 +165,7 @@ async def test_what_is_done_at_once_and_missed_its_deadline_is_not_tried_again(
             transactions += 1
             return transaction()
 
-        monkeypatch.setattr(database, "at_once", overdue)
+        monkeypatch.setattr(database, "single_statement", overdue)
         monkeypatch.setattr(database, "transaction", counted)
         calls: dict[str, Callable[[], Awaitable[object]]] = {
             "publish": lambda: publish(engine, "t", b"2"),

@@ -11,14 +11,20 @@ from penstock.model.queue import QueuePolicy, Start
 from penstock.storage.engines import open_engine
 from penstock.storage.sql.append import blocks
 from penstock.storage.sql.claim import _before, _first
-from penstock.storage.sql.deliveries import Life, Phase, Run, in_order, message_id
-from penstock.storage.sql.segments import MAX_SEGMENT_BYTES, MAX_SEGMENT_ENTRIES, Head
+from penstock.storage.sql.deliveries import (
+    DeliveryGroup,
+    DeliveryRecord,
+    Phase,
+    in_order,
+    message_id,
+)
+from penstock.storage.sql.segments import MAX_SEGMENT_BYTES, MAX_SEGMENT_ENTRIES, EntryMetadata
 from penstock.testing.laws import law
 from tests.databases import store_url
 from tests.unit.storage.sql.callers import DIALECTS
 
 
-def _runs(random: Random) -> list[Run]:
+def _runs(random: Random) -> list[DeliveryGroup]:
     """A few runs, some of them of the same segment and rank, which never share a member."""
     runs = []
     for rank in random.sample(range(3), 2):
@@ -26,7 +32,9 @@ def _runs(random: Random) -> list[Run]:
             whose = [random.randrange(3) for _ in range(random.randrange(1, 9))]
             for one in set(whose):
                 members = [index for index, owner in enumerate(whose) if owner == one]
-                runs.append(Run(1, Phase.RETURNED, rank, segment, members, Life(0)))
+                runs.append(
+                    DeliveryGroup(1, Phase.RETURNED, rank, segment, members, DeliveryRecord(0))
+                )
     random.shuffle(runs)
     return runs
 
@@ -71,10 +79,10 @@ def _flat(stretches: object) -> list[tuple[int, int, int]]:
 )
 def test_blocks_go_into_segments(sizes: list[int], parts: list[int]) -> None:
     payloads = [bytes(size) for size in sizes]
-    heads = [Head("t", 4, size, nth) for nth, size in enumerate(sizes)]
+    heads = [EntryMetadata("t", 4, size, nth) for nth, size in enumerate(sizes)]
     found = blocks(heads, payloads, ())
-    assert [len(block.heads) for block in found] == parts
-    assert [head for block in found for head in block.heads] == heads
+    assert [len(block.metadata) for block in found] == parts
+    assert [head for block in found for head in block.metadata] == heads
     assert [payload for block in found for payload in block.payloads] == payloads
     assert [block.size for block in found] == [sum(map(len, b.payloads)) for b in found]
 

@@ -20,7 +20,7 @@ from penstock.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from penstock.storage.sql.database import Again, Lost, Overdue
+from penstock.storage.sql.database import ConnectionLost, Overdue, RetryTransaction
 from penstock.storage.sql.postgresql.error_mapping import FAILURES, opening, translate
 from penstock.testing.laws import law
 
@@ -35,20 +35,20 @@ def raised(state: str, *, severity: str = "ERROR", **fields: str) -> asyncpg.Pos
 @pytest.mark.parametrize(
     "state, kind",
     [
-        ("40001", Again),
-        ("40P01", Again),
-        ("55P03", Again),
+        ("40001", RetryTransaction),
+        ("40P01", RetryTransaction),
+        ("55P03", RetryTransaction),
         ("57014", Overdue),
-        ("23505", Again),
-        ("57P01", Lost),
-        ("57P02", Lost),
-        ("57P03", Lost),
-        ("57P05", Lost),
-        ("25P03", Lost),
-        ("08000", Lost),
-        ("08003", Lost),
-        ("08006", Lost),
-        ("08P01", Lost),
+        ("23505", RetryTransaction),
+        ("57P01", ConnectionLost),
+        ("57P02", ConnectionLost),
+        ("57P03", ConnectionLost),
+        ("57P05", ConnectionLost),
+        ("25P03", ConnectionLost),
+        ("08000", ConnectionLost),
+        ("08003", ConnectionLost),
+        ("08006", ConnectionLost),
+        ("08P01", ConnectionLost),
         ("53300", StoreBusy),
         ("53200", StoreBusy),
         ("53100", StoreFull),
@@ -79,7 +79,7 @@ def test_what_a_state_means(state: str, kind: type[Exception], committing: bool)
     if isinstance(found, Overdue):
         # The server says so itself: it has rolled the statement back.
         assert not found.committing
-    elif isinstance(found, Lost):
+    elif isinstance(found, ConnectionLost):
         assert found.committing is committing
     if type(found) is StoreError:
         assert state in found.detail
@@ -89,7 +89,7 @@ def test_what_a_state_means(state: str, kind: type[Exception], committing: bool)
 def test_whatever_ends_the_session_during_a_commit_leaves_its_outcome_unknown() -> None:
     """A full disk, say, on which the log cannot be written."""
     found = translate(raised("53100", severity="PANIC"), committing=True)
-    assert isinstance(found, Lost)
+    assert isinstance(found, ConnectionLost)
     assert found.committing
     assert isinstance(translate(raised("53100"), committing=True), StoreFull)
 
@@ -113,7 +113,7 @@ def test_whatever_ends_the_session_during_a_commit_leaves_its_outcome_unknown() 
 @pytest.mark.parametrize("committing", [False, True])
 def test_a_connection_that_is_gone(error: Exception, committing: bool) -> None:
     found = translate(error, committing=committing)
-    assert isinstance(found, Lost)
+    assert isinstance(found, ConnectionLost)
     assert found.committing is committing
     assert str(found)
     assert isinstance(error, FAILURES)
@@ -133,16 +133,16 @@ def test_a_connection_that_is_gone(error: Exception, committing: bool) -> None:
 )
 def test_what_was_not_sent_was_not_committed(error: Exception) -> None:
     found = translate(error, committing=True)
-    assert isinstance(found, Lost)
+    assert isinstance(found, ConnectionLost)
     assert not found.committing
 
 
 def test_a_statement_that_the_schema_has_left_behind_is_made_again() -> None:
     stale = raised("0A000", R="RevalidateCachedQuery")
     assert isinstance(stale, asyncpg.InvalidCachedStatementError)
-    assert isinstance(translate(stale, committing=False), Again)
+    assert isinstance(translate(stale, committing=False), RetryTransaction)
     outdated = asyncpg.OutdatedSchemaCacheError("the table has other columns now")
-    assert isinstance(translate(outdated, committing=False), Again)
+    assert isinstance(translate(outdated, committing=False), RetryTransaction)
 
 
 def test_a_certificate_that_is_not_trusted_does_not_become_so() -> None:
@@ -154,7 +154,7 @@ def test_a_certificate_that_is_not_trusted_does_not_become_so() -> None:
     "error",
     [
         BadInput("ours already"),
-        Again("ours too"),
+        RetryTransaction("ours too"),
         ZeroDivisionError(),
         asyncpg.InterfaceError("cannot perform operation: another operation is in progress"),
         asyncpg.exceptions._base.DataError("invalid input for query argument $1"),

@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 
 from penstock.storage.sql import group_cursor
 from penstock.storage.sql.database import Row, Session
-from penstock.storage.sql.deliveries import Life, Phase, Run, message_id
-from penstock.storage.sql.group_cursor import Position, Walk, in_claim_order, in_publish_order
+from penstock.storage.sql.deliveries import DeliveryGroup, DeliveryRecord, Phase, message_id
+from penstock.storage.sql.group_cursor import (
+    GroupCursor,
+    Position,
+    in_claim_order,
+    in_publish_order,
+)
 from penstock.testing.laws import law
 
 QUEUE = 7
@@ -23,18 +28,18 @@ ENTRIES = 24
 class Table:
     """Answers ``list_runs`` as a database does."""
 
-    def __init__(self, runs: list[Run]) -> None:
+    def __init__(self, runs: list[DeliveryGroup]) -> None:
         self.rows = sorted(run.row() for run in runs)
         self.statements = 0
 
     async def fetch(self, statement: str, **asked: int) -> list[Row]:
-        assert statement == "list_runs"
+        assert statement == "list_groups"
         self.statements += 1
         found = [
             row
             for row in self.rows
             if (row.queue, row.phase) == (asked["queue"], asked["phase"])
-            and (row.rank, row.place) > (asked["rank"], asked["place"])
+            and (row.rank, row.row_key) > (asked["rank"], asked["row_key"])
             and row.rank <= asked["last_rank"]
         ]
         return list(found[: asked["most"]])
@@ -43,13 +48,13 @@ class Table:
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of two or three runs."""
-    monkeypatch.setattr(group_cursor, "_FIRST_RUNS", 2)
-    monkeypatch.setattr(group_cursor, "_MAX_RUNS", 3)
+    monkeypatch.setattr(group_cursor, "_FIRST_GROUPS", 2)
+    monkeypatch.setattr(group_cursor, "_MAX_GROUPS", 3)
     monkeypatch.setattr(group_cursor, "_PAGE", 5)
 
 
 @st.composite
-def _scattered(draw: st.DrawFn) -> list[Run]:
+def _scattered(draw: st.DrawFn) -> list[DeliveryGroup]:
     """Messages of some segments, most of them of one rank, in runs of three lives."""
     places = st.tuples(
         st.sampled_from([*AVAILABLE, Phase.IN_FLIGHT, Phase.DONE]),
@@ -62,28 +67,35 @@ def _scattered(draw: st.DrawFn) -> list[Run]:
         for index, (phase, rank, attempts) in enumerate(chosen):
             members.setdefault((phase, rank, segment, attempts), []).append(index)
     return [
-        Run(QUEUE, phase, rank, segment, indices, Life(0, attempts=attempts, seat=1000 - seat))
-        for seat, ((phase, rank, segment, attempts), indices) in enumerate(members.items())
+        DeliveryGroup(
+            QUEUE,
+            phase,
+            rank,
+            segment,
+            indices,
+            DeliveryRecord(0, attempts=attempts, row_key=1000 - row_key),
+        )
+        for row_key, ((phase, rank, segment, attempts), indices) in enumerate(members.items())
     ]
 
 
-def _positions(runs: list[Run], phases: tuple[Phase, ...]) -> list[Position]:
+def _positions(runs: list[DeliveryGroup], phases: tuple[Phase, ...]) -> list[Position]:
     chosen = [run for run in runs if run.phase in phases]
     return sorted((run.rank, message) for run in chosen for message in run.ids())
 
 
-async def _all(walk: Walk, most: int) -> list[Position]:
+async def _all(walk: GroupCursor, most: int) -> list[Position]:
     found: list[Position] = []
     while taken := await walk.take(most):
         assert len(taken) <= most
         found += [(item.rank, item.message_id) for item in taken]
         for item in taken:
-            assert item.message_id in item.run.ids()
+            assert item.message_id in item.group.ids()
     assert await walk.take(most) == []
     return found
 
 
-def _session(runs: list[Run]) -> Session:
+def _session(runs: list[DeliveryGroup]) -> Session:
     return cast("Session", Table(runs))
 
 
@@ -94,7 +106,7 @@ def _session(runs: list[Run]) -> Session:
     st.integers(1, 7),
 )
 @settings(max_examples=100, deadline=None)
-async def test_claim_order(runs: list[Run], phases: tuple[Phase, ...], most: int) -> None:
+async def test_claim_order(runs: list[DeliveryGroup], phases: tuple[Phase, ...], most: int) -> None:
     walk = in_claim_order(_session(runs), QUEUE, phases)
     assert await _all(walk, most) == _positions(runs, phases)
 
@@ -109,7 +121,7 @@ async def test_claim_order(runs: list[Run], phases: tuple[Phase, ...], most: int
 )
 @settings(max_examples=100, deadline=None)
 async def test_from_any_position_on(
-    runs: list[Run], phases: tuple[Phase, ...], rank: int, segment: int, index: int
+    runs: list[DeliveryGroup], phases: tuple[Phase, ...], rank: int, segment: int, index: int
 ) -> None:
     """A run that begins before the position may have members behind it."""
     after = (rank, message_id(segment, index))
@@ -119,7 +131,7 @@ async def test_from_any_position_on(
 
 @given(_scattered(), st.integers(1, 7))
 @settings(max_examples=100, deadline=None)
-async def test_publish_order_whatever_the_rank(runs: list[Run], most: int) -> None:
+async def test_publish_order_whatever_the_rank(runs: list[DeliveryGroup], most: int) -> None:
     walk = in_publish_order(_session(runs), QUEUE, Phase.DONE)
     found = [message for _, message in await _all(walk, most)]
     assert found == sorted(message for _, message in _positions(runs, (Phase.DONE,)))
@@ -127,32 +139,37 @@ async def test_publish_order_whatever_the_rank(runs: list[Run], most: int) -> No
 
 async def test_one_that_is_in_two_phases_is_shown_once() -> None:
     """It was claimed and came back between two pages."""
-    both = [Run(QUEUE, phase, 4, 1, [0, 1, 2], Life(0)) for phase in AVAILABLE]
+    both = [DeliveryGroup(QUEUE, phase, 4, 1, [0, 1, 2], DeliveryRecord(0)) for phase in AVAILABLE]
     walk = in_claim_order(_session(both), QUEUE, AVAILABLE)
     assert await _all(walk, 2) == [(4, message_id(1, index)) for index in range(3)]
 
 
 async def test_what_is_split_while_it_is_walked_through_is_met_once() -> None:
     """A run whose first members have gone is met again, at a new place, when it is known."""
-    table = Table([Run(QUEUE, Phase.DONE, 4, 1, [0, 5], Life(0, attempts=1))])
+    table = Table([DeliveryGroup(QUEUE, Phase.DONE, 4, 1, [0, 5], DeliveryRecord(0, attempts=1))])
     table.rows += [
-        Run(QUEUE, Phase.DONE, 4, 1, [index], Life(0, attempts=2)).row() for index in (1, 2, 3)
+        DeliveryGroup(QUEUE, Phase.DONE, 4, 1, [index], DeliveryRecord(0, attempts=2)).row()
+        for index in (1, 2, 3)
     ]
     walk = in_publish_order(cast("Session", table), QUEUE, Phase.DONE)
     assert [item.message_id & 7 for item in await walk.take(1)] == [0]
-    table.rows[0] = Run(QUEUE, Phase.DONE, 4, 1, [5], Life(0, attempts=1)).row()
+    table.rows[0] = DeliveryGroup(QUEUE, Phase.DONE, 4, 1, [5], DeliveryRecord(0, attempts=1)).row()
     table.rows.sort()
     assert [item.message_id & 7 for item in await walk.take(9)] == [1, 2, 3, 5]
 
 
 async def test_a_page_is_as_large_as_it_has_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of one delivery are read in many, runs of many in few."""
-    monkeypatch.setattr(group_cursor, "_FIRST_RUNS", 2)
-    monkeypatch.setattr(group_cursor, "_MAX_RUNS", 50)
+    monkeypatch.setattr(group_cursor, "_FIRST_GROUPS", 2)
+    monkeypatch.setattr(group_cursor, "_MAX_GROUPS", 50)
     monkeypatch.setattr(group_cursor, "_PAGE", 50)
-    single = Table([Run(QUEUE, Phase.DONE, 4, n, [0], Life(0)) for n in range(100)])
+    single = Table(
+        [DeliveryGroup(QUEUE, Phase.DONE, 4, n, [0], DeliveryRecord(0)) for n in range(100)]
+    )
     assert len(await _all(in_claim_order(cast("Session", single), QUEUE, [Phase.DONE]), 9)) == 100
     assert single.statements <= 4
-    large = Table([Run(QUEUE, Phase.DONE, 4, n, range(50), Life(0)) for n in range(100)])
+    large = Table(
+        [DeliveryGroup(QUEUE, Phase.DONE, 4, n, range(50), DeliveryRecord(0)) for n in range(100)]
+    )
     assert len(await in_claim_order(cast("Session", large), QUEUE, [Phase.DONE]).take(60)) == 60
     assert large.statements == 2

@@ -321,7 +321,7 @@ class Cut:
         else:
             from penstock.storage.sql.mysql.connection import Link
 
-            kind, name = Link, "plainly"
+            kind, name = Link, "execute_text"
         self._execute = getattr(kind, name)
         cut = self
 

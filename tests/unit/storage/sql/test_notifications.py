@@ -18,7 +18,7 @@ from penstock.storage.sql import watching as module
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.clock import DatabaseClock
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import Database, Lost
+from penstock.storage.sql.database import ConnectionLost, Database
 from penstock.storage.sql.notifications import Watch
 from penstock.testing.clock import FakeClock
 
@@ -48,7 +48,7 @@ class FakeDatabase:
     async def watch(self, heard: Callable[[Sequence[int]], None]) -> None:
         self.heard = heard
 
-    async def tell(self, queues: Sequence[int]) -> None:
+    async def notify(self, queues: Sequence[int]) -> None:
         self.told.append(list(queues))
         self.happened.set()
         await self.gate.wait()
@@ -145,11 +145,11 @@ async def watch(core: Core) -> AsyncIterator[Watch]:
 
 async def test_what_comes_together_is_told_together(watch: Watch, database: FakeDatabase) -> None:
     database.gate.clear()
-    watch.spread({1})
+    watch.broadcast({1})
     await database.until(lambda: database.told)
-    watch.spread({2})
-    watch.spread({3, 2})
-    watch.spread({1})
+    watch.broadcast({2})
+    watch.broadcast({3, 2})
+    watch.broadcast({1})
     database.gate.set()
     await database.until(lambda: len(database.told) == 2)
     assert database.told == [[1], [1, 2, 3]]
@@ -157,7 +157,7 @@ async def test_what_comes_together_is_told_together(watch: Watch, database: Fake
 
 async def test_nobody_waits_for_the_telling(watch: Watch, database: FakeDatabase) -> None:
     database.gate.clear()
-    watch.spread({1})
+    watch.broadcast({1})
     assert not database.told
     await database.until(lambda: database.told)
     database.gate.set()
@@ -166,12 +166,12 @@ async def test_nobody_waits_for_the_telling(watch: Watch, database: FakeDatabase
 async def test_what_could_not_be_told_is_let_go(
     watch: Watch, database: FakeDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    database.failure = Lost("gone", committing=False)
+    database.failure = ConnectionLost("gone", committing=False)
     with caplog.at_level(logging.WARNING, "penstock.storage"):
-        watch.spread({1})
+        watch.broadcast({1})
         await database.until(lambda: database.told)
         database.failure = None
-        watch.spread({2})
+        watch.broadcast({2})
         await database.until(lambda: len(database.told) == 2)
     assert database.told == [[1], [2]]
     assert caplog.messages == ["other servers could not be notified: gone"]
@@ -181,14 +181,14 @@ async def test_closing_tells_what_is_left(core: Core, database: FakeDatabase) ->
     watch = Watch(core)
     await watch.start()
     database.gate.clear()
-    watch.spread({1})
+    watch.broadcast({1})
     await database.until(lambda: database.told)
-    watch.spread({2})
+    watch.broadcast({2})
     closing = asyncio.create_task(watch.close())
     await asyncio.sleep(0)
     database.gate.set()
     await closing
-    watch.spread({3})
+    watch.broadcast({3})
     await asyncio.sleep(0.01)
     assert database.told == [[1], [2]]
 
@@ -200,7 +200,7 @@ async def test_closing_does_not_wait_for_ever(
     watch = Watch(core)
     await watch.start()
     database.gate.clear()
-    watch.spread({1})
+    watch.broadcast({1})
     await database.until(lambda: database.told)
     await watch.close()
     await watch.close()
@@ -216,9 +216,9 @@ async def test_what_is_heard_is_passed_on(database: FakeDatabase, watch: Watch, 
 
 async def test_whoever_is_alone_tells_nobody(watch: Watch, database: FakeDatabase) -> None:
     database.has_company = False
-    watch.spread({1})
+    watch.broadcast({1})
     database.has_company = True
-    watch.spread({2})
+    watch.broadcast({2})
     await database.until(lambda: database.told)
     assert database.told == [[2]]
 
@@ -405,7 +405,7 @@ async def test_a_poll_that_fails_is_made_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(module, "_FAILED_S", 0.01)
-    database.failure = Lost("gone", committing=False)
+    database.failure = ConnectionLost("gone", committing=False)
     watch.interested(1)
     with caplog.at_level(logging.WARNING, "penstock.storage"):
         await database.polled(3)

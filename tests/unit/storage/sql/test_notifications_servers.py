@@ -125,7 +125,7 @@ async def test_a_result_is_found_by_a_poll(
     """Where servers are not told, the queue is watched as one that somebody claims from."""
     a, b = pair
     monkeypatch.setattr(type(core_of(a).database), "hears", False)
-    monkeypatch.setattr(core_of(b), "spread", lambda _: None)
+    monkeypatch.setattr(core_of(b), "broadcast", lambda _: None)
     message = await b.publish("q", b"x")
     (held,) = await b.claim("q")
     looks = Looks(a, monkeypatch)
@@ -170,7 +170,7 @@ async def test_what_is_not_told_is_found(
     pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = pair
-    monkeypatch.setattr(core_of(b), "spread", lambda _: None)
+    monkeypatch.setattr(core_of(b), "broadcast", lambda _: None)
     waiting = asyncio.create_task(a.claim("q", wait_ms=30_000))
     await resting(a, 1)
     await b.publish("q", b"x")
@@ -183,7 +183,7 @@ async def test_without_a_word_from_the_database_it_is_polled(
 ) -> None:
     a, b = pair
     monkeypatch.setattr(type(core_of(a).database), "hears", False)
-    monkeypatch.setattr(core_of(b), "spread", lambda _: None)
+    monkeypatch.setattr(core_of(b), "broadcast", lambda _: None)
     for _ in range(5):
         waiting = asyncio.create_task(a.claim("q", wait_ms=30_000))
         await resting(a, 1)
@@ -196,7 +196,7 @@ async def test_a_partition_that_is_let_go_of_is_found(
     pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = pair
-    monkeypatch.setattr(core_of(b), "spread", lambda _: None)
+    monkeypatch.setattr(core_of(b), "broadcast", lambda _: None)
     await b.create_queue("o", ordering="partition")
     for partition in ("x", "y"):
         await b.publish("o", b"1", partition_key=partition)

@@ -129,12 +129,12 @@ async def test_what_a_settle_moves_meanwhile_comes_back_too(pair: Pair, moving: 
         ((_, _, rank, place),) = rows
         (run,) = work.hold_all(
             await work.session.fetch(
-                "lock_runs", queue=queue.number, phase=3, rank=rank, places=[place]
+                "lock_groups", queue=queue.number, phase=3, rank=rank, row_keys=[place]
             )
         )
         for index in run.members[moving]:
-            life = replace(run.life, seat=core.leases.next(work.now))
-            work.move(run, [index], Phase.IN_FLIGHT, life)
+            record = replace(run.record, row_key=core.leases.next(work.now))
+            work.move(run, [index], Phase.IN_FLIGHT, record)
         await work.write()
         moved.set()
         await go_on.wait()

@@ -165,5 +165,5 @@ async def test_a_segment_without_entries_is_not_the_end_of_the_log(pair: Pair) -
     async def append(session: Session) -> None:
         await session.append([(tenant, 1, 0, Segment.encode([]), b"")])
 
-    await core.plainly(append, transaction=True)
+    await core.run_without_tenant(append, transaction=True)
     assert await pair.second.engine.log_end(TENANT) == first + 1

@@ -31,8 +31,8 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few runs a statement, few deliveries a part, few segments at once."""
-    monkeypatch.setattr(group_cursor, "_FIRST_RUNS", 2)
-    monkeypatch.setattr(group_cursor, "_MAX_RUNS", 3)
+    monkeypatch.setattr(group_cursor, "_FIRST_GROUPS", 2)
+    monkeypatch.setattr(group_cursor, "_MAX_GROUPS", 3)
     monkeypatch.setattr(replay, "_BATCH", 3)
     monkeypatch.setattr(replay, "_FIRST_SEGMENTS", 1)
     monkeypatch.setattr(replay, "_MAX_SEGMENTS", 2)

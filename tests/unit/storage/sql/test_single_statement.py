@@ -19,7 +19,7 @@ from penstock.model.message import NewMessage
 from penstock.model.queue import Ordering, QueuePolicy, Start
 from penstock.storage.contract import Engine
 from penstock.storage.sql.core import Core, Timers
-from penstock.storage.sql.database import Moved, NotAtOnce, Stale
+from penstock.storage.sql.database import NeedsTransaction, RowChanged, Stale
 from penstock.storage.sql.postgresql.session import PostgreSQLSession
 from penstock.testing.laws import law
 from tests.databases import server
@@ -154,17 +154,17 @@ async def test_nothing_comes_after_a_write_at_once(pair: Pair) -> None:
 
 async def test_without_a_transaction_nothing_is_locked_or_written_beside(pair: Pair) -> None:
     tenant = await core(pair.a).catalog.tenant(TENANT)
-    async with core(pair.a).database.at_once() as session:
+    async with core(pair.a).database.single_statement() as session:
         for statement in (
             session.run("raise_version", tenant=tenant.number),
             session.fetch("lock_queue", queue=1),
             session.write("put_owners", [(1, b"p", "c", 1)]),
             session.change(tenant.number, (), (), (), ()),
         ):
-            with pytest.raises(NotAtOnce):
+            with pytest.raises(NeedsTransaction):
                 await statement
     with pytest.raises(Stale):
-        async with core(pair.a).database.at_once() as session:
+        async with core(pair.a).database.single_statement() as session:
             await session.change(tenant.number, (), (), (), (), version=tenant.version - 1)
 
 
@@ -221,7 +221,7 @@ async def test_a_queue_that_joins_during_a_publish_waits_for_it(pair: Pair) -> N
 
 def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]) -> None:
     """Act once, between the next claim's look at the queue and its write."""
-    heads = PostgreSQLSession.heads
+    heads = PostgreSQLSession.first_groups
     left = [act]
 
     async def look(self: Any, *args: Any) -> Any:
@@ -230,7 +230,7 @@ def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]
             await left.pop()()
         return rows
 
-    monkeypatch.setattr(PostgreSQLSession, "heads", look)
+    monkeypatch.setattr(PostgreSQLSession, "first_groups", look)
 
 
 @law("C1")
@@ -359,13 +359,13 @@ async def test_held_runs_are_compared_as_a_whole(pair: Pair) -> None:
     tenant = await core(pair.a).catalog.tenant(TENANT)
     database = core(pair.a).database
     queue = tenant.queues["old"].number
-    async with database.at_once() as session:
-        row = (await session.heads(queue, [0], [], 10))[-1]
+    async with database.single_statement() as session:
+        row = (await session.first_groups(queue, [0], [], 10))[-1]
     for position, other in ((5, row[5] - 1), (9, b"\x01\x00"), (10, row[10] + b"x"), (3, 7)):
         wrong = [*row]
         wrong[position] = other
-        with pytest.raises(Moved):
-            async with database.at_once() as session:
+        with pytest.raises(RowChanged):
+            async with database.single_statement() as session:
                 await session.change(
                     *(tenant.number, (), [tuple(row[:4])], (), ()),
                     held=[wrong],

@@ -15,15 +15,15 @@ from penstock.storage.sql.statements import PARAMETER, load, parse
 #: The statements that only one dialect has.
 ONLY_POSTGRESQL: Final = {
     *("announce_publishing", "oldest_publishing", "publish", "write", "write_publishing"),
-    *("first_places", "look_at_heads", "functions_checksum"),
+    *("first_row_keys", "look_at_first_groups", "functions_checksum"),
 }
 ONLY_MYSQL: Final = {
-    *("insert_runs", "replace_runs", "remove_runs", "count", "count_partitions", "version"),
+    *("insert_groups", "replace_groups", "remove_groups", "count", "count_partitions", "version"),
     *("take_ticket", "tickets", "clear_tickets"),
-    *("due_places", "empty_partitions"),
+    *("due_row_keys", "empty_partitions"),
 }
 #: Statements whose parameters differ between the dialects; only the adapters run them.
-OTHER_PARAMETERS: Final = {"heads", "due_runs", "first_run", "wait_for_first_run"}
+OTHER_PARAMETERS: Final = {"first_groups", "due_groups", "first_group", "wait_for_first_group"}
 SOURCE: Final = Path(str(resources.files("penstock.storage.sql")))
 
 

@@ -23,7 +23,7 @@ from penstock.storage.sql import compaction, retention
 from penstock.storage.sql import sweep as module
 from penstock.storage.sql import sweep as sweeping
 from penstock.storage.sql.database import Session
-from penstock.storage.sql.deliveries import Life, Phase, segment_of
+from penstock.storage.sql.deliveries import DeliveryRecord, Phase, segment_of
 from penstock.storage.sql.engine import SqlEngine
 from penstock.storage.sql.work import Work
 from penstock.testing.clock import FakeClock
@@ -157,7 +157,7 @@ class Counting:
                 for name in ("fetch", "run"):
                     setattr(session, name, self._counted(getattr(session, name)))
                 setattr(session, "change", self._counted(session.change, "change"))  # noqa: B010
-                setattr(session, "due_runs", self._counted(session.due_runs, "due"))  # noqa: B010
+                setattr(session, "due_groups", self._counted(session.due_groups, "due"))  # noqa: B010
                 yield session
 
         return watched
@@ -269,7 +269,7 @@ class TestTogether:
     async def test_nothing_is_lost_or_done_twice(
         self, pair: tuple[Store, Store], clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "_MAX_RUNS", 3)
+        monkeypatch.setattr(module, "_MAX_GROUPS", 3)
         store = pair[0]
         queues = [f"q{number}" for number in range(4)]
         for name in queues:
@@ -315,7 +315,7 @@ class TestTogether:
 
         async def act(work: Work) -> SweepReply:
             found = work.tenant.queues["q"].number
-            assert len(await work.session.due_runs(found, [2], work.now, 9)) == 1
+            assert len(await work.session.due_groups(found, [2], work.now, 9)) == 1
             return await asyncio.wait_for(other.engine.sweep(), HANG_S)
 
         assert (await core_of(store).transact(TENANT, act)).due == 0
@@ -357,8 +357,8 @@ class TestLog:
         async def add(work: Work) -> None:
             assert await work.session.fetch("share_segments", numbers=[number]) == [(number,)]
             queue = work.tenant.queues["q"]
-            life = Life(joined_at=work.now)
-            work.add(queue.number, Phase.RETURNED, 5, number, [index], life)
+            record = DeliveryRecord(joined_at=work.now)
+            work.add(queue.number, Phase.RETURNED, 5, number, [index], record)
             reply = await asyncio.wait_for(other.engine.sweep(), HANG_S)
             assert (reply.entries_removed, reply.more) == (0, False)
 
@@ -394,7 +394,7 @@ class TestLog:
 
         async def remove(session: Session) -> asyncio.Task[Any]:
             assert len(await session.fetch("lock_segments", numbers=[number])) == 1
-            share = core_of(other).plainly(
+            share = core_of(other).run_without_tenant(
                 lambda s: s.fetch("share_segments", numbers=[number]), transaction=True
             )
             waiting = asyncio.create_task(share)
@@ -403,7 +403,7 @@ class TestLog:
             await session.run("remove_segments", numbers=[number])
             return waiting
 
-        waiting = await core.plainly(remove, transaction=True)
+        waiting = await core.run_without_tenant(remove, transaction=True)
         assert await asyncio.wait_for(waiting, HANG_S) == []
 
     @pytest.mark.parametrize("verb", ["replay", "route"])
@@ -428,7 +428,7 @@ class TestLog:
             await session.run("remove_segments", numbers=[removed])
             return adding
 
-        adding = await core_of(store).plainly(remove, transaction=True)
+        adding = await core_of(store).run_without_tenant(remove, transaction=True)
         assert await asyncio.wait_for(adding, HANG_S) == 1
         assert [one.payload for one in await store.claim("q", 10)] == [b"2"]
 
@@ -516,7 +516,7 @@ class TestLog:
     async def test_it_leaves_when_it_is_old_enough(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(retention.Trimming, "_look_around", nothing)
+        monkeypatch.setattr(retention.LogRetention, "_look_around", nothing)
         for _ in range(5):
             await store.publish(b"x")
             clock.advance(LOG_MS // 5)
@@ -532,7 +532,7 @@ class TestLog:
         monkeypatch.setattr(retention, "_PAGE", 3)
         monkeypatch.setattr(sweeping, "_REST_MS", 0)
         # Not by chance: nothing is looked at but what has grown old, once.
-        monkeypatch.setattr(retention.Trimming, "_look_around", nothing)
+        monkeypatch.setattr(retention.LogRetention, "_look_around", nothing)
         core = core_of(store)
         options = core.options
         ids = [(await store.publish(b"x", topic="other"))[0] for _ in range(8)]
@@ -594,7 +594,7 @@ class TestLog:
     ) -> None:
         ids = [(await store.publish(b"x"))[0] for _ in range(3)]
         damaged = segment_of(ids[1])[0]
-        damage("log", "heads", f"segment = {damaged}")
+        damage("log", "first_groups", f"segment = {damaged}")
         core_of(store).segments.forget([damaged])
         clock.advance(LOG_MS)
         with pytest.raises(StoreCorrupt):
@@ -608,7 +608,7 @@ class TestDeliveries:
     async def test_failed_ones_that_are_delayed_leave_on_time(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "_MAX_RUNS", 4)
+        monkeypatch.setattr(module, "_MAX_GROUPS", 4)
         await store.queue(failed_retention_s=10)
         await store.publish(*[b"x"] * 10)
         # Those that failed last are looked at first.
@@ -873,7 +873,7 @@ class TestDropped:
 
         async def add(work: Work) -> None:
             (segment, *_) = segments()
-            work.add(int(number), Phase.FRESH, 5, segment, [0], Life(joined_at=work.now))
+            work.add(int(number), Phase.FRESH, 5, segment, [0], DeliveryRecord(joined_at=work.now))
 
         await core_of(store).transact(TENANT, add)
         assert rows("run", f"queue = {number}") == 1
@@ -891,5 +891,5 @@ class TestDropped:
         await sweep_all(store)
         counting = Counting(store, monkeypatch)
         await store.engine.sweep()
-        assert counting.seen["remove_dropped_runs"] == 0
+        assert counting.seen["remove_dropped_groups"] == 0
         assert counting.seen.total() <= 6, counting.seen

@@ -123,7 +123,7 @@ class Link:
             replies.append(await _reply(cursor))
         return replies
 
-    async def plainly(self, sql: str) -> None:
+    async def execute_text(self, sql: str) -> None:
         """Run a statement that has no values and returns no rows."""
         await self._patience.bear(self.connection.query(sql))
 

@@ -12,7 +12,7 @@ import asyncmy
 
 from penstock.errors import StoreBusy, StoreReadOnly, StoreUnavailable, TooLarge
 from penstock.storage.sql import error_mapping
-from penstock.storage.sql.database import Again, Lost, Overdue
+from penstock.storage.sql.database import ConnectionLost, Overdue, RetryTransaction
 
 __all__ = ["FAILURES", "number_of", "opening", "translate"]
 
@@ -105,13 +105,13 @@ def _by_number(error: asyncmy.MySQLError, *, committing: bool) -> Exception:
     if isinstance(error.__cause__, ssl.SSLCertVerificationError):
         return translate(error.__cause__)
     if number in _AGAIN:
-        return Again(words)
+        return RetryTransaction(words)
     if number in _OVERDUE:
         return Overdue(words, committing=False)
     # Without a number, the driver is closed or cannot parse what it has read.
     broken = not number and isinstance(error, asyncmy.InterfaceError | asyncmy.InternalError)
     if number in _LOST or broken or (committing and number not in _NOT_COMMITTED):
-        return Lost(words, committing=committing)
+        return ConnectionLost(words, committing=committing)
     return error_mapping.refused(_MEANT.get(number), number, words)
 
 

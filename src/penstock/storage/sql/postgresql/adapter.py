@@ -18,8 +18,8 @@ from penstock.errors import BadInput
 from penstock.storage.patience import Patience
 from penstock.storage.sql.database import (
     LOOKS,
-    Again,
     Database,
+    RetryTransaction,
     Session,
     Stable,
 )
@@ -95,7 +95,7 @@ class PostgreSQL(Database):
 
     name = "postgresql"
     has_floors = True
-    publishes_at_once = True
+    publishes_in_one_statement = True
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -150,7 +150,7 @@ class PostgreSQL(Database):
     def transaction(self) -> AbstractAsyncContextManager[Session]:
         return _Opened(self, loose=False)
 
-    def at_once(self) -> AbstractAsyncContextManager[Session]:
+    def single_statement(self) -> AbstractAsyncContextManager[Session]:
         return _Opened(self, loose=True)
 
     @asynccontextmanager
@@ -279,7 +279,7 @@ class PostgreSQL(Database):
             if not beginning:
                 break
         else:
-            raise Again("a publish has begun and has not announced its segment")
+            raise RetryTransaction("a publish has begun and has not announced its segment")
         return Stable(given if oldest is None else min(given, oldest), given, oldest)
 
     async def now(self) -> int:
@@ -298,8 +298,8 @@ class PostgreSQL(Database):
     def has_company(self) -> bool:
         return self._listening.has_company
 
-    async def tell(self, queues: Sequence[int]) -> None:
-        await self._listening.tell(queues)
+    async def broadcast(self, queues: Sequence[int]) -> None:
+        await self._listening.broadcast(queues)
 
     async def close(self) -> None:
         await self._listening.close()

@@ -11,7 +11,7 @@ import asyncpg
 
 from penstock.errors import StoreUnavailable
 from penstock.storage.sql import error_mapping
-from penstock.storage.sql.database import Again, Lost, Overdue
+from penstock.storage.sql.database import ConnectionLost, Overdue, RetryTransaction
 
 __all__ = ["FAILURES", "opening", "translate"]
 
@@ -59,19 +59,19 @@ def translate(error: BaseException, *, committing: bool) -> Exception:
         case asyncpg.PostgresError():
             return _by_state(error, committing=committing)
         case asyncpg.OutdatedSchemaCacheError():
-            return Again(_words(error))
+            return RetryTransaction(_words(error))
         case asyncpg.InternalClientError() if "cannot switch to state" in str(error):
             # The connection was closed while it was idle: the statement, perhaps a COMMIT or a
             # change that commits, was not sent.
-            return Lost(_words(error), committing=False)
+            return ConnectionLost(_words(error), committing=False)
         case asyncpg.InternalClientError():
-            return Lost(_words(error), committing=committing)
+            return ConnectionLost(_words(error), committing=committing)
         case asyncpg.InterfaceError() if "released" in str(error):
             # The pool took back a connection that was lost between two statements: the next one,
             # perhaps a COMMIT, was not sent.
-            return Lost(_words(error), committing=False)
+            return ConnectionLost(_words(error), committing=False)
         case asyncpg.InterfaceError() if "clos" in str(error) or "cancelling" in str(error):
-            return Lost(_words(error), committing=committing)
+            return ConnectionLost(_words(error), committing=committing)
         case _:
             return error_mapping.translate_network(error, committing=committing)
 
@@ -87,13 +87,13 @@ def _by_state(error: asyncpg.PostgresError, *, committing: bool) -> Exception:
     state = error.sqlstate or ""
     words = _words(error)
     if state in _AGAIN or isinstance(error, asyncpg.InvalidCachedStatementError):
-        return Again(words)
+        return RetryTransaction(words)
     if state == _CANCELLED:
         return Overdue(words, committing=False)
     if state in _LOST or state.startswith(_CONNECTION):
-        return Lost(words, committing=committing)
+        return ConnectionLost(words, committing=committing)
     if committing and getattr(error, "severity_en", None) in _FATAL:
-        return Lost(words, committing=True)
+        return ConnectionLost(words, committing=True)
     if state.startswith(_LIMIT):
         return error_mapping.refused(error_mapping.TOO_MUCH, state, words)
     return error_mapping.refused(_MEANT.get(state), state, words)

@@ -9,15 +9,15 @@
 -- the transaction appends above it, and readers stay below (L2). Every later statement sees what was
 -- committed before it, so a transaction that sees the old catalog already has the lock.
 --
--- If a version is expected and the catalog has another one, or a held run is not as it was read or
+-- If a version is expected and the catalog has another one, or a held group is not as it was read or
 -- is locked by another transaction, nothing is written.
 --
 -- Empty lists are passed as null.
 --
--- Runs of appended segments name the first of them -1, the second -2, and so on, and have the index
+-- Groups of appended segments name the first of them -1, the second -2, and so on, and have the index
 -- of their first member in the low bits of their place (L1, S3).
 --
--- The first runs, as many as replaced says, replace rows with the same keys, which this transaction
+-- The first groups, as many as replaced says, replace rows with the same keys, which this transaction
 -- has locked. The others are new: a key that is taken fails the transaction (C1).
 CREATE OR REPLACE FUNCTION penstock_write(
     of_tenant integer, publishing boolean, expected bigint,
@@ -140,12 +140,12 @@ END
 $$;
 
 -- Writes a plain publish, in one call that is a transaction of its own: segments of the log, the fresh
--- runs of their queues, and their counts. penstock_write can do the same and takes a fifth longer.
+-- groups of their queues, and their counts. penstock_write can do the same and takes a fifth longer.
 --
 -- The lock is the same as in penstock_write. If the catalog has another version, nothing is written
 -- and numbers is null.
 --
--- Runs name their segments by their positions in the lists, from 1. If no run has a partition key,
+-- Groups name their segments by their positions in the lists, from 1. If no group has a partition key,
 -- the list of partition keys is null.
 CREATE OR REPLACE FUNCTION penstock_publish(
     of_tenant integer, expected bigint, published bigint,
@@ -186,7 +186,7 @@ BEGIN
         run_queues, run_segments, run_ranks, run_firsts, run_sizes, run_partitions,
         run_members, run_lives
     ) AS new (queue, segment, rank, first, size, partition_key, members, life);
-    -- Fresh runs are counted as available, like returned ones.
+    -- Fresh groups are counted as available, like returned ones.
     INSERT INTO penstock_tally (queue, kind, delta)
     SELECT new.queue, 1, new.size FROM unnest(run_queues, run_sizes) AS new (queue, size);
     IF run_partitions IS NOT NULL THEN

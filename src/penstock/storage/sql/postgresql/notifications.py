@@ -90,23 +90,23 @@ class Listening:
         self._task = asyncio.get_running_loop().create_task(self._keep(tried))
         await tried.wait()
 
-    async def tell(self, queues: Sequence[int]) -> None:
+    async def broadcast(self, queues: Sequence[int]) -> None:
         """Notify the other servers. Without a connection this does nothing, and they poll."""
-        await self._tell(announcements(queues))
+        await self._send(announcements(queues))
 
-    async def _tell(self, said: Sequence[str]) -> None:
+    async def _send(self, said: Sequence[str]) -> None:
         async with self._turn:
             connection = self._connection
             if connection is None:
                 return
             try:
-                await self._say(connection, said)
+                await self._execute_notify(connection, said)
             except FAILURES as error:
                 _log.debug("other servers could not be notified: %s", error)
                 # The driver may not have noticed the loss yet; this makes ``_keep`` reconnect.
                 connection.terminate()
 
-    async def _say(self, connection: Any, said: Sequence[str]) -> None:
+    async def _execute_notify(self, connection: Any, said: Sequence[str]) -> None:
         await connection.execute(NOTIFY, said, timeout=_PATIENCE_S)
 
     async def close(self) -> None:
@@ -139,14 +139,14 @@ class Listening:
         try:
             await connection.execute(_PREPARE, timeout=_PATIENCE_S)
             await connection.add_listener(_CHANNEL, self._hear)
-            await self._say(connection, [_HELLO])
+            await self._execute_notify(connection, [_HELLO])
             self._connection = connection
             tried.set()
             # Notifications sent before LISTEN were missed.
             self._heard(())
             while not await _within(gone, _HERE_EVERY_S):
                 async with self._turn:
-                    await self._say(connection, [_HERE])
+                    await self._execute_notify(connection, [_HERE])
         finally:
             self._connection = None
             await _end(connection)
@@ -157,7 +157,7 @@ class Listening:
         loop = asyncio.get_running_loop()
         self._heard_at = loop.time()
         if said == _HELLO:
-            answer = loop.create_task(self._tell([_HERE]))
+            answer = loop.create_task(self._send([_HERE]))
             self._answers.add(answer)
             answer.add_done_callback(self._answers.discard)
         if said in (_HELLO, _HERE):

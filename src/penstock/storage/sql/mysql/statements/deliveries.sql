@@ -1,7 +1,7 @@
 -- Deliveries: claiming, settling, listing, and changes of their rows.
 
--- name: heads
--- Lock the first runs of a phase, in claim order, skipping locked ones (C1, C4).
+-- name: first_groups
+-- Lock the first groups of a phase, in claim order, skipping locked ones (C1, C4).
 SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
 FROM penstock_run FORCE INDEX (PRIMARY)
 WHERE queue = :queue AND phase = :phase
@@ -9,16 +9,16 @@ ORDER BY `rank`, place
 LIMIT :most
 FOR UPDATE SKIP LOCKED
 
--- name: first_run
--- Whether a phase has a run, locked or not (C5).
+-- name: first_group
+-- Whether a phase has a group, locked or not (C5).
 SELECT place
 FROM penstock_run FORCE INDEX (PRIMARY)
 WHERE queue = :queue AND phase = :phase
 ORDER BY `rank`, place
 LIMIT 1
 
--- name: wait_for_first_run
--- The first run of a phase, after waiting for its lock (C5).
+-- name: wait_for_first_group
+-- The first group of a phase, after waiting for its lock (C5).
 SELECT place
 FROM penstock_run FORCE INDEX (PRIMARY)
 WHERE queue = :queue AND phase = :phase
@@ -26,26 +26,26 @@ ORDER BY `rank`, place
 LIMIT 1
 FOR UPDATE
 
--- name: due_places
--- The keys of runs whose time has come, the earliest of every phase first: see due_runs.
+-- name: due_row_keys
+-- The keys of groups whose time has come, the earliest of every phase first: see due_groups.
 SELECT queue, phase, `rank`, place
 FROM penstock_run FORCE INDEX (penstock_run_until)
 WHERE queue = :queue AND phase IN (:phases) AND until <= :now
 ORDER BY phase, until
 LIMIT :most
 
--- name: due_runs
--- Lock runs of one rank whose time has come; locked ones are skipped. due_places has found their
+-- name: due_groups
+-- Lock groups of one rank whose time has come; locked ones are skipped. due_row_keys has found their
 -- keys before.
 SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
 FROM penstock_run FORCE INDEX (PRIMARY)
-WHERE queue = :queue AND phase = :phase AND `rank` = :rank AND place IN (:places)
+WHERE queue = :queue AND phase = :phase AND `rank` = :rank AND place IN (:row_keys)
     AND until <= :now
 ORDER BY place
 FOR UPDATE SKIP LOCKED
 
 -- name: next_due
--- When a run of these phases is next due or lapses: the first of each, by the index over until.
+-- When a group of these phases is next due or lapses: the first of each, by the index over until.
 SELECT NULLIF(MIN((
     SELECT run.until
     FROM penstock_run AS run FORCE INDEX (penstock_run_until)
@@ -59,39 +59,39 @@ FROM (
 ) AS wanted
 WHERE wanted.phase IN (:phases)
 
--- name: list_runs
--- Runs of one phase in the order of their positions, after a position and up to a rank.
+-- name: list_groups
+-- Groups of one phase in the order of their positions, after a position and up to a rank.
 SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
 FROM penstock_run FORCE INDEX (PRIMARY)
 WHERE queue = :queue AND phase = :phase AND `rank` <= :last_rank
-    AND (`rank` > :rank OR (`rank` = :rank AND place > :place))
+    AND (`rank` > :rank OR (`rank` = :rank AND place > :row_key))
 ORDER BY `rank`, place
 LIMIT :most
 
--- name: lock_runs
--- Lock runs at these positions of one rank, in order.
+-- name: lock_groups
+-- Lock groups at these positions of one rank, in order.
 SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
 FROM penstock_run FORCE INDEX (PRIMARY)
-WHERE queue = :queue AND phase = :phase AND `rank` = :rank AND place IN (:places)
+WHERE queue = :queue AND phase = :phase AND `rank` = :rank AND place IN (:row_keys)
 ORDER BY place
 FOR UPDATE
 
--- name: lock_segment_runs
--- Lock the runs of these segments in these queues, segment by segment.
+-- name: lock_segment_groups
+-- Lock the groups of these segments in these queues, segment by segment.
 SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
 FROM penstock_run FORCE INDEX (penstock_run_segment)
 WHERE segment IN (:segments) AND queue IN (:queues) AND phase IN (:phases)
 ORDER BY queue, phase, `rank`, place
 FOR UPDATE
 
--- name: insert_runs
+-- name: insert_groups
 -- Insert runs. A key that is taken fails the transaction: no row is ever overwritten (C1).
 INSERT INTO penstock_run (
     queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
 )
 VALUES :rows
 
--- name: replace_runs
+-- name: replace_groups
 -- Replace runs that this transaction has locked (S3).
 INSERT INTO penstock_run (
     queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
@@ -102,10 +102,10 @@ ON DUPLICATE KEY UPDATE
     partition_key = VALUES(partition_key), consumer = VALUES(consumer),
     members = VALUES(members), life = VALUES(life)
 
--- name: remove_runs
--- Delete runs of one rank (S3).
+-- name: remove_groups
+-- Delete groups of one rank (S3).
 DELETE gone
-FROM (SELECT CAST(:places AS SIGNED) AS place) AS old
+FROM (SELECT CAST(:row_keys AS SIGNED) AS place) AS old
 STRAIGHT_JOIN penstock_run AS gone FORCE INDEX (PRIMARY)
     ON gone.queue = :queue AND gone.phase = :phase AND gone.`rank` = :rank
     AND gone.place = old.place
@@ -114,12 +114,12 @@ STRAIGHT_JOIN penstock_run AS gone FORCE INDEX (PRIMARY)
 -- Delayed failed deliveries of a queue after a position, in order.
 SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
 FROM penstock_run FORCE INDEX (PRIMARY)
-WHERE queue = :queue AND phase = 12 AND (`rank` > :rank OR (`rank` = :rank AND place > :place))
+WHERE queue = :queue AND phase = 12 AND (`rank` > :rank OR (`rank` = :rank AND place > :row_key))
 ORDER BY `rank`, place
 LIMIT :most
 
--- name: front_runs
--- The first run of every rank in some phases, and all runs in flight, in one snapshot: a delivery
+-- name: front_groups
+-- The first group of every rank in some phases, and all groups in flight, in one snapshot: a delivery
 -- that changes its phase is seen exactly once (Q2).
 SELECT run.queue, run.phase, run.`rank`, run.place, run.segment, run.size, run.until,
     run.partition_key, run.consumer, run.members, run.life

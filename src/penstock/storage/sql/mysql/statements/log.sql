@@ -40,7 +40,7 @@ FROM (
 GROUP BY piece
 ORDER BY piece
 
--- name: read_heads
+-- name: read_metadata
 -- Segments of a tenant's log without their payloads (T1).
 SELECT segment, published_at, heads
 FROM penstock_log FORCE INDEX (PRIMARY)
@@ -52,7 +52,7 @@ SELECT segment, published_at, heads, payloads
 FROM penstock_log FORCE INDEX (PRIMARY)
 WHERE tenant = :tenant AND segment IN (:numbers)
 
--- name: scan_heads
+-- name: scan_metadata
 -- Segments of the tenant's log between two numbers, without payloads (L2).
 SELECT segment, published_at, heads FROM penstock_log FORCE INDEX (penstock_log_tenant)
 WHERE tenant = :tenant AND segment >= :first AND segment <= :last
@@ -66,8 +66,8 @@ WHERE tenant = :tenant AND segment >= :first AND segment <= :last
 ORDER BY segment
 LIMIT :most
 
--- name: segment_runs
--- The runs of some segments in some queues.
+-- name: segment_groups
+-- The groups of some segments in some queues.
 SELECT queue, phase, `rank`, place, segment, size, until, partition_key, consumer, members, life
 FROM penstock_run FORCE INDEX (penstock_run_segment)
 WHERE segment IN (:segments) AND queue IN (:queues)
@@ -89,7 +89,7 @@ ORDER BY segment
 LIMIT :most
 
 -- name: stray_segments
--- Segments from a number on in which an ordered queue has live runs without a partition.
+-- Segments from a number on in which an ordered queue has live groups without a partition.
 SELECT DISTINCT segment
 FROM penstock_run FORCE INDEX (penstock_run_segment)
 WHERE segment >= :first AND queue = :queue AND phase BETWEEN 0 AND 3 AND partition_key IS NULL

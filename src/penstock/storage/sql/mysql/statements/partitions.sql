@@ -20,9 +20,9 @@ LEFT JOIN (
 ) AS given ON TRUE
 ORDER BY given.partition_key
 
--- name: partition_heads
+-- name: partition_first_groups
 -- For every partition of a consumer: the number in flight, and its first delayed, fresh and returned
--- runs, each as place * 16 + rank (C4). A place is the id of the run's first message.
+-- groups, each as place * 16 + rank (C4). A place is the id of the group's first message.
 SELECT
     owner.partition_key,
     (
@@ -54,9 +54,9 @@ SELECT
 FROM penstock_owner AS owner
 WHERE owner.queue = :queue AND owner.consumer = :consumer
 
--- name: partition_runs
+-- name: partition_groups
 -- The available runs in the first segments of each of these partitions, fresh and returned (C4).
--- All runs of a segment are read, because they interleave.
+-- All groups of a segment are read, because they interleave.
 WITH RECURSIVE step (partition_key, phase, nth, segment) AS (
     SELECT
         owner.partition_key,
@@ -98,7 +98,7 @@ STRAIGHT_JOIN penstock_run AS run FORCE INDEX (penstock_run_partition)
 
 -- name: partition_stats
 -- Every partition that has something to deliver, by name: how much (from the counts), the number in
--- flight, the first message, the owner, and the queue's cursor (Q2). The place of a waiting run is the
+-- flight, the first message, the owner, and the queue's cursor (Q2). The place of a waiting group is the
 -- id of its first message; in flight, its members begin with the index of the first.
 SELECT held.partition_key, held.unsettled,
     (
@@ -158,7 +158,7 @@ LEFT JOIN penstock_owner AS owner
 ORDER BY held.partition_key
 
 -- name: partitions_in_flight
--- The runs in flight of these partitions: their consumers and keys.
+-- The groups in flight of these partitions: their consumers and keys.
 SELECT partition_key, consumer, `rank`, place
 FROM penstock_run FORCE INDEX (penstock_run_partition)
 WHERE queue = :queue AND partition_key IN (:partitions) AND phase = 3
@@ -210,7 +210,7 @@ STRAIGHT_JOIN penstock_owner AS gone FORCE INDEX (PRIMARY)
     ON gone.queue = :queue AND gone.partition_key = old.partition_key
 
 -- name: empty_partitions
--- These partitions that have nothing left to deliver. Only live runs of an ordered queue have a
+-- These partitions that have nothing left to deliver. Only live groups of an ordered queue have a
 -- partition key.
 SELECT owner.partition_key
 FROM penstock_owner AS owner

@@ -194,8 +194,8 @@ WHERE queue > :after
 ORDER BY queue
 LIMIT :most
 
--- name: remove_dropped_runs
--- Remove some runs of a deleted queue. The inner SELECT skips locked rows, which a DELETE cannot,
+-- name: remove_dropped_groups
+-- Remove some groups of a deleted queue. The inner SELECT skips locked rows, which a DELETE cannot,
 -- and must come first in the join.
 DELETE gone
 FROM (

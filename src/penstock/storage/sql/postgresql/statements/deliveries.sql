@@ -1,8 +1,8 @@
 -- Deliveries: claiming, settling, listing, and changes of their rows.
 
--- name: heads
--- Lock the first runs of each phase, in claim order, skipping locked ones (C1, C4). With floors,
--- every rank of fresh runs (0) starts at its own; no more rows are read and locked than returned.
+-- name: first_groups
+-- Lock the first groups of each phase, in claim order, skipping locked ones (C1, C4). With floors,
+-- every rank of fresh groups (0) starts at its own; no more rows are read and locked than returned.
 SELECT first.*
 FROM (
     SELECT run.*
@@ -31,8 +31,8 @@ CROSS JOIN LATERAL (
     FOR UPDATE SKIP LOCKED
 ) AS first
 
--- name: look_at_heads
--- The same as heads, without locks: rows that are locked are returned too.
+-- name: look_at_first_groups
+-- The same as first_groups, without locks: rows that are locked are returned too.
 SELECT first.*
 FROM (
     SELECT run.*
@@ -59,7 +59,7 @@ CROSS JOIN LATERAL (
     LIMIT :most
 ) AS first
 
--- name: first_places
+-- name: first_row_keys
 -- The first position of a phase per rank, at or above the floor of the rank.
 SELECT ranks.nth - 1, run.place
 FROM unnest(:floors::bigint[]) WITH ORDINALITY AS ranks (floor, nth)
@@ -71,8 +71,8 @@ CROSS JOIN LATERAL (
     LIMIT 1
 ) AS run
 
--- name: first_run
--- Whether a phase has a run, locked or not (C5), at or above the floors of the ranks.
+-- name: first_group
+-- Whether a phase has a group, locked or not (C5), at or above the floors of the ranks.
 SELECT run.place
 FROM unnest(:floors::bigint[]) WITH ORDINALITY AS ranks (floor, nth)
 CROSS JOIN LATERAL (
@@ -84,8 +84,8 @@ CROSS JOIN LATERAL (
 ) AS run
 LIMIT 1
 
--- name: wait_for_first_run
--- The first run of a phase, at or above the floors of the ranks, after waiting for its lock (C5).
+-- name: wait_for_first_group
+-- The first group of a phase, at or above the floors of the ranks, after waiting for its lock (C5).
 SELECT run.place
 FROM unnest(:floors::bigint[]) WITH ORDINALITY AS ranks (floor, nth)
 CROSS JOIN LATERAL (
@@ -98,8 +98,8 @@ CROSS JOIN LATERAL (
 ) AS run
 LIMIT 1
 
--- name: due_runs
--- Lock runs whose time has come, the earliest of every phase first. Locked runs are skipped, and
+-- name: due_groups
+-- Lock groups whose time has come, the earliest of every phase first. Locked groups are skipped, and
 -- no more rows are read than returned.
 SELECT due.queue, due.phase, due.rank, due.place, due.segment, due.size, due.until,
     due.partition_key, due.consumer, due.members, due.life
@@ -115,7 +115,7 @@ CROSS JOIN LATERAL (
 LIMIT :most
 
 -- name: next_due
--- When a run of these phases is next due or lapses: the first of each, by the index over until.
+-- When a group of these phases is next due or lapses: the first of each, by the index over until.
 SELECT min(first.until)
 FROM unnest(:phases::smallint[]) AS wanted (phase)
 CROSS JOIN LATERAL (
@@ -126,21 +126,21 @@ CROSS JOIN LATERAL (
     LIMIT 1
 ) AS first
 
--- name: list_runs
--- Runs of one phase in the order of their positions, after a position and up to a rank.
+-- name: list_groups
+-- Groups of one phase in the order of their positions, after a position and up to a rank.
 SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
 FROM penstock_run
-WHERE queue = :queue AND phase = :phase AND (rank, place) > (:rank, :place) AND rank <= :last_rank
+WHERE queue = :queue AND phase = :phase AND (rank, place) > (:rank, :row_key) AND rank <= :last_rank
 ORDER BY rank, place
 LIMIT :most
 
--- name: lock_runs
--- Lock runs at these positions of one rank, in order. One primary-key lookup per position: a list
--- would be compared with every run of the phase.
+-- name: lock_groups
+-- Lock groups at these positions of one rank, in order. One primary-key lookup per position: a list
+-- would be compared with every group of the phase.
 SELECT run.queue, run.phase, run.rank, run.place, run.segment, run.size, run.until,
     run.partition_key, run.consumer, run.members, run.life
 FROM (
-    SELECT DISTINCT place FROM unnest(:places::bigint[]) AS given (place) ORDER BY place
+    SELECT DISTINCT place FROM unnest(:row_keys::bigint[]) AS given (place) ORDER BY place
 ) AS wanted
 CROSS JOIN LATERAL (
     SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
@@ -149,8 +149,8 @@ CROSS JOIN LATERAL (
     FOR UPDATE
 ) AS run
 
--- name: lock_segment_runs
--- Lock the runs of these segments in these queues, in the order of the primary key. The index over
+-- name: lock_segment_groups
+-- Lock the groups of these segments in these queues, in the order of the primary key. The index over
 -- segments must be used: by the primary key, the whole queue would be read.
 SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
 FROM penstock_run
@@ -162,12 +162,12 @@ FOR UPDATE
 -- Delayed failed deliveries of a queue after a position, in order.
 SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
 FROM penstock_run
-WHERE queue = :queue AND phase = 12 AND (rank, place) > (:rank, :place)
+WHERE queue = :queue AND phase = 12 AND (rank, place) > (:rank, :row_key)
 ORDER BY rank, place
 LIMIT :most
 
--- name: front_runs
--- The first run of every rank in some phases, and all runs in flight, in one snapshot: a delivery
+-- name: front_groups
+-- The first group of every rank in some phases, and all groups in flight, in one snapshot: a delivery
 -- that changes its phase is seen exactly once (Q2).
 SELECT run.queue, run.phase, run.rank, run.place, run.segment, run.size, run.until,
     run.partition_key, run.consumer, run.members, run.life

@@ -44,7 +44,7 @@ FROM (
 GROUP BY piece
 ORDER BY piece
 
--- name: read_heads
+-- name: read_metadata
 -- Segments of a tenant's log without their payloads (T1).
 SELECT segment, published_at, heads
 FROM penstock_log
@@ -56,7 +56,7 @@ SELECT segment, published_at, heads, payloads
 FROM penstock_log
 WHERE tenant = :tenant AND segment = ANY(:numbers)
 
--- name: scan_heads
+-- name: scan_metadata
 -- Segments of the tenant's log between two numbers, without payloads (L2). The row comparison makes
 -- sure that the index over tenants and segments is used.
 SELECT segment, published_at, heads
@@ -74,8 +74,8 @@ WHERE (tenant, segment) >= (:tenant, :first) AND (tenant, segment) <= (:tenant, 
 ORDER BY tenant, segment
 LIMIT :most
 
--- name: segment_runs
--- The runs of some segments in some queues. The index over segments must be used: by the primary
+-- name: segment_groups
+-- The groups of some segments in some queues. The index over segments must be used: by the primary
 -- key, the whole queue would be read.
 SELECT queue, phase, rank, place, segment, size, until, partition_key, consumer, members, life
 FROM penstock_run
@@ -97,7 +97,7 @@ ORDER BY segment
 LIMIT :most
 
 -- name: stray_segments
--- Segments from a number on in which an ordered queue has live runs without a partition. The index
+-- Segments from a number on in which an ordered queue has live groups without a partition. The index
 -- over segments must be used: by the primary key, the whole queue would be read.
 SELECT DISTINCT segment
 FROM penstock_run

@@ -38,9 +38,9 @@ FROM (SELECT count(*) AS partitions FROM owned) AS total
 LEFT JOIN owned ON owned.epoch IS NULL OR owned.epoch > 0
 ORDER BY owned.partition_key
 
--- name: partition_heads
+-- name: partition_first_groups
 -- For every partition of a consumer: the number in flight, and its first delayed, fresh and returned
--- runs, each as place * 16 + rank (C4). A place is the id of the run's first message. The phase is
+-- groups, each as place * 16 + rank (C4). A place is the id of the group's first message. The phase is
 -- written as in the index over partitions, so that no other index is used.
 SELECT
     owner.partition_key,
@@ -73,10 +73,10 @@ SELECT
 FROM penstock_owner AS owner
 WHERE owner.queue = :queue AND owner.consumer = :consumer
 
--- name: partition_runs
+-- name: partition_groups
 -- The available runs in the first segments of each of these partitions, fresh and returned: one index
--- lookup per segment (C4). All runs of a partition in a segment are read, because they interleave.
--- The phase is written as in ``partition_heads``.
+-- lookup per segment (C4). All groups of a partition in a segment are read, because they interleave.
+-- The phase is written as in ``partition_first_groups``.
 WITH RECURSIVE step (partition_key, phase, nth, segment) AS (
     SELECT
         owner.partition_key,
@@ -122,9 +122,9 @@ CROSS JOIN LATERAL (
 
 -- name: partition_stats
 -- Every partition that has something to deliver, by name: how much (from the counts), the number in
--- flight, the first message, the owner, and the queue's cursor (Q2). The place of a waiting run is the
+-- flight, the first message, the owner, and the queue's cursor (Q2). The place of a waiting group is the
 -- id of its first message; in flight, its members begin with the index of the first. The phase is
--- written as in ``partition_heads``.
+-- written as in ``partition_first_groups``.
 SELECT
     held.partition_key,
     held.unsettled,
@@ -178,7 +178,7 @@ CROSS JOIN LATERAL (
 ORDER BY held.partition_key
 
 -- name: partitions_in_flight
--- The runs in flight of these partitions: their consumers and keys. Reads all runs in flight of the
+-- The groups in flight of these partitions: their consumers and keys. Reads all groups in flight of the
 -- queue, by the primary key.
 SELECT partition_key, consumer, rank, place
 FROM penstock_run
@@ -232,8 +232,8 @@ SELECT * FROM unnest($1::integer[], $2::bytea[], $3::text[], $4::bigint[])
 DELETE FROM penstock_owner WHERE queue = :queue AND partition_key = ANY(:partitions)
 
 -- name: forget_owners
--- Remove the owners of partitions with nothing left to deliver (O1). Only live runs of an ordered
--- queue have a partition key; only the first run per partition is read.
+-- Remove the owners of partitions with nothing left to deliver (O1). Only live groups of an ordered
+-- queue have a partition key; only the first group per partition is read.
 DELETE FROM penstock_owner AS owner
 WHERE owner.queue = :queue AND owner.partition_key = ANY(:partitions) AND (
     SELECT phase

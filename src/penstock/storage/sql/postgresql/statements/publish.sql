@@ -40,7 +40,7 @@ FROM (
 ) AS publishing
 
 -- name: publish
--- Append segments, insert their fresh runs, and count those (P1, R1); the function is in
+-- Append segments, insert their fresh groups, and count those (P1, R1); the function is in
 -- functions.sql. The lock comes before the function, which needs the tenant: see announce_publishing.
 SELECT penstock_publish(
     begun.tenant, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14

@@ -76,7 +76,7 @@ UPDATE penstock_queue SET cursor = :cursor, joining = :joining, closing = :closi
 WHERE number = :queue
 
 -- name: list_behind
--- Queues that must be caught up (R1) or mended, by the names of tenant and queue.
+-- Queues that must be caught up (R1) or backfilled, by the names of tenant and queue.
 SELECT penstock_tenant.name, penstock_queue.name
 FROM penstock_queue
 JOIN penstock_tenant ON penstock_tenant.number = penstock_queue.tenant

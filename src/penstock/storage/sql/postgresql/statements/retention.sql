@@ -223,8 +223,8 @@ WHERE queue > :after
 ORDER BY queue
 LIMIT :most
 
--- name: remove_dropped_runs
--- Remove some runs of a deleted queue. PostgreSQL needs the inner SELECT for the limit, and to skip
+-- name: remove_dropped_groups
+-- Remove some groups of a deleted queue. PostgreSQL needs the inner SELECT for the limit, and to skip
 -- locked rows.
 DELETE FROM penstock_run
 WHERE ctid = ANY(ARRAY(
