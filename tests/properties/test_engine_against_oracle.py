@@ -13,7 +13,7 @@ from hypothesis import settings
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.engine import KeyValueEngine
-from penstock.storage.sql import tallying
+from penstock.storage.sql import compaction
 from penstock.testing.opening import Opener
 from tests.databases import store_opener
 from tests.properties.machine import CI, machine_for
@@ -30,7 +30,7 @@ LOCAL = settings(CI, max_examples=100)
 @pytest.fixture(autouse=True)
 def added_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs are short: have every sweep add numbers up, however few they are."""
-    monkeypatch.setattr(tallying, "_MANY", 1)
+    monkeypatch.setattr(compaction, "_MANY", 1)
 
 
 def case_for(store: str | Opener, programs: settings = LOCAL) -> type[unittest.TestCase]:

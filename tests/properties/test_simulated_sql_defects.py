@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.storage.sql import queues, settle
+from penstock.storage.sql.claim_numbers import Leases
 from penstock.storage.sql.core import Core
+from penstock.storage.sql.deliveries import DeliveryGroup, Phase
 from penstock.storage.sql.ids import Ids
-from penstock.storage.sql.leases import Leases
-from penstock.storage.sql.phases import Phase
-from penstock.storage.sql.runs import Run
 from penstock.storage.sql.statements import load
 from penstock.storage.sql.work import Work
 from penstock.testing.simulation.sql_gated import GatedSession
@@ -59,7 +58,7 @@ def _ignore_the_catalog_version(patch: _Patch) -> None:
     async def writing(self: Work) -> int:
         # What the database checks by itself is checked still.
         assert isinstance(self.session, GatedSession)
-        self.at_once = self.at_once and self.session._changes_at_once
+        self.single_statement = self.single_statement and self.session._commits_itself
         await write(self)
         return self.tenant.version + self.raised
 
@@ -84,7 +83,7 @@ def _settle_replayed_deliveries(patch: _Patch) -> None:
     async def looking(self: Any, segments: Any, missing: Any) -> bool:
         found = await look_in(self, segments, missing)
         rows = await self._work.session.fetch(
-            "lock_segment_runs",
+            "lock_segment_groups",
             queues=[self._queue.number],
             segments=sorted(segments),
             phases=[int(Phase.RETURNED)],
@@ -103,8 +102,8 @@ def _repeat_any_ack(patch: _Patch) -> None:
         found = await look_in(self, segments, missing)
         messages = [item for items in missing.values() for item in items]
         for held in self._work._held.values():
-            if held.run.phase is Phase.DONE:
-                self._acked.update(receipt for receipt, _ in settle._of(held.run, messages))
+            if held.group.phase is Phase.DONE:
+                self._acked.update(receipt for receipt, _ in settle._of(held.group, messages))
         return found
 
     patch.setattr(settle._Table, "_look_in", looking)
@@ -113,10 +112,10 @@ def _repeat_any_ack(patch: _Patch) -> None:
 def _accept_stale_receipts(patch: _Patch) -> None:
     """A receipt stands for its delivery, whichever claim it was."""
 
-    def find(self: Any, runs: Sequence[Run], wanted: Any) -> None:
+    def find(self: Any, groups: Sequence[DeliveryGroup], wanted: Any) -> None:
         messages = [item for items in wanted.values() for item in items]
-        for run in runs:
-            self._current.update((r, (run, index)) for r, index in settle._of(run, messages))
+        for group in groups:
+            self._current.update((r, (group, index)) for r, index in settle._of(group, messages))
 
     patch.setattr(settle._Table, "_find", find)
 

@@ -21,8 +21,8 @@ Opener: TypeAlias = Callable[[SplitResult, EngineOptions], Awaitable[Engine]]
 #: Scheme to "module:function".
 SCHEMES: Final[dict[str, str]] = {
     "memory": "penstock.storage.keyvalue.opening:open_memory",
-    "mysql": "penstock.storage.sql.opening:open_mysql",
-    "postgresql": "penstock.storage.sql.opening:open_postgresql",
+    "mysql": "penstock.storage.sql.engine:open_mysql",
+    "postgresql": "penstock.storage.sql.engine:open_postgresql",
     "rocksdb": "penstock.storage.keyvalue.opening:open_rocksdb",
 }
 

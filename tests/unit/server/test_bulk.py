@@ -20,6 +20,7 @@ from penstock.wire.arrow import (
     HISTORY_SCHEMA,
     LOG_SCHEMA,
     StreamWriter,
+    delivery_batch,
     with_payloads,
 )
 from penstock.wire.codecs import ARROW_STREAM
@@ -271,7 +272,7 @@ async def test_deliveries_with_many_headers_are_bounded(
     monkeypatch.setattr(bulk, "BATCH_BYTES", 4_000)
     monkeypatch.setattr(bulk, "_SLICE_HEADERS", 20)
     built: list[int] = []
-    build = bulk.delivery_batch
+    build = delivery_batch
 
     def counting(items: Sequence[Snapshot]) -> pa.RecordBatch:
         built.append(sum(len(item.message.headers) for item in items))

@@ -1,4 +1,4 @@
-"""Peek and purge: show or remove deliveries in one state, in claim order (C4).
+"""Peek, purge and stats: what is in a queue, in claim order (C4) and in numbers (Q2).
 
 Peeking locks and consumes nothing, and a page examines at most ``MAX_SCAN`` deliveries. A purge
 locks the deliveries it selected, checks them again and removes them, all in one commit (S3).
@@ -7,26 +7,44 @@ Both wait for a turn before every batch but the first, so that neither starves o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from penstock.errors import BadInput, Conflict
 from penstock.filters import Filter
-from penstock.model.delivery import Page, PurgeReply, Snapshot
+from penstock.model.delivery import Page, PurgeReply, QueueStats, Snapshot
 from penstock.model.limits import MAX_OFFSET, MAX_PRIORITY
-from penstock.model.message import Message
+from penstock.model.message import Message, Offset
 from penstock.model.states import State
 from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Session
-from penstock.storage.sql.phases import Phase, phases_of
-from penstock.storage.sql.runs import Run, segment_of
-from penstock.storage.sql.snapshots import snapshot
-from penstock.storage.sql.walking import Item, Position, Walk, hold, in_claim_order, matching
+from penstock.storage.sql.deliveries import (
+    DEAD,
+    LIVE,
+    DeliveryGroup,
+    Kind,
+    Phase,
+    phases_of,
+    segment_of,
+)
+from penstock.storage.sql.group_cursor import (
+    GroupCursor,
+    Item,
+    Position,
+    hold,
+    in_claim_order,
+    matching,
+    snapshot,
+)
+from penstock.storage.sql.limits import next_token_at
+from penstock.storage.sql.log import end_of_log
+from penstock.storage.sql.partitions import partition_stats
 from penstock.storage.sql.work import Work
 
-__all__ = ["MAX_SCAN", "peek", "purge"]
+__all__ = ["MAX_SCAN", "next_due", "peek", "purge", "stats"]
 
 #: Deliveries that one page examines at most.
 MAX_SCAN: Final = 10_000
@@ -36,8 +54,8 @@ _BATCH: Final = 1_000
 _SLICE: Final = 500
 #: Deliveries whose payloads are read in one statement, each perhaps from its own segment.
 _PAYLOADS: Final = 64
-#: A cursor is a 60-bit number, rank * _LANE + message id, so ranks never overlap.
-_LANE: Final = MAX_OFFSET + 1
+#: A cursor is a 60-bit number, rank * _RANK_SPAN + message id, so ranks never overlap.
+_RANK_SPAN: Final = MAX_OFFSET + 1
 
 
 async def peek(
@@ -60,7 +78,7 @@ async def peek(
         shown, last = await _select(core, session, known, walk, where, limit, after)
         contents = await _payloads(core, session, known, shown) if payloads else {}
         items = [
-            _shown(found, item.run, message, contents.get(message.offset), state)
+            _shown(found, item.group, message, contents.get(message.offset), state)
             for item, message in shown
             # The payload is gone: the message was removed in the meantime, so leave it out.
             if not payloads or message.offset in contents
@@ -74,7 +92,7 @@ async def _select(
     core: Core,
     session: Session,
     known: Tenant,
-    walk: Walk,
+    walk: GroupCursor,
     where: Filter | None,
     limit: int,
     after: Position | None,
@@ -117,20 +135,20 @@ async def _payloads(
 
 
 def _shown(
-    queue: Queue, run: Run, message: Message, payload: bytes | None, state: State
+    queue: Queue, group: DeliveryGroup, message: Message, payload: bytes | None, state: State
 ) -> Snapshot:
     failed = state is State.FAILED
-    return snapshot(queue, run.phase, run.life, message, failed=failed, payload=payload)
+    return snapshot(queue, group.phase, group.record, message, failed=failed, payload=payload)
 
 
 def _make_cursor(position: Position) -> str:
     rank, message = position
-    return f"{rank * _LANE + message:x}"
+    return f"{rank * _RANK_SPAN + message:x}"
 
 
 def _read_cursor(cursor: str) -> Position:
     try:
-        rank, message = divmod(int(cursor, 16), _LANE)
+        rank, message = divmod(int(cursor, 16), _RANK_SPAN)
     except ValueError:
         rank = message = -1
     if not 0 <= rank <= MAX_PRIORITY:
@@ -184,10 +202,149 @@ async def _remove(
     held = await hold(work, items, phases)
     # Before it was locked, a message may have been replaced by one the filter rejects.
     meant = await _matching(core, work, list(held.values()), where)
-    by_run: dict[int, tuple[Run, list[int]]] = {}
-    for _, message_id, run in meant:
-        by_run.setdefault(id(run), (run, []))[1].append(segment_of(message_id)[1])
-    for run, members in by_run.values():
-        moves.remove(work, run, members)
+    by_run: dict[int, tuple[DeliveryGroup, list[int]]] = {}
+    for _, message_id, group in meant:
+        by_run.setdefault(id(group), (group, []))[1].append(segment_of(message_id)[1])
+    for group, members in by_run.values():
+        moves.remove(work, group, members)
     await work.write()
     return len(meant)
+
+
+# -- stats ---------------------------------------------------------------------------
+# Counts are sums of the tally rows (Q2). The rest reads the first group of every phase and rank and
+# the groups in flight, so the cost does not depend on the depth. The end of the log and the cursor
+# are read before the groups, so that the watermark never passes an unsettled delivery.
+
+_WAITING: Final = (Phase.FRESH, Phase.RETURNED, Phase.DELAYED)
+_DEAD_WAITING: Final = (Phase.DEAD_RETURNED, Phase.DEAD_DELAYED)
+_TIMED: Final = (Phase.DELAYED, Phase.IN_FLIGHT)
+_DEAD_TIMED: Final = (Phase.DEAD_DELAYED, Phase.DEAD_IN_FLIGHT)
+_AVAILABLE: Final = (Phase.FRESH, Phase.RETURNED, Phase.DEAD_RETURNED)
+_IN_FLIGHT: Final = (Phase.IN_FLIGHT, Phase.DEAD_IN_FLIGHT)
+_DEAD_LIVE: Final = (Phase.DEAD_RETURNED, Phase.DEAD_DELAYED, Phase.DEAD_IN_FLIGHT)
+
+
+async def stats(core: Core, tenant: str, queue: str) -> QueueStats:
+    """The statistics of the queue or of its dead letters."""
+    settled = (await core.stable()).settled
+    now = core.clock.now()
+
+    async def look(session: Session, known: Tenant) -> QueueStats:
+        found, dead = known.find(queue)
+        end = await end_of_log(session, known.number, settled)
+        cursor = None if dead else await _cursor(session, found)
+        groups = await _front(session, found, dead=dead)
+        counts = await _counts(session, found)
+        phases = DEAD if dead else 0
+        live = sum(counts[phase] for phase in (_DEAD_LIVE if dead else LIVE))
+        published_at = await _oldest(core, session, known, groups)
+        in_flight = Counter[str]()
+        for group in groups:
+            if group.phase in _IN_FLIGHT and group.record.consumer is not None:
+                in_flight[group.record.consumer] += group.size
+        ordered = found.ordered and not dead
+        return QueueStats(
+            delayed=counts[Phase.DELAYED + phases],
+            available=counts[Phase.RETURNED + phases],
+            in_flight=counts[Phase.IN_FLIGHT + phases],
+            done=counts[Phase.DONE + phases],
+            failed=0 if dead else sum(counts[phase] for phase in _DEAD_LIVE),
+            expired=0 if dead else counts[Phase.EXPIRED],
+            oldest_available_ms=None if published_at is None else now - published_at,
+            in_flight_by_consumer=dict(sorted(in_flight.items())),
+            grants=counts[Kind.of(Kind.GRANTS, dead=dead)],
+            acks=counts[Kind.of(Kind.ACKS, dead=dead)],
+            nacks=counts[Kind.of(Kind.NACKS, dead=dead)],
+            failures=counts[Kind.of(Kind.FAILURES, dead=dead)],
+            watermark=_watermark(groups, end, cursor),
+            lag=live + await _unrouted(session, known, cursor),
+            partitions=await partition_stats(session, found) if ordered else (),
+        )
+
+    return await core.read(tenant, look)
+
+
+async def _cursor(session: Session, queue: Queue) -> Offset | None:
+    """The current cursor; routing does not change the catalog's version."""
+    rows = await session.fetch("read_cursor", queue=queue.number)
+    return Offset(rows[0][0]) if rows and rows[0][0] is not None else None
+
+
+async def _front(session: Session, queue: Queue, *, dead: bool) -> list[DeliveryGroup]:
+    """The first waiting groups by phase and rank, and all groups in flight."""
+    rows = await session.fetch(
+        "front_groups",
+        queue=queue.number,
+        phases=[int(phase) for phase in (_DEAD_WAITING if dead else _WAITING)],
+        in_flight=int(Phase.DEAD_IN_FLIGHT if dead else Phase.IN_FLIGHT),
+    )
+    return [DeliveryGroup.read(row) for row in rows]
+
+
+async def _counts(session: Session, queue: Queue) -> Counter[int]:
+    """The tallies by kind; fresh deliveries count as returned."""
+    rows = await session.fetch("tallies", queue=queue.number)
+    return Counter({int(kind): int(number) for kind, number in rows})
+
+
+async def _oldest(
+    core: Core, session: Session, known: Tenant, groups: Iterable[DeliveryGroup]
+) -> int | None:
+    """When the oldest available message was published; it is the first of its rank."""
+    offsets = [group.record.entry or group.first for group in groups if group.phase in _AVAILABLE]
+    found = await core.segments.messages(session, known.number, offsets)
+    return min((message.published_at for message in found.values()), default=None)
+
+
+def _watermark(groups: Sequence[DeliveryGroup], end: Offset, cursor: Offset | None) -> Offset:
+    """One below the first unsettled message, the first unrouted entry and the end of the log.
+
+    Messages above the end do not count: an open publish may still append below them. The cursor
+    is above the end if other tenants have published since.
+    """
+    ends = [int(end), *(int(group.first) for group in groups)]
+    if cursor is not None:
+        ends.append(cursor)
+    return Offset(min(ends) - 1)
+
+
+async def _unrouted(session: Session, known: Tenant, cursor: Offset | None) -> int:
+    """The number of log entries after the cursor."""
+    if cursor is None:
+        return 0
+    segment, index = segment_of(cursor)
+    ((count,),) = await session.fetch(
+        "count_entries", tenant=known.number, segment=segment, index=index
+    )
+    return int(count or 0)
+
+
+async def next_due(core: Core, tenant: str, queue: str) -> int | None:
+    """When time alone next makes a claim return more; sometimes early, never late.
+
+    Early because a delayed delivery that expires first is checked then. In an ordered queue it
+    may hold back others, and so may a consumer that stopped sending heartbeats.
+    """
+
+    async def look(session: Session, known: Tenant) -> int | None:
+        found, dead = known.find(queue)
+        if found.paused(dead=dead):
+            return None
+        phases = [int(phase) for phase in (_DEAD_TIMED if dead else _TIMED)]
+        ((due,),) = await session.fetch("next_due", queue=found.number, phases=phases)
+        if due is not None:
+            # The caller waits until then, and the claim that follows must check what is due.
+            core.timers.note((found.number, dead), due)
+        times: list[int | None] = [due]
+        if found.ordered and not dead:
+            live = [int(phase) for phase in LIVE]
+            ((deadline,),) = await session.fetch("next_deadline", queue=found.number, phases=live)
+            times.append(deadline)
+        # Without a token a claim returns nothing, even if deliveries are due.
+        token_at = await next_token_at(session, found, core.clock.now(), dead=dead)
+        if token_at is not None:
+            return token_at
+        return min((time for time in times if time is not None), default=None)
+
+    return await core.read(tenant, look)

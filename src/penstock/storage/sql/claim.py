@@ -1,13 +1,13 @@
 """Claim: lease deliveries in order (C1, C2, C3, C4).
 
-Concurrent claims of one queue on this server share one transaction, which serves them in order
-of arrival. It locks the first runs of the queue and skips runs that another server has locked. If
-it finds only locked runs it waits for the first of them, so that a queue with deliveries is never
+Concurrent claims of one queue on this server share one transaction, which serves them in order of
+arrival. It locks the first groups of the queue and skips groups that another server has locked. If
+it finds only locked groups it waits for the first of them, so that a queue with deliveries is never
 reported as empty (C5).
 
-While no other server claims from the queue, no locks are needed: the first runs are read, and one
-statement checks that they are unchanged and hands them out (``Core.at_once``). If they have
-changed, another server claims from the queue too, and claims use transactions for a while.
+While no other server claims from the queue, no locks are needed: the first groups are read, and one
+statement checks that they are unchanged and hands them out (``Core.single_statement``). If they
+have changed, another server claims from the queue too, and claims use transactions for a while.
 
 A waiting delivery that has no attempts left, because ``max_attempts`` was lowered, fails when a
 claim reaches it.
@@ -17,43 +17,45 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
-from penstock.model.decisions import lease_for
 from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_CLAIM_BYTES
 from penstock.model.states import Transition
 from penstock.storage.sql import moves, partitions
+from penstock.storage.sql.batching import Call
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import Moved, NotAtOnce
-from penstock.storage.sql.floors import NO_FLOORS, floors_of, raise_floors
-from penstock.storage.sql.granting import Claim, Granted, deliver, large_segments, look_at_clock
-from penstock.storage.sql.lanes import Call
-from penstock.storage.sql.phases import Phase
-from penstock.storage.sql.runs import Run, in_order, segment_of
+from penstock.storage.sql.database import NeedsTransaction, RowChanged
+from penstock.storage.sql.deliveries import DeliveryGroup, Phase, in_order, message_id, segment_of
+from penstock.storage.sql.granting import (
+    Claim,
+    Granted,
+    Stretch,
+    deliver,
+    grant,
+    large_segments,
+    look_at_clock,
+)
+from penstock.storage.sql.limits import charge, take_bucket
 from penstock.storage.sql.segments import Segment
-from penstock.storage.sql.throughput import charge, take_bucket
 from penstock.storage.sql.work import Work
 
-__all__ = ["claim"]
+__all__ = ["NO_FLOORS", "claim", "floors_of", "raise_floors"]
 
-#: Due, lapsed and expired runs that one claim moves. Any more are left to the next claims and to
+#: Due, lapsed and expired groups that one claim moves. Any more are left to the next claims and to
 #: sweep, so that the duration of a claim is bounded.
 _MAX_TIMERS: Final = 500
-#: The most runs that one transaction locks to serve its claims.
-_MAX_HEADS: Final = 4_000
+#: The most groups that one transaction locks to serve its claims.
+_MAX_GROUPS: Final = 4_000
 #: How long claims of a queue use transactions after another server claimed from it.
 _SHARED_MS: Final = 5_000
 #: How often one claim searches again because of deliveries without attempts left, and how many it
 #: fails per search if it wants fewer: some 2,000 in all. The rest is left to the next claims.
 _LOOKS: Final = 8
 _FAILED_A_LOOK: Final = 500
-#: How often a claim that found only locked runs waits for the first of them.
+#: How often a claim that found only locked groups waits for the first of them.
 _WAITS: Final = 3
-
-#: A run, and consecutive members of it in claim order.
-_Stretch: TypeAlias = tuple[Run, Sequence[int]]
 
 _OWN: Final = (Phase.FRESH, Phase.RETURNED)
 _DEAD: Final = (Phase.DEAD_RETURNED,)
@@ -74,7 +76,7 @@ async def claim(
         queue, dead = work.tenant.find(name)
         ordered = queue.ordered and not dead
         if ordered:
-            # Every transaction locks the queue before its runs.
+            # Every transaction locks the queue before its groups.
             await partitions.lock(work, queue)
             look_at_clock(core, work)
         await _let_time_pass(core, work, queue, dead=dead)
@@ -92,11 +94,11 @@ async def claim(
 
     if known is not None and _is_alone(core, known):
         try:
-            granted = await core.at_once(tenant, act)
-        except Moved:
+            granted = await core.single_statement(tenant, act)
+        except RowChanged:
             core.shared[known.number] = core.clock.now() + _SHARED_MS
             granted = await core.transact(tenant, act)
-        except NotAtOnce:
+        except NeedsTransaction:
             granted = await core.transact(tenant, act)
     else:
         granted = await core.transact(tenant, act)
@@ -124,14 +126,12 @@ async def _let_time_pass(core: Core, work: Work, queue: Queue, *, dead: bool) ->
     side = (queue.number, dead)
     if not core.timers.is_due(side, work.now):
         return
-    if work.at_once:
-        raise NotAtOnce
+    if work.single_statement:
+        raise NeedsTransaction
     phases = [int(p) for p in (_DEAD_TIMED if dead else _TIMED)]
-    rows = await work.session.fetch(
-        "due_runs", queue=queue.number, phases=phases, now=work.now, most=_MAX_TIMERS
-    )
-    for run in work.hold_all(rows):
-        moves.let_time_act(work, queue, run)
+    rows = await work.session.due_groups(queue.number, phases, work.now, _MAX_TIMERS)
+    for group in work.hold_all(rows):
+        moves.let_time_act(work, queue, group)
     if rows:
         await work.write()
     ((due,),) = await work.session.fetch("next_due", queue=queue.number, phases=phases)
@@ -177,56 +177,55 @@ async def _claim_in_order(
             part, rest = _within_bytes(part, sizes)
             if rest:
                 taken = [*rest, *taken]
-                work.tell(queue, dead=dead)  # Consumers that wait claim the rest.
-        deadline = work.now + lease_for(queue.policy, one.lease_ms)
-        granted.append(_grant(core, work, part, one.consumer, deadline))
+                work.notify(queue, dead=dead)  # Consumers that wait claim the rest.
+        granted.append(grant(core, work, queue, one, part))
     return await deliver(core, work, queue, granted, dead=dead)
 
 
-def _segment_of(run: Run) -> int:
-    """Where the message of a run is: a replaced one is elsewhere than its delivery."""
-    return run.segment if run.life.entry is None else segment_of(run.life.entry)[0]
+def _segment_of(group: DeliveryGroup) -> int:
+    """Where the message of a group is: a replaced one is elsewhere than its delivery."""
+    return group.segment if group.record.entry is None else segment_of(group.record.entry)[0]
 
 
 def _within_bytes(
-    stretches: Sequence[_Stretch], segments: Mapping[int, Segment]
-) -> tuple[list[_Stretch], list[_Stretch]]:
+    stretches: Sequence[Stretch], segments: Mapping[int, Segment]
+) -> tuple[list[Stretch], list[Stretch]]:
     """The first deliveries, as many as one claim may read the payloads of, and the rest."""
     room, count = MAX_CLAIM_BYTES, 0
-    for run, members in stretches:
-        segment = segments.get(_segment_of(run))
+    for group, members in stretches:
+        segment = segments.get(_segment_of(group))
         if segment is None:
             count += len(members)
             continue  # It is missing, which is found out when it is read.
-        entry = run.life.entry
+        entry = group.record.entry
         for index in members if entry is None else [segment_of(entry)[1]]:
-            room -= segment.heads[index].size if index < len(segment.heads) else 0
+            room -= segment.metadata[index].size if index < len(segment.metadata) else 0
             if room < 0 and count:
                 return _first(stretches, count)
             count += 1
     return list(stretches), []
 
 
-async def _take(core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool) -> list[_Stretch]:
+async def _take(core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool) -> list[Stretch]:
     """Lock the first deliveries, in order; fail those without attempts left."""
     phases = [int(p) for p in (_DEAD if dead else _OWN)]
     side = (queue.number, dead)
-    most = min(core.run_hints.get(side, 2), wanted + 1)
+    most = min(core.group_hints.get(side, 2), wanted + 1)
     reach, looks = wanted, 0
     while True:
-        runs = await _lock_first(core, work, queue, phases, most, dead=dead)
-        if not runs:
+        groups = await _lock_first(core, work, queue, phases, most, dead=dead)
+        if not groups:
             return []
-        bound = _bound(runs, phases, most)
-        found, _ = _first(_before(in_order(runs, reach), bound), reach)
-        exhausted: list[_Stretch] = []
+        bound = _bound(groups, phases, most)
+        found, _ = _first(_before(in_order(groups, reach), bound), reach)
+        exhausted: list[Stretch] = []
         if not dead:
             found, exhausted = _divide(queue, found, wanted)
             _exhaust(work, queue, exhausted)
         enough = sum(len(members) for _, members in found) == wanted
         if not enough and exhausted:
             if looks == _LOOKS:
-                work.tell(queue)  # Waiting consumers claim again: the queue may hold more.
+                work.notify(queue)  # Waiting consumers claim again: the queue may hold more.
                 return found
             # Widen each search, so that a claim of one delivery gets past a backlog, too.
             looks += 1
@@ -234,32 +233,34 @@ async def _take(core: Core, work: Work, queue: Queue, wanted: int, *, dead: bool
             most = min(4 * most, reach + 1)
             await work.write()
             continue
-        if enough or bound is None or most >= _MAX_HEADS:
-            core.run_hints[side] = len({id(run) for run, _ in found}) + 1
+        if enough or bound is None or most >= _MAX_GROUPS:
+            core.group_hints[side] = len({id(group) for group, _ in found}) + 1
             return found
-        work.let_go(runs)
+        work.let_go(groups)
         most *= 4
 
 
 async def _lock_first(
     core: Core, work: Work, queue: Queue, phases: Sequence[int], most: int, *, dead: bool
-) -> list[Run]:
-    """Lock the first runs of each phase; expire those past their time."""
+) -> list[DeliveryGroup]:
+    """Lock the first groups of each phase; expire those past their time."""
     floors = () if dead else floors_of(core, queue.number)
     waits = 0
     while True:
-        rows = await work.session.heads(queue.number, phases, floors, most)
-        runs = work.hold_all(rows)
+        rows = await work.session.first_groups(queue.number, phases, floors, most)
+        groups = work.hold_all(rows)
         look_at_clock(core, work)
-        expired = [] if dead else [run for run in runs if moves.is_expired(run.life, work.now)]
+        expired = (
+            [] if dead else [group for group in groups if moves.is_expired(group.record, work.now)]
+        )
         if expired:
-            if work.at_once:
-                raise NotAtOnce
-            for run in expired:
-                moves.expire(work, run, run.members, Transition.EXPIRE)
+            if work.single_statement:
+                raise NeedsTransaction
+            for group in expired:
+                moves.expire(work, group, group.members, Transition.EXPIRE)
             await work.write()
-        elif runs or work.at_once or waits == _WAITS:
-            return runs
+        elif groups or work.single_statement or waits == _WAITS:
+            return groups
         elif not await _wait_for_first(work, queue, phases, floors):
             return []
         else:
@@ -267,96 +268,132 @@ async def _lock_first(
 
 
 def _divide(
-    queue: Queue, stretches: Sequence[_Stretch], wanted: int
-) -> tuple[list[_Stretch], list[_Stretch]]:
+    queue: Queue, stretches: Sequence[Stretch], wanted: int
+) -> tuple[list[Stretch], list[Stretch]]:
     """The first ``wanted`` deliveries with attempts left, and those without that precede them."""
-    found: list[_Stretch] = []
-    exhausted: list[_Stretch] = []
-    for run, members in stretches:
-        if moves.is_exhausted(queue, run.life):
-            exhausted.append((run, members))
+    found: list[Stretch] = []
+    exhausted: list[Stretch] = []
+    for group, members in stretches:
+        if moves.is_exhausted(queue, group.record):
+            exhausted.append((group, members))
         elif len(members) < wanted:
-            found.append((run, members))
+            found.append((group, members))
             wanted -= len(members)
         else:
-            found.append((run, members[:wanted]))
+            found.append((group, members[:wanted]))
             break
     return found, exhausted
 
 
-def _exhaust(work: Work, queue: Queue, stretches: Sequence[_Stretch]) -> None:
+def _exhaust(work: Work, queue: Queue, stretches: Sequence[Stretch]) -> None:
     """Fail deliveries that have no attempts left."""
-    if stretches and work.at_once:
-        raise NotAtOnce
-    for run, members in stretches:
-        moves.exhaust(work, queue, run, members)
+    if stretches and work.single_statement:
+        raise NeedsTransaction
+    for group, members in stretches:
+        moves.exhaust(work, queue, group, members)
 
 
-def _first(stretches: Sequence[_Stretch], limit: int) -> tuple[list[_Stretch], list[_Stretch]]:
+def _first(stretches: Sequence[Stretch], limit: int) -> tuple[list[Stretch], list[Stretch]]:
     """The first ``limit`` deliveries, and the rest."""
-    part: list[_Stretch] = []
-    for position, (run, members) in enumerate(stretches):
+    part: list[Stretch] = []
+    for position, (group, members) in enumerate(stretches):
         if len(members) >= limit:
-            rest = [(run, members[limit:])] if len(members) > limit else []
+            rest = [(group, members[limit:])] if len(members) > limit else []
             if limit:
-                part.append((run, members[:limit]))
+                part.append((group, members[:limit]))
                 return part, [*rest, *stretches[position + 1 :]]
             return part, list(stretches[position:])
-        part.append((run, members))
+        part.append((group, members))
         limit -= len(members)
     return part, []
 
 
-def _bound(runs: Sequence[Run], phases: Sequence[int], most: int) -> tuple[int, int] | None:
-    """The position up to which the runs are complete; None if all were read."""
+def _bound(
+    groups: Sequence[DeliveryGroup], phases: Sequence[int], most: int
+) -> tuple[int, int] | None:
+    """The position up to which the groups are complete; None if all were read."""
     ends = []
     for phase in phases:
-        of_phase = [run for run in runs if run.phase == phase]
+        of_phase = [group for group in groups if group.phase == phase]
         if len(of_phase) >= most:
             last = of_phase[-1]
             ends.append((last.rank, int(last.first)))
     return min(ends, default=None)
 
 
-def _before(stretches: list[_Stretch], bound: tuple[int, int] | None) -> list[_Stretch]:
+def _before(stretches: list[Stretch], bound: tuple[int, int] | None) -> list[Stretch]:
     """The deliveries at or before the bound; the stretch that contains it is cut."""
     if bound is None:
         return stretches
     rank, (segment, last) = bound[0], segment_of(bound[1])
-    kept: list[_Stretch] = []
-    for run, members in stretches:
-        if (run.rank, run.segment) < (rank, segment):
-            kept.append((run, members))
-        elif (run.rank, run.segment) == (rank, segment) and members[0] <= last:
-            kept.append((run, members[: bisect_right(members, last)]))
+    kept: list[Stretch] = []
+    for group, members in stretches:
+        if (group.rank, group.segment) < (rank, segment):
+            kept.append((group, members))
+        elif (group.rank, group.segment) == (rank, segment) and members[0] <= last:
+            kept.append((group, members[: bisect_right(members, last)]))
     return kept
 
 
 async def _wait_for_first(
     work: Work, queue: Queue, phases: Sequence[int], floors: Sequence[int]
 ) -> bool:
-    """Wait for the transaction that locked the first run; False if there is no run."""
+    """Wait for the transaction that locked the first group; False if there is no group."""
     for phase in phases:
         begin = (floors if phase == Phase.FRESH else ()) or NO_FLOORS
-        if await work.session.fetch("first_run", queue=queue.number, phase=phase, floors=begin):
+        if await work.session.fetch("first_group", queue=queue.number, phase=phase, floors=begin):
             await work.session.fetch(
-                "wait_for_first_run", queue=queue.number, phase=phase, floors=begin
+                "wait_for_first_group", queue=queue.number, phase=phase, floors=begin
             )
             return True
     return False
 
 
-def _grant(
-    core: Core, work: Work, taken: Sequence[_Stretch], consumer: str, deadline: int
-) -> list[Granted]:
-    """Hand out to one consumer: one claim per run."""
-    by_run: dict[int, tuple[Run, list[int]]] = {}
-    for run, members in taken:
-        by_run.setdefault(id(run), (run, []))[1].extend(members)
-    lives = {
-        key: moves.grant(
-            work, run, members, consumer, deadline, core.leases.next(work.now, run.life.lease)
-        )
-        for key, (run, members) in by_run.items()
-    }
-    return [Granted(run.segment, members, run.rank, lives[id(run)]) for run, members in taken]
+# -- floors: where a search starts ---------------------------------------------------
+# A floor is, per rank, the row position below which a queue has no fresh group and will get none.
+#
+# Claims leave dead rows at the head of a queue. While an older transaction is open (a report, a
+# backup), the database cannot remove them, and every search for the first group of the queue has to
+# scan them all. With floors a claim starts its search behind them.
+#
+# They stay valid when other servers write. Fresh groups come from publishes only. An open publish
+# began at a segment at or above ``Stable.oldest``, and a later one appends above ``Stable.given``;
+# both are read before the groups. A claim leaves the rest of a group behind that group, in the same
+# rank, and a rolled back claim leaves the group where it was.
+#
+# Databases that do not profit from floors (``Database.has_floors``) have none.
+
+#: Search every rank from its beginning.
+NO_FLOORS: Final = (0,) * 10
+#: How long floors are used before they are read again, in milliseconds.
+_KEEP_MS: Final = 250
+
+
+def floors_of(core: Core, queue: int) -> Sequence[int]:
+    """The floors of a queue, by rank; empty if none are known."""
+    return core.floors.get(queue, ((), 0))[0]
+
+
+async def raise_floors(core: Core, queue: int) -> None:
+    """Refresh the floors of a queue, if they are not recent."""
+    if not core.database.has_floors:
+        return
+    now = core.clock.now()
+    known = core.floors.get(queue)
+    if known is None:
+        # Skip the first claim: most queues are not busy.
+        core.floors[queue] = ((), now)
+        return
+    floors, read_at = known
+    if 0 <= now - read_at < _KEEP_MS:
+        return
+    floors = floors or NO_FLOORS
+    stable = await core.stable()
+    begins = stable.given if stable.oldest is None else min(stable.given, stable.oldest)
+    rows = await core.fetch("first_row_keys", queue=queue, phase=int(Phase.FRESH), floors=floors)
+    appended = message_id(begins + 1, 0)
+    first = {int(rank): min(int(row_key), appended) for rank, row_key in rows}
+    core.floors[queue] = (
+        tuple(max(floor, first.get(rank, appended)) for rank, floor in enumerate(floors)),
+        now,
+    )

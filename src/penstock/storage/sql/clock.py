@@ -26,8 +26,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.model.clock import Alarm, Clock
-from penstock.storage.sql.database import Database
-from penstock.storage.sql.ending import end
+from penstock.storage.sql.database import Database, end
 
 __all__ = ["DatabaseClock", "clock_for"]
 

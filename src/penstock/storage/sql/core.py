@@ -2,8 +2,8 @@
 
 ``transact`` runs a function in a transaction and commits it. It retries while the database rolls
 the transaction back (bounded, and counted) or the cached catalog turns out to be outdated, and
-notifies the listener after the commit. ``at_once`` is an optimistic shortcut without a
-transaction; it raises ``NotAtOnce`` where it does not apply.
+notifies the listener after the commit. ``single_statement`` is an optimistic shortcut without a
+transaction; it raises ``NeedsTransaction`` where it does not apply.
 """
 
 from __future__ import annotations
@@ -27,31 +27,29 @@ from penstock.model.clock import Clock
 from penstock.storage.contract import EngineOptions
 from penstock.storage.listener import Listener
 from penstock.storage.sql.catalog import Catalog, Tenant
+from penstock.storage.sql.claim_numbers import Leases, NoServerNumber, Receipts, ServerNumbers
 from penstock.storage.sql.database import (
-    Again,
+    ConnectionLost,
     Database,
-    Lost,
-    Moved,
-    NotAtOnce,
+    NeedsTransaction,
     Overdue,
+    RetryTransaction,
+    Row,
+    RowChanged,
     Session,
     Stable,
     Stale,
 )
-from penstock.storage.sql.leases import Leases, NoServerNumber
+from penstock.storage.sql.deliveries import InFlightRows
 from penstock.storage.sql.migrations import known
-from penstock.storage.sql.receipts import Receipts
-from penstock.storage.sql.seats import Seats
 from penstock.storage.sql.segments import Segments
-from penstock.storage.sql.server_numbers import ServerNumbers
-from penstock.storage.sql.timers import Timers
 from penstock.storage.sql.work import Work
 from penstock.storage.turns import Turns
 
 if TYPE_CHECKING:
     from penstock.storage.sql.sweep import Memory
 
-__all__ = ["Core"]
+__all__ = ["Core", "Timers"]
 
 T = TypeVar("T")
 
@@ -74,32 +72,32 @@ class Core:
         self.database = database
         self.options = options
         self.clock = clock
-        self.catalog = Catalog(self.plainly, len(known(database.name)))
+        self.catalog = Catalog(self.run_without_tenant, len(known(database.name)))
         self.segments = Segments()
         self.timers = Timers()
         self.leases = Leases()
         #: Set once the identity of the store is known.
         self.receipts: Receipts
-        self.server_numbers = ServerNumbers(self.plainly, self.leases, options.token)
-        #: By queue number and side, the number of runs that the last claim needed, plus one.
-        self.run_hints: dict[tuple[int, bool], int] = {}
+        self.server_numbers = ServerNumbers(self.run_without_tenant, self.leases, options.token)
+        #: By queue number and side, the number of groups that the last claim needed, plus one.
+        self.group_hints: dict[tuple[int, bool], int] = {}
         #: By queue number, its floors (see ``floors``) and when they were read.
         self.floors: dict[int, tuple[tuple[int, ...], int]] = {}
-        #: The runs in flight that this server wrote.
-        self.seats = Seats()
+        #: The groups in flight that this server wrote.
+        self.in_flight_rows = InFlightRows()
         #: By queue number, until when claims use transactions because other servers claim too.
         self.shared: dict[int, int] = {}
         self.listener = Listener()
         self.turns = Turns()
         #: Notifies other servers. Called with the numbers of the queues that a commit made ready,
         #: and the negative numbers of queues in which it acked deliveries.
-        self.spread: Callable[[set[int]], None] = _nobody
+        self.broadcast: Callable[[set[int]], None] = _nobody
         #: Retried transactions by reason, for operators.
         self.repeated: dict[str, int] = {"conflict": 0, "connection": 0, "catalog": 0}
         #: By tenant, for publishes to queues with a max_depth: they would wait for each other in
         #: the database anyway, and this way only one connection per tenant waits.
         self.bounded: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        #: State that the sweep keeps between runs; None before the first sweep.
+        #: State that the sweep keeps between sweeps; None before the first sweep.
         self.sweeping: Memory | None = None
         #: The number of committed transactions.
         self.commits = 0
@@ -114,7 +112,7 @@ class Core:
         self.segments.clear()
         self.timers.forget()
         self.floors.clear()
-        self.seats.clear()
+        self.in_flight_rows.clear()
 
     def check_open(self) -> None:
         """Refuse calls after ``close``."""
@@ -126,13 +124,14 @@ class Core:
         tenant: str,
         act: Callable[[Work], Awaitable[T]],
         *,
-        at_once: bool = False,
+        single_statement: bool = False,
         session: Callable[[], AbstractAsyncContextManager[Session]] | None = None,
     ) -> T:
         """Run ``act`` in a transaction of the tenant, and commit its changes.
 
         ``act`` may run several times, so it must have no side effects before it returns. With
-        ``at_once`` it writes once; if it also reads nothing first, that write is the transaction.
+        ``single_statement`` it writes once; if it also reads nothing first, that write is the
+        transaction.
         """
         self.check_open()
         opened = self.database.transaction if session is None else session
@@ -142,7 +141,9 @@ class Core:
             began = time.perf_counter()
             try:
                 async with opened() as open_session:
-                    work = Work(open_session, known, self.clock.now(), at_once=at_once)
+                    work = Work(
+                        open_session, known, self.clock.now(), single_statement=single_statement
+                    )
                     try:
                         result = await act(work)
                         version = await work.write()
@@ -152,7 +153,7 @@ class Core:
                         raise
                     if version != known.version + work.raised:
                         raise Stale
-            except (Again, Lost, NoServerNumber, Stale, StoreBusy) as error:
+            except (RetryTransaction, ConnectionLost, NoServerNumber, Stale, StoreBusy) as error:
                 tries += 1
                 await self._recover(error, tries)
                 # The conflict may be a change of the catalog, such as another server's queue.
@@ -161,41 +162,41 @@ class Core:
             await self._committed(work, time.perf_counter() - began)
             return result
 
-    async def at_once(self, tenant: str, act: Callable[[Work], Awaitable[T]]) -> T:
+    async def single_statement(self, tenant: str, act: Callable[[Work], Awaitable[T]]) -> T:
         """Run ``act`` without a transaction: it reads, then one statement checks and writes.
 
-        Raises ``NotAtOnce`` if that is not possible. Then nothing was changed, and the caller
-        uses ``transact``, which raises the actual error if there is one.
+        Raises ``NeedsTransaction`` if that is not possible. Then nothing was changed, and the
+        caller uses ``transact``, which raises the actual error if there is one.
         """
         self.check_open()
         known = await self.catalog.tenant(tenant)
         began = time.perf_counter()
 
         async def write(session: Session) -> tuple[Work, T]:
-            work = Work(session, known, self.clock.now(), at_once=True)
+            work = Work(session, known, self.clock.now(), single_statement=True)
             result = await act(work)
             await work.write()
             return work, result
 
-        work, result = await self.once(write)
+        work, result = await self.single_write(write)
         await self._committed(work, time.perf_counter() - began)
         return result
 
-    async def once(self, write: Callable[[Session], Awaitable[T]]) -> T:
-        """Run ``write``, which makes one change; raises ``NotAtOnce`` if that is not possible."""
+    async def single_write(self, write: Callable[[Session], Awaitable[T]]) -> T:
+        """Run ``write``, which makes one change. Raises ``NeedsTransaction`` if it cannot."""
         try:
-            async with self.database.at_once() as session:
+            async with self.database.single_statement() as session:
                 return await write(session)
-        except Moved:
+        except RowChanged:
             self._count("conflict")
             raise
-        except Lost as error:
+        except ConnectionLost as error:
             if error.committing or isinstance(error, Overdue):
                 # Raises: the outcome is unknown, or the caller has already waited long enough.
                 await self._recover(error, 1)
-            raise NotAtOnce from error
-        except (Again, Stale, NoServerNumber, PenstockError) as error:
-            raise NotAtOnce from error
+            raise NeedsTransaction from error
+        except (RetryTransaction, Stale, NoServerNumber, PenstockError) as error:
+            raise NeedsTransaction from error
 
     async def read(self, tenant: str, look: Callable[[Session, Tenant], Awaitable[T]]) -> T:
         """Run ``look``, which changes nothing, with the tenant's current catalog."""
@@ -209,12 +210,12 @@ class Core:
                     if not rows or rows[0][1] != known.version:
                         raise Stale
                     return await look(session, known)
-            except (Again, Lost, Stale, StoreBusy) as error:
+            except (RetryTransaction, ConnectionLost, Stale, StoreBusy) as error:
                 tries += 1
                 await self._recover(error, tries)
                 self.catalog.forget(tenant)
 
-    async def plainly(
+    async def run_without_tenant(
         self, act: Callable[[Session], Awaitable[T]], *, transaction: bool = False
     ) -> T:
         """Run ``act`` on a connection, outside any tenant."""
@@ -226,6 +227,10 @@ class Core:
 
         return await self._asked(ask)
 
+    async def fetch(self, statement: str, **parameters: object) -> list[Row]:
+        """Run one statement that reads, outside any tenant."""
+        return await self.run_without_tenant(lambda session: session.fetch(statement, **parameters))
+
     async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
         """The result of ``ask``, retried after temporary errors."""
         self.check_open()
@@ -233,7 +238,7 @@ class Core:
         while True:
             try:
                 return await ask()
-            except (Again, Lost, StoreBusy) as error:
+            except (RetryTransaction, ConnectionLost, StoreBusy) as error:
                 tries += 1
                 await self._recover(error, tries)
 
@@ -254,16 +259,18 @@ class Core:
             raise Stale
 
     async def _recover(
-        self, error: Again | Lost | NoServerNumber | Stale | StoreBusy, tries: int
+        self,
+        error: RetryTransaction | ConnectionLost | NoServerNumber | Stale | StoreBusy,
+        tries: int,
     ) -> None:
         """Prepare a retry, or raise an error for the caller."""
         if isinstance(error, NoServerNumber):
             await self.server_numbers.lease()
-        if isinstance(error, Lost):
+        if isinstance(error, ConnectionLost):
             self.forget()
             # A database that has failed over may have leased this server's number to another.
             self.leases.lapse()
-        if isinstance(error, Lost) and error.committing:
+        if isinstance(error, ConnectionLost) and error.committing:
             raise CommitFailed(
                 f"The connection was lost during the commit, whose outcome is unknown: {error}."
             ) from error
@@ -295,8 +302,8 @@ class Core:
         with _logged():
             self.listener.committed(records, seconds)
             for queue in sorted(queues):
-                self.tell(tenant, queue, dead=False)
-            self.spread(queues)
+                self.notify(tenant, queue, dead=False)
+            self.broadcast(queues)
 
     async def _committed(self, work: Work, seconds: float) -> None:
         """Update the caches and notify, after a commit.
@@ -305,15 +312,15 @@ class Core:
         """
         self.commits += 1
         with _logged():
-            await self._tell_committed(work, seconds)
+            await self._notify_committed(work, seconds)
 
-    async def _tell_committed(self, work: Work, seconds: float) -> None:
+    async def _notify_committed(self, work: Work, seconds: float) -> None:
         tenant = work.tenant
         if work.raised:
             self.catalog.forget(tenant.name)
             with suppress(StoreError):
                 tenant = await self.catalog.reload(tenant.name)
-        self.seats.wrote(work.gone, work.put)
+        self.in_flight_rows.wrote(work.gone, work.put)
         for segment in work.appended:
             self.segments.remember(segment)
         if work.records:
@@ -323,20 +330,20 @@ class Core:
             if self.timers.note(side, until):
                 ready.add(side)
         for queue, dead in sorted(ready):
-            self.tell(tenant, queue, dead=dead)
+            self.notify(tenant, queue, dead=dead)
         for (queue, dead), count in sorted(work.lapsed.items()):
             found = tenant.numbered.get(queue)
             if found is not None:
                 self.listener.lapsed(work.tenant.name, found.shown_as(dead=dead), count)
         if ready or work.acked:
-            self.spread({queue for queue, _ in ready} | {-queue for queue in work.acked})
+            self.broadcast({queue for queue, _ in ready} | {-queue for queue in work.acked})
 
-    async def tell_at_commit(self, session: Session, queues: set[int]) -> None:
+    async def notify_at_commit(self, session: Session, queues: set[int]) -> None:
         """Have the database notify all servers, this one too, when the caller commits."""
         if queues:
             await session.notify(sorted(queues))
 
-    def tell(self, tenant: Tenant, queue: int, *, dead: bool) -> None:
+    def notify(self, tenant: Tenant, queue: int, *, dead: bool) -> None:
         """Notify the listener that a queue is ready."""
         found = tenant.numbered.get(queue)
         if found is not None:
@@ -355,7 +362,7 @@ def _logged() -> Iterator[None]:
 def _reason(error: Exception) -> str:
     """The reason for a retry, as a counter name."""
     match error:
-        case Lost():
+        case ConnectionLost():
             return "connection"
         case Stale():
             return "catalog"
@@ -365,3 +372,48 @@ def _reason(error: Exception) -> str:
 
 def _nobody(queues: set[int]) -> None:
     """Used until other servers can be notified."""
+
+
+# -- due times -----------------------------------------------------------------------
+# A claim first moves what is due, which costs a statement. So a server remembers the next due time
+# of every queue and asks then; it also asks at intervals, because other servers write too. A
+# waiting caller has asked already (``next_due``). Only latency depends on this (C5): deliveries are
+# checked again before they are handed out.
+
+#: How long a server relies on its memory.
+_TRUST_MS: Final = 200
+
+
+class Timers:
+    """Due times by queue number and side (true for the dead letters)."""
+
+    def __init__(self) -> None:
+        #: When the database was last asked, and the next known due time.
+        self._known: dict[tuple[int, bool], tuple[int, int | None]] = {}
+
+    def is_due(self, side: tuple[int, bool], now: int) -> bool:
+        """Whether to ask the database."""
+        known = self._known.get(side)
+        if known is None:
+            return True
+        asked_at, due = known
+        return (due is not None and due <= now) or not 0 <= now - asked_at < _TRUST_MS
+
+    def asked(self, side: tuple[int, bool], now: int, due: int | None) -> None:
+        """Record the database's answer."""
+        self._known[side] = (now, due)
+
+    def note(self, side: tuple[int, bool], until: int) -> bool:
+        """Record a due time; returns whether it is earlier than the known one."""
+        known = self._known.get(side)
+        if known is None:
+            return True
+        asked_at, due = known
+        if due is not None and due <= until:
+            return False
+        self._known[side] = (asked_at, until)
+        return True
+
+    def forget(self) -> None:
+        """Forget all due times, so that the next claims ask."""
+        self._known.clear()

@@ -1,6 +1,6 @@
-"""The interface of a dialect: transactions, and statements by the names of their files.
+"""The interface of a dialect: transactions, and statements by their names.
 
-A statement is a file in the dialect's ``statements`` directory, named after its effect.
+A statement is introduced by its name in a file of the dialect's ``statements`` directory.
 Parameters are written ``:name``. A list parameter is an array in PostgreSQL and a list in
 parentheses in MySQL. Statements that write many rows are run by ``write``. Errors of the driver
 are raised as errors of ``penstock.errors``, or as one of the exceptions below, which the engine
@@ -9,30 +9,36 @@ handles itself.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from penstock.storage.sql.runs import Place
-from penstock.storage.sql.runs import Row as RunRow
+from penstock.errors import BadUrl
+from penstock.storage.sql.deliveries import PrimaryKey
+from penstock.storage.sql.deliveries import Row as GroupRow
 
 __all__ = [
     "LOOKS",
-    "Again",
+    "ConnectionLost",
     "Count",
     "Database",
-    "FreshRun",
-    "Lost",
-    "Moved",
+    "FreshGroup",
+    "NeedsTransaction",
     "NewSegment",
-    "NotAtOnce",
     "Overdue",
     "PartitionCount",
+    "RetryTransaction",
     "Row",
+    "RowChanged",
     "Session",
     "Stable",
     "Stale",
+    "end",
+    "load_module",
 ]
 
 #: A result row: one value per column. Binary columns are ``bytes``, text is ``str``.
@@ -41,12 +47,12 @@ Row: TypeAlias = Sequence[Any]
 Count: TypeAlias = tuple[int, int, int]
 #: Queue, partition, and the change of its number of unsettled deliveries.
 PartitionCount: TypeAlias = tuple[int, bytes, int]
-#: Tenant, published at, number of entries, their heads, their payloads.
+#: Tenant, published at, number of entries, their metadata, their payloads.
 NewSegment: TypeAlias = tuple[int, int, int, bytes, bytes]
 
 
-class FreshRun(NamedTuple):
-    """A run that is appended together with its segment."""
+class FreshGroup(NamedTuple):
+    """A group that is appended together with its segment."""
 
     queue: int
     segment: int
@@ -57,17 +63,17 @@ class FreshRun(NamedTuple):
     size: int
     partition_key: bytes | None
     members: bytes
-    life: bytes
+    record: bytes
 
 
-class Again(Exception):
+class RetryTransaction(Exception):
     """The database rolled the transaction back, and a retry may succeed.
 
     Raised for a deadlock, a serialization failure or a lock timeout.
     """
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """The connection was lost. ``committing`` is true if a COMMIT had been sent."""
 
     def __init__(self, detail: str, *, committing: bool) -> None:
@@ -75,7 +81,7 @@ class Lost(Exception):
         self.committing = committing
 
 
-class Overdue(Lost):
+class Overdue(ConnectionLost):
     """A statement or a connection attempt missed its deadline; the connection was dropped.
 
     The engine does not retry: the next connection may hang as well, and the caller has waited.
@@ -86,12 +92,12 @@ class Stale(Exception):
     """The cached catalog is outdated, and nothing was changed."""
 
 
-class NotAtOnce(Exception):
+class NeedsTransaction(Exception):
     """The operation needs a transaction, and nothing was changed."""
 
 
-class Moved(NotAtOnce):
-    """A run has changed since it was read, or another transaction has locked it."""
+class RowChanged(NeedsTransaction):
+    """A group has changed since it was read, or another transaction has locked it."""
 
 
 #: How often the log is read in a row while a publish has begun but not yet announced its first
@@ -140,40 +146,53 @@ class Session(ABC):
         """Append to the log; returns the numbers of the segments, in ascending order."""
 
     @abstractmethod
-    async def heads(
+    async def first_groups(
         self, queue: int, phases: Sequence[int], floors: Sequence[int], most: int
     ) -> list[Row]:
-        """Lock the first ``most`` runs of each phase, in claim order; returns ``runs.Row`` each.
+        """Lock the first ``most`` groups of each phase, in claim order; returns rows of them.
 
-        Fresh runs below the floor of their rank are not read (no floors: all are), and runs that
-        another transaction has locked are skipped. Without a transaction nothing is locked or
+        Fresh groups below the floor of their rank are not read (no floors: all are), and groups
+        that another transaction has locked are skipped. Without a transaction nothing is locked or
         skipped.
         """
+
+    @abstractmethod
+    async def due_groups(self, queue: int, phases: Sequence[int], now: int, most: int) -> list[Row]:
+        """Lock up to ``most`` groups whose ``until`` has passed; returns ``deliveries.Row`` each.
+
+        The earliest of each phase come first. Groups that another transaction has locked are
+        skipped.
+        """
+
+    @abstractmethod
+    async def forget_owners(self, queue: int, partitions: Sequence[bytes]) -> int:
+        """Remove the owners of those partitions that have nothing left to deliver (O1)."""
 
     @abstractmethod
     async def change(
         self,
         tenant: int,
         segments: Sequence[NewSegment],
-        gone: Sequence[Place],
-        runs: Sequence[RunRow],
+        gone: Sequence[PrimaryKey],
+        groups: Sequence[GroupRow],
         counts: Sequence[Count],
         partition_counts: Sequence[PartitionCount] = (),
         held: Sequence[Row] = (),
         version: int | None = None,
-        replaced: Sequence[RunRow] = (),
+        replaced: Sequence[GroupRow] = (),
     ) -> tuple[int, list[int]]:
-        """Append segments, delete, replace and insert runs, and count, in one step.
+        """Append segments, delete, replace and insert groups, and count, in one step.
 
-        ``replaced`` have the keys of runs that this transaction has locked. If the key of one of
-        ``runs`` is taken, the transaction fails with ``Again``: nothing is overwritten (C1).
+        ``replaced`` have the keys of groups that this transaction has locked. If the key of one of
+        ``groups`` is taken, the transaction fails with ``RetryTransaction``: nothing is overwritten
+        (C1).
 
         With ``version`` this is all that the transaction writes. If nothing was done in it before,
         this may then be a transaction of its own: it checks that the catalog has this version
-        (``Stale``) and that the runs ``held`` are as they were read (``Moved``), and is the last
-        statement.
+        (``Stale``) and that the groups ``held`` are as they were read (``RowChanged``), and is the
+        last statement.
 
-        Runs of the appended segments have ``segment`` -1 for the first of them, -2 for the
+        Groups of the appended segments have ``segment`` -1 for the first of them, -2 for the
         second and so on, and the index of their first member in the low bits of ``place``.
         Returns the current version of the tenant's catalog, and the numbers of the segments.
         """
@@ -183,16 +202,16 @@ class Session(ABC):
         tenant: int,
         version: int,
         segments: Sequence[NewSegment],
-        runs: Sequence[FreshRun],
+        groups: Sequence[FreshGroup],
     ) -> list[int]:
-        """Append segments and insert their runs, in a transaction that does nothing else.
+        """Append segments and insert their groups, in a transaction that does nothing else.
 
         It is a publish, as after ``publishing``. Checks that the catalog has this version
         (``Stale``), counts the deliveries, and returns the numbers of the segments. Raises
-        ``NotAtOnce`` if the database does not support it.
+        ``NeedsTransaction`` if the database does not support it.
         """
-        del tenant, version, segments, runs
-        raise NotAtOnce
+        del tenant, version, segments, groups
+        raise NeedsTransaction
 
     @abstractmethod
     async def notify(self, queues: Sequence[int]) -> None:
@@ -216,24 +235,25 @@ class Database(ABC):
     lost data in a crash."""
     has_floors = False
     """Whether starting a search at a floor reads fewer rows (see ``floors``)."""
-    publishes_at_once = False
+    publishes_in_one_statement = False
     """Whether ``Session.publish`` is supported, so that preparing its rows is worthwhile."""
 
     @abstractmethod
     def transaction(self) -> AbstractAsyncContextManager[Session]:
         """A transaction: committed at the end of the block, rolled back if it raises.
 
-        Waits for a connection if all are in use. Raises ``Again`` and ``Lost``.
+        Waits for a connection if all are in use. Raises ``RetryTransaction`` and
+        ``ConnectionLost``.
         """
 
-    def at_once(self) -> AbstractAsyncContextManager[Session]:
+    def single_statement(self) -> AbstractAsyncContextManager[Session]:
         """A connection on which every statement is its own transaction, for a single change.
 
-        Reads do not lock; ``change`` checks that the rows are unchanged. Raises ``NotAtOnce`` for
-        every statement that needs a transaction, and on entry if the database does not support
-        this.
+        Reads do not lock; ``change`` checks that the rows are unchanged. Raises
+        ``NeedsTransaction`` for every statement that needs a transaction, and on entry if the
+        database does not support this.
         """
-        raise NotAtOnce
+        raise NeedsTransaction
 
     @abstractmethod
     def reading(self) -> AbstractAsyncContextManager[Session]:
@@ -252,7 +272,8 @@ class Database(ABC):
         """How far the log is settled (L2). ``given`` is read before ``oldest``.
 
         Entries that any server has seen as settled are settled in every later answer. Raises
-        ``Again`` if a publishing transaction has begun and has not announced its segment yet.
+        ``RetryTransaction`` if a publishing transaction has begun and has not announced its segment
+        yet.
         """
 
     @abstractmethod
@@ -275,13 +296,55 @@ class Database(ABC):
 
     @property
     def has_company(self) -> bool:
-        """Whether there may be other servers to ``tell``."""
+        """Whether there may be other servers to ``broadcast``."""
         return False
 
     @abstractmethod
-    async def tell(self, queues: Sequence[int]) -> None:
+    async def broadcast(self, queues: Sequence[int]) -> None:
         """Notify the other servers of these queues, as in ``watch``. A lost one costs only time."""
 
     @abstractmethod
     async def close(self) -> None:
         """Close every connection."""
+
+
+# -- the modules of a dialect, imported on first use, so that only its stores need the driver ----
+# The modules of a dialect, imported on first use, so that only its stores need the driver.
+
+#: The database's name, its driver, and the extra of Penstock that installs the driver.
+_DIALECTS: Final = {
+    "postgresql": ("PostgreSQL", "asyncpg", "postgres"),
+    "mysql": ("MySQL", "asyncmy", "mysql"),
+}
+
+
+def load_module(dialect: str, name: str) -> ModuleType:
+    """Import a module of the dialect's package."""
+    try:
+        return import_module(f"penstock.storage.sql.{dialect}.{name}")
+    except ImportError as error:
+        title, driver, extra = _DIALECTS[dialect]
+        if (error.name or "").partition(".")[0] != driver:
+            raise
+        raise BadUrl(
+            f"The driver of {title} is not installed: pip install 'penstock[{extra}]'.",
+            field="url",
+        ) from error
+
+
+# -- cancellation --------------------------------------------------------------------
+# A cancellation can get lost: up to Python 3.11 ``asyncio.wait_for``, which drivers use to open
+# connections, swallows it if the awaited operation completes at that very moment. So a task is
+# cancelled repeatedly until it has ended.
+
+#: Seconds before a task that has not ended is cancelled again.
+_AGAIN_S: Final = 2.0
+
+
+async def end(*tasks: asyncio.Task[None] | None) -> None:
+    """Cancel the tasks, and wait until they have ended. None is ignored."""
+    pending = {task for task in tasks if task is not None}
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=_AGAIN_S)

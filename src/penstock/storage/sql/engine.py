@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, TypeAlias
+from urllib.parse import SplitResult
 
 from penstock.errors import PenstockError, StoreError, StoreUnavailable
 from penstock.filters import Filter, Selection
@@ -44,36 +45,33 @@ from penstock.storage.assignment import Assignment
 from penstock.storage.contract import Capabilities, Engine, EngineOptions
 from penstock.storage.listener import Listener
 from penstock.storage.sql import (
-    assign,
     browse,
-    bulk,
-    documents,
-    identities,
-    outbox,
+    log,
     partitions,
     queues,
-    reading,
     replay,
     route,
-    stats,
     sweep,
 )
+from penstock.storage.sql import store as store_rows
+from penstock.storage.sql.batching import Call, CallBatchers
 from penstock.storage.sql.claim import claim
 from penstock.storage.sql.clock import DatabaseClock, clock_for
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import Again, Database, Lost
+from penstock.storage.sql.database import ConnectionLost, Database, RetryTransaction, load_module
 from penstock.storage.sql.granting import Claim
 from penstock.storage.sql.ids import find_batch
-from penstock.storage.sql.lanes import Call, Lanes
-from penstock.storage.sql.publish import Publish, publish
+from penstock.storage.sql.migrations import check
+from penstock.storage.sql.notifications import Watch
+from penstock.storage.sql.publish import Publish, publish, publish_within
 from penstock.storage.sql.settle import Settle, settle, settle_and_publish
-from penstock.storage.sql.watching import Watch
+from penstock.storage.sql.urls import parse
 from penstock.storage.topic_checks import CheckedBy
 
-__all__ = ["SqlEngine"]
+__all__ = ["SqlEngine", "open_mysql", "open_postgresql"]
 
 #: Tenant and queue.
-_Place: TypeAlias = tuple[str, str]
+_QueueKey: TypeAlias = tuple[str, str]
 
 #: Messages plus KiB of payload that one transaction publishes at most, if several calls share
 #: it.
@@ -102,25 +100,29 @@ class SqlEngine(Engine):
             limits_throughput=True,
         )
         self._watch = Watch(core)
-        core.spread = self._watch.spread
-        self._publishes: Lanes[tuple[str, bool], Publish, PublishReply] = Lanes(
+        core.broadcast = self._watch.broadcast
+        self._publishes: CallBatchers[tuple[str, bool], Publish, PublishReply] = CallBatchers(
             self._publish, _MAX_PUBLISH, _PUBLISH_BESIDE
         )
-        self._claims: Lanes[_Place, Claim, list[Delivery]] = Lanes(self._claim, _MAX_CLAIM)
-        self._settles: Lanes[_Place, Settle, SettleReply] = Lanes(self._settle, _MAX_CLAIM)
+        self._claims: CallBatchers[_QueueKey, Claim, list[Delivery]] = CallBatchers(
+            self._claim, _MAX_CLAIM
+        )
+        self._settles: CallBatchers[_QueueKey, Settle, SettleReply] = CallBatchers(
+            self._settle, _MAX_CLAIM
+        )
 
     @classmethod
     async def open(cls, database: Database, options: EngineOptions) -> SqlEngine:
         """The engine over a database whose schema was already checked."""
         try:
             clock = await clock_for(database, options.clock)
-        except (Again, Lost) as error:
+        except (RetryTransaction, ConnectionLost) as error:
             raise StoreUnavailable(f"The database went away: {error}.", field="url") from error
         core = Core(database, options, clock)
         engine = cls(core)
         try:
             await core.server_numbers.lease()
-            await identities.ensure(core)
+            await store_rows.ensure(core)
             await engine._watch.start()
         except BaseException:
             await engine.close()
@@ -209,12 +211,12 @@ class SqlEngine(Engine):
     ) -> PublishReply:
         self._core.check_open()
         asked = Publish(topic, messages, batch_id, batch_ms, checked)
-        return await outbox.publish(self._core, tenant, asked, connection)
+        return await publish_within(self._core, tenant, asked, connection)
 
     async def _publish(
-        self, lane: tuple[str, bool], calls: Sequence[Call[Publish, PublishReply]]
+        self, key: tuple[str, bool], calls: Sequence[Call[Publish, PublishReply]]
     ) -> None:
-        await publish(self._core, lane[0], calls)
+        await publish(self._core, key[0], calls)
 
     async def claim(
         self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
@@ -228,8 +230,8 @@ class SqlEngine(Engine):
                 await self._watch.interested_in(tenant, queue)
         return deliveries
 
-    async def _claim(self, place: _Place, calls: Sequence[Call[Claim, list[Delivery]]]) -> None:
-        await claim(self._core, *place, calls)
+    async def _claim(self, key: _QueueKey, calls: Sequence[Call[Claim, list[Delivery]]]) -> None:
+        await claim(self._core, *key, calls)
 
     async def settle(
         self,
@@ -247,8 +249,8 @@ class SqlEngine(Engine):
             )
         return await self._settles.call((tenant, queue), Settle(settlements), len(settlements))
 
-    async def _settle(self, place: _Place, calls: Sequence[Call[Settle, SettleReply]]) -> None:
-        await settle(self._core, *place, calls)
+    async def _settle(self, key: _QueueKey, calls: Sequence[Call[Settle, SettleReply]]) -> None:
+        await settle(self._core, *key, calls)
 
     async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
         return await route.route(self._core, tenant, queue, limit)
@@ -265,7 +267,7 @@ class SqlEngine(Engine):
         store: StoreIdentity | None = None,
     ) -> RouteReply:
         asked = Assignment(filter, start, end, offsets)
-        return await assign.assign(self._core, tenant, queue, asked, store)
+        return await route.assign(self._core, tenant, queue, asked, store)
 
     async def join(self, tenant: str, queue: str, consumer: str) -> Ownership:
         return await partitions.join(self._core, tenant, queue, consumer)
@@ -323,102 +325,102 @@ class SqlEngine(Engine):
         return await sweep.sweep(self._core, limit)
 
     async def archived(self, tenant: str, through: Offset, store: StoreIdentity) -> None:
-        await identities.archived(self._core, tenant, through, store)
+        await store_rows.archived(self._core, tenant, through, store)
 
     # -- identity ----------------------------------------------------------------------
 
     async def identity(self, tenant: str) -> StoreIdentity:
-        return await identities.identity(self._core, tenant)
+        return await store_rows.identity(self._core, tenant)
 
     async def new_epoch(self) -> None:
-        await identities.new_epoch(self._core)
+        await store_rows.new_epoch(self._core)
 
     # -- documents ---------------------------------------------------------------------
 
     async def put_document(self, kind: str, name: str, value: bytes) -> None:
-        await documents.put_document(self._core, kind, name, value)
+        await store_rows.put_document(self._core, kind, name, value)
 
     async def add_document(
         self, kind: str, name: str, value: bytes, replaces: bytes | None = None
     ) -> bytes:
-        return await documents.add_document(self._core, kind, name, value, replaces)
+        return await store_rows.add_document(self._core, kind, name, value, replaces)
 
     async def get_document(self, kind: str, name: str) -> bytes | None:
-        return await documents.get_document(self._core, kind, name)
+        return await store_rows.get_document(self._core, kind, name)
 
     async def list_documents(self, kind: str) -> tuple[tuple[str, bytes], ...]:
-        return await documents.list_documents(self._core, kind)
+        return await store_rows.list_documents(self._core, kind)
 
     async def delete_document(self, kind: str, name: str) -> bool:
-        return await documents.delete_document(self._core, kind, name)
+        return await store_rows.delete_document(self._core, kind, name)
 
     # -- reading -----------------------------------------------------------------------
 
     async def tenants(self) -> tuple[str, ...]:
-        return await reading.tenants(self._core)
+        return await log.tenants(self._core)
 
     async def behind(self) -> tuple[tuple[str, str], ...]:
-        return await reading.behind(self._core)
+        return await log.behind(self._core)
 
     async def next_due(self, tenant: str, queue: str) -> int | None:
         await self._watch.interested_in(tenant, queue)
-        return await stats.next_due(self._core, tenant, queue)
+        return await browse.next_due(self._core, tenant, queue)
 
     async def read_log(
         self, tenant: str, start: Offset, limit: int, *, payloads: bool = False
     ) -> LogPage:
-        return await reading.read_log(self._core, tenant, start, limit, payloads=payloads)
+        return await log.read_log(self._core, tenant, start, limit, payloads=payloads)
 
     async def batch(self, tenant: str, topic: str, batch_id: str) -> tuple[Published, ...] | None:
         return await find_batch(self._core, tenant, topic, batch_id)
 
     async def log_trimmed(self, tenant: str) -> Offset:
-        return await reading.log_trimmed(self._core, tenant)
+        return await log.log_trimmed(self._core, tenant)
 
     async def log_end(self, tenant: str) -> Offset:
-        return await reading.log_end(self._core, tenant)
+        return await log.log_end(self._core, tenant)
 
     async def log_splits(
         self, tenant: str, start: Offset, end: Offset, entries: int
     ) -> tuple[Offset, ...]:
-        return await bulk.log_splits(self._core, tenant, start, end, entries)
+        return await log.log_splits(self._core, tenant, start, end, entries)
 
     async def read_log_columns(self, tenant: str, start: Offset, limit: int) -> LogColumns:
-        return await bulk.read_columns(self._core, tenant, start, limit)
+        return await log.read_columns(self._core, tenant, start, limit)
 
     async def read_payloads(
         self, tenant: str, offsets: Sequence[int], sizes: Sequence[int], checksums: Sequence[int]
     ) -> Sequence[bytes | memoryview] | None:
         del sizes, checksums  # The segment contains them.
-        return await bulk.read_payloads(self._core, tenant, offsets)
+        return await log.read_payloads(self._core, tenant, offsets)
 
     async def read_history(
         self, tenant: str, start: Offset, limit: int, queue: str | None = None
     ) -> HistoryPage:
-        return await bulk.read_history(self._core, tenant, start, limit, queue)
+        return await log.read_history(self._core, tenant, start, limit, queue)
 
     async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
-        return await reading.message(self._core, tenant, message_id)
+        return await log.message(self._core, tenant, message_id)
 
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
-        found = await reading.result(self._core, tenant, queue, message_id)
+        found = await log.result(self._core, tenant, queue, message_id)
         if found is None:
             # A waiting caller is notified if another server settles it.
             await self._watch.interested_in(tenant, queue)
         return found
 
     async def history(self, tenant: str, message_id: MessageId) -> tuple[Event, ...]:
-        return await reading.history(self._core, tenant, message_id)
+        return await log.history(self._core, tenant, message_id)
 
     async def stats(self, tenant: str, queue: str) -> QueueStats:
-        return await stats.stats(self._core, tenant, queue)
+        return await browse.stats(self._core, tenant, queue)
 
     async def close(self) -> None:
         if self._core.closed:
             return
         self._core.closed = True
-        for lanes in (self._publishes, self._claims, self._settles):
-            await lanes.drain()
+        for batchers in (self._publishes, self._claims, self._settles):
+            await batchers.drain()
         await self._release_server_number()
         await self._watch.close()
         if isinstance(self._core.clock, DatabaseClock):
@@ -427,6 +429,31 @@ class SqlEngine(Engine):
 
     async def _release_server_number(self) -> None:
         """Free the number for another server. If that fails, its lease runs out."""
-        with suppress(Again, Lost, PenstockError, TimeoutError):
+        with suppress(RetryTransaction, ConnectionLost, PenstockError, TimeoutError):
             async with asyncio.timeout(_RELEASE_S), self._core.database.transaction() as session:
                 await self._core.server_numbers.release(session)
+
+
+# -- opening -------------------------------------------------------------------------
+
+
+async def open_postgresql(url: SplitResult, options: EngineOptions) -> Engine:
+    """``postgresql://user:password@host:port/database``."""
+    return await _open(url, options, "PostgreSQL")
+
+
+async def open_mysql(url: SplitResult, options: EngineOptions) -> Engine:
+    """``mysql://user:password@host:port/database``."""
+    return await _open(url, options, "MySQL")
+
+
+async def _open(url: SplitResult, options: EngineOptions, name: str) -> Engine:
+    address = parse(url.geturl())
+    adapter = load_module(address.scheme, "adapter")
+    database: Database = await getattr(adapter, name).open(address)
+    try:
+        await check(database)
+        return await SqlEngine.open(database, options)
+    except BaseException:
+        await database.close()
+        raise

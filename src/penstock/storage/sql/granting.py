@@ -1,23 +1,33 @@
-"""Granting: the common part of claims of ordered and unordered queues."""
+"""Granting: hand out deliveries, in ordered and unordered queues."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from penstock.errors import StoreCorrupt
+from penstock.model.decisions import lease_for
 from penstock.model.delivery import Delivery, Receipt
 from penstock.model.limits import MAX_CLAIM_BYTES
+from penstock.storage.sql import moves
 from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.claim_numbers import Receipts
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.receipts import Receipts
-from penstock.storage.sql.runs import INDEX_BITS, Life, message_id, segment_of
+from penstock.storage.sql.deliveries import (
+    INDEX_BITS,
+    DeliveryGroup,
+    DeliveryRecord,
+    message_id,
+    segment_of,
+)
 from penstock.storage.sql.segments import MAX_SEGMENT_BYTES, Segment
 from penstock.storage.sql.work import Work
 
-__all__ = ["Claim", "Granted", "deliver", "large_segments", "look_at_clock"]
+__all__ = ["Claim", "Granted", "Stretch", "deliver", "grant", "large_segments", "look_at_clock"]
 
+#: A group, and consecutive members of it in claim order.
+Stretch: TypeAlias = tuple[DeliveryGroup, Sequence[int]]
 #: A segment that is not cached counts as this part of the largest payload: few payloads are large,
 #: and asking how large they are is another statement.
 _UNKNOWN_PART: Final = 4
@@ -32,21 +42,45 @@ class Claim(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """Granted deliveries that share one ``Life``, before their messages are read."""
+    """Granted deliveries that share one ``DeliveryRecord``, before their messages are read."""
 
     segment: int
     members: Sequence[int]
     rank: int
-    life: Life
+    record: DeliveryRecord
 
     @property
     def entries(self) -> tuple[int, Sequence[int]]:
         """The segment and the indices of the entries to deliver."""
-        if self.life.entry is None:
+        if self.record.entry is None:
             return self.segment, self.members
-        # A replaced message has a key, so its run has one member.
-        segment, index = segment_of(self.life.entry)
+        # A replaced message has a key, so its group has one member.
+        segment, index = segment_of(self.record.entry)
         return segment, (index,)
+
+
+def grant(
+    core: Core, work: Work, queue: Queue, asked: Claim, taken: Sequence[Stretch]
+) -> list[Granted]:
+    """Hand out to one consumer: one claim per group."""
+    deadline = work.now + lease_for(queue.policy, asked.lease_ms)
+    by_group: dict[int, tuple[DeliveryGroup, list[int]]] = {}
+    for group, members in taken:
+        by_group.setdefault(id(group), (group, []))[1].extend(members)
+    records = {
+        key: moves.grant(
+            work,
+            group,
+            members,
+            asked.consumer,
+            deadline,
+            core.leases.next(work.now, group.record.lease),
+        )
+        for key, (group, members) in by_group.items()
+    }
+    return [
+        Granted(group.segment, members, group.rank, records[id(group)]) for group, members in taken
+    ]
 
 
 def look_at_clock(core: Core, work: Work) -> None:
@@ -92,15 +126,15 @@ def _deliveries(
     deliveries: list[Delivery] = []
     for granted in part:
         number, indices = granted.entries
-        life, segment = granted.life, segments.get(number)
-        if segment is None or indices[-1] >= len(segment.heads):
-            there = 0 if segment is None else bisect_left(indices, len(segment.heads))
+        record, segment = granted.record, segments.get(number)
+        if segment is None or indices[-1] >= len(segment.metadata):
+            there = 0 if segment is None else bisect_left(indices, len(segment.metadata))
             missing = message_id(granted.segment, granted.members[there])
             raise StoreCorrupt(f"The entry of message {missing} is missing from the log.")
-        assert life.claimed_at is not None
-        assert life.deadline is not None
-        prefix = receipts.prefix(queue, granted.rank, life.lease)
-        attempts, claimed_at, deadline = life.attempts, life.claimed_at, life.deadline
+        assert record.claimed_at is not None
+        assert record.deadline is not None
+        prefix = receipts.prefix(queue, granted.rank, record.lease)
+        attempts, claimed_at, deadline = record.attempts, record.claimed_at, record.deadline
         base = granted.segment << INDEX_BITS
         deliveries += [
             Delivery(

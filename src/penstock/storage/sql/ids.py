@@ -16,10 +16,10 @@ import msgspec
 
 from penstock.model.message import MessageId, Offset, Outgoing, Published
 from penstock.storage.repetition import REPEAT_WINDOW_MS
+from penstock.storage.sql.append import Entry, Planned, Twin, published
 from penstock.storage.sql.catalog import Tenant
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import Again, Session
-from penstock.storage.sql.entries import Entry, Planned, Twin, published
+from penstock.storage.sql.database import RetryTransaction, Session
 from penstock.storage.sql.work import Work
 
 __all__ = ["Ids", "find_batch"]
@@ -157,7 +157,7 @@ class Ids:
         if missing:
             # The row existed when it was to be inserted, and a sweep deleted it before it was
             # locked. Another publish may insert the same id now.
-            raise Again("a sweep deleted an id before it was locked")
+            raise RetryTransaction("a sweep deleted an id before it was locked")
         return found
 
     # -- batches -----------------------------------------------------------------------

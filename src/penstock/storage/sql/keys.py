@@ -15,13 +15,12 @@ from msgspec.structs import replace
 from penstock.filters import parse
 from penstock.model.checksum import checksum
 from penstock.model.message import NO_HEADERS, Message, NewMessage, Outgoing
+from penstock.storage.sql.append import Entry, OpenKey
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import Again
-from penstock.storage.sql.entries import Entry, OpenKey
-from penstock.storage.sql.phases import Phase
-from penstock.storage.sql.runs import Life, Run, segment_of
-from penstock.storage.sql.segments import Head
+from penstock.storage.sql.database import RetryTransaction
+from penstock.storage.sql.deliveries import DeliveryGroup, Phase, segment_of
+from penstock.storage.sql.segments import EntryMetadata
 from penstock.storage.sql.work import Work
 
 __all__ = ["Keys", "hold_keys", "newest_entries"]
@@ -72,20 +71,20 @@ class Keys:
             return
         held = await self._lock(before.values())
         if await self._find(wanted, "lock_keys") != before:
-            raise Again("a key was claimed or replaced meanwhile")
+            raise RetryTransaction("a key was claimed or replaced meanwhile")
         if await self._deliveries(before.values()) != {(m, q) for m in held for q in held[m]}:
-            raise Again("a delivery of a key was split off or added meanwhile")
+            raise RetryTransaction("a delivery of a key was split off or added meanwhile")
         self._rows |= before.keys()
         newest = await newest_entries(self.work, before.values())
         offsets = {m: newest.get(m, m) for m in before.values()}
         messages = await self._core.segments.messages(
             self.work.session, self.work.tenant.number, offsets.values()
         )
-        for place, message in before.items():
+        for named, message in before.items():
             found = messages.get(offsets[message])
             # If no queue has the message any more there is nothing to replace.
             if found is not None and message in held:
-                self.open[place] = OpenKey(found, held[message])
+                self.open[named] = OpenKey(found, held[message])
 
     async def _find(
         self, wanted: Iterable[tuple[str, str]], statement: str
@@ -101,38 +100,40 @@ class Keys:
             found.update({(topic, key.decode()): message for key, message in rows})
         return found
 
-    async def _lock(self, messages: Iterable[int]) -> dict[int, dict[int, tuple[Run, int]]]:
+    async def _lock(
+        self, messages: Iterable[int]
+    ) -> dict[int, dict[int, tuple[DeliveryGroup, int]]]:
         """The deliveries of these messages, by message and queue."""
         places = {segment_of(message): message for message in messages}
         rows = await self.work.session.fetch(
-            "lock_segment_runs",
+            "lock_segment_groups",
             queues=sorted(queue.number for queue in self.queues()),
             segments=sorted({segment for segment, _ in places}),
             phases=[int(phase) for phase in Phase],
         )
-        held: dict[int, dict[int, tuple[Run, int]]] = {}
-        for run in self.work.hold_all(rows):
-            for index in run.members:
-                message = places.get((run.segment, index))
+        held: dict[int, dict[int, tuple[DeliveryGroup, int]]] = {}
+        for group in self.work.hold_all(rows):
+            for index in group.members:
+                message = places.get((group.segment, index))
                 if message is not None:
-                    held.setdefault(message, {})[run.queue] = (run, index)
+                    held.setdefault(message, {})[group.queue] = (group, index)
         return held
 
     async def _deliveries(self, messages: Iterable[int]) -> set[tuple[int, int]]:
         """The (message, queue) pairs of the deliveries that exist now.
 
-        A run may have been split while this transaction waited for its lock, and a route or a
+        A group may have been split while this transaction waited for its lock, and a route or a
         replay may have added a delivery that could not be locked. Neither is possible once all
-        runs are held and the keys are locked.
+        groups are held and the keys are locked.
         """
         wanted = set(messages)
         rows = await self.work.session.fetch(
-            "segment_runs",
+            "segment_groups",
             queues=sorted(queue.number for queue in self.queues()),
             segments=sorted({segment_of(message)[0] for message in wanted}),
         )
-        runs = [Run.read(row) for row in rows]
-        return {(int(m), run.queue) for run in runs for m in run.ids() if m in wanted}
+        groups = [DeliveryGroup.read(row) for row in rows]
+        return {(int(m), group.queue) for group in groups for m in group.ids() if m in wanted}
 
     # -- writing -----------------------------------------------------------------------
 
@@ -173,32 +174,19 @@ class Keys:
         work, opened = self.work, entry.replaces
         assert opened is not None
         keep = {queue.number for queue in entry.targets}
-        rank = 9 - opened.message.priority
-        for number, (run, index) in list(opened.held.items()):
+        for number, (group, index) in list(opened.held.items()):
             if number not in keep:
-                work.drop(run, [index])
+                work.drop(group, [index])
                 del opened.held[number]
                 continue
-            life = replace(run.life, entry=int(entry.offset), expires_at=entry.head.expires_at)
-            work.move(run, [index], run.phase, life)
+            record = replace(
+                group.record, entry=int(entry.offset), expires_at=entry.metadata.expires_at
+            )
+            work.move(group, [index], group.phase, record)
         for queue in entry.targets:
             if queue.number not in opened.held:
-                self._join(entry, opened, queue, rank)
-
-    def _join(self, entry: Entry, opened: OpenKey, queue: Queue, rank: int) -> None:
-        message = opened.message
-        delayed = message.deliver_at > self.work.now
-        life = Life(
-            joined_at=self.work.now,
-            expires_at=entry.head.expires_at,
-            due_at=message.deliver_at if delayed else None,
-            entry=int(entry.offset),
-            keyed=True,
-            partition=(message.partition_key or "") if queue.ordered else None,
-        )
-        segment, index = segment_of(message.id)
-        phase = Phase.DELAYED if delayed else Phase.RETURNED
-        self.work.add(queue.number, phase, rank, segment, [index], life)
+                expires_at, offset = entry.metadata.expires_at, int(entry.offset)
+                work.add_message(queue, opened.message, expires_at, offset)
 
 
 class _Layer:
@@ -210,13 +198,13 @@ class _Layer:
 
     def is_pending(self, topic: str, key: str) -> bool:
         """Whether this transaction has published the key but not written it yet."""
-        place = (topic, key)
-        return place in self._entries or place in self._keys.entries
+        named = (topic, key)
+        return named in self._entries or named in self._keys.entries
 
     def opened(self, entry: Entry) -> None:
         """Record a new message with a key."""
-        assert entry.head.key is not None
-        self._entries[entry.head.topic, entry.head.key] = entry
+        assert entry.metadata.key is not None
+        self._entries[entry.metadata.topic, entry.metadata.key] = entry
 
     def replace(
         self, topic: str, new: NewMessage, expires_at: int | None, added: Counter[int]
@@ -237,7 +225,7 @@ class _Layer:
             size=len(new.payload),
             checksum=total,
         )
-        head = Head(
+        entry_metadata = EntryMetadata(
             topic,
             old.priority,
             len(new.payload),
@@ -263,7 +251,7 @@ class _Layer:
                 added[queue.number] += 1
             else:
                 behind = True
-        entry = Entry(head, new.payload, targets, behind, replaces=opened)
+        entry = Entry(entry_metadata, new.payload, targets, behind, replaces=opened)
         self._entries[topic, new.key] = entry
         return entry
 
@@ -298,11 +286,11 @@ async def hold_keys(work: Work, queue: Queue, messages: Sequence[Message]) -> Se
         )
     newest = await newest_entries(work, keyed)
     rows = await work.session.fetch(
-        "segment_runs",
+        "segment_groups",
         queues=[queue.number],
         segments=sorted({segment_of(message)[0] for message in keyed}),
     )
-    there = {message for row in rows for message in Run.read(row).ids()}
+    there = {message for row in rows for message in DeliveryGroup.read(row).ids()}
     return [
         message
         for message in messages

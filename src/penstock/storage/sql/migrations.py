@@ -1,16 +1,18 @@
-"""The schema of a store: numbered migrations, which only go forward.
+"""The schema of a store: numbered migrations, which only go forward, and functions.
 
 A migration is a file ``NNNN_name.sql`` in its dialect's ``migrations`` directory; a statement ends
 with ``;`` at the end of a line that is not between ``$$`` and ``$$``. Each dialect has its own
 numbers. The table ``penstock_migration`` lists the migrations that a database has.
-``penstock migrate`` applies the missing ones, one process at a time. Opening a store only checks,
-and refuses a schema that is missing, older, or newer than this Penstock knows.
+``penstock migrate`` applies the missing ones, one process at a time. Afterwards it replaces the
+functions of ``functions.sql``, if the dialect has any and the database has other ones. Opening a
+store only checks, and refuses a schema that is missing, older, or newer than this Penstock knows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
@@ -19,12 +21,73 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.errors import StoreBusy, StoreError, StoreTooNew, StoreTooOld, StoreUnavailable
-from penstock.storage.sql.database import Again, Database, Lost
-from penstock.storage.sql.dialects import load_module
-from penstock.storage.sql.schema import Applied, Migration
+from penstock.storage.sql.database import ConnectionLost, Database, RetryTransaction, load_module
 from penstock.storage.sql.urls import parse
 
-__all__ = ["Migrated", "check", "known", "migrate", "read"]
+__all__ = [
+    "Applied",
+    "Functions",
+    "Migrated",
+    "Migration",
+    "Schema",
+    "check",
+    "functions",
+    "known",
+    "migrate",
+    "read",
+]
+
+
+class Migration(Struct, frozen=True):
+    """One numbered step of the schema, which never changes after its release."""
+
+    number: int
+    name: str
+    """The file name, with the number."""
+    statements: tuple[str, ...]
+    checksum: str
+    """Of its statements, without comments."""
+
+
+class Functions(Struct, frozen=True):
+    """The functions of the schema, which may change between releases."""
+
+    statements: tuple[str, ...]
+    checksum: str
+    """Of the statements, without comments."""
+
+
+class Applied(Struct, frozen=True):
+    """A migration that was applied to the database, or started."""
+
+    number: int
+    name: str
+    checksum: str
+    done: int | None = None
+    """The number of statements that ran, if the migration is unfinished."""
+
+
+class Schema(ABC):
+    """A connection that changes the schema, and holds a lock that excludes other processes."""
+
+    @abstractmethod
+    async def applied(self) -> list[Applied]:
+        """The applied migrations, by number. Creates the table of migrations if it is missing."""
+
+    @abstractmethod
+    async def apply(self, migration: Migration, done: int | None) -> None:
+        """Run the statements of a migration after the first ``done``, and record it.
+
+        ``done`` is None for a migration that was not started. The same commit raises the versions
+        of all catalogs, so that older servers notice before they write again (see ``catalog``).
+        """
+
+    async def replace_functions(self, functions: Functions) -> bool:
+        """Create or replace the functions; returns False if the database already has these."""
+        raise NotImplementedError("this dialect has no functions")
+
+
+# -- applying and checking -----------------------------------------------------------
 
 _FILE: Final = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 _COMMENT: Final = re.compile(r"^\s*--.*\n?", re.MULTILINE)
@@ -38,6 +101,7 @@ class Migrated(Struct, frozen=True):
     """The number of the last migration applied before; 0 for an empty database."""
     after: int
     applied: tuple[str, ...]
+    """The names of the migrations, and ``functions`` if those were created or replaced."""
 
 
 @cache
@@ -50,12 +114,23 @@ def known(dialect: str) -> tuple[Migration, ...]:
     return found
 
 
+@cache
+def functions(dialect: str) -> Functions | None:
+    """The functions of a dialect; None if it has none."""
+    file = resources.files("penstock.storage.sql").joinpath(dialect, "functions.sql")
+    return Functions(*_parse(file.read_text(encoding="utf-8"))) if file.is_file() else None
+
+
 def read(file: str, text: str) -> Migration:
     """Parse the file of a migration."""
+    return Migration(int(file[:4]), file.removesuffix(".sql"), *_parse(text))
+
+
+def _parse(text: str) -> tuple[tuple[str, ...], str]:
+    """The statements of a file, and their checksum."""
     statements = tuple(filter(None, map(str.strip, _pieces(_COMMENT.sub("", text)))))
     spaced = "\n".join(" ".join(statement.split()) for statement in statements)
-    checksum = hashlib.sha256(spaced.encode()).hexdigest()
-    return Migration(int(file[:4]), file.removesuffix(".sql"), statements, checksum)
+    return statements, hashlib.sha256(spaced.encode()).hexdigest()
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -82,15 +157,19 @@ async def migrate(url: str) -> Migrated:
             missing = migrations[len(done) :]
             for migration in missing:
                 await schema.apply(migration, begun.get(migration.number))
-    except Again as error:
+            applied = [migration.name for migration in missing]
+            needed = functions(address.scheme)
+            if needed is not None and await schema.replace_functions(needed):
+                applied.append("functions")
+    except RetryTransaction as error:
         raise StoreBusy(
             f"Another process changes the schema, or holds a lock on it: {error}."
         ) from error
-    except Lost as error:
+    except ConnectionLost as error:
         raise StoreUnavailable(
             f"The connection was lost; run the migration again to finish it: {error}."
         ) from error
-    return Migrated(len(done), len(migrations), tuple(item.name for item in missing))
+    return Migrated(len(done), len(migrations), tuple(applied))
 
 
 async def check(database: Database) -> None:
@@ -110,6 +189,12 @@ async def check(database: Database) -> None:
     _refuse_strange(migrations, has)
     if len(has) < needed:
         raise StoreTooOld(f"The database has schema {len(has)}; this Penstock needs {needed}.")
+    expected = functions(database.name)
+    if expected is not None:
+        async with database.reading() as session:
+            ((checksum,),) = await session.fetch("functions_checksum")
+        if checksum != expected.checksum:
+            raise StoreTooOld("The database's functions are not those of this Penstock.")
 
 
 def _refuse_strange(migrations: tuple[Migration, ...], has: list[Applied]) -> None:

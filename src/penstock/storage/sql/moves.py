@@ -1,4 +1,4 @@
-"""Moves: every transition of deliveries, for whole runs or parts of them.
+"""Moves: every transition of deliveries, for whole groups or parts of them.
 
 The functions do not check whether the verb may make the transition. Each leaves its deliveries in
 one state (S3), appends one mark to their history, and records which queues to notify.
@@ -15,9 +15,16 @@ from penstock.model.decisions import Ending, end_of_claim, lowered_limit_error
 from penstock.model.limits import MAX_ATTEMPTS
 from penstock.model.states import State, Transition
 from penstock.storage.sql.catalog import Queue
-from penstock.storage.sql.phases import DEAD, LIVE, Phase, is_dead
-from penstock.storage.sql.runs import Life, Mark, Run
-from penstock.storage.sql.tally import Kind
+from penstock.storage.sql.deliveries import (
+    DEAD,
+    LIVE,
+    DeliveryGroup,
+    DeliveryRecord,
+    Kind,
+    Mark,
+    Phase,
+    is_dead,
+)
 from penstock.storage.sql.work import Work
 
 __all__ = [
@@ -34,165 +41,176 @@ __all__ = [
 ]
 
 
-def is_expired(life: Life, now: int) -> bool:
+def is_expired(record: DeliveryRecord, now: int) -> bool:
     """Whether it is past its expiry and must not be delivered (C3)."""
-    return decisions.is_expired(life.expires_at, now)
+    return decisions.is_expired(record.expires_at, now)
 
 
-def is_exhausted(queue: Queue, life: Life) -> bool:
+def is_exhausted(queue: Queue, record: DeliveryRecord) -> bool:
     """Whether no attempts are left; released grants do not count."""
-    return decisions.is_exhausted(queue.policy, life.attempts, life.released)
+    return decisions.is_exhausted(queue.policy, record.attempts, record.released)
 
 
 def grant(
-    work: Work, run: Run, members: Sequence[int], consumer: str, deadline: int, lease: int
-) -> Life:
+    work: Work,
+    group: DeliveryGroup,
+    members: Sequence[int],
+    consumer: str,
+    deadline: int,
+    lease: int,
+) -> DeliveryRecord:
     """Hand out: a new claim, and one more attempt (C1, C2)."""
-    dead = is_dead(run.phase)
-    life = run.life
+    dead = is_dead(group.phase)
+    record = group.record
     mark = Mark.of(work.now, Transition.CLAIM, State.IN_FLIGHT, dead=dead, consumer=consumer)
     granted = replace(
-        life,
-        attempts=min(life.attempts + 1, MAX_ATTEMPTS),
+        record,
+        attempts=min(record.attempts + 1, MAX_ATTEMPTS),
         lease=lease,
         seat=lease,
         claimed_at=work.now,
         consumer=consumer,
         deadline=deadline,
         due_at=None,
-        marks=life.marked(mark),
+        marks=record.marked(mark),
     )
-    work.move(run, members, Phase.DEAD_IN_FLIGHT if dead else Phase.IN_FLIGHT, granted)
-    work.count(run.queue, Kind.of(Kind.GRANTS, dead=dead), len(members))
-    if life.keyed:
-        work.close_keys(run, members)
+    work.move(group, members, Phase.DEAD_IN_FLIGHT if dead else Phase.IN_FLIGHT, granted)
+    work.count(group.queue, Kind.of(Kind.GRANTS, dead=dead), len(members))
+    if record.keyed:
+        work.close_keys(group, members)
     return granted
 
 
-def _ended(life: Life) -> Life:
+def _ended(record: DeliveryRecord) -> DeliveryRecord:
     """The record after the end of a claim."""
     return replace(
-        life, claimed_at=None, consumer=None, deadline=None, due_at=None, result=None, seat=0
+        record, claimed_at=None, consumer=None, deadline=None, due_at=None, result=None, seat=0
     )
 
 
-def finish(work: Work, run: Run, members: Sequence[int], result: bytes | None) -> None:
+def finish(work: Work, group: DeliveryGroup, members: Sequence[int], result: bytes | None) -> None:
     """Ack."""
-    dead = is_dead(run.phase)
-    mark = Mark.of(work.now, Transition.ACK, State.DONE, dead=dead, consumer=run.life.consumer)
-    life = replace(_ended(run.life), at=work.now, result=result, marks=run.life.marked(mark))
-    work.move(run, members, Phase.DEAD_DONE if dead else Phase.DONE, life)
-    work.count(run.queue, Kind.of(Kind.ACKS, dead=dead), len(members))
-    work.acked.add(run.queue)
+    dead = is_dead(group.phase)
+    mark = Mark.of(work.now, Transition.ACK, State.DONE, dead=dead, consumer=group.record.consumer)
+    record = replace(
+        _ended(group.record), at=work.now, result=result, marks=group.record.marked(mark)
+    )
+    work.move(group, members, Phase.DEAD_DONE if dead else Phase.DONE, record)
+    work.count(group.queue, Kind.of(Kind.ACKS, dead=dead), len(members))
+    work.acked.add(group.queue)
 
 
-def exhaust(work: Work, queue: Queue, run: Run, members: Sequence[int]) -> None:
+def exhaust(work: Work, queue: Queue, group: DeliveryGroup, members: Sequence[int]) -> None:
     """Fail waiting deliveries: ``max_attempts`` was lowered, and no attempts are left."""
     ending = Ending(State.FAILED, lowered_limit_error(queue.policy), None)
-    _end(work, run, members, Transition.EXHAUST, ending, run.life)
+    _end(work, group, members, Transition.EXHAUST, ending, group.record)
 
 
-def expire(work: Work, run: Run, members: Sequence[int], transition: Transition) -> None:
+def expire(
+    work: Work, group: DeliveryGroup, members: Sequence[int], transition: Transition
+) -> None:
     """Expire: past ``expires_at``, never delivered again (C3)."""
-    _end(work, run, members, transition, Ending(State.EXPIRED, None, None), run.life)
+    _end(work, group, members, transition, Ending(State.EXPIRED, None, None), group.record)
 
 
-def make_due(work: Work, run: Run, members: Sequence[int]) -> None:
+def make_due(work: Work, group: DeliveryGroup, members: Sequence[int]) -> None:
     """End a delay."""
-    phase = Phase.DEAD_RETURNED if is_dead(run.phase) else Phase.RETURNED
-    work.move(run, members, phase, replace(run.life, due_at=None))
+    phase = Phase.DEAD_RETURNED if is_dead(group.phase) else Phase.RETURNED
+    work.move(group, members, phase, replace(group.record, due_at=None))
 
 
 def give_back(
     work: Work,
     queue: Queue,
-    run: Run,
+    group: DeliveryGroup,
     members: Sequence[int],
     transition: Transition,
     error: str | None = None,
     delay_ms: int = 0,
     *,
-    life: Life | None = None,
+    record: DeliveryRecord | None = None,
 ) -> Ending:
     """End a claim without an ack: back to the queue, to failed (D1), or to expired.
 
-    ``life`` overrides the run's.
+    ``record`` overrides the group's.
     """
-    life = life or run.life
-    dead = is_dead(run.phase)
+    record = record or group.record
+    dead = is_dead(group.phase)
     if transition is Transition.LAPSE:
-        work.lapsed[run.queue, dead] += len(members)
+        work.lapsed[group.queue, dead] += len(members)
     elif transition is Transition.NACK:
-        work.count(run.queue, Kind.of(Kind.NACKS, dead=dead), len(members))
+        work.count(group.queue, Kind.of(Kind.NACKS, dead=dead), len(members))
     elif transition is Transition.RELEASE:
-        life = replace(life, released=life.released + 1)
+        record = replace(record, released=record.released + 1)
     ending = end_of_claim(
         transition,
         queue.policy,
         dead=dead,
-        attempts=life.attempts,
-        released=life.released,
-        expires_at=life.expires_at,
+        attempts=record.attempts,
+        released=record.released,
+        expires_at=record.expires_at,
         now=work.now,
         error=error,
         delay_ms=delay_ms,
     )
-    _end(work, run, members, transition, ending, life)
+    _end(work, group, members, transition, ending, record)
     return ending
 
 
 def _end(
     work: Work,
-    run: Run,
+    group: DeliveryGroup,
     members: Sequence[int],
     transition: Transition,
     ending: Ending,
-    life: Life,
+    record: DeliveryRecord,
 ) -> None:
     """Move deliveries to where their claim, or their time in the queue, ends."""
     state, error, due_at = ending
-    dead = is_dead(run.phase)
-    mark = Mark.of(work.now, transition, state, dead=dead, consumer=life.consumer, error=error)
+    dead = is_dead(group.phase)
+    mark = Mark.of(work.now, transition, state, dead=dead, consumer=record.consumer, error=error)
     ended = replace(
-        _ended(life),
+        _ended(record),
         due_at=due_at,
-        error=life.error if error is None else error,
-        marks=life.marked(mark),
+        error=record.error if error is None else error,
+        marks=record.marked(mark),
     )
     match state:
         case State.FAILED:
             phase, ended = Phase.DEAD_RETURNED, replace(ended, at=work.now)
-            work.count(run.queue, Kind.FAILURES, len(members))
+            work.count(group.queue, Kind.FAILURES, len(members))
         case State.EXPIRED:
             phase, ended = Phase.EXPIRED, replace(ended, at=work.now, lease=0)
         case _:
             phase = Phase.RETURNED if due_at is None else Phase.DELAYED
             phase = Phase(phase + DEAD) if dead else phase
-    work.move(run, members, phase, ended)
-    if state is State.EXPIRED and life.keyed:
-        work.close_keys(run, members)
+    work.move(group, members, phase, ended)
+    if state is State.EXPIRED and record.keyed:
+        work.close_keys(group, members)
 
 
-def remove(work: Work, run: Run, members: Sequence[int]) -> None:
+def remove(work: Work, group: DeliveryGroup, members: Sequence[int]) -> None:
     """Remove deliveries: by purge or retention. The keys of those never handed out are closed."""
-    if run.life.keyed and run.phase in LIVE:
-        work.close_keys(run, members)
-    work.drop(run, members)
+    if group.record.keyed and group.phase in LIVE:
+        work.close_keys(group, members)
+    work.drop(group, members)
 
 
-def let_time_act(work: Work, queue: Queue, run: Run) -> Transition | None:
-    """Make a run due, lapse or expire if its time has come; None if nothing happens."""
-    now, life = work.now, run.life
-    members = work.left(run)
-    match run.phase:
-        case Phase.FRESH | Phase.RETURNED | Phase.DELAYED if is_expired(life, now):
-            expire(work, run, members, Transition.EXPIRE)
+def let_time_act(work: Work, queue: Queue, group: DeliveryGroup) -> Transition | None:
+    """Make a group due, lapse or expire if its time has come; None if nothing happens."""
+    now, record = work.now, group.record
+    members = work.left(group)
+    match group.phase:
+        case Phase.FRESH | Phase.RETURNED | Phase.DELAYED if is_expired(record, now):
+            expire(work, group, members, Transition.EXPIRE)
             return Transition.EXPIRE
-        case Phase.DELAYED | Phase.DEAD_DELAYED if life.due_at is not None and life.due_at <= now:
-            make_due(work, run, members)
+        case Phase.DELAYED | Phase.DEAD_DELAYED if (
+            record.due_at is not None and record.due_at <= now
+        ):
+            make_due(work, group, members)
             return Transition.DUE
-        case Phase.IN_FLIGHT | Phase.DEAD_IN_FLIGHT if (life.deadline or 0) <= now:
-            give_back(work, queue, run, members, Transition.LAPSE)
+        case Phase.IN_FLIGHT | Phase.DEAD_IN_FLIGHT if (record.deadline or 0) <= now:
+            give_back(work, queue, group, members, Transition.LAPSE)
             return Transition.LAPSE
         case _:
             return None

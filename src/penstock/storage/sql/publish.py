@@ -3,7 +3,7 @@
 Concurrent publishes of one tenant on this server share one transaction; each is still all or
 nothing. Planning decides in memory, message by message and in order, so that an id or a key that
 occurs twice has the same effect as in two calls (P4). A refused batch leaves nothing in the plan.
-Then everything is written together (``appending``).
+Then everything is written together (``append``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.errors import PenstockError, QueueFull, TooLarge, TopicChanged
+from penstock.errors import PenstockError, QueueFull, StoreBusy, TooLarge, TopicChanged
 from penstock.filters.batch_routes import INLINE_EVALUATIONS
 from penstock.model.bucket import Bucket
 from penstock.model.checksum import checksum
@@ -28,19 +28,25 @@ from penstock.model.message import (
 )
 from penstock.model.queue import QueuePolicy
 from penstock.storage.quotas import check_fan_out, check_queue_quota
-from penstock.storage.sql.appending import Appending
+from penstock.storage.sql.append import (
+    Appending,
+    Block,
+    Entry,
+    Planned,
+    plain_blocks,
+    publish_plain,
+    published,
+)
+from penstock.storage.sql.batching import Call
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import NotAtOnce
-from penstock.storage.sql.entries import Block, Entry, Planned, published
+from penstock.storage.sql.database import ConnectionLost, NeedsTransaction, RetryTransaction
+from penstock.storage.sql.deliveries import LIVE
 from penstock.storage.sql.ids import Ids
 from penstock.storage.sql.keys import Keys
-from penstock.storage.sql.lanes import Call
 from penstock.storage.sql.limits import Limit, hold_limit
-from penstock.storage.sql.phases import LIVE
-from penstock.storage.sql.plain import plain_blocks, publish_plain
-from penstock.storage.sql.queues import make_queue
-from penstock.storage.sql.segments import Head
+from penstock.storage.sql.queues import ensure_queue, make_queue
+from penstock.storage.sql.segments import EntryMetadata
 from penstock.storage.sql.work import Work
 from penstock.storage.topic_checks import CheckedBy, check_topics
 from penstock.storage.turns import Slice
@@ -75,7 +81,7 @@ async def _publish_plain(
     core: Core, tenant: Tenant, calls: Sequence[Call[Publish, PublishReply]]
 ) -> bool:
     """Serve the calls with one statement, if all are plain; returns whether that was done."""
-    if not core.database.publishes_at_once:
+    if not core.database.publishes_in_one_statement:
         return False
     planned: list[list[Block]] = []
     for call in calls:
@@ -93,7 +99,7 @@ async def _publish_plain(
         planned.append(plain)
     try:
         replies = await publish_plain(core, tenant, planned)
-    except NotAtOnce:
+    except NeedsTransaction:
         return False
     for call, reply in zip(calls, replies, strict=True):
         call.answer(reply)
@@ -110,7 +116,7 @@ def _fits(core: Core, asked: Publish, plain: Sequence[Block]) -> bool:
 
 
 def _deliveries(plain: Sequence[Block]) -> int:
-    return sum(len(block.heads) * len(block.targets) for block in plain)
+    return sum(len(block.metadata) * len(block.targets) for block in plain)
 
 
 async def _publish(core: Core, tenant: str, calls: Sequence[Call[Publish, PublishReply]]) -> None:
@@ -120,7 +126,7 @@ async def _publish(core: Core, tenant: str, calls: Sequence[Call[Publish, Publis
         return await publishing.publish_calls([call.asked for call in calls])
 
     try:
-        replies = await core.transact(tenant, act, at_once=True)
+        replies = await core.transact(tenant, act, single_statement=True)
     except _Alone:
         for call in calls:
             await _publish_alone(core, tenant, call)
@@ -350,7 +356,7 @@ class Publishing:
             new.content_type,
             NO_HEADERS if headers is None else headers,
         )
-        head = Head(
+        entry_metadata = EntryMetadata(
             topic,
             new.priority,
             size,
@@ -367,8 +373,10 @@ class Publishing:
         if created is not None:
             targets = [*targets, created]
         if self._tenant.all_take_publishes or not targets:
-            return Entry(head, payload, targets)
-        return Entry(head, payload, [q for q in targets if q.takes_publishes], behind=True)
+            return Entry(entry_metadata, payload, targets)
+        return Entry(
+            entry_metadata, payload, [q for q in targets if q.takes_publishes], behind=True
+        )
 
     async def _create(self, topic: str, entry: Entry) -> None:
         """Create a queue named after the topic, unless that name is taken."""
@@ -400,3 +408,47 @@ class Publishing:
         """Append the planned entries; only keys need the segment numbers first."""
         await self._appending.write(numbers_first=bool(self.keys.pending))
         await self.keys.write()
+
+
+# -- publishing inside a caller's own transaction ------------------------------------
+# The messages are published if and when the caller commits (P2). The catalog is read on a
+# connection of the engine: the caller's transaction may see an older one. While it is open it
+# blocks only publishes of the same idempotency ids or keys. Readers of the log stop before its
+# entries until it ends (L2).
+
+#: How often a publish is retried because the catalog changed meanwhile.
+_TRIES: Final = 20
+
+
+async def publish_within(
+    core: Core, tenant: str, asked: Publish, connection: object
+) -> PublishReply:
+    """Publish as a part of the transaction that ``connection`` has open."""
+    for _ in range(_TRIES):
+        known = await core.catalog.reload(tenant)
+        try:
+            async with core.database.borrowed(connection) as session:
+                work = Work(session, known, core.clock.now())
+                publishing = Publishing(core, work, alone=True, creates=False, locks_depths=False)
+                (reply,) = await publishing.publish_calls([asked])
+                if isinstance(reply, PenstockError):
+                    raise reply
+                await work.write()
+                if (await core.catalog.reload(tenant)).version != known.version:
+                    raise _Changed
+                await core.notify_at_commit(session, {queue for queue, _ in work.ready})
+        except NeedsQueue as need:
+            await ensure_queue(core, tenant, need.topic)
+        except _Changed:
+            continue
+        except (RetryTransaction, ConnectionLost) as error:
+            raise StoreBusy(
+                f"The transaction that the publish belongs to cannot continue: {error}."
+            ) from error
+        else:
+            return PublishReply(reply.messages, "transaction", reply.repeated)
+    raise StoreBusy("The catalog of the tenant keeps changing.")
+
+
+class _Changed(Exception):
+    """The catalog changed meanwhile."""

@@ -14,12 +14,11 @@ from penstock.model.limits import is_dead_letter
 from penstock.model.message import Offset
 from penstock.model.queue import Ordering, QueueInfo, QueuePolicy, Start, TopicPolicy
 from penstock.storage.quotas import check_filter_quota, check_queue_quota
-from penstock.storage.sql import mending
+from penstock.storage.sql import compaction
 from penstock.storage.sql.catalog import Queue, encode_policy
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.phases import LIVE, Phase
+from penstock.storage.sql.deliveries import LIVE, Phase, message_id, segment_of
 from penstock.storage.sql.route import route
-from penstock.storage.sql.runs import message_id, segment_of
 from penstock.storage.sql.segments import Segment
 from penstock.storage.sql.work import Work
 
@@ -79,7 +78,7 @@ async def put_queue(
         if bounds:
             await _wait_for_publishes(core)
         if routes:
-            # If there is nothing to catch up with or to mend, this records that.
+            # If there is nothing to catch up with or to backfill, this records that.
             await route(core, tenant, name, 0)
         return await get_queue(core, tenant, name)
     return queue.info()
@@ -124,8 +123,8 @@ async def make_queue(work: Work, name: str, policy: QueuePolicy, cursor: Offset 
         joining=False,
         dead_paused=False,
     )
-    work.tell(queue)
-    work.tell(queue, dead=True)
+    work.notify(queue)
+    work.notify(queue, dead=True)
     return queue
 
 
@@ -150,7 +149,7 @@ async def _cursor(core: Core, work: Work, start: Start, settled: int) -> Offset 
         return None
     first, index = segment_of(max(start.value, 0)) if start.at == Start.OFFSET else (0, 0)
     since = start.value if start.at == Start.TIME else 0
-    # A replacement has the time of the message it replaces, so the heads must be read.
+    # A replacement has the time of the message it replaces, so the metadata must be read.
     while True:
         rows = await work.session.fetch(
             "first_entry", tenant=work.tenant.number, segment=first, published_at=since
@@ -166,7 +165,7 @@ async def _cursor(core: Core, work: Work, start: Start, settled: int) -> Offset 
 
 
 def _first(segment: Segment, index: int, since: int) -> Offset | None:
-    for position in range(index, len(segment.heads)):
+    for position in range(index, len(segment.metadata)):
         message = segment.message(position)
         if message.published_at >= since:
             return message.offset
@@ -177,7 +176,7 @@ async def _change(work: Work, queue: Queue, policy: QueuePolicy, settled: int) -
     old = queue.policy
     if (old.bucket_size, old.ordering) != (policy.bucket_size, policy.ordering):
         # Lock first: a route or a replay counts what it adds before it releases this lock.
-        routed = await mending.lock(work, queue)
+        routed = await compaction.lock(work, queue)
         rows = await work.session.fetch(
             "depths", queues=[queue.number], kinds=[int(phase) for phase in _HELD]
         )
@@ -190,7 +189,7 @@ async def _change(work: Work, queue: Queue, policy: QueuePolicy, settled: int) -
             await work.session.run("clear_consumers", queue=queue.number)
             await work.session.run("clear_owners", queue=queue.number)
             ordered = policy.ordering is Ordering.PARTITION
-            await mending.begin(work, queue, routed, settled, ordered=ordered)
+            await compaction.begin(work, queue, routed, settled, ordered=ordered)
     version = queue.filter_version + (policy.filter != old.filter)
     await work.session.run(
         "change_queue",
@@ -199,7 +198,7 @@ async def _change(work: Work, queue: Queue, policy: QueuePolicy, settled: int) -
         filter_version=version,
     )
     await _raise_version(work)
-    work.tell(queue)
+    work.notify(queue)
     return replace(queue, policy=policy, filter_version=version)
 
 
@@ -249,7 +248,7 @@ async def pause(core: Core, tenant: str, name: str, *, paused: bool) -> None:
                 filter_version=queue.filter_version,
             )
         await _raise_version(work)
-        work.tell(queue, dead=dead)
+        work.notify(queue, dead=dead)
 
     await core.transact(tenant, act)
 

@@ -21,13 +21,19 @@ from penstock.model.states import State, Transition
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row
+from penstock.storage.sql.deliveries import (
+    DEAD,
+    DeliveryGroup,
+    DeliveryRecord,
+    Mark,
+    Phase,
+    is_dead,
+    segment_of,
+)
+from penstock.storage.sql.group_cursor import Item, hold, in_publish_order, matching, snapshot
 from penstock.storage.sql.keys import hold_keys, newest_entries
-from penstock.storage.sql.phases import DEAD, Phase, is_dead
 from penstock.storage.sql.retention import share
-from penstock.storage.sql.runs import Life, Mark, Run, segment_of
 from penstock.storage.sql.segments import Segment
-from penstock.storage.sql.snapshots import snapshot
-from penstock.storage.sql.walking import Item, hold, in_publish_order, matching
 from penstock.storage.sql.work import Work
 from penstock.storage.turns import Slice
 
@@ -157,7 +163,7 @@ class _Replay:
         first, most = 0, _FIRST_SEGMENTS
         while self._moved < self._limit:
             rows = await self._work.session.fetch(
-                "scan_heads",
+                "scan_metadata",
                 tenant=self._work.tenant.number,
                 first=first,
                 last=settled,
@@ -175,9 +181,9 @@ class _Replay:
     async def _logged(self, rows: Sequence[Row], cursor: Offset | None) -> list[Message]:
         """The messages of these segments that are routed and match the filters."""
         routed: list[Message] = []
-        for number, published_at, heads in rows:
-            segment = Segment.read(number, self._work.tenant.number, published_at, heads, None)
-            messages = map(segment.message, range(len(segment.heads)))
+        for number, published_at, metadata in rows:
+            segment = Segment.read(number, self._work.tenant.number, published_at, metadata, None)
+            messages = map(segment.message, range(len(segment.metadata)))
             routed += [m for m in messages if cursor is None or m.offset < cursor]
             await self._rest()
         keyed = {message.id for message in routed if message.key is not None}
@@ -218,16 +224,16 @@ class _Replay:
         if not messages:
             return []
         rows = await self._work.session.fetch(
-            "segment_runs",
+            "segment_groups",
             queues=[self._queue.number],
             segments=sorted({segment_of(message.id)[0] for message in messages}),
         )
         there: dict[int, Item] = {}
-        for run in map(Run.read, rows):
-            there.update((id_, Item(run.rank, id_, run)) for id_ in run.ids())
+        for group in map(DeliveryGroup.read, rows):
+            there.update((id_, Item(group.rank, id_, group)) for id_ in group.ids())
             await self._rest()
         candidates = [_Candidate(message, there.get(message.id)) for message in messages]
-        return [c for c in candidates if c.item is None or c.item.run.phase in _ENDED]
+        return [c for c in candidates if c.item is None or c.item.group.phase in _ENDED]
 
     # -- moving ------------------------------------------------------------------------
 
@@ -266,52 +272,54 @@ class _Replay:
         return not self._dead and is_expired(message.expires_at, self._work.now)
 
     async def _bring_back(self, chosen: Sequence[_Candidate], phases: Sequence[Phase]) -> None:
-        moves: dict[tuple[int, Phase, Life], tuple[Run, list[int]]] = {}
+        moves: dict[tuple[int, Phase, DeliveryRecord], tuple[DeliveryGroup, list[int]]] = {}
         marks: list[tuple[int, bool, str, int]] = []
         held = await self._hold(chosen, phases)
         await self._turn()
-        for message, run in held:
-            phase, life = self._life(message, None if run is None else run.life)
+        for message, group in held:
+            phase, record = self._record(message, None if group is None else group.record)
             self._moved += 1
             if len(self._sample) < _SAMPLE:
-                self._sample.append(snapshot(self._queue, phase, life, message))
+                self._sample.append(snapshot(self._queue, phase, record, message))
             segment, index = segment_of(message.id)
             if self._dry_run:
                 continue
-            if run is None:
+            if group is None:
                 rank = 9 - message.priority
-                self._work.add(self._queue.number, phase, rank, segment, [index], life)
+                self._work.add(self._queue.number, phase, rank, segment, [index], record)
             else:
-                moves.setdefault((id(run), phase, life), (run, []))[1].append(index)
+                moves.setdefault((id(group), phase, record), (group, []))[1].append(index)
             if self._replay_id is not None:
                 marks.append((self._queue.number, self._dead, self._replay_id, int(message.id)))
-        for (_, phase, life), (run, members) in moves.items():
-            self._work.move(run, members, phase, life)
+        for (_, phase, record), (group, members) in moves.items():
+            self._work.move(group, members, phase, record)
         await self._work.session.write("put_replayed", marks)
         if not self._dry_run:
             await self._work.write()
 
     async def _hold(
         self, chosen: Sequence[_Candidate], phases: Sequence[Phase]
-    ) -> list[tuple[Message, Run | None]]:
-        """The messages with their locked runs; None for messages that are only in the log.
+    ) -> list[tuple[Message, DeliveryGroup | None]]:
+        """The messages with their locked groups; None for messages that are only in the log.
 
         Messages that moved, were replaced or left the log since they were read are dropped (G1).
         """
         if self._dry_run:
-            return [(message, None if item is None else item.run) for message, item in chosen]
+            return [(message, None if item is None else item.group) for message, item in chosen]
         seen = [item for _, item in chosen if item is not None]
         held = await hold(self._work, seen, phases) if seen else {}
         fresh = [message for message, item in chosen if item is None]
         added = await hold_keys(self._work, self._queue, fresh)
         kept = await share(self._work.session, added)
         return [
-            (message, held[message.id].run if item is not None else None)
+            (message, held[message.id].group if item is not None else None)
             for message, item in chosen
             if message.id in (kept if item is None else held)
         ]
 
-    def _life(self, message: Message, before: Life | None) -> tuple[Phase, Life]:
+    def _record(
+        self, message: Message, before: DeliveryRecord | None
+    ) -> tuple[Phase, DeliveryRecord]:
         """The phase and record of the delivery after the replay; only its history is kept."""
         now = self._work.now
         due_at = replay_due_at(message.deliver_at, now, self._moved, self._rate)
@@ -325,7 +333,7 @@ class _Replay:
             State.DELAYED if delayed else State.AVAILABLE,
             dead=is_dead(phase),
         )
-        life = Life(
+        record = DeliveryRecord(
             joined_at=now if before is None else before.joined_at,
             expires_at=message.expires_at,
             due_at=due_at if delayed else None,
@@ -337,4 +345,4 @@ class _Replay:
             keyed=message.key is not None,
             partition=(message.partition_key or "") if self._queue.ordered else None,
         )
-        return phase, life
+        return phase, record

@@ -7,32 +7,31 @@ deliveries that exist. When no publish is open that may have begun before that c
 messages are in the log; when those are routed too, the queue is caught up. None of these steps
 waits for another transaction, however long a caller's own transaction stays open.
 
-A queue that is caught up and has become ordered is mended here too (see ``mending``).
+A queue that is caught up and has become ordered is backfilled here too (see ``compaction``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from penstock.errors import CommitFailed, StoreBusy
 from penstock.filters import parse
 from penstock.model.delivery import RouteReply
+from penstock.model.identity import StoreIdentity, check_store
 from penstock.model.message import Message, Offset
+from penstock.storage.assignment import Assignment
 from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.compaction import UNKNOWN, backfill, give_partitions, is_stray, lock
 from penstock.storage.sql.core import Core
+from penstock.storage.sql.deliveries import DeliveryGroup, message_id, segment_of
 from penstock.storage.sql.keys import hold_keys, newest_entries
-from penstock.storage.sql.mending import UNKNOWN, give_partitions, is_stray, lock, mend
-from penstock.storage.sql.phases import Phase
+from penstock.storage.sql.log import end_of_log, scan
 from penstock.storage.sql.retention import share
-from penstock.storage.sql.runs import Life, Run, message_id, segment_of
-from penstock.storage.sql.segments import Segment
+from penstock.storage.sql.store import identity, identity_in
 from penstock.storage.sql.work import Work
 
-__all__ = ["add_entries", "read_entries", "route"]
-
-#: Segments per read.
-_MAX_SEGMENTS: Final = 1_000
+__all__ = ["add_entries", "assign", "read_entries", "route"]
 
 
 class _Step(NamedTuple):
@@ -43,15 +42,15 @@ class _Step(NamedTuple):
     reply: RouteReply
     at_end: bool
     """Whether everything settled was routed."""
-    mends: bool = False
-    """Whether the queue is caught up but needs mending."""
+    needs_backfill: bool = False
+    """Whether the queue is caught up but needs a backfill."""
 
 
 async def route(core: Core, tenant: str, name: str, limit: int) -> RouteReply:
     """Route up to ``limit`` entries; at the end of the log, try to become caught up."""
     step = await _step(core, tenant, name, limit)
-    if step.mends:
-        await mend(core, tenant, name)
+    if step.needs_backfill:
+        await backfill(core, tenant, name)
     scanned, assigned = step.reply.scanned, step.reply.assigned
     while step.reply.cursor is not None and step.at_end:
         try:
@@ -76,7 +75,7 @@ async def _step(core: Core, tenant: str, name: str, limit: int) -> _Step:
         cursor, joining, closing = routed
         if cursor is None:
             nothing = RouteReply(scanned=0, assigned=0, cursor=None)
-            return _Step(queue.number, nothing, at_end=True, mends=routed.mends)
+            return _Step(queue.number, nothing, at_end=True, needs_backfill=routed.needs_backfill)
         entries, following = await read_entries(work, cursor, settled, limit)
         assigned = await add_entries(core, work, queue, entries)
         at_end = following is None
@@ -93,7 +92,7 @@ async def _step(core: Core, tenant: str, name: str, limit: int) -> _Step:
             joining=None if caught_up else joining,
             closing=None if caught_up else closing,
         )
-        work.tell(queue)
+        work.notify(queue)
         shown = None if caught_up else Offset(position)
         reply = RouteReply(scanned=len(entries), assigned=assigned, cursor=shown)
         return _Step(queue.number, reply, at_end)
@@ -135,27 +134,11 @@ async def read_entries(
     work: Work, cursor: int, last: int, limit: int
 ) -> tuple[list[Message], Offset | None]:
     """The entries from the cursor on, and the offset of the next one; None at the end."""
-    first, index = segment_of(cursor)
     found: list[Message] = []
-    while first <= last:
-        rows = await work.session.fetch(
-            "scan_heads",
-            tenant=work.tenant.number,
-            first=first,
-            last=last,
-            most=min(limit + 1, _MAX_SEGMENTS),
-        )
-        if not rows:
-            return found, None
-        for number, published_at, heads in rows:
-            segment = Segment.read(number, work.tenant.number, published_at, heads, None)
-            start = index if number == segment_of(cursor)[0] else 0
-            for position in range(start, len(segment.heads)):
-                if len(found) == limit:
-                    return found, Offset(message_id(number, position))
-                found.append(segment.message(position))
-        first = rows[-1][0] + 1
-    return found, None
+    tenant = work.tenant.number
+    async for segment, part in scan(work.session, tenant, cursor, limit + 1, last):
+        found += map(segment.message, part)
+    return found[:limit], found[limit].offset if len(found) > limit else None
 
 
 async def add_entries(core: Core, work: Work, queue: Queue, entries: list[Message]) -> int:
@@ -182,18 +165,8 @@ async def add_entries(core: Core, work: Work, queue: Queue, entries: list[Messag
             continue
         there.add(message.id)
         assigned += 1
-        delayed = message.deliver_at > work.now
-        life = Life(
-            joined_at=work.now,
-            expires_at=message.expires_at,
-            due_at=message.deliver_at if delayed else None,
-            entry=int(message.offset) if message.is_replacement else None,
-            keyed=message.key is not None,
-            partition=(message.partition_key or "") if queue.ordered else None,
-        )
-        segment, index = segment_of(message.id)
-        phase = Phase.DELAYED if delayed else Phase.RETURNED
-        work.add(queue.number, phase, 9 - message.priority, segment, [index], life)
+        entry = int(message.offset) if message.is_replacement else None
+        work.add_message(queue, message, message.expires_at, entry)
     return assigned
 
 
@@ -203,9 +176,100 @@ async def _deliveries(core: Core, work: Work, queue: Queue, segments: Iterable[i
     Assigns partitions to deliveries of publishes that did not know that the queue is ordered.
     """
     rows = await work.session.fetch(
-        "segment_runs", queues=[queue.number], segments=sorted(segments)
+        "segment_groups", queues=[queue.number], segments=sorted(segments)
     )
     strays = {row[4] for row in rows if is_stray(row)} if queue.ordered else None
     if strays:
         await give_partitions(core, work, queue, strays)
-    return {int(i) for row in rows for i in Run.read(row).ids()}
+    return {int(i) for row in rows for i in DeliveryGroup.read(row).ids()}
+
+
+# -- assign: what an external router selected ----------------------------------------
+# It is ``route`` for named entries, with one transaction per call, and it locks the queue's row in
+# the same way: two routers of one queue take turns, and each continues at the cursor of the other.
+# The cursor never passes the settled end of the log (L2). Joining the publishes is left to
+# ``route``.
+#
+# Publishes already write to a queue that has joined, and an ordered queue may then hold deliveries
+# without a partition (see ``compaction``). The external router does not know of them, so for such a
+# queue every entry of the range is examined, as ``route`` does.
+
+#: Bounds of one read and write. All batches of a call are one transaction.
+_MAX_ASSIGNED_SEGMENTS: Final = 1_000
+_MAX_ENTRIES: Final = 10_000
+
+
+async def assign(
+    core: Core, tenant: str, name: str, asked: Assignment, store: StoreIdentity | None
+) -> RouteReply:
+    """Assign the named entries, and advance the cursor to the end of the range."""
+    if store is not None:
+        # Begins a new epoch if this database is a copy; the transaction then compares epochs.
+        await identity(core, tenant)
+    settled = (await core.stable()).settled
+
+    async def act(work: Work) -> RouteReply:
+        if store is not None:
+            present = await identity_in(work.session, tenant)
+            check_store(present, store, "The assignment")
+        queue = work.tenant.find_own(name)
+        cursor, joining, closing = await lock(work, queue)
+        if not asked.is_due(name, queue.policy.filter, cursor) or cursor is None:
+            return RouteReply(0, 0, None if cursor is None else Offset(cursor))
+        asked.check_end(await end_of_log(work.session, work.tenant.number, settled))
+        left = asked.left(cursor)
+        if joining is not None and queue.ordered:
+            assigned = await _add_all(core, work, queue, cursor, asked.end)
+        else:
+            assigned = await _add_named(core, work, queue, asked, left)
+        await work.session.run(
+            "move_cursor", queue=queue.number, cursor=asked.end, joining=joining, closing=closing
+        )
+        work.notify(queue)
+        return RouteReply(len(left), assigned, Offset(asked.end))
+
+    return await core.transact(tenant, act)
+
+
+async def _add_named(
+    core: Core, work: Work, queue: Queue, asked: Assignment, left: Sequence[int]
+) -> int:
+    """Add the named entries; returns how many were added."""
+    assigned = 0
+    for lot in _lots(left):
+        # Not cached: history is read once, and would evict the segments being claimed.
+        entries = await core.segments.messages(
+            work.session, work.tenant.number, lot, remember=False
+        )
+        asked.check_found(lot, entries)
+        assigned += await add_entries(core, work, queue, list(entries.values()))
+        # A replaced message has several entries: the next lot must see that it was added.
+        await work.write()
+    return assigned
+
+
+async def _add_all(core: Core, work: Work, queue: Queue, cursor: int, end: int) -> int:
+    """Add every entry of the range that the filter takes; returns how many were added."""
+    assigned = 0
+    following: int | None = cursor
+    while following is not None and following < end:
+        last, _ = segment_of(end - 1)
+        entries, following = await read_entries(work, following, last, _MAX_ENTRIES)
+        inside = [entry for entry in entries if entry.offset < end]
+        assigned += await add_entries(core, work, queue, inside)
+        await work.write()
+    return assigned
+
+
+def _lots(offsets: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The offsets in lots that each touch a bounded number of segments."""
+    begin = count = last = 0
+    for position, offset in enumerate(offsets):
+        number, _ = segment_of(offset)
+        if count == _MAX_ASSIGNED_SEGMENTS or position - begin == _MAX_ENTRIES:
+            yield offsets[begin:position]
+            begin, count = position, 0
+        if not count or number != last:
+            count, last = count + 1, number
+    if begin < len(offsets):
+        yield offsets[begin:]

@@ -1,7 +1,7 @@
 """Segments: the log, as rows that hold one publish each (L1, P3).
 
 A segment is appended as a whole and never changes. The database assigns its number, which only
-grows; an offset is that number and an index in the segment. The heads of its entries are one
+grows; an offset is that number and an index in the segment. The metadata of its entries are one
 column, their payloads another, so that metadata is read without payloads. Segments are small
 enough that reading one for a single message costs little.
 """
@@ -20,10 +20,9 @@ from penstock.errors import StoreCorrupt
 from penstock.model.checksum import checksum
 from penstock.model.message import NO_HEADERS, HeaderValue, Message, MessageId
 from penstock.storage.sql.database import Session
-from penstock.storage.sql.runs import INDEX_BITS, segment_of
-from penstock.storage.sql.sealing import seal, unseal
+from penstock.storage.sql.deliveries import INDEX_BITS, seal, segment_of, unseal
 
-__all__ = ["MAX_SEGMENT_BYTES", "MAX_SEGMENT_ENTRIES", "Head", "Segment", "Segments"]
+__all__ = ["MAX_SEGMENT_BYTES", "MAX_SEGMENT_ENTRIES", "EntryMetadata", "Segment", "Segments"]
 
 #: Bytes of payloads and headers after which a new segment starts; a single message may be larger.
 MAX_SEGMENT_BYTES: Final = 128 * 1024
@@ -34,7 +33,7 @@ MAX_SEGMENT_ENTRIES: Final = 4_096
 _REMEMBERED_BYTES: Final = 32 * 1024 * 1024
 
 
-class Head(Struct, frozen=True, array_like=True, gc=False):
+class EntryMetadata(Struct, frozen=True, array_like=True, gc=False):
     """The metadata of one entry, without the parts that follow from its offset."""
 
     topic: str
@@ -66,42 +65,42 @@ class Head(Struct, frozen=True, array_like=True, gc=False):
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(list[Head]).decode
+_decode: Final = msgspec.msgpack.Decoder(list[EntryMetadata]).decode
 
 
 class Segment:
     """One segment, with or without its payloads."""
 
-    __slots__ = ("_payloads", "_starts", "heads", "number", "published_at", "tenant")
+    __slots__ = ("_payloads", "_starts", "metadata", "number", "published_at", "tenant")
 
     def __init__(
         self,
         number: int,
         tenant: int,
         published_at: int,
-        heads: Sequence[Head],
+        metadata: Sequence[EntryMetadata],
         payloads: bytes | None,
     ) -> None:
         self.number = number
         self.tenant = tenant
         self.published_at = published_at
-        self.heads = heads
+        self.metadata = metadata
         self._payloads = payloads
         self._starts: list[int] | None = None
 
     @staticmethod
-    def encode(heads: Sequence[Head]) -> bytes:
-        """The heads in their stored form."""
-        return seal(_encode(heads))
+    def encode(metadata: Sequence[EntryMetadata]) -> bytes:
+        """The metadata in their stored form."""
+        return seal(_encode(metadata))
 
     @classmethod
     def read(
-        cls, number: int, tenant: int, published_at: int, heads: bytes, payloads: bytes | None
+        cls, number: int, tenant: int, published_at: int, metadata: bytes, payloads: bytes | None
     ) -> Segment:
         """Decode a stored segment."""
         what = f"segment {number} of the log"
         try:
-            decoded = _decode(unseal(heads, what))
+            decoded = _decode(unseal(metadata, what))
         except msgspec.MsgspecError as error:
             raise StoreCorrupt(f"The heads of {what} cannot be read.") from error
         return cls(number, tenant, published_at, decoded, payloads)
@@ -114,46 +113,50 @@ class Segment:
     @property
     def weight(self) -> int:
         """Its approximate size in memory, in bytes."""
-        headers = sum([head.header_bytes for head in self.heads if head.headers])
-        return 200 * len(self.heads) + headers + len(self._payloads or b"")
+        headers = sum([entry.header_bytes for entry in self.metadata if entry.headers])
+        return 200 * len(self.metadata) + headers + len(self._payloads or b"")
 
     @property
     def payload_bytes(self) -> int:
         """The size of its payloads, which need not have been read."""
         if self._payloads is not None:
             return len(self._payloads)
-        return sum([head.size for head in self.heads])
+        return sum([entry.size for entry in self.metadata])
 
     def message(self, index: int) -> Message:
         """The metadata of an entry."""
-        head = self.heads[index]
+        entry_metadata = self.metadata[index]
         # Id and offset are the same number; wrapping it twice would cost time per message.
         offset: Any = self.number << INDEX_BITS | index
-        published_at = self.published_at if head.published_at is None else head.published_at
+        published_at = (
+            self.published_at
+            if entry_metadata.published_at is None
+            else entry_metadata.published_at
+        )
         return Message(
-            offset if head.id is None else MessageId(head.id),
+            offset if entry_metadata.id is None else MessageId(entry_metadata.id),
             offset,
-            head.topic,
-            head.priority,
+            entry_metadata.topic,
+            entry_metadata.priority,
             published_at,
-            published_at if head.deliver_at is None else head.deliver_at,
-            head.expires_at,
-            head.size,
-            head.checksum,
-            head.partition_key,
-            head.key,
-            head.content_type,
-            NO_HEADERS if head.headers is None else head.headers,
+            published_at if entry_metadata.deliver_at is None else entry_metadata.deliver_at,
+            entry_metadata.expires_at,
+            entry_metadata.size,
+            entry_metadata.checksum,
+            entry_metadata.partition_key,
+            entry_metadata.key,
+            entry_metadata.content_type,
+            NO_HEADERS if entry_metadata.headers is None else entry_metadata.headers,
         )
 
     def payload(self, index: int) -> bytes:
         """The payload of an entry, verified (P3, X1)."""
         if self._starts is None:
-            self._starts = [0, *accumulate(head.size for head in self.heads)]
+            self._starts = [0, *accumulate(entry_metadata.size for entry_metadata in self.metadata)]
         assert self._payloads is not None
         start = self._starts[index]
-        payload = self._payloads[start : start + self.heads[index].size]
-        if checksum(payload) != self.heads[index].checksum:
+        payload = self._payloads[start : start + self.metadata[index].size]
+        if checksum(payload) != self.metadata[index].checksum:
             offset = self.number << INDEX_BITS | index
             raise StoreCorrupt(f"The checksum of the payload at offset {offset} is wrong.")
         return payload
@@ -203,9 +206,15 @@ class Segments:
         return sum(known[one].payload_bytes if one in known else unknown for one in numbers)
 
     async def read(
-        self, session: Session, tenant: int, numbers: Iterable[int], *, payloads: bool = False
+        self,
+        session: Session,
+        tenant: int,
+        numbers: Iterable[int],
+        *,
+        payloads: bool = False,
+        remember: bool = True,
     ) -> dict[int, Segment]:
-        """The segments of these numbers that the tenant has (T1)."""
+        """The segments of these numbers that the tenant has (T1), cached with ``remember``."""
         found: dict[int, Segment] = {}
         missing: list[int] = []
         for number in set(numbers):
@@ -216,24 +225,26 @@ class Segments:
                 self._known.move_to_end(number)
                 found[number] = known
         if missing:
-            statement = "read_segments" if payloads else "read_heads"
+            statement = "read_segments" if payloads else "read_metadata"
             rows = await session.fetch(statement, tenant=tenant, numbers=sorted(missing))
-            for number, published_at, heads, *rest in rows:
+            for number, published_at, metadata, *rest in rows:
                 segment = Segment.read(
-                    number, tenant, published_at, heads, rest[0] if payloads else None
+                    number, tenant, published_at, metadata, rest[0] if payloads else None
                 )
-                self.remember(segment)
+                if remember:
+                    self.remember(segment)
                 found[number] = segment
         return found
 
     async def messages(
-        self, session: Session, tenant: int, offsets: Iterable[int]
+        self, session: Session, tenant: int, offsets: Iterable[int], *, remember: bool = True
     ) -> dict[int, Message]:
         """The entries at these offsets, by offset; missing ones are left out."""
         wanted = [(offset, *segment_of(offset)) for offset in offsets]
-        segments = await self.read(session, tenant, {number for _, number, _ in wanted})
+        numbers = {number for _, number, _ in wanted}
+        segments = await self.read(session, tenant, numbers, remember=remember)
         return {
             offset: segments[number].message(index)
             for offset, number, index in wanted
-            if number in segments and index < len(segments[number].heads)
+            if number in segments and index < len(segments[number].metadata)
         }

@@ -1,8 +1,8 @@
 """Settle: end claims, each on its own, or all together with a publish (S1, S2, S3).
 
-Concurrent settles of one queue on this server share one transaction. A receipt locates its run; a
-run whose deliveries were extended separately has moved, and is found by its segment. If this
-server has cached all the runs as it wrote them, the transaction is one statement that checks that
+Concurrent settles of one queue on this server share one transaction. A receipt locates its group; a
+group whose deliveries were extended separately has moved, and is found by its segment. If this
+server has cached all the groups as it wrote them, the transaction is one statement that checks that
 they are unchanged.
 """
 
@@ -28,13 +28,12 @@ from penstock.model.states import State
 from penstock.storage.contract import Outgoing
 from penstock.storage.repetition import decode_reply, encode_reply, settle_id
 from penstock.storage.sql import moves
+from penstock.storage.sql.batching import Call
 from penstock.storage.sql.catalog import Queue
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import NotAtOnce
-from penstock.storage.sql.lanes import Call
-from penstock.storage.sql.phases import Phase
+from penstock.storage.sql.database import NeedsTransaction
+from penstock.storage.sql.deliveries import INDEX_BITS, DeliveryGroup, Phase, segment_of
 from penstock.storage.sql.publish import Publishing
-from penstock.storage.sql.runs import INDEX_BITS, Run, segment_of
 from penstock.storage.sql.work import Work
 from penstock.storage.topic_checks import CheckedBy
 
@@ -67,8 +66,8 @@ async def settle(
         return outcomes
 
     try:
-        settled = await core.at_once(tenant, act)
-    except NotAtOnce:
+        settled = await core.single_statement(tenant, act)
+    except NeedsTransaction:
         settled = await core.transact(tenant, act)
     for call, outcomes in zip(calls, settled, strict=True):
         call.answer(SettleReply(outcomes=outcomes, published=(), durability="fsync"))
@@ -98,7 +97,7 @@ async def settle_and_publish(
         outcomes = table.settle_all(settlements, core.options.jitter)
         if not all(outcome.ok for outcome in outcomes):
             work.undo()
-            # Read only now: the runs are locked, so a concurrent execution of this call is seen.
+            # Read only now: the groups are locked, so a concurrent execution of this call is seen.
             first = repetition and await publishing.ids.read_settle(name, repetition)
             if first:
                 return decode_reply(first, settlements, "fsync")
@@ -121,10 +120,10 @@ def _aborted(outcome: Outcome) -> Outcome:
     return Outcome(receipt=outcome.receipt, verdict=Verdict.ABORTED)
 
 
-def _of(run: Run, messages: Iterable[tuple[Receipt, int]]) -> list[tuple[Receipt, int]]:
-    """The receipts whose messages are in the run, with their indices there."""
-    base = run.segment << INDEX_BITS
-    members = run.members if isinstance(run.members, range) else set(run.members)
+def _of(group: DeliveryGroup, messages: Iterable[tuple[Receipt, int]]) -> list[tuple[Receipt, int]]:
+    """The receipts whose messages are in the group, with their indices there."""
+    base = group.segment << INDEX_BITS
+    members = group.members if isinstance(group.members, range) else set(group.members)
     return [(receipt, message - base) for receipt, message in messages if message - base in members]
 
 
@@ -135,12 +134,12 @@ class _Table:
         self._work = work
         self._queue = queue
         self._dead = dead
-        #: Receipt to its run in flight, and the index there.
-        self._current: dict[Receipt, tuple[Run, int]] = {}
+        #: Receipt to its group in flight, and the index there.
+        self._current: dict[Receipt, tuple[DeliveryGroup, int]] = {}
         #: Receipts of deliveries that they acked, and that are still recorded.
         self._acked: set[Receipt] = set()
-        #: Plain acks are applied at the end: those of one run are one move.
-        self._acks: dict[int, tuple[Run, list[int]]] = {}
+        #: Plain acks are applied at the end: those of one group are one move.
+        self._acks: dict[int, tuple[DeliveryGroup, list[int]]] = {}
         self._extended: dict[Receipt, int] = {}
 
     @classmethod
@@ -153,7 +152,7 @@ class _Table:
         *,
         dead: bool,
     ) -> _Table:
-        """Lock the runs of the receipts, or take them from the cache."""
+        """Lock the groups of the receipts, or take them from the cache."""
         table = cls(work, queue, dead=dead)
         claims = core.receipts.read(dict.fromkeys([item.receipt for item in settlements]))
         wanted: _Wanted = {
@@ -162,23 +161,23 @@ class _Table:
             if number == queue.number
         }
         in_flight = int(Phase.DEAD_IN_FLIGHT if dead else Phase.IN_FLIGHT)
-        if work.at_once:
+        if work.single_statement:
             table._remember(core, in_flight, wanted)
             return table
         leases: dict[int, list[int]] = defaultdict(list)
         for rank, lease in wanted:
             leases[rank].append(lease)
-        runs: list[Run] = []
-        for rank, places in sorted(leases.items()):
+        groups: list[DeliveryGroup] = []
+        for rank, row_keys in sorted(leases.items()):
             rows = await work.session.fetch(
-                "lock_runs",
+                "lock_groups",
                 queue=queue.number,
                 phase=in_flight,
                 rank=rank,
-                places=sorted(places),
+                row_keys=sorted(row_keys),
             )
-            runs += work.hold_all(rows)
-        table._find(runs, wanted)
+            groups += work.hold_all(rows)
+        table._find(groups, wanted)
         await table._find_elsewhere(wanted)
         return table
 
@@ -188,17 +187,21 @@ class _Table:
         phase: int,
         wanted: _Wanted,
     ) -> None:
-        """Use the runs as this server last wrote them."""
-        rows = [core.seats.find((self._queue.number, phase, *place)) for place in wanted]
+        """Use the groups as this server last wrote them."""
+        rows = [
+            core.in_flight_rows.find((self._queue.number, phase, *row_key)) for row_key in wanted
+        ]
         known = [row for row in rows if row is not None]
         self._find(self._work.hold_all(known), wanted)
         if len(self._current) < sum(map(len, wanted.values())):
-            raise NotAtOnce
+            raise NeedsTransaction
 
-    def _find(self, runs: Sequence[Run], wanted: _Wanted) -> None:
-        for run in runs:
-            messages = wanted.get((run.rank, run.life.lease), ())
-            self._current.update((receipt, (run, index)) for receipt, index in _of(run, messages))
+    def _find(self, groups: Sequence[DeliveryGroup], wanted: _Wanted) -> None:
+        for group in groups:
+            messages = wanted.get((group.rank, group.record.lease), ())
+            self._current.update(
+                (receipt, (group, index)) for receipt, index in _of(group, messages)
+            )
 
     async def _find_elsewhere(self, wanted: _Wanted) -> None:
         """Find the other receipts: extended separately, acked before, or stale.
@@ -208,8 +211,8 @@ class _Table:
         """
         for look in range(_LOOKS):
             missing = {
-                place: [item for item in items if not self._is_found(item[0])]
-                for place, items in wanted.items()
+                row_key: [item for item in items if not self._is_found(item[0])]
+                for row_key, items in wanted.items()
             }
             segments = {segment_of(m)[0] for items in missing.values() for _, m in items}
             if not segments or (not await self._look_in(segments, missing) and look):
@@ -219,24 +222,26 @@ class _Table:
         return receipt in self._current or receipt in self._acked
 
     async def _look_in(self, segments: Iterable[int], missing: _Wanted) -> bool:
-        """Search these segments for receipts; returns whether it found runs not held yet."""
+        """Search these segments for receipts; returns whether it found groups not held yet."""
         phases = (
             (Phase.DEAD_IN_FLIGHT, Phase.DEAD_DONE) if self._dead else (Phase.IN_FLIGHT, Phase.DONE)
         )
         rows = await self._work.session.fetch(
-            "lock_segment_runs",
+            "lock_segment_groups",
             queues=[self._queue.number],
             segments=sorted(segments),
             phases=[int(phase) for phase in phases],
         )
-        # Skip runs that are already held: they contain none of the missing receipts.
-        runs = self._work.hold_new(rows)
-        done = [run for run in runs if run.phase in (Phase.DONE, Phase.DEAD_DONE)]
-        self._find([run for run in runs if run.phase not in (Phase.DONE, Phase.DEAD_DONE)], missing)
-        for run in done:
-            messages = missing.get((run.rank, run.life.lease), ())
-            self._acked.update(receipt for receipt, _ in _of(run, messages))
-        return bool(runs)
+        # Skip groups that are already held: they contain none of the missing receipts.
+        groups = self._work.hold_new(rows)
+        done = [group for group in groups if group.phase in (Phase.DONE, Phase.DEAD_DONE)]
+        self._find(
+            [group for group in groups if group.phase not in (Phase.DONE, Phase.DEAD_DONE)], missing
+        )
+        for group in done:
+            messages = missing.get((group.rank, group.record.lease), ())
+            self._acked.update(receipt for receipt, _ in _of(group, messages))
+        return bool(groups)
 
     def allow_no_repeated_acks(self) -> None:
         """Treat acks of already settled claims as stale: they must not publish again."""
@@ -259,27 +264,27 @@ class _Table:
         del self._current[receipt]
         if self._extended:
             self._extended.pop(receipt, None)
-        run, index = found
+        group, index = found
         if type(item) is Ack and item.result is None:
             self._acked.add(receipt)
-            known = self._acks.get(id(run))
+            known = self._acks.get(id(group))
             if known is None:
-                self._acks[id(run)] = (run, [index])
+                self._acks[id(group)] = (group, [index])
             else:
                 known[1].append(index)
             return Outcome(receipt, Verdict.OK, State.DONE)
         if isinstance(item, Ack):
             self._acked.add(receipt)
-            moves.finish(self._work, run, [index], item.result)
+            moves.finish(self._work, group, [index], item.result)
             return Outcome(receipt, Verdict.OK, State.DONE)
         assert not isinstance(item, Extend), "it was extended above"
-        queue, attempts = self._queue, run.life.attempts
+        queue, attempts = self._queue, group.record.attempts
         asked = returned_by(item, queue.policy, attempts, jitter, dead=self._dead)
-        ending = moves.give_back(self._work, queue, run, [index], *asked)
+        ending = moves.give_back(self._work, queue, group, [index], *asked)
         return Outcome(receipt, Verdict.OK, ending.state, ending.due_at)
 
-    def _extend(self, item: Extend, run: Run) -> Outcome:
-        claimed_at, now = run.life.claimed_at, self._work.now
+    def _extend(self, item: Extend, group: DeliveryGroup) -> Outcome:
+        claimed_at, now = group.record.claimed_at, self._work.now
         assert claimed_at is not None
         deadline = extended_deadline(self._queue.policy, claimed_at, item.lease_ms, now)
         if deadline is None:
@@ -288,18 +293,20 @@ class _Table:
         return Outcome(item.receipt, Verdict.OK, State.IN_FLIGHT, deadline)
 
     def finish(self, core: Core) -> None:
-        """Apply the deferred changes: plain acks per run, and extensions."""
-        for run, members in self._acks.values():
-            moves.finish(self._work, run, members, None)
-        longer: dict[tuple[int, int], tuple[Run, list[int]]] = {}
+        """Apply the deferred changes: plain acks per group, and extensions."""
+        for group, members in self._acks.values():
+            moves.finish(self._work, group, members, None)
+        longer: dict[tuple[int, int], tuple[DeliveryGroup, list[int]]] = {}
         for receipt, until in self._extended.items():
-            run, index = self._current[receipt]
-            longer.setdefault((id(run), until), (run, []))[1].append(index)
-        for (_, until), (run, members) in longer.items():
-            # If the whole run is extended it keeps its row; otherwise this part gets a new one.
-            alone = len(members) == len(self._work.left(run))
-            seat = run.life.seat
+            group, index = self._current[receipt]
+            longer.setdefault((id(group), until), (group, []))[1].append(index)
+        for (_, until), (group, members) in longer.items():
+            # If the whole group is extended it keeps its row; otherwise this part gets a new one.
+            alone = len(members) == len(self._work.left(group))
+            row_key = group.record.row_key
             if not alone:
-                seat = core.leases.next(self._work.now, max(run.life.lease, run.life.seat))
-            life = replace(run.life, deadline=until, seat=seat)
-            self._work.move(run, members, run.phase, life)
+                row_key = core.leases.next(
+                    self._work.now, max(group.record.lease, group.record.row_key)
+                )
+            record = replace(group.record, deadline=until, row_key=row_key)
+            self._work.move(group, members, group.phase, record)

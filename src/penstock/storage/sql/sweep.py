@@ -2,7 +2,7 @@
 
 Every server sweeps every second, so a sweep with nothing to do must cost next to nothing: one
 statement finds what is overdue in all queues, from the ends of indexes, and only those queues get
-transactions. Runs that another server has locked are skipped, so servers that sweep at the same
+transactions. Groups that another server has locked are skipped, so servers that sweep at the same
 time share the work instead of waiting for each other. A server's memory of earlier sweeps only
 decides where to search first.
 """
@@ -20,19 +20,17 @@ from penstock.model.queue import QueuePolicy
 from penstock.model.states import State, Transition
 from penstock.storage.sql import moves, partitions
 from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.compaction import CounterCompaction
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import Row
-from penstock.storage.sql.leftovers import Leftovers, forget_ids
-from penstock.storage.sql.phases import Phase
-from penstock.storage.sql.runs import Run
-from penstock.storage.sql.tallying import Tallying
-from penstock.storage.sql.trimming import Trimming
+from penstock.storage.sql.deliveries import DeliveryGroup, Phase
+from penstock.storage.sql.retention import DroppedQueues, LogRetention, forget_ids
 from penstock.storage.sql.work import Work
 
 __all__ = ["Memory", "sweep"]
 
-#: Runs that one transaction changes at most.
-_MAX_RUNS: Final = 250
+#: Groups that one transaction changes at most.
+_MAX_GROUPS: Final = 250
 #: Queues whose delayed failed deliveries one sweep examines.
 _MAX_LOOKS: Final = 8
 #: How long an idle server postpones cleaning up after other servers.
@@ -64,11 +62,11 @@ class _Step:
         #: Whether there is more of the same.
         self.rest = False
 
-    def drop(self, work: Work, run: Run) -> None:
-        """Remove the run."""
-        moves.remove(work, run, work.left(run))
-        self.counts[_REMOVED] += run.size
-        self.freed.add(run.segment)
+    def drop(self, work: Work, group: DeliveryGroup) -> None:
+        """Remove the group."""
+        moves.remove(work, group, work.left(group))
+        self.counts[_REMOVED] += group.size
+        self.freed.add(group.segment)
 
 
 class _Tally:
@@ -122,9 +120,9 @@ class Memory:
     """A server's memory between sweeps."""
 
     def __init__(self) -> None:
-        self.trimming = Trimming()
-        self.leftovers = Leftovers()
-        self.tallying = Tallying()
+        self.log_retention = LogRetention()
+        self.dropped_queues = DroppedQueues()
+        self.compaction = CounterCompaction()
         #: The queue at which the last sweep stopped.
         self.turn = 0
         #: By queue, the number of the sweep that last examined delayed failed deliveries, and
@@ -160,7 +158,7 @@ async def sweep(core: Core, limit: int) -> SweepReply:
     if not memory.rests(core):
         commits = core.commits
         tidied = await _tidy(core, memory, limit, tally.freed)
-        damage += memory.trimming.damage
+        damage += memory.log_retention.damage
         if tidied == _NOTHING and not damage and commits == core.commits:
             memory.rest(core)
     if damage:
@@ -178,11 +176,11 @@ async def sweep(core: Core, limit: int) -> SweepReply:
 
 async def _tidy(core: Core, memory: Memory, limit: int, freed: Collection[int]) -> _Tidied:
     """Remove old ids, rows of deleted queues and old segments; consolidate tallies."""
-    await core.plainly(core.check_schema)
+    await core.run_without_tenant(core.check_schema)
     ids, more_ids = await forget_ids(core, limit)
-    more_leftovers = await memory.leftovers.sweep(core)
-    await memory.tallying.sweep(core)
-    entries, more_entries = await memory.trimming.sweep(core, limit, freed)
+    more_leftovers = await memory.dropped_queues.sweep(core)
+    await memory.compaction.sweep(core)
+    entries, more_entries = await memory.log_retention.sweep(core, limit, freed)
     return _Tidied(ids, entries, more_ids or more_leftovers or more_entries)
 
 
@@ -192,7 +190,7 @@ async def _tidy(core: Core, memory: Memory, limit: int, freed: Collection[int]) 
 async def _sweep_queues(core: Core, memory: Memory, tally: _Tally) -> list[StoreCorrupt]:
     """Sweep the queues that need it, starting where the last sweep stopped."""
     now = core.clock.now()
-    rows = await core.plainly(lambda session: session.fetch("horizons", now=now))
+    rows = await core.fetch("horizons", now=now)
     queues = await _overdue(core, rows)
     looks = _choose_looks(memory, queues)
     turn, memory.turn = memory.turn, 0
@@ -246,12 +244,12 @@ async def _let_time_act(core: Core, queue: _Overdue, phases: Sequence[int], tall
     """Move due, lapsed and expired deliveries; returns how many."""
 
     async def step(work: Work, known: Queue, most: int, left: int) -> _Step:
-        rows = await _due_runs(work, known, phases, work.now, most)
+        rows = await work.session.due_groups(known.number, phases, work.now, most)
 
-        def move(made: _Step, run: Run) -> None:
-            transition = moves.let_time_act(work, known, run)
+        def move(made: _Step, group: DeliveryGroup) -> None:
+            transition = moves.let_time_act(work, known, group)
             if transition is not None:
-                made.counts[_COUNTED[transition]] += run.size
+                made.counts[_COUNTED[transition]] += group.size
 
         return _each(work, rows, move, most, left)
 
@@ -266,7 +264,7 @@ async def _drop_dead_consumers(core: Core, queue: _Overdue) -> None:
         if known is None:
             return
         if known.ordered:
-            await partitions.drop_dead_consumers(core, work, known)
+            await partitions.drop_dead_consumers(work, known)
         else:
             await work.session.run("clear_consumers", queue=known.number)
 
@@ -284,31 +282,27 @@ async def _remove(core: Core, queue: _Overdue, phases: Sequence[int], tally: _Ta
         # would add them again as new ones (S2).
         if edge is None or known.joining:
             return _Step()
-        rows = await _due_runs(work, known, phases, edge, most)
-        return _each(work, rows, lambda made, run: made.drop(work, run), most, left)
+        rows = await work.session.due_groups(known.number, phases, edge, most)
+        return _each(work, rows, lambda made, group: made.drop(work, group), most, left)
 
     if phases:
         await _in_steps(core, queue, step, tally)
 
 
-async def _due_runs(
-    work: Work, queue: Queue, phases: Sequence[int], edge: int, most: int
-) -> list[Row]:
-    return await work.session.fetch(
-        "due_runs", queue=queue.number, phases=[int(p) for p in phases], now=edge, most=most
-    )
-
-
 def _each(
-    work: Work, rows: Sequence[Row], act: Callable[[_Step, Run], None], most: int, left: int
+    work: Work,
+    rows: Sequence[Row],
+    act: Callable[[_Step, DeliveryGroup], None],
+    most: int,
+    left: int,
 ) -> _Step:
-    """Apply ``act`` to the runs of these rows, as many as fit."""
+    """Apply ``act`` to the groups of these rows, as many as fit."""
     made = _Step()
-    for run in work.hold_all(rows):
+    for group in work.hold_all(rows):
         if made.counts.total() >= left:
             made.rest = True
             return made
-        act(made, run)
+        act(made, group)
     made.rest = len(rows) == most
     return made
 
@@ -321,8 +315,8 @@ async def _in_steps(
 ) -> int:
     """Run short transactions until nothing is left, or the limit is reached; returns the total.
 
-    A step gets the number of runs it may lock and of deliveries it may change. It may lock one
-    run more than fits, so that ``more`` is set only if there is more.
+    A step gets the number of groups it may lock and of deliveries it may change. It may lock one
+    group more than fits, so that ``more`` is set only if there is more.
     """
     done = 0
 
@@ -330,7 +324,7 @@ async def _in_steps(
         known = work.tenant.numbered.get(queue.number)
         if known is None:
             return _Step()
-        return await step(work, known, min(_MAX_RUNS, tally.left + 1), tally.left)
+        return await step(work, known, min(_MAX_GROUPS, tally.left + 1), tally.left)
 
     while tally.may_go_on():
         made = await core.transact(queue.tenant, act)
@@ -359,18 +353,16 @@ def _choose_looks(memory: Memory, queues: Sequence[_Overdue]) -> set[int]:
 
 async def _look_at_delayed(core: Core, memory: Memory, queue: _Overdue, tally: _Tally) -> None:
     """Remove those that failed too long ago."""
-    _, (rank, place) = memory.looks[queue.number]
-    rows = await core.plainly(
-        lambda session: session.fetch(
-            "delayed_failures", queue=queue.number, rank=rank, place=place, most=_MAX_RUNS
-        )
+    _, (rank, row_key) = memory.looks[queue.number]
+    rows = await core.fetch(
+        "delayed_failures", queue=queue.number, rank=rank, row_key=row_key, most=_MAX_GROUPS
     )
-    seen = [Run.read(row) for row in rows]
-    last = (rows[-1][2], rows[-1][3]) if len(rows) == _MAX_RUNS else _START
+    seen = [DeliveryGroup.read(row) for row in rows]
+    last = (rows[-1][2], rows[-1][3]) if len(rows) == _MAX_GROUPS else _START
     memory.looks[queue.number] = (memory.sweeps, last)
     edge = retained_after(queue.policy, State.FAILED, core.clock.now())
-    places = [run.key() for run in seen if _failed_before(run, edge)]
-    if not places or not tally.may_go_on():
+    row_keys = [group.key()[2:] for group in seen if _failed_before(group, edge)]
+    if not row_keys or not tally.may_go_on():
         return
 
     async def act(work: Work) -> _Step:
@@ -379,21 +371,13 @@ async def _look_at_delayed(core: Core, memory: Memory, queue: _Overdue, tally: _
         if known is None:
             return made
         before = retained_after(known.policy, State.FAILED, work.now)
-        for wanted in sorted({place[2] for place in places}):
-            locked = await work.session.fetch(
-                "lock_runs",
-                queue=known.number,
-                phase=int(Phase.DEAD_DELAYED),
-                rank=wanted,
-                places=[place[3] for place in places if place[2] == wanted],
-            )
-            for run in work.hold_all(locked):
-                if _failed_before(run, before):
-                    made.drop(work, run)
+        for group in await work.lock_groups(known.number, Phase.DEAD_DELAYED, row_keys):
+            if _failed_before(group, before):
+                made.drop(work, group)
         return made
 
     tally.add(await core.transact(queue.tenant, act))
 
 
-def _failed_before(run: Run, edge: int | None) -> bool:
-    return edge is not None and run.life.at is not None and run.life.at <= edge
+def _failed_before(group: DeliveryGroup, edge: int | None) -> bool:
+    return edge is not None and group.record.at is not None and group.record.at <= edge

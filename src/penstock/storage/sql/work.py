@@ -1,25 +1,41 @@
-"""Work: one transaction: the runs it holds, what it writes, and the queues to notify.
+"""Work: one transaction: the groups it holds, what it writes, and the queues to notify.
 
-Runs are read under lock, changed here, and written together (S3). With ``at_once`` they are read
-without locks, and the database checks that they are unchanged when it writes. Deliveries that
-reach the same state are grouped: a settle that acks forty of a run makes one run of them. No
-notification is sent before the commit.
+Groups are read under lock, changed here, and written together (S3). With ``single_statement`` they
+are read without locks, and the database checks that they are unchanged when it writes. Deliveries
+that reach the same state are grouped: a settle that acks forty of a group makes one group of them.
+No notification is sent before the commit.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from penstock.model.message import Message
 from penstock.model.queue import Ordering
 from penstock.storage.sql.catalog import Queue, Tenant
-from penstock.storage.sql.database import Again, Count, NewSegment, PartitionCount, Row, Session
-from penstock.storage.sql.phases import DEAD, LIVE, Phase
-from penstock.storage.sql.runs import Life, Place, Run, message_id
-from penstock.storage.sql.runs import Row as RunRow
+from penstock.storage.sql.database import (
+    Count,
+    NewSegment,
+    PartitionCount,
+    RetryTransaction,
+    Row,
+    Session,
+)
+from penstock.storage.sql.deliveries import (
+    DEAD,
+    LIVE,
+    DeliveryGroup,
+    DeliveryRecord,
+    Kind,
+    Phase,
+    PrimaryKey,
+    message_id,
+    segment_of,
+)
+from penstock.storage.sql.deliveries import Row as GroupRow
 from penstock.storage.sql.segments import Segment
-from penstock.storage.sql.tally import Kind
 
 __all__ = ["Work"]
 
@@ -32,16 +48,16 @@ _TIMED: Final = frozenset(
 
 
 class _Held:
-    """A run under lock: its original row, and the members left in it."""
+    """A group under lock: its original row, and the members left in it."""
 
-    __slots__ = ("key", "left", "row", "run", "size")
+    __slots__ = ("group", "key", "left", "row", "size")
 
-    def __init__(self, run: Run, key: Place, row: Row) -> None:
-        self.run = run
+    def __init__(self, group: DeliveryGroup, key: PrimaryKey, row: Row) -> None:
+        self.group = group
         self.row = row
         self.key = key
-        self.size = len(run.members)
-        self.left = run.members
+        self.size = len(group.members)
+        self.left = group.members
         """Members that were not moved."""
 
 
@@ -49,16 +65,16 @@ class Work:
     """The changes of one transaction in one tenant."""
 
     def __init__(
-        self, session: Session, tenant: Tenant, now: int, *, at_once: bool = False
+        self, session: Session, tenant: Tenant, now: int, *, single_statement: bool = False
     ) -> None:
         self.session = session
         #: Whether to write everything in one statement, if that is possible.
-        self.at_once = at_once
+        self.single_statement = single_statement
         self.tenant = tenant
         self.now = now
         self._held: dict[int, _Held] = {}
-        """By the identity of the run object."""
-        self._added: dict[tuple[int, Phase, int, int, Life], list[int]] = {}
+        """By the identity of the group object."""
+        self._added: dict[tuple[int, Phase, int, int, DeliveryRecord], list[int]] = {}
         self._counts: Counter[tuple[int, int]] = Counter()
         #: By queue and partition, the change of the number of unsettled deliveries.
         self._partitions: Counter[tuple[int, str]] = Counter()
@@ -69,7 +85,7 @@ class Work:
         self.lapsed: Counter[tuple[int, bool]] = Counter()
         #: Queues with acked deliveries: callers may wait for their results.
         self.acked: set[int] = set()
-        #: The earliest time at which a written run of the queue is due or lapses.
+        #: The earliest time at which a written group of the queue is due or lapses.
         self.next_due: dict[tuple[int, bool], int] = {}
         #: Partitions of ordered queues that a delivery has left.
         self._left_partitions: dict[int, set[str]] = {}
@@ -85,32 +101,49 @@ class Work:
         self.raised = 0
         #: The number of rows written.
         self.records = 0
-        #: Written runs, and the keys of deleted ones.
-        self.put: list[RunRow] = []
-        self.gone: list[Place] = []
+        #: Written groups, and the keys of deleted ones.
+        self.put: list[GroupRow] = []
+        self.gone: list[PrimaryKey] = []
 
-    # -- runs --------------------------------------------------------------------------
+    # -- groups ------------------------------------------------------------------------
 
-    def hold(self, row: Row) -> Run:
-        """Register a run that was read under lock."""
-        run = Run.read(row)
-        assert run.place is not None
-        self._held[id(run)] = _Held(run, (run.queue, int(run.phase), run.rank, run.place), row)
-        return run
+    def hold(self, row: Row) -> DeliveryGroup:
+        """Register a group that was read under lock."""
+        group = DeliveryGroup.read(row)
+        assert group.row_key is not None
+        self._held[id(group)] = _Held(
+            group, (group.queue, int(group.phase), group.rank, group.row_key), row
+        )
+        return group
 
-    def hold_all(self, rows: Iterable[Row]) -> list[Run]:
-        """Register runs that were read under lock."""
+    def hold_all(self, rows: Iterable[Row]) -> list[DeliveryGroup]:
+        """Register groups that were read under lock."""
         return [self.hold(row) for row in rows]
 
-    def hold_new(self, rows: Iterable[Row]) -> list[Run]:
-        """Register runs that were read under lock, except those already held."""
+    def hold_new(self, rows: Iterable[Row]) -> list[DeliveryGroup]:
+        """Register groups that were read under lock, except those already held."""
         held = {known.key for known in self._held.values()}
         return [self.hold(row) for row in rows if tuple(row[:4]) not in held]
 
-    def let_go(self, runs: Iterable[Run]) -> None:
-        """Drop runs that are not needed after all, or will be read again."""
-        for run in runs:
-            del self._held[id(run)]
+    async def lock_groups(
+        self, queue: int, phase: Phase, row_keys: Iterable[tuple[int, int]]
+    ) -> list[DeliveryGroup]:
+        """Lock and register the groups of a phase at these ranks and row keys; some may be gone."""
+        by_rank: defaultdict[int, set[int]] = defaultdict(set)
+        for rank, row_key in row_keys:
+            by_rank[rank].add(row_key)
+        groups: list[DeliveryGroup] = []
+        for rank, wanted in sorted(by_rank.items()):
+            rows = await self.session.fetch(
+                "lock_groups", queue=queue, phase=int(phase), rank=rank, row_keys=sorted(wanted)
+            )
+            groups += self.hold_all(rows)
+        return groups
+
+    def let_go(self, groups: Iterable[DeliveryGroup]) -> None:
+        """Drop groups that are not needed after all, or will be read again."""
+        for group in groups:
+            del self._held[id(group)]
 
     def undo(self) -> None:
         """Discard all changes that were not written."""
@@ -119,15 +152,38 @@ class Work:
         self.lapsed.clear()
         self.acked.clear()
 
-    def left(self, run: Run) -> Sequence[int]:
-        """The members of a held run that were not moved or dropped yet."""
-        return self._held[id(run)].left
+    def left(self, group: DeliveryGroup) -> Sequence[int]:
+        """The members of a held group that were not moved or dropped yet."""
+        return self._held[id(group)].left
 
     def add(
-        self, queue: int, phase: Phase, rank: int, segment: int, members: Iterable[int], life: Life
+        self,
+        queue: int,
+        phase: Phase,
+        rank: int,
+        segment: int,
+        members: Iterable[int],
+        record: DeliveryRecord,
     ) -> None:
         """Add new deliveries."""
-        self._added.setdefault((queue, phase, rank, segment, life), []).extend(members)
+        self._added.setdefault((queue, phase, rank, segment, record), []).extend(members)
+
+    def add_message(
+        self, queue: Queue, message: Message, expires_at: int | None, entry: int | None
+    ) -> None:
+        """Add a delivery of a message that is in the log already; ``entry`` replaces its first."""
+        delayed = message.deliver_at > self.now
+        record = DeliveryRecord(
+            joined_at=self.now,
+            expires_at=expires_at,
+            due_at=message.deliver_at if delayed else None,
+            entry=entry,
+            keyed=message.key is not None,
+            partition=(message.partition_key or "") if queue.ordered else None,
+        )
+        segment, index = segment_of(message.id)
+        phase = Phase.DELAYED if delayed else Phase.RETURNED
+        self.add(queue.number, phase, 9 - message.priority, segment, [index], record)
 
     def append(self, segments: Sequence[NewSegment]) -> list[int]:
         """Append segments with the next write; returns placeholders for their numbers."""
@@ -140,20 +196,22 @@ class Work:
         self.records += len(numbers)
         return numbers
 
-    def drop(self, run: Run, members: Iterable[int]) -> None:
-        """Remove some deliveries of a held run."""
-        self._take(run, members)
-        self._leave_partition(run)
+    def drop(self, group: DeliveryGroup, members: Iterable[int]) -> None:
+        """Remove some deliveries of a held group."""
+        self._take(group, members)
+        self._leave_partition(group)
 
-    def move(self, run: Run, members: Sequence[int], phase: Phase, life: Life) -> None:
-        """Move some deliveries of a held run to another phase or record."""
-        self._take(run, members)
+    def move(
+        self, group: DeliveryGroup, members: Sequence[int], phase: Phase, record: DeliveryRecord
+    ) -> None:
+        """Move some deliveries of a held group to another phase or record."""
+        self._take(group, members)
         if phase not in LIVE:
-            self._leave_partition(run)
-        self.add(run.queue, phase, run.rank, run.segment, members, life)
+            self._leave_partition(group)
+        self.add(group.queue, phase, group.rank, group.segment, members, record)
 
-    def _take(self, run: Run, members: Iterable[int]) -> None:
-        held = self._held[id(run)]
+    def _take(self, group: DeliveryGroup, members: Iterable[int]) -> None:
+        held = self._held[id(group)]
         gone = members if isinstance(members, list | range) else list(members)
         before = held.left
         if list(before[: len(gone)]) == list(gone):
@@ -164,14 +222,14 @@ class Work:
             held.left = [index for index in before if index not in dropped]
         assert len(held.left) == len(before) - len(gone), "a delivery is moved once"
 
-    def _leave_partition(self, run: Run) -> None:
+    def _leave_partition(self, group: DeliveryGroup) -> None:
         """Note that the partition may be empty, in which case it loses its owner."""
-        if run.life.partition is not None and run.phase in LIVE:
-            self._left_partitions.setdefault(run.queue, set()).add(run.life.partition)
+        if group.record.partition is not None and group.phase in LIVE:
+            self._left_partitions.setdefault(group.queue, set()).add(group.record.partition)
 
-    def close_keys(self, run: Run, members: Iterable[int]) -> None:
+    def close_keys(self, group: DeliveryGroup, members: Iterable[int]) -> None:
         """Close the keys of these messages: the next publish is a new message."""
-        self._closed_keys.update(message_id(run.segment, index) for index in members)
+        self._closed_keys.update(message_id(group.segment, index) for index in members)
 
     # -- counters and notifications ----------------------------------------------------
 
@@ -179,7 +237,7 @@ class Work:
         """Count something that does not follow from the phases."""
         self._counts[queue, int(kind)] += number
 
-    def tell(self, queue: Queue, *, dead: bool = False) -> None:
+    def notify(self, queue: Queue, *, dead: bool = False) -> None:
         """Notify after the commit that a claim of the queue may return more."""
         self.ready.add((queue.number, dead))
 
@@ -188,40 +246,42 @@ class Work:
     async def write(self) -> int:
         """Write all changes so far; returns the version of the tenant's catalog.
 
-        The runs are no longer held afterwards, but stay locked in the database: a verb that
-        first moves what is due writes that, and then reads the runs again.
+        The groups are no longer held afterwards, but stay locked in the database: a verb that
+        first moves what is due writes that, and then reads the groups again.
         """
-        gone: list[Place] = []
+        gone: list[PrimaryKey] = []
         changed: list[Row] = []
-        runs: list[Run] = []
+        groups: list[DeliveryGroup] = []
         for held in self._held.values():
             left = held.left
             if len(left) == held.size:
                 continue
             changed.append(held.row)
-            run = held.run
-            self._count_phase(run, len(left) - held.size)
+            group = held.group
+            self._count_phase(group, len(left) - held.size)
             if not left:
                 gone.append(held.key)
                 continue
-            rest = Run(run.queue, run.phase, run.rank, run.segment, left, run.life)
+            rest = DeliveryGroup(
+                group.queue, group.phase, group.rank, group.segment, left, group.record
+            )
             if rest.key() != held.key:
                 gone.append(held.key)
-            runs.append(rest)
-        for (queue, phase, rank, segment, life), members in self._added.items():
-            run = Run(queue, phase, rank, segment, sorted(members), life)
-            self._count_phase(run, len(members))
-            self._note(run)
-            runs.append(run)
-        rows = [run.row() for run in runs]
-        # A run that keeps its key, because its deadline moved as a whole, is replaced. No other
+            groups.append(rest)
+        for (queue, phase, rank, segment, record), members in self._added.items():
+            group = DeliveryGroup(queue, phase, rank, segment, sorted(members), record)
+            self._count_phase(group, len(members))
+            self._note(group)
+            groups.append(group)
+        rows = [group.row() for group in groups]
+        # A group that keeps its key, because its deadline moved as a whole, is replaced. No other
         # row is: an existing one belongs to another transaction.
         locked = {(row[0], row[1], row[2], row[3]) for row in changed}
         replaced = [row for row in rows if row[:4] in locked]
         inserted = [row for row in rows if row[:4] not in locked] if replaced else rows
         kept = {row[:4] for row in replaced}
         if len(kept) < len(replaced):
-            raise Again("two rows have one key")
+            raise RetryTransaction("two rows have one key")
         gone = [key for key in gone if key not in kept]
         counts = [(q, k, n) for (q, k), n in self._counts.items() if n]
         counts += self._news(counts)
@@ -242,7 +302,7 @@ class Work:
             counts,
             partition_counts,
             changed,
-            self.tenant.version if self.at_once and not more else None,
+            self.tenant.version if self.single_statement and not more else None,
             replaced,
         )
         self._version = version
@@ -253,9 +313,7 @@ class Work:
         self._segments = []
         for queue, partitions in self._left_partitions.items():
             self.ready.add((queue, False))
-            await self.session.run(
-                "forget_owners", queue=queue, partitions=[p.encode() for p in sorted(partitions)]
-            )
+            await self.session.forget_owners(queue, [p.encode() for p in sorted(partitions)])
         if self._closed_keys:
             await self.session.run("close_keys", messages=sorted(self._closed_keys))
         self._clear()
@@ -279,19 +337,19 @@ class Work:
         self._noticed |= silent
         return [(queue, int(Kind.NEWS), 0) for queue in sorted(silent)]
 
-    def _count_phase(self, run: Run, number: int) -> None:
-        phase = Phase.RETURNED if run.phase is Phase.FRESH else run.phase
-        self._counts[run.queue, int(phase)] += number
-        if run.life.partition is not None and run.phase in LIVE:
-            self._partitions[run.queue, run.life.partition] += number
+    def _count_phase(self, group: DeliveryGroup, number: int) -> None:
+        phase = Phase.RETURNED if group.phase is Phase.FRESH else group.phase
+        self._counts[group.queue, int(phase)] += number
+        if group.record.partition is not None and group.phase in LIVE:
+            self._partitions[group.queue, group.record.partition] += number
 
-    def _note(self, run: Run) -> None:
+    def _note(self, group: DeliveryGroup) -> None:
         """Record that waiters of the queue must claim, now or earlier than they planned."""
-        side = (run.queue, run.phase >= DEAD)
-        if run.phase in _WAITING:
+        side = (group.queue, group.phase >= DEAD)
+        if group.phase in _WAITING:
             self.ready.add(side)
-        if run.phase in _TIMED and run.until is not None:
-            self.next_due[side] = min(run.until, self.next_due.get(side, run.until))
-        queue = self.tenant.numbered.get(run.queue)
+        if group.phase in _TIMED and group.until is not None:
+            self.next_due[side] = min(group.until, self.next_due.get(side, group.until))
+        queue = self.tenant.numbered.get(group.queue)
         if queue is not None and queue.policy.ordering is Ordering.PARTITION and not side[1]:
             self.ready.add(side)

@@ -23,8 +23,7 @@ from penstock.broker import Broker, BrokerOptions
 from penstock.errors import BadInput, PenstockError
 from penstock.model.limits import Limits
 from penstock.storage.contract import EngineOptions
-from penstock.storage.sql.database import Database
-from penstock.storage.sql.dialects import load_module
+from penstock.storage.sql.database import Database, load_module
 from penstock.storage.sql.engine import SqlEngine
 from penstock.storage.sql.migrations import migrate
 from penstock.storage.sql.urls import Address, parse

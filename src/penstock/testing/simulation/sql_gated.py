@@ -19,19 +19,19 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 from penstock.storage.sql.database import (
-    Again,
+    ConnectionLost,
     Count,
     Database,
-    FreshRun,
-    Lost,
+    FreshGroup,
     NewSegment,
     PartitionCount,
+    RetryTransaction,
     Row,
     Session,
     Stable,
 )
-from penstock.storage.sql.runs import Place
-from penstock.storage.sql.runs import Row as RunRow
+from penstock.storage.sql.deliveries import PrimaryKey
+from penstock.storage.sql.deliveries import Row as GroupRow
 from penstock.testing.simulation.sql_loop import Gate
 from penstock.testing.simulation.sql_observer import Observer
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Faults:
-    """Pending faults, and how many have occurred. All servers of a run share them."""
+    """Pending faults, and how many have occurred. All servers of a group share them."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -74,9 +74,9 @@ class Faults:
 class GatedDatabase(Database):
     """The database as seen by one server."""
 
-    def session(self, inner: Session, order: int, *, changes_at_once: bool) -> GatedSession:
+    def session(self, inner: Session, order: int, *, commits_itself: bool) -> GatedSession:
         """A session as seen by the engine."""
-        return GatedSession(self, inner, order, changes_at_once=changes_at_once)
+        return GatedSession(self, inner, order, commits_itself=commits_itself)
 
     def __init__(
         self, inner: Database, server: int, gate: Gate, faults: Faults, observer: Observer
@@ -88,15 +88,15 @@ class GatedDatabase(Database):
         self._observer = observer
         self.name = inner.name
         self.has_floors = inner.has_floors
-        self.publishes_at_once = inner.publishes_at_once
+        self.publishes_in_one_statement = inner.publishes_in_one_statement
 
     # -- sessions ----------------------------------------------------------------------
 
     def transaction(self) -> AbstractAsyncContextManager[Session]:
         return self._gated(self._inner.transaction(), "transaction")
 
-    def at_once(self) -> AbstractAsyncContextManager[Session]:
-        return self._gated(self._inner.at_once(), "at once")
+    def single_statement(self) -> AbstractAsyncContextManager[Session]:
+        return self._gated(self._inner.single_statement(), "at once")
 
     def reading(self) -> AbstractAsyncContextManager[Session]:
         return self._gated(self._inner.reading(), "reading")
@@ -122,7 +122,7 @@ class GatedDatabase(Database):
                 await self.through(None, _exit(opened, gone), order)
             raise
         (inner,) = entered
-        session = self.session(inner, order, changes_at_once=kind == "at once")
+        session = self.session(inner, order, commits_itself=kind == "at once")
         ends = kind if kind == "transaction" else None
         try:
             yield session
@@ -138,7 +138,7 @@ class GatedDatabase(Database):
         await self.through("commit", _exit(opened, None), order)
         if session.wrote and self._faults.strikes("lost_reply"):
             self.renewed()
-            raise Lost("simulated: no answer to the commit", committing=True)
+            raise ConnectionLost("simulated: no answer to the commit", committing=True)
 
     async def through(
         self, label: str | None, operation: Callable[[], Awaitable[T]], order: int
@@ -195,7 +195,7 @@ class GatedDatabase(Database):
     async def watch(self, heard: Callable[[Sequence[int]], None]) -> None:
         """Do nothing: real time would decide when servers are notified of each other."""
 
-    async def tell(self, queues: Sequence[int]) -> None:
+    async def broadcast(self, queues: Sequence[int]) -> None:
         """Do nothing: there is no listener."""
 
     async def close(self) -> None:
@@ -223,12 +223,12 @@ class GatedSession(Session):
     """A session whose statements wait at the gate."""
 
     def __init__(
-        self, database: GatedDatabase, inner: Session, order: int, *, changes_at_once: bool
+        self, database: GatedDatabase, inner: Session, order: int, *, commits_itself: bool
     ) -> None:
         self._database = database
         self._order = order
         self._inner = inner
-        self._changes_at_once = changes_at_once
+        self._commits_itself = commits_itself
         #: Whether anything was written in the session.
         self.wrote = False
 
@@ -237,7 +237,7 @@ class GatedSession(Session):
             case "drop":
                 await self._database.drop(self._inner)
             case "abort":
-                raise Again("simulated")
+                raise RetryTransaction("simulated")
             case _:
                 pass
         return await self._database.through(label, operation, self._order)
@@ -261,28 +261,41 @@ class GatedSession(Session):
         self.wrote = True
         return await self._through("append", lambda: self._inner.append(segments))
 
-    async def heads(
+    async def first_groups(
         self, queue: int, phases: Sequence[int], floors: Sequence[int], most: int
     ) -> list[Row]:
-        return await self._through("heads", lambda: self._inner.heads(queue, phases, floors, most))
+        return await self._through(
+            "first_groups", lambda: self._inner.first_groups(queue, phases, floors, most)
+        )
+
+    async def due_groups(self, queue: int, phases: Sequence[int], now: int, most: int) -> list[Row]:
+        return await self._through(
+            "due_groups", lambda: self._inner.due_groups(queue, phases, now, most)
+        )
+
+    async def forget_owners(self, queue: int, partitions: Sequence[bytes]) -> int:
+        self.wrote = True
+        return await self._through(
+            "forget_owners", lambda: self._inner.forget_owners(queue, partitions)
+        )
 
     async def change(
         self,
         tenant: int,
         segments: Sequence[NewSegment],
-        gone: Sequence[Place],
-        runs: Sequence[RunRow],
+        gone: Sequence[PrimaryKey],
+        groups: Sequence[GroupRow],
         counts: Sequence[Count],
         partition_counts: Sequence[PartitionCount] = (),
         held: Sequence[Row] = (),
         version: int | None = None,
-        replaced: Sequence[RunRow] = (),
+        replaced: Sequence[GroupRow] = (),
     ) -> tuple[int, list[int]]:
         self.wrote = True
         changed = await self._through(
             "change",
             lambda: self._inner.change(
-                tenant, segments, gone, runs, counts, partition_counts, held, version, replaced
+                tenant, segments, gone, groups, counts, partition_counts, held, version, replaced
             ),
         )
         self._lose_reply()
@@ -293,11 +306,11 @@ class GatedSession(Session):
         tenant: int,
         version: int,
         segments: Sequence[NewSegment],
-        runs: Sequence[FreshRun],
+        groups: Sequence[FreshGroup],
     ) -> list[int]:
         self.wrote = True
         numbers = await self._through(
-            "publish", lambda: self._inner.publish(tenant, version, segments, runs)
+            "publish", lambda: self._inner.publish(tenant, version, segments, groups)
         )
         self._lose_reply()
         return numbers
@@ -307,6 +320,6 @@ class GatedSession(Session):
 
     def _lose_reply(self) -> None:
         """A single statement commits itself: its reply may be lost like that of a commit."""
-        if self._changes_at_once and self._database.fault("lost_reply"):
+        if self._commits_itself and self._database.fault("lost_reply"):
             self._database.renewed()
-            raise Lost("simulated: no answer to the statement", committing=True)
+            raise ConnectionLost("simulated: no answer to the statement", committing=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.storage.sql.dialects import load_module
+from penstock.storage.sql.database import load_module
 from tests.databases import server
 from tests.unit.storage.sql.pairs import NAME
 

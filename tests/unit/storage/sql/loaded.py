@@ -64,8 +64,8 @@ _COMMON: Final[dict[str, Any]] = {
     "partitions": [b"p%03d" % n for n in range(20)],
     "phase": 0,
     "phases": [0, 1, 2, 3],
-    "place": _MIDDLE,
-    "places": [(n << 14) | 3 for n in range(1000, 1000 + _SOME)],
+    "row_key": _MIDDLE,
+    "row_keys": [(n << 14) | 3 for n in range(1000, 1000 + _SOME)],
     "published_at": 0,
     "queue": 1,
     "queues": [1],
@@ -79,20 +79,20 @@ _COMMON: Final[dict[str, Any]] = {
     "window": 60_000,
 }
 _OWN: Final[dict[str, dict[str, Any]]] = {
-    "delayed_failures": {"place": 0},
+    "delayed_failures": {"row_key": 0},
     "forget_owners": {"queue": 2},
     "list_partitions": {"queue": 2},
     "lock_partition_tallies": {"queue": 2},
     "lock_tallies": {"kind": 3},
     "next_deadline": {"queue": 2},
-    "partition_heads": {"queue": 2},
-    "partition_runs": {"queue": 2, "most": 5},
+    "partition_first_groups": {"queue": 2},
+    "partition_groups": {"queue": 2, "most": 5},
     "partition_stats": {"queue": 2},
     "partition_tally_sizes": {"queues": [2]},
     "partitions_in_flight": {"queue": 2},
     "remove_dropped_partition_tallies": {"queue": 4},
     "remove_dropped_partitions": {"queue": 4},
-    "remove_dropped_runs": {"queue": 4},
+    "remove_dropped_groups": {"queue": 4},
     "remove_dropped_tallies": {"queue": 4},
     "remove_ended_partitions": {"queue": 2},
     "remove_partition_tallies": {"queue": 2, "numbers": list(range(1, _SOME + 1))},
@@ -113,7 +113,7 @@ _NEW_IDS: Final = (
     *([NOW] * _SOME, [NOW] * _SOME, [7] * _SOME),
 )
 _SEGMENTS: Final = ([1] * 10, [NOW] * 10, [1] * 10, [b"heads"] * 10, [b"payloads"] * 10)
-_GONE: Final = ([1] * _SOME, [0] * _SOME, [5] * _SOME, _COMMON["places"])
+_GONE: Final = ([1] * _SOME, [0] * _SOME, [5] * _SOME, _COMMON["row_keys"])
 COLUMNS: Final[dict[str, tuple[Any, ...]]] = {
     "add_to_partitions": _PARTITION_COUNTS,
     "append": _SEGMENTS,
@@ -123,11 +123,11 @@ COLUMNS: Final[dict[str, tuple[Any, ...]]] = {
     "open_keys": ([1] * _SOME, ["new"] * _SOME, _COMMON["keys"], _COMMON["messages"]),
     "put_ids": (*_NEW_IDS, [8] * _SOME, [8] * _SOME, [None] * _SOME),
     "put_keys": ([1] * _SOME, ["t"] * _SOME, _COMMON["keys"], _COMMON["messages"]),
-    "put_newest": (_COMMON["messages"], [1] * _SOME, _COMMON["places"]),
+    "put_newest": (_COMMON["messages"], [1] * _SOME, _COMMON["row_keys"]),
     "put_owners": ([3] * 20, _COMMON["partitions"], ["c1"] * 20, [1] * 20),
     "put_replayed": ([3] * _SOME, [False] * _SOME, ["r"] * _SOME, _COMMON["messages"]),
-    "insert_runs": _RUNS,
-    "replace_runs": _RUNS,
+    "insert_groups": _RUNS,
+    "replace_groups": _RUNS,
 }
 _HELD: Final = (*_GONE, [1] * _SOME, [b"\x03\x00"] * _SOME, [b"life"] * _SOME)
 #: What PostgreSQL writes at once: the tenant, that it publishes, the version that it expects;

@@ -17,7 +17,7 @@ from penstock.model.queue import Ordering, QueuePolicy, Start
 from penstock.model.states import State
 from penstock.storage.contract import Engine
 from penstock.storage.sql import assign as assign_module
-from penstock.storage.sql.reading import end_of_log
+from penstock.storage.sql.log import end_of_log
 from penstock.testing.laws import law
 from tests.unit.storage.sql.callers import Caller, caller
 from tests.unit.storage.sql.pairs import NAME, ROUNDS, TENANT, Pair
@@ -207,8 +207,8 @@ async def test_a_filter_that_changes_meanwhile(pair: Pair) -> None:
 
 @law("R1")
 async def test_many_lots_are_one_transaction(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.storage.sql.assign._MAX_SEGMENTS", 2)
-    monkeypatch.setattr("penstock.storage.sql.assign._MAX_ENTRIES", 3)
+    monkeypatch.setattr("penstock.storage.sql.route._MAX_ASSIGNED_SEGMENTS", 2)
+    monkeypatch.setattr("penstock.storage.sql.route._MAX_ENTRIES", 3)
     offsets = [o for n in range(5) for o in await publish(pair.a, *[b"%d" % n] * (1 + 4 * (n % 2)))]
     keyed = [NewMessage(b"k", key="k")]
     for _ in range(4):

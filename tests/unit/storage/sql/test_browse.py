@@ -14,8 +14,8 @@ from penstock.filters import parse
 from penstock.model.limits import MAX_OFFSET
 from penstock.model.message import MessageId
 from penstock.model.states import State
-from penstock.storage.sql import browse, walking
-from penstock.storage.sql.walking import Item
+from penstock.storage.sql import browse, group_cursor
+from penstock.storage.sql.group_cursor import Item
 from penstock.testing.conformance.harness import TENANT, Store, ids_of, msg
 from penstock.testing.laws import law
 from tests.unit.storage.sql.ordered import Pair, opened_pair
@@ -33,8 +33,8 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few runs a statement, few deliveries a batch."""
-    monkeypatch.setattr(walking, "_FIRST_RUNS", 2)
-    monkeypatch.setattr(walking, "_MAX_RUNS", 3)
+    monkeypatch.setattr(group_cursor, "_FIRST_GROUPS", 2)
+    monkeypatch.setattr(group_cursor, "_MAX_GROUPS", 3)
     monkeypatch.setattr(browse, "_BATCH", 4)
     monkeypatch.setattr(browse, "_PAYLOADS", 2)
 
@@ -54,7 +54,7 @@ async def _scatter(one: Store) -> list[MessageId]:
 
 def _before_hold(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:
     """Do something between the moment a purge selects and the moment it locks, once."""
-    held = walking.hold
+    held = group_cursor.hold
     todo = [act]
 
     async def hold(*arguments: Any) -> Any:
@@ -192,7 +192,7 @@ async def test_purge_in_small_parts_is_still_one_commit(
     await pair.first.queue(max_attempts=99)
     ids = await _scatter(pair.first)
     before = await pair.first.picture("q")
-    held = walking.hold
+    held = group_cursor.hold
     parts = 0
 
     async def hold(work: Any, items: Sequence[Item], phases: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import StoreCorrupt
 from penstock.model.message import MessageId, Offset
-from penstock.storage.sql import bulk
+from penstock.storage.sql import log
 from penstock.testing.bulk import messages_of, payloads_of
 from penstock.testing.conformance.harness import OTHER_TENANT, TENANT
 from penstock.testing.laws import law
@@ -36,8 +36,8 @@ async def publish_some(pair: Pair) -> list[MessageId]:
 async def test_pages_begin_and_end_inside_segments(
     pair: Pair, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "_MAX_SEGMENTS", 2)
-    monkeypatch.setattr(bulk, "_MAX_WHOLE_SEGMENTS", 2)
+    monkeypatch.setattr(log, "_MAX_SEGMENTS", 2)
+    monkeypatch.setattr(log, "_MAX_WHOLE_SEGMENTS", 2)
     await publish_some(pair)
     engine = pair.second.engine
     every = (await engine.read_log(TENANT, Offset(0), 99, payloads=True)).entries
@@ -89,6 +89,6 @@ async def test_splits_are_where_segments_begin(pair: Pair, monkeypatch: pytest.M
     counts = [sum(begin <= i < end for i in ids) for begin, end in pairwise(splits)]
     assert sum(counts) == len(ids) - 1
     assert max(counts) <= 5
-    monkeypatch.setattr(bulk, "MAX_SPLITS", 2)
+    monkeypatch.setattr(log, "MAX_SPLITS", 2)
     few = await engine.log_splits(TENANT, Offset(0), Offset(1 << 55), 1)
     assert 2 <= len(few) - 1 <= 3

@@ -16,7 +16,7 @@ from penstock.model.limits import CONSUMER_LEASE_MS
 from penstock.storage.engines import open_engine
 from penstock.storage.sql import clock as module
 from penstock.storage.sql.clock import DatabaseClock, clock_for
-from penstock.storage.sql.database import Database, Lost
+from penstock.storage.sql.database import ConnectionLost, Database
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 from tests.databases import server as server_of
@@ -224,7 +224,7 @@ async def test_without_an_answer_time_goes_on(
     running: DatabaseClock, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = running.now()
-    server.failure = Lost("gone", committing=False)
+    server.failure = ConnectionLost("gone", committing=False)
     with caplog.at_level(logging.WARNING, "penstock.storage"):
         await asked_again(running, server)
         await asked_again(running, server)
@@ -239,8 +239,8 @@ async def test_without_an_answer_time_goes_on(
 
 
 async def test_a_store_that_cannot_tell_the_time_is_not_opened(server: Server) -> None:
-    server.failure = Lost("gone", committing=False)
-    with pytest.raises(Lost):
+    server.failure = ConnectionLost("gone", committing=False)
+    with pytest.raises(ConnectionLost):
         await clock_for(cast(Database, server), SystemClock())
 
 

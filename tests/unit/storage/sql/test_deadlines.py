@@ -18,8 +18,8 @@ from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.storage.sql.database import Overdue, Session
 from penstock.storage.sql.engine import SqlEngine
-from penstock.storage.sql.mysql import link
-from penstock.storage.sql.postgresql import connecting
+from penstock.storage.sql.mysql import connection
+from penstock.storage.sql.postgresql import adapter
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 from tests.databases import server, store_url
@@ -33,9 +33,9 @@ PATIENCE_S = 60
 
 @pytest.fixture(autouse=True)
 def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "_GRACE_S", 0.2)
-    monkeypatch.setattr(link, "_GRACE_S", 0.2)
-    monkeypatch.setattr(link, "_PARTING_S", 0.2)
+    monkeypatch.setattr(adapter, "_GRACE_S", 0.2)
+    monkeypatch.setattr(connection, "_GRACE_S", 0.2)
+    monkeypatch.setattr(connection, "_PARTING_S", 0.2)
 
 
 @asynccontextmanager
@@ -139,7 +139,7 @@ async def test_the_server_ends_a_statement_that_takes_too_long(dialect: str) -> 
                 await (await session._linked()).execute(slow)  # type: ignore[attr-defined]
 
         with pytest.raises(StoreBusy, match="in time"):
-            await core.plainly(act)
+            await core.run_without_tenant(act)
         assert (await engine.stats(TENANT, "q")).available == 1
 
 
@@ -165,7 +165,7 @@ async def test_what_is_done_at_once_and_missed_its_deadline_is_not_tried_again(
             transactions += 1
             return transaction()
 
-        monkeypatch.setattr(database, "at_once", overdue)
+        monkeypatch.setattr(database, "single_statement", overdue)
         monkeypatch.setattr(database, "transaction", counted)
         calls: dict[str, Callable[[], Awaitable[object]]] = {
             "publish": lambda: publish(engine, "t", b"2"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from penstock.model.delivery import Ack, Extend
 from penstock.model.message import NewMessage
 from penstock.storage.contract import Engine
+from penstock.storage.sql.claim_numbers import Leases
 from penstock.storage.sql.engine import SqlEngine
-from penstock.storage.sql.leases import Leases
 from penstock.testing.laws import law
 from tests.unit.storage.sql.pairs import TENANT, Pair, claim, payloads, publish, settled
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.storage.sql.leases import Leases
+from penstock.storage.sql.claim_numbers import Leases
 from penstock.testing.laws import law
 
 NOW = 1_800_000_000_000

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from penstock.storage.sql.postgresql import listening as module
-from penstock.storage.sql.postgresql.listening import NOTIFY, Listening, announcements
+from penstock.storage.sql.postgresql.notifications import NOTIFY, Listening, announcements
 from tests.databases import server
 
 #: Only a test that would hang for ever waits this long.
@@ -71,9 +71,9 @@ async def pair(url: str) -> AsyncIterator[tuple[One, One]]:
 
 async def test_the_others_hear_it(pair: tuple[One, One]) -> None:
     a, b = pair
-    await a.listening.tell([1, 0xBEEF, 2**31 - 1])
+    await a.listening.broadcast([1, 0xBEEF, 2**31 - 1])
     assert await b.next() == [1, 0xBEEF, 2**31 - 1]
-    await b.listening.tell([5])
+    await b.listening.broadcast([5])
     # Its own words came before that, and were passed by.
     assert await a.next() == [5]
     assert a.heard.empty()
@@ -83,7 +83,7 @@ async def test_many_queues_take_several_words(pair: tuple[One, One]) -> None:
     a, b = pair
     queues = [2**31 - 1 - number for number in range(2500)]
     assert all(len(said) < 8000 for said in announcements(queues))
-    await a.listening.tell(queues)
+    await a.listening.broadcast(queues)
     heard: list[int] = []
     while len(heard) < len(queues):
         heard += await b.next()
@@ -107,7 +107,7 @@ async def test_what_no_server_says_is_passed_by(pair: tuple[One, One], url: str)
     for said in ("", "hello world", "-", "zz"):
         await connection.execute(NOTIFY, [said])
     await connection.close()
-    await a.listening.tell([1])
+    await a.listening.broadcast([1])
     assert await b.next() == [1]
 
 
@@ -117,17 +117,17 @@ async def test_a_lost_connection_is_made_again(pair: tuple[One, One]) -> None:
     for one in pair:
         assert await one.next() == []
         assert hears(one)
-    await a.listening.tell([3])
+    await a.listening.broadcast([3])
     assert await b.next() == [3]
 
 
 async def test_without_a_connection_nobody_is_told_and_nobody_minds(url: str) -> None:
     one = One(url)
-    await one.listening.tell([1])
+    await one.listening.broadcast([1])
     one.refuse = True
     await one.start()
     assert not hears(one)
-    await one.listening.tell([1])
+    await one.listening.broadcast([1])
     for _ in range(2):
         await asyncio.wait_for(one.tries.get(), HANG_S)
     one.refuse = False
@@ -135,16 +135,16 @@ async def test_without_a_connection_nobody_is_told_and_nobody_minds(url: str) ->
     assert hears(one)
     await one.listening.close()
     assert not hears(one)
-    await one.listening.tell([1])
+    await one.listening.broadcast([1])
 
 
 async def test_a_connection_that_breaks_while_telling(pair: tuple[One, One]) -> None:
     a, b = pair
     server("postgresql").kill_backends(DATABASE)
-    await a.listening.tell([1])
+    await a.listening.broadcast([1])
     for one in pair:
         assert await one.next() == []
-    await a.listening.tell([2])
+    await a.listening.broadcast([2])
     assert await b.next() == [2]
 
 
@@ -169,7 +169,7 @@ async def test_whoever_hears_nobody_for_long_is_alone(
     pair: tuple[One, One], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = pair
-    await b.listening.tell([1])
+    await b.listening.broadcast([1])
     assert await a.next() == [1]
     assert has_company(a)
     monkeypatch.setattr(module, "_ALONE_AFTER_S", 0.0)

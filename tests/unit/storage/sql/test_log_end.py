@@ -15,8 +15,8 @@ import pytest
 from penstock.model.message import NewMessage
 from penstock.storage.contract import Engine
 from penstock.storage.sql.database import Stable
-from penstock.storage.sql.mysql.link import Link, Reply
-from penstock.storage.sql.mysql.shapes import Statement
+from penstock.storage.sql.mysql.binding import Statement
+from penstock.storage.sql.mysql.connection import Link, Reply
 from penstock.testing.laws import law
 from tests.databases import server
 from tests.unit.storage.sql.callers import Caller, caller

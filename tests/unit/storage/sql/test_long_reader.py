@@ -21,7 +21,7 @@ from penstock import Ack, NewMessage
 from penstock.model.queue import QueuePolicy, Start
 from penstock.storage.contract import Engine
 from penstock.storage.engines import open_engine
-from penstock.storage.sql.phases import Phase
+from penstock.storage.sql.deliveries import Phase
 from tests.databases import PASSWORD, USER, server, store_url
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -89,7 +89,7 @@ def _floors(engine: Any) -> Sequence[int]:
 async def _postgresql_pages(engine: Any, floors: Sequence[int]) -> int:
     """Pages that the claim's look touches."""
     database = engine._core.database
-    text, names = database.statements["heads"]
+    text, names = database.statements["first_groups"]
     listed = ", ".join(map(str, floors))
     given = {"queue": "1", "phases": "'{0, 1}'", "floors": f"'{{{listed}}}'", "most": "2"}
     async with database.reading() as session:
@@ -116,7 +116,7 @@ async def _mariadb_pages(engine: Any, floors: Sequence[int]) -> int:
         ((number,),) = (await link.execute("SELECT number FROM penstock_queue")).rows
         for _ in range(9):
             before = await _requests(link)
-            await session.heads(number, [Phase.FRESH, Phase.RETURNED], floors, 2)
+            await session.first_groups(number, [Phase.FRESH, Phase.RETURNED], floors, 2)
             counts.append(await _requests(link) - before)
             await link.roll_back()
     return min(counts)

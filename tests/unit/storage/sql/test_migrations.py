@@ -12,9 +12,17 @@ from penstock.model.message import NewMessage
 from penstock.storage.contract import EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.storage.sql import migrations
-from penstock.storage.sql.dialects import load_module
-from penstock.storage.sql.migrations import Migrated, check, known, migrate, read
-from penstock.storage.sql.schema import Migration
+from penstock.storage.sql.database import load_module
+from penstock.storage.sql.migrations import (
+    Functions,
+    Migrated,
+    Migration,
+    check,
+    functions,
+    known,
+    migrate,
+    read,
+)
 from penstock.storage.sql.urls import parse
 from penstock.testing.laws import law
 from tests.databases import Server, server
@@ -98,7 +106,8 @@ async def test_an_empty_database_is_refused_until_it_is_migrated(database: Serve
         await look(url)
     assert "penstock migrate --store" in str(caught.value)
     names = tuple(item.name for item in known(database.SCHEME))
-    assert await migrate(url) == Migrated(0, len(names), names)
+    created = ("functions",) if database.SCHEME == "postgresql" else ()
+    assert await migrate(url) == Migrated(0, len(names), (*names, *created))
     assert await migrate(url) == Migrated(len(names), len(names), ())
     assert recorded(database) == [[str(n), name] for n, name in enumerate(names, 1)]
     await look(url)
@@ -128,6 +137,33 @@ async def test_an_older_schema_is_refused_and_brought_up_to_date(
     await look(url)
 
 
+async def test_functions_that_differ_are_refused_and_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``functions.sql`` may change without a migration."""
+    found = server("postgresql")
+    found.drop_database(NAME)
+    found.create_database(NAME)
+    url = found.url(NAME)
+    source = "SELECT prosrc FROM pg_proc WHERE proname = 'penstock_write'"
+    ours = functions("postgresql")
+    assert ours is not None
+    older = Functions(tuple(item.replace("BEGIN", "BEGIN\n", 1) for item in ours.statements), "x")
+    with monkeypatch.context() as before:
+        before.setattr(migrations, "functions", lambda _: older)
+        await migrate(url)
+        await look(url)
+    was = found.sql(source, NAME)
+    with pytest.raises(StoreTooOld, match="functions"):
+        await look(url)
+    last = len(known("postgresql"))
+    assert await migrate(url) == Migrated(last, last, ("functions",))
+    assert await migrate(url) == Migrated(last, last, ())
+    await look(url)
+    assert found.sql(source, NAME) != was
+    found.drop_database(NAME)
+
+
 @law("Q2")
 async def test_what_partitions_have_already_is_counted(
     database: Server, monkeypatch: pytest.MonkeyPatch
@@ -138,6 +174,7 @@ async def test_what_partitions_have_already_is_counted(
     (number,) = [item.number for item in every if item.name.endswith("_partitions")]
     with monkeypatch.context() as older:
         older.setattr(migrations, "known", lambda _: every[: number - 1])
+        older.setattr(migrations, "functions", lambda _: None)
         await migrate(url)
     never = (1 << 63) - 1
     runs = [
@@ -166,6 +203,7 @@ async def test_a_store_of_the_version_before_leased_server_numbers_is_used_on(
     (number,) = [item.number for item in every if item.name.endswith("_server_numbers")]
     with monkeypatch.context() as older:
         older.setattr(migrations, "known", lambda _: every[: number - 1])
+        older.setattr(migrations, "functions", lambda _: None)
         await migrate(url)
     if database.SCHEME == "postgresql":
         database.sql("SELECT setval('penstock_server', 1025)", NAME)
@@ -281,9 +319,9 @@ class Cut:
 
             kind, name = asyncpg.Connection, "execute"
         else:
-            from penstock.storage.sql.mysql.link import Link
+            from penstock.storage.sql.mysql.connection import Link
 
-            kind, name = Link, "plainly"
+            kind, name = Link, "execute_text"
         self._execute = getattr(kind, name)
         cut = self
 

@@ -12,11 +12,16 @@ from penstock.errors import (
     BadInput,
     StoreBusy,
 )
-from penstock.storage.sql.database import Again, Database, Lost, Session, Stable
+from penstock.storage.sql.database import (
+    ConnectionLost,
+    Database,
+    RetryTransaction,
+    Session,
+    Stable,
+)
+from penstock.storage.sql.deliveries import Phase, Row
 from penstock.storage.sql.mysql import tickets
 from penstock.storage.sql.mysql.adapter import MySQL
-from penstock.storage.sql.phases import Phase
-from penstock.storage.sql.runs import Row
 from penstock.storage.sql.urls import parse
 from penstock.testing.laws import law
 from tests.databases import server, store_url
@@ -196,17 +201,15 @@ async def test_looking_for_what_is_due_locks_nothing_else(database: MySQL) -> No
             [],
         )
     async with database.transaction() as session:
-        due = await session.fetch("due_runs", queue=1, phases=[0, 1, 2, 3], now=1_000, most=10)
+        due = await session.due_groups(1, [0, 1, 2, 3], 1_000, 10)
         assert [row[3] for row in due] == [30]
         async with database.transaction() as other:
             for queue, places in ((1, [10, 20]), (2, [10])):
-                rows = await other.heads(queue, [Phase.FRESH, Phase.RETURNED], [0, 0], 5)
+                rows = await other.first_groups(queue, [Phase.FRESH, Phase.RETURNED], [0, 0], 5)
                 assert [row[3] for row in rows] == places
-            rows = await other.fetch("lock_runs", queue=1, phase=3, rank=5, places=[40])
+            rows = await other.fetch("lock_groups", queue=1, phase=3, rank=5, row_keys=[40])
             assert [row[3] for row in rows] == [40]
-            assert not await other.fetch(
-                "due_runs", queue=1, phases=[0, 1, 2, 3], now=1_000, most=10
-            )
+            assert not await other.due_groups(1, [0, 1, 2, 3], 1_000, 10)
 
 
 @law("C1")
@@ -214,12 +217,12 @@ async def test_claims_pass_by_what_others_hold_and_no_more(database: MySQL) -> N
     async with database.transaction() as session:
         await session.change(1, [], [], [run(1, Phase.FRESH, n) for n in range(1, 7)], [])
     async with database.transaction() as one, database.transaction() as two:
-        assert [row[3] for row in await one.heads(1, [0, 1], [0, 0], 2)] == [1, 2]
-        assert [row[3] for row in await two.heads(1, [0, 1], [0, 0], 2)] == [3, 4]
+        assert [row[3] for row in await one.first_groups(1, [0, 1], [0, 0], 2)] == [1, 2]
+        assert [row[3] for row in await two.first_groups(1, [0, 1], [0, 0], 2)] == [3, 4]
         await one.change(
             1, [], [(1, 0, 5, 1)], [run(1, Phase.IN_FLIGHT, 99, until=9)], [(1, 1, -1)]
         )
-        assert [row[3] for row in await two.heads(1, [0, 1], [0, 0], 9)] == [3, 4, 5, 6]
+        assert [row[3] for row in await two.first_groups(1, [0, 1], [0, 0], 9)] == [3, 4, 5, 6]
 
 
 @law("O1")
@@ -228,10 +231,10 @@ async def test_what_is_published_meanwhile_keeps_no_settle_waiting(database: MyS
     async with database.transaction() as publish:
         await publish.change(1, [], [], [run(1, Phase.FRESH, 1)._replace(partition_key=b"p")], [])
         async with asyncio.timeout(SOON_S), database.transaction() as settle:
-            assert await settle.run("forget_owners", queue=1, partitions=[b"p", b"q"]) == 2
+            assert await settle.forget_owners(1, [b"p", b"q"]) == 2
     sql("INSERT INTO penstock_owner VALUES (1, 'p', 'c', 1)")
     async with database.transaction() as settle:
-        assert await settle.run("forget_owners", queue=1, partitions=[b"p"]) == 0
+        assert await settle.forget_owners(1, [b"p"]) == 0
 
 
 @law("P4")
@@ -251,7 +254,7 @@ async def test_a_deadlock_is_made_again(database: MySQL) -> None:
         await session.change(1, [], [], [run(1, Phase.FRESH, 1), run(1, Phase.FRESH, 2)], [])
 
     async def lock(session: Session, place: int) -> None:
-        await session.fetch("lock_runs", queue=1, phase=0, rank=5, places=[place])
+        await session.fetch("lock_groups", queue=1, phase=0, rank=5, row_keys=[place])
 
     async def cross(first: int, second: int, met: asyncio.Barrier) -> str:
         try:
@@ -259,7 +262,7 @@ async def test_a_deadlock_is_made_again(database: MySQL) -> None:
                 await lock(session, first)
                 await met.wait()
                 await lock(session, second)
-        except Again as again:
+        except RetryTransaction as again:
             return str(again)
         return "done"
 
@@ -323,7 +326,7 @@ async def test_lost_connections_are_not_tried_one_by_one(database: MySQL) -> Non
     async with database.reading() as one, database.reading() as two, database.reading() as three:
         await asyncio.gather(read(one), read(two), read(three))
     await asyncio.to_thread(server("mysql").kill_backends, NAME)
-    with pytest.raises(Lost) as lost:
+    with pytest.raises(ConnectionLost) as lost:
         await database.now()
     assert not lost.value.committing
     assert await database.now() > 0
@@ -397,17 +400,17 @@ async def test_a_deadlock_undoes_all_and_says_so(database: MySQL) -> None:
         async with database.transaction() as session:
             # Whoever has changed less is the victim of a deadlock.
             await session.change(1, [], [], [run(1, Phase.DONE, n) for n in range(200)], [])
-            await session.fetch("lock_runs", queue=1, phase=0, rank=5, places=[2])
+            await session.fetch("lock_groups", queue=1, phase=0, rank=5, row_keys=[2])
             await met.wait()
             locked.set()
-            await session.fetch("lock_runs", queue=1, phase=0, rank=5, places=[1])
+            await session.fetch("lock_groups", queue=1, phase=0, rank=5, row_keys=[1])
 
     async def cross(locked: asyncio.Event) -> None:
         async with database.borrowed(own.connection) as session:
-            await session.fetch("lock_runs", queue=1, phase=0, rank=5, places=[1])
+            await session.fetch("lock_groups", queue=1, phase=0, rank=5, row_keys=[1])
             met.set()
             await locked.wait()
-            await session.fetch("lock_runs", queue=1, phase=0, rank=5, places=[2])
+            await session.fetch("lock_groups", queue=1, phase=0, rank=5, row_keys=[2])
 
     met, locked = asyncio.Event(), asyncio.Event()
     async with asyncio.TaskGroup() as group:

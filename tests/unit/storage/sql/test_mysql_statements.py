@@ -19,12 +19,11 @@ from penstock.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from penstock.storage.sql.database import Again, Lost, Overdue
+from penstock.storage.sql.database import ConnectionLost, Overdue, RetryTransaction
+from penstock.storage.sql.deliveries import Phase, Row
 from penstock.storage.sql.mysql.adapter import MySQL
-from penstock.storage.sql.mysql.failures import opening, translate
-from penstock.storage.sql.mysql.shapes import Statement
-from penstock.storage.sql.phases import Phase
-from penstock.storage.sql.runs import Row
+from penstock.storage.sql.mysql.binding import Statement
+from penstock.storage.sql.mysql.error_mapping import opening, translate
 from penstock.storage.sql.statements import PARAMETER, load
 from penstock.storage.sql.urls import parse
 from penstock.testing.laws import law
@@ -42,38 +41,6 @@ async def database() -> AsyncIterator[MySQL]:
 
 
 # -- statements ------------------------------------------------------------------------
-
-#: What PostgreSQL does in one statement, and what only one of the two needs.
-ONLY_POSTGRESQL: Final = {
-    "first_places",
-    "oldest_publishing",
-    "publish",
-    "write",
-    "write_publishing",
-}
-ONLY_MYSQL: Final = {
-    *(
-        "remove_runs",
-        "replace_runs",
-        "insert_runs",
-        "count",
-        "count_partitions",
-        "version",
-    ),  # change
-    *("tickets", "clear_tickets", "take_ticket"),
-    *("due_places", "empty_partitions"),  # what others do under lock
-}
-#: Statements that the adapter itself calls, with what suits it, and those that have no floors.
-OTHER_PARAMETERS: Final = {"heads", "due_runs", "first_run", "wait_for_first_run"}
-
-
-def test_every_statement_has_its_twin() -> None:
-    ours, theirs = load("mysql"), load("postgresql")
-    assert theirs.keys() - ours.keys() == ONLY_POSTGRESQL
-    assert ours.keys() - theirs.keys() == ONLY_MYSQL
-    for name in (ours.keys() & theirs.keys()) - OTHER_PARAMETERS:
-        taken = set(PARAMETER.findall(ours[name]))
-        assert taken == ({"rows"} if "$1" in theirs[name] else set(PARAMETER.findall(theirs[name])))
 
 
 async def test_the_server_takes_every_statement(database: MySQL) -> None:
@@ -164,8 +131,8 @@ async def test_more_values_than_are_prepared(database: MySQL) -> None:
     async with database.transaction() as session:
         await session.change(1, [], [], rows, [])
     async with database.transaction() as session:
-        places = [row.place for row in rows]
-        found = await session.fetch("lock_runs", queue=1, phase=0, rank=5, places=places)
+        places = [row.row_key for row in rows]
+        found = await session.fetch("lock_groups", queue=1, phase=0, rank=5, row_keys=places)
         assert [row[3] for row in found] == places
         await session.change(1, [], [row[:4] for row in rows], [], [])
     assert server("mysql").sql("SELECT COUNT(*) FROM penstock_run", NAME) == [["0"]]
@@ -187,9 +154,9 @@ async def test_more_than_the_server_takes_at_once(database: MySQL) -> None:
 @pytest.mark.parametrize(
     "number, kind",
     [
-        *((number, Again) for number in (1213, 1205, 1020, 1062, 1412, 1317)),
+        *((number, RetryTransaction) for number in (1213, 1205, 1020, 1062, 1412, 1317)),
         *((number, Overdue) for number in (1969, 3024)),
-        *((number, Lost) for number in (2003, 2006, 2013, 1927, 1053, 1152, 3169, 4031)),
+        *((number, ConnectionLost) for number in (2003, 2006, 2013, 1927, 1053, 1152, 3169, 4031)),
         *((number, StoreBusy) for number in (1040, 1203, 1226, 1041)),
         *((number, StoreReadOnly) for number in (1290, 1792, 1836)),
         *((number, StoreUnavailable) for number in (1045, 1044, 1049, 1130, 1142)),
@@ -210,13 +177,15 @@ def test_what_a_number_means(number: int, kind: type[Exception]) -> None:
 def test_only_during_a_commit_the_outcome_is_unknown() -> None:
     for number in (2013, 1053, 1180, 1026):
         found = translate(asyncmy.OperationalError(number, "x"), committing=True)
-        assert isinstance(found, Lost)
+        assert isinstance(found, ConnectionLost)
         assert found.committing
     for number in (2013, 1927):
         found = translate(asyncmy.OperationalError(number, "x"))
-        assert isinstance(found, Lost)
+        assert isinstance(found, ConnectionLost)
         assert not found.committing
-    assert isinstance(translate(asyncmy.OperationalError(1213, "x"), committing=True), Again)
+    assert isinstance(
+        translate(asyncmy.OperationalError(1213, "x"), committing=True), RetryTransaction
+    )
     assert isinstance(
         translate(asyncmy.OperationalError(1290, "x"), committing=True), StoreReadOnly
     )
@@ -229,7 +198,7 @@ def test_what_the_driver_says_itself() -> None:
         ConnectionResetError("reset"),
         TimeoutError(),
     ):
-        assert isinstance(translate(lost), Lost)
+        assert isinstance(translate(lost), ConnectionLost)
     assert type(translate(asyncmy.ProgrammingError("Expected 2 parameters"))) is StoreError
     mistake = KeyError("x")
     assert translate(mistake) is mistake

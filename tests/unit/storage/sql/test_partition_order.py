@@ -174,7 +174,7 @@ async def test_what_a_purge_takes_away_meanwhile_is_not_handed_out(pair: Pair) -
     async def purge_one(work: Work) -> None:
         queue, _ = work.tenant.find("q")
         rows = await work.session.fetch(
-            "lock_runs", queue=queue.number, phase=0, rank=5, places=[int(ids["a"][0])]
+            "lock_groups", queue=queue.number, phase=0, rank=5, row_keys=[int(ids["a"][0])]
         )
         (run,) = work.hold_all(rows)
         work.drop(run, [run.members[0]])
@@ -240,7 +240,7 @@ async def test_a_heartbeat_that_changes_nothing_takes_few_statements(
         "list_consumers",
         "put_consumer",
         "list_partitions",
-        "partition_heads",
+        "partition_first_groups",
         "change",
     ]
 
@@ -281,8 +281,8 @@ async def test_no_look_at_partitions_reads_what_they_hold(postgresql: Pair, anal
             connection = session._connection  # type: ignore[attr-defined]
             for name in (
                 "list_partitions",
-                "partition_heads",
-                "partition_runs",
+                "partition_first_groups",
+                "partition_groups",
                 "partitions_in_flight",
                 "forget_owners",
                 "partition_stats",

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from penstock.model.delivery import Verdict
 from penstock.model.limits import CONSUMER_LEASE_MS
 from penstock.storage.listener import Listener
-from penstock.storage.sql.phases import Phase
+from penstock.storage.sql.deliveries import Phase
 from penstock.storage.sql.work import Work
 from penstock.testing.conformance.harness import TENANT, ids_of
 from penstock.testing.laws import law
@@ -129,12 +129,12 @@ async def test_what_a_settle_moves_meanwhile_comes_back_too(pair: Pair, moving: 
         ((_, _, rank, place),) = rows
         (run,) = work.hold_all(
             await work.session.fetch(
-                "lock_runs", queue=queue.number, phase=3, rank=rank, places=[place]
+                "lock_groups", queue=queue.number, phase=3, rank=rank, row_keys=[place]
             )
         )
         for index in run.members[moving]:
-            life = replace(run.life, seat=core.leases.next(work.now))
-            work.move(run, [index], Phase.IN_FLIGHT, life)
+            record = replace(run.record, row_key=core.leases.next(work.now))
+            work.move(run, [index], Phase.IN_FLIGHT, record)
         await work.write()
         moved.set()
         await go_on.wait()

@@ -18,8 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from penstock.storage.sql.database import Database
-from penstock.storage.sql.dialects import load_module
+from penstock.storage.sql.database import Database, load_module
 from penstock.storage.sql.migrations import migrate
 from penstock.storage.sql.statements import PARAMETER, load
 from penstock.storage.sql.urls import parse

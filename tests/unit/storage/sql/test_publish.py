@@ -8,7 +8,7 @@ import pytest
 
 from penstock.model.message import NewMessage
 from penstock.storage.contract import Engine
-from penstock.storage.sql.appending import parts_of
+from penstock.storage.sql.append import parts_of
 from penstock.testing.laws import law
 from tests.databases import server
 from tests.unit.storage.sql.pairs import NAME, TENANT, Pair, publish

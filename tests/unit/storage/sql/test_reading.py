@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import UnknownMessage
 from penstock.model.message import MessageId, Offset
 from penstock.model.states import State, Transition
-from penstock.storage.sql import reading
+from penstock.storage.sql import log
 from penstock.storage.sql.database import Session
 from penstock.storage.sql.engine import SqlEngine
 from penstock.storage.sql.segments import Segment
@@ -61,8 +61,8 @@ async def test_nothing_is_read_beyond_a_publish_that_is_open(pair: Pair) -> None
 async def test_pages_begin_and_end_inside_segments(
     pair: Pair, limit: int, payloads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_MAX_SEGMENTS", 2)
-    monkeypatch.setattr(reading, "_MAX_WHOLE_SEGMENTS", 2)
+    monkeypatch.setattr(log, "_MAX_SEGMENTS", 2)
+    monkeypatch.setattr(log, "_MAX_WHOLE_SEGMENTS", 2)
     ids: list[MessageId] = []
     for n in range(5):
         ids += await pair.first.publish(*[b"%d" % n] * (n % 3 + 1))
@@ -165,5 +165,5 @@ async def test_a_segment_without_entries_is_not_the_end_of_the_log(pair: Pair) -
     async def append(session: Session) -> None:
         await session.append([(tenant, 1, 0, Segment.encode([]), b"")])
 
-    await core.plainly(append, transaction=True)
+    await core.run_without_tenant(append, transaction=True)
     assert await pair.second.engine.log_end(TENANT) == first + 1

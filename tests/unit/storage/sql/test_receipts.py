@@ -6,8 +6,7 @@ import pytest
 
 from penstock.model.delivery import Ack, Receipt, Release, Verdict
 from penstock.model.message import NewMessage
-from penstock.storage.sql.leases import Leases
-from penstock.storage.sql.receipts import Receipts
+from penstock.storage.sql.claim_numbers import Leases, Receipts
 from penstock.testing.laws import law
 from tests.unit.storage.sql.pairs import TENANT, Pair, opened_again
 

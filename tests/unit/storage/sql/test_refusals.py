@@ -22,7 +22,7 @@ from penstock.errors import (
     StoreUnavailable,
 )
 from penstock.storage.engines import open_engine
-from penstock.storage.sql.dialects import load_module
+from penstock.storage.sql.database import load_module
 from penstock.storage.sql.migrations import migrate
 from penstock.storage.sql.urls import parse
 from penstock.testing.laws import law

@@ -14,7 +14,7 @@ from penstock.model.delivery import ReplaySource
 from penstock.model.message import MessageId
 from penstock.model.queue import Ordering, Start
 from penstock.model.states import State, Transition
-from penstock.storage.sql import replay, walking
+from penstock.storage.sql import group_cursor, replay
 from penstock.testing.conformance.harness import TENANT, Store, ids_of, msg
 from penstock.testing.laws import law
 from tests.unit.storage.sql.ordered import Pair, opened_pair
@@ -31,8 +31,8 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few runs a statement, few deliveries a part, few segments at once."""
-    monkeypatch.setattr(walking, "_FIRST_RUNS", 2)
-    monkeypatch.setattr(walking, "_MAX_RUNS", 3)
+    monkeypatch.setattr(group_cursor, "_FIRST_GROUPS", 2)
+    monkeypatch.setattr(group_cursor, "_MAX_GROUPS", 3)
     monkeypatch.setattr(replay, "_BATCH", 3)
     monkeypatch.setattr(replay, "_FIRST_SEGMENTS", 1)
     monkeypatch.setattr(replay, "_MAX_SEGMENTS", 2)
@@ -56,7 +56,7 @@ def _before_hold(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> Non
     async def hold(*arguments: Any) -> Any:
         while todo:
             await todo.pop()()
-        return await walking.hold(*arguments)
+        return await group_cursor.hold(*arguments)
 
     monkeypatch.setattr(replay, "hold", hold)
 
@@ -99,7 +99,7 @@ async def test_a_replay_that_fails_in_its_last_part_moves_nothing(
         parts += 1
         if parts == 5:
             raise BadInput("stop here", field="limit")
-        return await walking.hold(*arguments)
+        return await group_cursor.hold(*arguments)
 
     with monkeypatch.context() as patched:
         patched.setattr(replay, "hold", hold)

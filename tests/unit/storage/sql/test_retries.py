@@ -13,7 +13,7 @@ from penstock.storage.contract import EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.storage.listener import Listener
 from penstock.storage.sql.core import Core
-from penstock.storage.sql.database import Again, Stale
+from penstock.storage.sql.database import RetryTransaction, Stale
 from penstock.storage.sql.engine import SqlEngine
 from penstock.storage.sql.work import Work
 from penstock.testing.clock import FakeClock
@@ -64,7 +64,7 @@ async def _failing(dialect: str, error: Exception) -> tuple[int, list[int]]:
 async def test_a_conflict_is_retried_a_few_times_with_full_jitter(
     dialect: str, slept: list[float]
 ) -> None:
-    tries, ceilings = await _failing(dialect, Again("deadlock"))
+    tries, ceilings = await _failing(dialect, RetryTransaction("deadlock"))
     assert tries == 8
     assert ceilings == [10, 20, 40, 80, 160, 320, 640]
     assert [wait for wait in slept if wait] == [5, 10, 20, 40, 80, 160, 320]

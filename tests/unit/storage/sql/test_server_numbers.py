@@ -7,10 +7,9 @@ import pytest
 from penstock.errors import StoreBusy
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.engines import open_engine
+from penstock.storage.sql.claim_numbers import LEASE_MS, MAX_SERVERS, USE_S, Leases, NoServerNumber
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.engine import SqlEngine
-from penstock.storage.sql.leases import MAX_SERVERS, Leases, NoServerNumber
-from penstock.storage.sql.server_numbers import LEASE_MS, USE_S
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 from tests.databases import server

@@ -29,7 +29,7 @@ async def test_an_ack_while_another_server_settles(
     await settled(pair.a, "old", *(Ack(one.receipt) for one in rest))
     # What a server does not remember it settles in a transaction.
     assert isinstance(pair.a, SqlEngine)
-    pair.a._core.seats.clear()
+    pair.a._core.in_flight_rows.clear()
     receipt = three[0].receipt
     first = Extend(receipt, 95_000) if verb == "extend" else Ack(receipt)
     gate = Gate(dialect, monkeypatch)

@@ -19,13 +19,12 @@ from penstock.model.message import MessageId, NewMessage, Offset
 from penstock.model.queue import Ordering, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
 from penstock.storage.contract import EngineOptions
-from penstock.storage.sql import leftovers, tallying, trimming
+from penstock.storage.sql import compaction, retention
 from penstock.storage.sql import sweep as module
 from penstock.storage.sql import sweep as sweeping
 from penstock.storage.sql.database import Session
+from penstock.storage.sql.deliveries import DeliveryRecord, Phase, segment_of
 from penstock.storage.sql.engine import SqlEngine
-from penstock.storage.sql.phases import Phase
-from penstock.storage.sql.runs import Life, segment_of
 from penstock.storage.sql.work import Work
 from penstock.testing.clock import FakeClock
 from penstock.testing.conformance.harness import TENANT, Store
@@ -158,6 +157,7 @@ class Counting:
                 for name in ("fetch", "run"):
                     setattr(session, name, self._counted(getattr(session, name)))
                 setattr(session, "change", self._counted(session.change, "change"))  # noqa: B010
+                setattr(session, "due_groups", self._counted(session.due_groups, "due"))  # noqa: B010
                 yield session
 
         return watched
@@ -211,13 +211,13 @@ class TestCost:
         counting = Counting(store, monkeypatch)
         clock.advance(10)
         assert (await store.engine.sweep()).due == 1
-        assert counting.seen["due_runs"] == counting.seen["change"] == 1
+        assert counting.seen["due"] == counting.seen["change"] == 1
 
     async def test_what_is_kept_long_is_looked_at_in_turn(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Failed deliveries hold more segments than a page; what comes after them leaves."""
-        monkeypatch.setattr(trimming, "_PAGE", 5)
+        monkeypatch.setattr(retention, "_PAGE", 5)
         kept = {}
         for name in ("stays", "goes"):
             await store.queue(name, f"topic = '{name}'", failed_retention_s=0)
@@ -242,7 +242,7 @@ class TestCost:
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """However much is kept before it, it is not looked for."""
-        monkeypatch.setattr(trimming, "_PAGE", 5)
+        monkeypatch.setattr(retention, "_PAGE", 5)
         await store.queue(failed_retention_s=0, done_retention_s=100)
         for _ in range(20):
             await store.publish(b"x")
@@ -269,7 +269,7 @@ class TestTogether:
     async def test_nothing_is_lost_or_done_twice(
         self, pair: tuple[Store, Store], clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "_MAX_RUNS", 3)
+        monkeypatch.setattr(module, "_MAX_GROUPS", 3)
         store = pair[0]
         queues = [f"q{number}" for number in range(4)]
         for name in queues:
@@ -315,8 +315,7 @@ class TestTogether:
 
         async def act(work: Work) -> SweepReply:
             found = work.tenant.queues["q"].number
-            due = {"queue": found, "phases": [2], "now": work.now, "most": 9}
-            assert len(await work.session.fetch("due_runs", **due)) == 1
+            assert len(await work.session.due_groups(found, [2], work.now, 9)) == 1
             return await asyncio.wait_for(other.engine.sweep(), HANG_S)
 
         assert (await core_of(store).transact(TENANT, act)).due == 0
@@ -358,8 +357,8 @@ class TestLog:
         async def add(work: Work) -> None:
             assert await work.session.fetch("share_segments", numbers=[number]) == [(number,)]
             queue = work.tenant.queues["q"]
-            life = Life(joined_at=work.now)
-            work.add(queue.number, Phase.RETURNED, 5, number, [index], life)
+            record = DeliveryRecord(joined_at=work.now)
+            work.add(queue.number, Phase.RETURNED, 5, number, [index], record)
             reply = await asyncio.wait_for(other.engine.sweep(), HANG_S)
             assert (reply.entries_removed, reply.more) == (0, False)
 
@@ -373,7 +372,7 @@ class TestLog:
     ) -> None:
         store, other = pair
         await self.old_message(store)
-        look = trimming._keeping
+        look = retention._keeping
 
         async def meanwhile(*args: Any) -> Any:
             found = await look(*args)
@@ -384,7 +383,7 @@ class TestLog:
                 await other.engine.put_queue(TENANT, "late", policy, Start(Start.EARLIEST))
             return found
 
-        monkeypatch.setattr(trimming, "_keeping", meanwhile)
+        monkeypatch.setattr(retention, "_keeping", meanwhile)
         await store.engine.sweep()
         assert len(segments()) == 1
 
@@ -395,7 +394,7 @@ class TestLog:
 
         async def remove(session: Session) -> asyncio.Task[Any]:
             assert len(await session.fetch("lock_segments", numbers=[number])) == 1
-            share = core_of(other).plainly(
+            share = core_of(other).run_without_tenant(
                 lambda s: s.fetch("share_segments", numbers=[number]), transaction=True
             )
             waiting = asyncio.create_task(share)
@@ -404,7 +403,7 @@ class TestLog:
             await session.run("remove_segments", numbers=[number])
             return waiting
 
-        waiting = await core.plainly(remove, transaction=True)
+        waiting = await core.run_without_tenant(remove, transaction=True)
         assert await asyncio.wait_for(waiting, HANG_S) == []
 
     @pytest.mark.parametrize("verb", ["replay", "route"])
@@ -429,7 +428,7 @@ class TestLog:
             await session.run("remove_segments", numbers=[removed])
             return adding
 
-        adding = await core_of(store).plainly(remove, transaction=True)
+        adding = await core_of(store).run_without_tenant(remove, transaction=True)
         assert await asyncio.wait_for(adding, HANG_S) == 1
         assert [one.payload for one in await store.claim("q", 10)] == [b"2"]
 
@@ -517,7 +516,7 @@ class TestLog:
     async def test_it_leaves_when_it_is_old_enough(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(trimming.Trimming, "_look_around", nothing)
+        monkeypatch.setattr(retention.LogRetention, "_look_around", nothing)
         for _ in range(5):
             await store.publish(b"x")
             clock.advance(LOG_MS // 5)
@@ -530,10 +529,10 @@ class TestLog:
     async def test_what_had_to_wait_leaves_when_it_may(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, kept_by: str
     ) -> None:
-        monkeypatch.setattr(trimming, "_PAGE", 3)
+        monkeypatch.setattr(retention, "_PAGE", 3)
         monkeypatch.setattr(sweeping, "_REST_MS", 0)
         # Not by chance: nothing is looked at but what has grown old, once.
-        monkeypatch.setattr(trimming.Trimming, "_look_around", nothing)
+        monkeypatch.setattr(retention.LogRetention, "_look_around", nothing)
         core = core_of(store)
         options = core.options
         ids = [(await store.publish(b"x", topic="other"))[0] for _ in range(8)]
@@ -571,8 +570,8 @@ class TestLog:
     async def test_in_small_steps(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(trimming, "_PAGE", 3)
-        monkeypatch.setattr(trimming, "_MAX_PAGES", 2)
+        monkeypatch.setattr(retention, "_PAGE", 3)
+        monkeypatch.setattr(retention, "_MAX_PAGES", 2)
         for _ in range(20):
             await store.publish(b"1", b"2")
         clock.advance(LOG_MS)
@@ -595,7 +594,7 @@ class TestLog:
     ) -> None:
         ids = [(await store.publish(b"x"))[0] for _ in range(3)]
         damaged = segment_of(ids[1])[0]
-        damage("log", "heads", f"segment = {damaged}")
+        damage("log", "first_groups", f"segment = {damaged}")
         core_of(store).segments.forget([damaged])
         clock.advance(LOG_MS)
         with pytest.raises(StoreCorrupt):
@@ -609,7 +608,7 @@ class TestDeliveries:
     async def test_failed_ones_that_are_delayed_leave_on_time(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "_MAX_RUNS", 4)
+        monkeypatch.setattr(module, "_MAX_GROUPS", 4)
         await store.queue(failed_retention_s=10)
         await store.publish(*[b"x"] * 10)
         # Those that failed last are looked at first.
@@ -696,7 +695,7 @@ class TestDeliveries:
     async def test_ids_are_forgotten_in_small_steps(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(leftovers, "_MAX_ROWS", 2)
+        monkeypatch.setattr(retention, "_MAX_ROWS", 2)
         monkeypatch.setattr(sweeping, "_REST_MS", 0)
         await store.engine.put_topic(TENANT, "orders", TopicPolicy(dedup_window_ms=1000))
         await store.publish(*[NewMessage(b"x", id=str(number)) for number in range(7)])
@@ -714,12 +713,12 @@ class TestTallies:
 
     async def test_many_rows_become_one(self, store: Store) -> None:
         await store.queue()
-        for _ in range(tallying._MANY + 10):
+        for _ in range(compaction._MANY + 10):
             await store.publish(b"x")
-        for _ in range(tallying._MANY + 5):
+        for _ in range(compaction._MANY + 5):
             await store.ack(await store.claim_one())
         before = await store.picture("q")
-        assert rows("tally") > 4 * tallying._MANY
+        assert rows("tally") > 4 * compaction._MANY
         await store.engine.sweep()
         kinds = "SELECT kind, count(*) FROM penstock_tally GROUP BY kind HAVING count(*) > 1"
         assert sql(kinds) == []
@@ -732,7 +731,7 @@ class TestTallies:
     ) -> None:
         """A queue may be used without a change of its counters."""
         monkeypatch.setattr(sweeping, "_REST_MS", 0)
-        monkeypatch.setattr(tallying, "_MANY", 3)
+        monkeypatch.setattr(compaction, "_MANY", 3)
         await store.queue()
         await store.engine.sweep()
         (number,) = sql("SELECT number FROM penstock_queue")[0]
@@ -744,8 +743,8 @@ class TestTallies:
     async def test_beside_traffic_and_another_server(
         self, pair: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tallying, "_MANY", 3)
-        monkeypatch.setattr(tallying, "_MAX_ROWS", 10)
+        monkeypatch.setattr(compaction, "_MANY", 3)
+        monkeypatch.setattr(compaction, "_MAX_ROWS", 10)
         store, other = pair
         await store.queue()
 
@@ -767,7 +766,7 @@ class TestTallies:
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """By it other servers notice that something happened, also if the sum is nothing."""
-        monkeypatch.setattr(tallying, "_MANY", 1)
+        monkeypatch.setattr(compaction, "_MANY", 1)
         newest = "SELECT max(number) FROM penstock_tally WHERE kind = 3"
         await store.queue()
         await store.publish(b"x")
@@ -788,7 +787,7 @@ class TestPartitions:
     async def test_many_rows_become_one_a_partition(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tallying, "_MANY", 5)
+        monkeypatch.setattr(compaction, "_MANY", 5)
         await self.queue(store)
         for number in range(12):
             await store.publish(NewMessage(b"x", partition_key=f"p{number % 3}"))
@@ -806,7 +805,7 @@ class TestPartitions:
     async def test_of_a_partition_that_ended_nothing_is_kept(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tallying, "_MANY", 1)
+        monkeypatch.setattr(compaction, "_MANY", 1)
         await self.queue(store)
         for partition in "abc":
             await store.publish(NewMessage(b"x", partition_key=partition))
@@ -822,8 +821,8 @@ class TestPartitions:
     async def test_beside_traffic_and_another_server(
         self, pair: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tallying, "_MANY", 3)
-        monkeypatch.setattr(tallying, "_MAX_ROWS", 5)
+        monkeypatch.setattr(compaction, "_MANY", 3)
+        monkeypatch.setattr(compaction, "_MAX_ROWS", 5)
         store, other = pair
         await self.queue(store)
         await store.publish(NewMessage(b"x", partition_key="always"))
@@ -864,8 +863,8 @@ class TestDropped:
     async def test_it_vanishes(
         self, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(leftovers, "_MAX_ROWS", 2)
-        monkeypatch.setattr(leftovers, "_MAX_SWEPT", 5)
+        monkeypatch.setattr(retention, "_MAX_ROWS", 2)
+        monkeypatch.setattr(retention, "_MAX_SWEPT", 5)
         await self.fill(store)
         await store.engine.delete_queue(TENANT, "q")
         assert (await store.engine.sweep()).more
@@ -888,11 +887,11 @@ class TestDropped:
 
         async def add(work: Work) -> None:
             (segment, *_) = segments()
-            work.add(int(number), Phase.FRESH, 5, segment, [0], Life(joined_at=work.now))
+            work.add(int(number), Phase.FRESH, 5, segment, [0], DeliveryRecord(joined_at=work.now))
 
         await core_of(store).transact(TENANT, add)
         assert rows("run", f"queue = {number}") == 1
-        clock.advance(leftovers._PAUSE_MS)
+        clock.advance(retention._PAUSE_MS)
         await sweep_all(store)
         assert rows("run", f"queue = {number}") == rows("tally", f"queue = {number}") == 0
         assert rows("run") > 0
@@ -906,5 +905,5 @@ class TestDropped:
         await sweep_all(store)
         counting = Counting(store, monkeypatch)
         await store.engine.sweep()
-        assert counting.seen["remove_dropped_runs"] == 0
+        assert counting.seen["remove_dropped_groups"] == 0
         assert counting.seen.total() <= 6, counting.seen

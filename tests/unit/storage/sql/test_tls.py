@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreUnavailable
-from penstock.storage.sql.dialects import load_module
+from penstock.storage.sql.database import load_module
 from penstock.storage.sql.migrations import Migrated, migrate
 from penstock.storage.sql.urls import parse
 from tests.databases import MariaDB, PostgreSQL, Server, server

@@ -9,7 +9,7 @@ from penstock.model.delivery import Ack, Nack, Receipt, Reject, Release, ReplayS
 from penstock.model.message import NewMessage, Offset
 from penstock.model.states import State
 from penstock.storage.contract import Engine
-from penstock.storage.sql.runs import segment_of
+from penstock.storage.sql.deliveries import segment_of
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 from tests.databases import server

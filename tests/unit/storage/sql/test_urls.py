@@ -18,8 +18,7 @@ from rich.pretty import pprint
 from penstock.errors import BadUrl
 from penstock.model.secrets import mask_password
 from penstock.storage.engines import open_engine
-from penstock.storage.sql.tls import Security, Tls
-from penstock.storage.sql.urls import Address, parse
+from penstock.storage.sql.urls import Address, Security, Tls, parse
 from penstock.testing.laws import law
 from tests.service.certificates import self_signed
 

@@ -90,8 +90,8 @@ class _Forgetful(GatedSession):
 
 
 class _ForgetfulDatabase(GatedDatabase):
-    def session(self, inner: Session, order: int, *, changes_at_once: bool) -> GatedSession:
-        return _Forgetful(self, inner, order, changes_at_once=changes_at_once)
+    def session(self, inner: Session, order: int, *, commits_itself: bool) -> GatedSession:
+        return _Forgetful(self, inner, order, commits_itself=commits_itself)
 
 
 @pytest.mark.timeout(600)  # Shrinking takes some 100 runs.

@@ -18,23 +18,22 @@ import asyncmy
 
 from penstock.errors import BadInput, StoreBusy
 from penstock.storage.sql.database import (
+    ConnectionLost,
     Count,
     Database,
-    Lost,
     NewSegment,
     PartitionCount,
     Row,
     Session,
     Stable,
 )
-from penstock.storage.sql.failing import raise_as
-from penstock.storage.sql.mysql.failures import FAILURES, number_of, opening, translate
-from penstock.storage.sql.mysql.link import Connector, Link, Reply
-from penstock.storage.sql.mysql.pool import Pool
-from penstock.storage.sql.mysql.shapes import Statement
+from penstock.storage.sql.deliveries import PrimaryKey, message_id, segment_of
+from penstock.storage.sql.deliveries import Row as GroupRow
+from penstock.storage.sql.error_mapping import raise_as
+from penstock.storage.sql.mysql.binding import Statement
+from penstock.storage.sql.mysql.connection import Connector, Link, Pool, Reply
+from penstock.storage.sql.mysql.error_mapping import FAILURES, number_of, opening, translate
 from penstock.storage.sql.mysql.tickets import Tickets
-from penstock.storage.sql.runs import Place, message_id, segment_of
-from penstock.storage.sql.runs import Row as RunRow
 from penstock.storage.sql.statements import load
 from penstock.storage.sql.urls import Address
 
@@ -42,12 +41,10 @@ __all__ = ["MySQL"]
 
 #: Seconds that a rollback may take before the connection is dropped instead.
 _ROLLBACK_S: Final = 10
-#: Statements whose list parameter is first reduced to the result of another statement.
-_REDUCED: Final = {"forget_owners": ("empty_partitions", "partitions")}
 #: Statements that are sent as text. They skip through an index; MariaDB may scan all of it instead
 #: after it re-prepared a statement, as it does after ANALYZE TABLE.
 _PLAIN: Final = frozenset({"list_partitions"})
-#: The ``until`` of a run that is never due and never expires.
+#: The ``until`` of a group that is never due and never expires.
 _NEVER: Final = (1 << 63) - 1
 #: The savepoint in a caller's transaction.
 _SAVEPOINT: Final = "penstock"
@@ -84,33 +81,11 @@ class _Session(Session):
         return await link.execute(sql, values, prepared=statement not in _PLAIN)
 
     async def fetch(self, statement: str, **parameters: object) -> list[Row]:
-        if statement == "due_runs":
-            return await self._due_runs(parameters)
         reply = await self._execute(statement, parameters)
         # A statement that sets LAST_INSERT_ID returns that number.
         return [(reply.number,)] if reply.rows is None else list(reply.rows)
 
-    async def _due_runs(self, parameters: dict[str, object]) -> list[Row]:
-        """Search without locks, then lock the rows found.
-
-        A locking read of an index range makes MariaDB lock the rows after it too: here the head
-        of the queue, which other claims would then skip (C4).
-        """
-        found = await self._execute("due_places", parameters)
-        if not found.rows:
-            return []
-        link = self.link or await self._linked()
-        places = [(row[0], row[1], row[2], row[3]) for row in found.rows]
-        replies = await link.together(self._at("due_runs", places, now=parameters["now"]))
-        return [row for reply in replies for row in reply.rows or ()]
-
     async def run(self, statement: str, **parameters: object) -> int:
-        reduced = _REDUCED.get(statement)
-        if reduced is not None:
-            rows = await self.fetch(reduced[0], **parameters)
-            if not rows:
-                return 0
-            parameters[reduced[1]] = [value for (value,) in rows]
         link = self.link or await self._linked()
         changed = 0
         for sql, values in self._statements[statement].all(parameters):
@@ -138,41 +113,59 @@ class _Session(Session):
                 numbers.append((await link.execute(sql, values)).number)
         return numbers
 
-    async def heads(
+    async def first_groups(
         self, queue: int, phases: Sequence[int], floors: Sequence[int], most: int
     ) -> list[Row]:
         link = self.link or await self._linked()
         del floors  # Not used by this database: see has_floors.
-        bind = self._statements["heads"].bind
+        bind = self._statements["first_groups"].bind
         replies = await link.together(
             [bind({"queue": queue, "phase": phase, "most": most}) for phase in phases]
         )
         return [row for reply in replies for row in reply.rows or ()]
 
+    async def due_groups(self, queue: int, phases: Sequence[int], now: int, most: int) -> list[Row]:
+        # Search without locks, then lock the rows found. A locking read of an index range makes
+        # MariaDB lock the rows after it too: here the head of the queue, which other claims would
+        # then skip (C4).
+        found = await self.fetch("due_row_keys", queue=queue, phases=phases, now=now, most=most)
+        if not found:
+            return []
+        link = self.link or await self._linked()
+        row_keys = [(row[0], row[1], row[2], row[3]) for row in found]
+        replies = await link.together(self._at("due_groups", row_keys, now=now))
+        return [row for reply in replies for row in reply.rows or ()]
+
+    async def forget_owners(self, queue: int, partitions: Sequence[bytes]) -> int:
+        # Search without locks: the DELETE would wait for the rows that its subquery reads.
+        rows = await self.fetch("empty_partitions", queue=queue, partitions=partitions)
+        empty = [partition for (partition,) in rows]
+        return await self.run("forget_owners", queue=queue, partitions=empty) if empty else 0
+
     async def change(
         self,
         tenant: int,
         segments: Sequence[NewSegment],
-        gone: Sequence[Place],
-        runs: Sequence[RunRow],
+        gone: Sequence[PrimaryKey],
+        groups: Sequence[GroupRow],
         counts: Sequence[Count],
         partition_counts: Sequence[PartitionCount] = (),
         held: Sequence[Row] = (),
         version: int | None = None,
-        replaced: Sequence[RunRow] = (),
+        replaced: Sequence[GroupRow] = (),
     ) -> tuple[int, list[int]]:
         del held, version  # Every change has a transaction here, which has locked them.
         numbers = await self.append(segments) if segments else []
-        runs = [_numbered(run, numbers) if run.segment < 0 else run for run in runs]
+        groups = [_numbered(group, numbers) if group.segment < 0 else group for group in groups]
         link = self.link or await self._linked()
         most = link.packet // 2
-        rows = [_timed(run) for run in sorted(runs, key=_place)]
-        over = [_timed(run) for run in sorted(replaced, key=_place)]
+        rows = [_timed(group) for group in sorted(groups, key=_primary_key)]
+        over = [_timed(group) for group in sorted(replaced, key=_primary_key)]
         replies = await link.together(
             [
-                *self._at("remove_runs", gone),
-                *self._statements["replace_runs"].lots(over, most),
-                *self._statements["insert_runs"].lots(rows, most),
+                *self._at("remove_groups", gone),
+                *self._statements["replace_groups"].lots(over, most),
+                *self._statements["insert_groups"].lots(rows, most),
                 *self._statements["count"].lots(counts, most),
                 *self._statements["count_partitions"].lots(partition_counts, most),
                 self._statements["version"].bind({"tenant": tenant}),
@@ -182,17 +175,17 @@ class _Session(Session):
         return int(version), numbers
 
     def _at(
-        self, statement: str, places: Sequence[Place], **parameters: object
+        self, statement: str, row_keys: Sequence[PrimaryKey], **parameters: object
     ) -> list[tuple[str, list[object]]]:
         """Bind the statement once per queue, phase and rank of the places."""
         by_rank: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-        for queue, phase, rank, place in sorted(places):
-            by_rank[queue, phase, rank].append(place)
+        for queue, phase, rank, row_key in sorted(row_keys):
+            by_rank[queue, phase, rank].append(row_key)
         return [
             part
             for (queue, phase, rank), there in by_rank.items()
             for part in self._statements[statement].all(
-                {"queue": queue, "phase": phase, "rank": rank, "places": there, **parameters}
+                {"queue": queue, "phase": phase, "rank": rank, "row_keys": there, **parameters}
             )
         ]
 
@@ -200,19 +193,19 @@ class _Session(Session):
         """Does nothing: the engine polls."""
 
 
-def _numbered(run: RunRow, numbers: Sequence[int]) -> RunRow:
-    """The run of a segment that was just appended, with its number."""
-    segment = numbers[-run.segment - 1]
-    _, index = segment_of(run.place)
-    return run._replace(segment=segment, place=message_id(segment, index))
+def _numbered(group: GroupRow, numbers: Sequence[int]) -> GroupRow:
+    """The group of a segment that was just appended, with its number."""
+    segment = numbers[-group.segment - 1]
+    _, index = segment_of(group.row_key)
+    return group._replace(segment=segment, row_key=message_id(segment, index))
 
 
-def _place(run: RunRow) -> Place:
-    return run.queue, run.phase, run.rank, run.place
+def _primary_key(group: GroupRow) -> PrimaryKey:
+    return group.queue, group.phase, group.rank, group.row_key
 
 
-def _timed(run: RunRow) -> RunRow:
-    return run._replace(until=_NEVER) if run.until is None else run
+def _timed(group: GroupRow) -> GroupRow:
+    return group._replace(until=_NEVER) if group.until is None else group
 
 
 class MySQL(Database):
@@ -277,7 +270,7 @@ class MySQL(Database):
 
     async def _abandon(self, link: Link | None, error: BaseException) -> None:
         """Roll back, or drop the connection."""
-        lost = isinstance(error, Exception) and isinstance(translate(error), Lost)
+        lost = isinstance(error, Exception) and isinstance(translate(error), ConnectionLost)
         if lost:
             self._pool.close_idle()
         if link is None:
@@ -312,12 +305,12 @@ class MySQL(Database):
         link = Link(driver, self._patience)
         try:
             await _look_at(link)
-            await link.plainly(f"SAVEPOINT {_SAVEPOINT}")
+            await link.execute_text(f"SAVEPOINT {_SAVEPOINT}")
         except Exception as error:  # noqa: BLE001  (raised again)
             raise_as(translate(error), error)
         try:
             yield _Session(self._statements, None, link=link)
-            await link.plainly(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+            await link.execute_text(f"RELEASE SAVEPOINT {_SAVEPOINT}")
         except BaseException as error:  # noqa: BLE001  (raised again)
             await _undo(link, error)
             raise_as(translate(error), error)
@@ -335,7 +328,7 @@ class MySQL(Database):
     async def watch(self, heard: Callable[[Sequence[int]], None]) -> None:
         """Does nothing: the engine polls."""
 
-    async def tell(self, queues: Sequence[int]) -> None:
+    async def broadcast(self, queues: Sequence[int]) -> None:
         """Does nothing: the other servers poll."""
 
     async def close(self) -> None:
@@ -363,7 +356,7 @@ async def _undo(link: Link, error: BaseException) -> None:
     """Undo the publish in a caller's transaction, but nothing that the caller did."""
     try:
         async with asyncio.timeout(_ROLLBACK_S):
-            await link.plainly(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
+            await link.execute_text(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
     except FAILURES as failure:
         if number_of(failure) == _NO_SAVEPOINT and isinstance(error, Exception):
             raise StoreBusy(

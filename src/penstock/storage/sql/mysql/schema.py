@@ -19,10 +19,10 @@ import asyncmy
 from msgspec.structs import replace
 
 from penstock.errors import StoreError, StoreUnavailable
-from penstock.storage.sql.database import Again
-from penstock.storage.sql.mysql.failures import FAILURES, number_of, opening, translate
-from penstock.storage.sql.mysql.link import Connector, Link
-from penstock.storage.sql.schema import Applied, Migration, Schema
+from penstock.storage.sql.database import RetryTransaction
+from penstock.storage.sql.migrations import Applied, Migration, Schema
+from penstock.storage.sql.mysql.connection import Connector, Link
+from penstock.storage.sql.mysql.error_mapping import FAILURES, number_of, opening, translate
 from penstock.storage.sql.urls import Address
 
 __all__ = ["opened"]
@@ -74,7 +74,7 @@ class _Schema(Schema):
     async def applied(self) -> list[Applied]:
         # Search first: a replica has the table, and must not be written to.
         if not (await self._link.execute(_FIND)).rows:
-            await self._link.plainly(_TABLE)
+            await self._link.execute_text(_TABLE)
         rows = (await self._link.execute(_SELECT)).rows or ()
         return [Applied(*row) for row in rows]
 
@@ -83,19 +83,19 @@ class _Schema(Schema):
             begun = (migration.number, migration.name, migration.checksum)
             await self._link.execute(_BEGIN, begun)
         for number, statement in enumerate(migration.statements[done or 0 :], (done or 0) + 1):
-            await self._link.plainly("START TRANSACTION")
+            await self._link.execute_text("START TRANSACTION")
             try:
-                await self._link.plainly(statement)
+                await self._link.execute_text(statement)
             except asyncmy.MySQLError as error:
                 uncounted = done is not None and number == done + 1
                 if not uncounted or number_of(error) not in _DONE_BEFORE:
                     _refuse(error, migration, number)
             await self._link.execute(_COUNT, (number, migration.number))
-            await self._link.plainly("COMMIT")
-        await self._link.plainly("START TRANSACTION")
+            await self._link.execute_text("COMMIT")
+        await self._link.execute_text("START TRANSACTION")
         await self._link.execute(_END, (migration.number,))
-        await self._link.plainly(_RAISE_VERSIONS)
-        await self._link.plainly("COMMIT")
+        await self._link.execute_text(_RAISE_VERSIONS)
+        await self._link.execute_text("COMMIT")
 
 
 def _refuse(error: asyncmy.MySQLError, migration: Migration, number: int) -> NoReturn:
@@ -118,7 +118,7 @@ async def opened(address: Address) -> AsyncIterator[Schema]:
     try:
         await link.autocommit(True)
         await _check_version(link)
-        await link.plainly(f"SET SESSION lock_wait_timeout = {_PATIENCE_S}")
+        await link.execute_text(f"SET SESSION lock_wait_timeout = {_PATIENCE_S}")
         await _lock(link, address.database)
         yield _Schema(link)
     except FAILURES as error:
@@ -143,4 +143,4 @@ async def _lock(link: Link, database: str) -> None:
     name = f"penstock_migrate_{hashlib.sha256(database.encode()).hexdigest()[:40]}"
     ((got,),) = (await link.execute("SELECT GET_LOCK(?, ?)", (name, _PATIENCE_S))).rows or ()
     if got != 1:
-        raise Again(f"no lock in {_PATIENCE_S} s")
+        raise RetryTransaction(f"no lock in {_PATIENCE_S} s")

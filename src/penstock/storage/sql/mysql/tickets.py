@@ -39,12 +39,11 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from penstock.errors import PenstockError
-from penstock.storage.sql.database import LOOKS, Again, Lost, Stable
-from penstock.storage.sql.failing import raise_as
-from penstock.storage.sql.mysql.failures import translate
-from penstock.storage.sql.mysql.link import Connector, Link
-from penstock.storage.sql.mysql.pool import IDLE_S
-from penstock.storage.sql.mysql.shapes import Statement
+from penstock.storage.sql.database import LOOKS, ConnectionLost, RetryTransaction, Stable
+from penstock.storage.sql.error_mapping import raise_as
+from penstock.storage.sql.mysql.binding import Statement
+from penstock.storage.sql.mysql.connection import IDLE_S, Connector, Link
+from penstock.storage.sql.mysql.error_mapping import translate
 
 __all__ = ["Tickets"]
 
@@ -82,7 +81,7 @@ class Tickets:
             if all(base != _NO_BASE for _, base in seen.rows or ()):
                 break
         else:
-            raise Again("a publish has begun and has not announced its segment")
+            raise RetryTransaction("a publish has begun and has not announced its segment")
         committed = {number for number, _ in ended.rows or ()}
         if len(committed) >= _MANY:
             self._clear_soon()
@@ -123,7 +122,7 @@ class Tickets:
     async def _try_to_clear(self) -> None:
         try:
             # Tickets that cannot be cleared now are cleared next time.
-            with suppress(Again, Lost, PenstockError):
+            with suppress(RetryTransaction, ConnectionLost, PenstockError):
                 await self.clear()
         finally:
             self._clearing = None
@@ -146,7 +145,7 @@ class Tickets:
         if self._link is None:
             link = await self._connector.connect()
             try:
-                await link.plainly(_DIRTY)
+                await link.execute_text(_DIRTY)
                 await link.autocommit(True)
             except BaseException:
                 link.close()

@@ -18,20 +18,19 @@ from penstock.errors import BadInput
 from penstock.storage.patience import Patience
 from penstock.storage.sql.database import (
     LOOKS,
-    Again,
     Database,
+    RetryTransaction,
     Session,
     Stable,
 )
-from penstock.storage.sql.failing import raise_as
-from penstock.storage.sql.postgresql.connecting import connection_arguments, deadline_s
-from penstock.storage.sql.postgresql.failures import FAILURES, opening, translate
-from penstock.storage.sql.postgresql.listening import Listening
+from penstock.storage.sql.error_mapping import raise_as
+from penstock.storage.sql.postgresql.error_mapping import FAILURES, opening, translate
+from penstock.storage.sql.postgresql.notifications import Listening
 from penstock.storage.sql.postgresql.session import PostgreSQLSession
 from penstock.storage.sql.statements import PARAMETER, load
 from penstock.storage.sql.urls import Address
 
-__all__ = ["PostgreSQL"]
+__all__ = ["PostgreSQL", "connection_arguments", "deadline_s"]
 
 T = TypeVar("T")
 
@@ -96,7 +95,7 @@ class PostgreSQL(Database):
 
     name = "postgresql"
     has_floors = True
-    publishes_at_once = True
+    publishes_in_one_statement = True
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -114,9 +113,6 @@ class PostgreSQL(Database):
         self._tidying: asyncio.TimerHandle | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self.statements = {name: _positional(text) for name, text in load("postgresql").items()}
-        # The same without locks.
-        text, names = self.statements["heads"]
-        self.statements["look_at_heads"] = text.replace("FOR UPDATE SKIP LOCKED", ""), names
         self._listening = Listening(self._connect)
 
     @classmethod
@@ -154,7 +150,7 @@ class PostgreSQL(Database):
     def transaction(self) -> AbstractAsyncContextManager[Session]:
         return _Opened(self, loose=False)
 
-    def at_once(self) -> AbstractAsyncContextManager[Session]:
+    def single_statement(self) -> AbstractAsyncContextManager[Session]:
         return _Opened(self, loose=True)
 
     @asynccontextmanager
@@ -283,7 +279,7 @@ class PostgreSQL(Database):
             if not beginning:
                 break
         else:
-            raise Again("a publish has begun and has not announced its segment")
+            raise RetryTransaction("a publish has begun and has not announced its segment")
         return Stable(given if oldest is None else min(given, oldest), given, oldest)
 
     async def now(self) -> int:
@@ -302,8 +298,8 @@ class PostgreSQL(Database):
     def has_company(self) -> bool:
         return self._listening.has_company
 
-    async def tell(self, queues: Sequence[int]) -> None:
-        await self._listening.tell(queues)
+    async def broadcast(self, queues: Sequence[int]) -> None:
+        await self._listening.broadcast(queues)
 
     async def close(self) -> None:
         await self._listening.close()
@@ -348,3 +344,53 @@ def _terminate(connection: Any) -> None:
     # The pool may have already taken back a lost connection.
     with suppress(asyncpg.InterfaceError):
         connection.terminate()
+
+
+# -- how connections are opened ------------------------------------------------------
+
+#: Settings of every session.
+_SETTINGS: Final = {
+    "application_name": "penstock",
+    "default_transaction_isolation": "read committed",
+    # One plan per statement, for all parameters, and always with an index.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "max_parallel_workers_per_gather": "0",
+}
+#: Seconds that a statement waits for a lock, unless the statement timeout is shorter.
+_LOCK_S: Final = 10
+#: Seconds that the server has to report that it cancelled a statement; the connection is dropped
+#: only if it does not.
+_GRACE_S: Final = 2
+#: Prepared statements per session; there are fewer.
+_STATEMENTS: Final = 500
+
+
+def deadline_s(address: Address) -> float:
+    """Seconds after which an unanswered statement is abandoned."""
+    return address.statement_timeout + _GRACE_S
+
+
+def connection_arguments(address: Address) -> dict[str, Any]:
+    """The arguments of ``asyncpg.connect``."""
+    return {
+        "host": address.host,
+        "port": address.port,
+        "user": address.user,
+        "password": address.password,
+        "database": address.database,
+        "ssl": address.tls(),
+        "timeout": address.connect_timeout,
+        "command_timeout": deadline_s(address),
+        "statement_cache_size": _STATEMENTS,
+        "server_settings": {
+            **_SETTINGS,
+            "statement_timeout": f"{address.statement_timeout}s",
+            "lock_timeout": f"{min(_LOCK_S, address.statement_timeout)}s",
+            # Locks of a machine that vanished are released after this time.
+            "idle_in_transaction_session_timeout": f"{address.statement_timeout}s",
+        },
+    }

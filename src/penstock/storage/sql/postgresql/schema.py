@@ -12,8 +12,9 @@ from typing import Any, Final
 import asyncpg
 
 from penstock.errors import StoreError
-from penstock.storage.sql.postgresql.failures import FAILURES, opening, translate
-from penstock.storage.sql.schema import Applied, Migration, Schema
+from penstock.storage.sql.migrations import Applied, Functions, Migration, Schema
+from penstock.storage.sql.postgresql.error_mapping import FAILURES, opening, translate
+from penstock.storage.sql.statements import load
 from penstock.storage.sql.urls import Address
 
 __all__ = ["opened"]
@@ -38,6 +39,9 @@ _INSERT: Final = """
 INSERT INTO penstock_migration (number, name, checksum, applied_at)
 VALUES ($1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
 """
+#: The comment on a function records the checksum of the file that created it.
+_CHECKSUM: Final = load("postgresql")["functions_checksum"]
+_SET_CHECKSUM: Final = "COMMENT ON FUNCTION penstock_write IS '{}'"
 #: Makes running servers read the catalog again, and with it the schema number.
 _RAISE_VERSIONS: Final = "UPDATE penstock_tenant SET version = version + 1"
 
@@ -72,6 +76,14 @@ class _Schema(Schema):
             _INSERT, migration.number, migration.name, migration.checksum
         )
         await self._connection.execute(_RAISE_VERSIONS)
+
+    async def replace_functions(self, functions: Functions) -> bool:
+        if await self._connection.fetchval(_CHECKSUM) == functions.checksum:
+            return False
+        for statement in functions.statements:
+            await self._connection.execute(statement)
+        await self._connection.execute(_SET_CHECKSUM.format(functions.checksum))
+        return True
 
 
 @asynccontextmanager

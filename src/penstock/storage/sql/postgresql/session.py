@@ -8,25 +8,25 @@ from typing import Any, Final, TypeVar
 from penstock.storage.patience import Patience
 from penstock.storage.sql.database import (
     Count,
-    FreshRun,
-    Moved,
+    FreshGroup,
+    NeedsTransaction,
     NewSegment,
-    NotAtOnce,
     PartitionCount,
     Row,
+    RowChanged,
     Session,
     Stale,
 )
-from penstock.storage.sql.postgresql.listening import NOTIFY, announcements
-from penstock.storage.sql.runs import Place
-from penstock.storage.sql.runs import Row as RunRow
+from penstock.storage.sql.deliveries import PrimaryKey
+from penstock.storage.sql.deliveries import Row as GroupRow
+from penstock.storage.sql.postgresql.notifications import NOTIFY, announcements
 
 __all__ = ["PostgreSQLSession"]
 
 T = TypeVar("T")
 
 #: Statements that need no transaction: ``change`` checks later that their rows are unchanged.
-_READS: Final = frozenset({"look_at_heads", "read_segments"})
+_READS: Final = frozenset({"look_at_first_groups", "read_segments"})
 
 
 class PostgreSQLSession(Session):
@@ -58,14 +58,19 @@ class PostgreSQLSession(Session):
         if self.begun:
             return
         if self._loose:
-            raise NotAtOnce
+            raise NeedsTransaction
         assert not self.committing, "what is written at once is written last"
         begin = "BEGIN"
         if self._publishes:
-            # Both in one round trip.
-            begin = f"BEGIN; {self._statements['begin_publishing'][0]}"
+            # All in one round trip.
+            begin = f"BEGIN; {self._announcement()}"
         await self._in_time(self._connection.execute(begin))
         self.begun = True
+
+    def _announcement(self) -> str:
+        """Two statements without parameters, to be sent together."""
+        steps = ("announce_publishing", "begin_publishing")
+        return "; ".join(self._statements[step][0] for step in steps)
 
     async def fetch(self, statement: str, **parameters: object) -> list[Row]:
         if not (self._loose and statement in _READS):
@@ -98,8 +103,7 @@ class PostgreSQLSession(Session):
     async def publishing(self) -> None:
         self._publishes = True
         if self.begun:
-            text, _ = self._statements["begin_publishing"]
-            await self._in_time(self._connection.execute(text))
+            await self._in_time(self._connection.execute(self._announcement()))
 
     async def append(self, segments: Sequence[NewSegment]) -> list[int]:
         await self._begin()
@@ -108,49 +112,57 @@ class PostgreSQLSession(Session):
         rows: list[Row] = await self._in_time(self._connection.fetch(text, *columns))
         return sorted(row[0] for row in rows)
 
-    async def heads(
+    async def first_groups(
         self, queue: int, phases: Sequence[int], floors: Sequence[int], most: int
     ) -> list[Row]:
-        statement = "look_at_heads" if self._loose else "heads"
+        statement = "look_at_first_groups" if self._loose else "first_groups"
         return await self.fetch(statement, queue=queue, phases=phases, floors=floors, most=most)
+
+    async def due_groups(self, queue: int, phases: Sequence[int], now: int, most: int) -> list[Row]:
+        return await self.fetch("due_groups", queue=queue, phases=phases, now=now, most=most)
+
+    async def forget_owners(self, queue: int, partitions: Sequence[bytes]) -> int:
+        return await self.run("forget_owners", queue=queue, partitions=partitions)
 
     async def change(
         self,
         tenant: int,
         segments: Sequence[NewSegment],
-        gone: Sequence[Place],
-        runs: Sequence[RunRow],
+        gone: Sequence[PrimaryKey],
+        groups: Sequence[GroupRow],
         counts: Sequence[Count],
         partition_counts: Sequence[PartitionCount] = (),
         held: Sequence[Row] = (),
         version: int | None = None,
-        replaced: Sequence[RunRow] = (),
+        replaced: Sequence[GroupRow] = (),
     ) -> tuple[int, list[int]]:
-        at_once = version is not None and not self.begun
-        if at_once:
+        single_statement = version is not None and not self.begun
+        if single_statement:
             assert not self.committing, "what is written at once is written last"
             self.committing = True
         else:
             await self._begin()
         _, appended_at, entries, heads, payloads = _columns(segments, 5)
-        publishes = at_once and self._publishes
+        publishes = single_statement and self._publishes
         changing = self._connection.fetchrow(
             self._statements["write_publishing" if publishes else "write"][0],
             tenant,
             publishes,
-            version if at_once else None,
+            version if single_statement else None,
             appended_at[0] if appended_at else 0,
             *(entries, heads, payloads),
-            *_columns([(*row[:4], row[5], *row[9:]) for row in held] if at_once else (), 7),
+            *_columns(
+                [(*row[:4], row[5], *row[9:]) for row in held] if single_statement else (), 7
+            ),
             *_columns(gone, 4),
-            *_columns([*replaced, *runs], 11),
+            *_columns([*replaced, *groups], 11),
             len(replaced),
             *_columns(counts, 3),
             *_columns(partition_counts, 3),
         )
         found, written, numbers = await self._in_time(changing)
         if not written:
-            raise Moved if found == version else Stale
+            raise RowChanged if found == version else Stale
         # A caller's transaction may be older than the tenant, and not see its version.
         return found or 0, numbers
 
@@ -159,20 +171,20 @@ class PostgreSQLSession(Session):
         tenant: int,
         version: int,
         segments: Sequence[NewSegment],
-        runs: Sequence[FreshRun],
+        groups: Sequence[FreshGroup],
     ) -> list[int]:
         assert not self.begun, "a publish that is one statement is all of its transaction"
         self.committing = True
-        *places, partitions, members, lives = _columns(runs, 8)
+        *row_keys, partitions, members, records = _columns(groups, 8)
         publishing = self._connection.fetchval(
             self._statements["publish"][0],
             tenant,
             version,
             segments[0][1],
             *_columns([segment[2:] for segment in segments], 3),
-            *places,
-            partitions if any(run.partition_key is not None for run in runs) else None,
-            *(members, lives),
+            *row_keys,
+            partitions if any(group.partition_key is not None for group in groups) else None,
+            *(members, records),
         )
         numbers: list[int] | None = await self._in_time(publishing)
         if numbers is None:

@@ -1,2 +1,0 @@
--- Lease a number that no server had before.
-INSERT INTO penstock_server (number, holder, until) VALUES (:number, :holder, :until)

@@ -1,2 +1,0 @@
--- Remove the limits of a deleted queue.
-DELETE FROM penstock_limit WHERE queue = :queue

@@ -1,4 +1,0 @@
--- Create a tenant on first use; concurrent servers may do the same.
-INSERT INTO penstock_tenant (name)
-VALUES (:name)
-ON DUPLICATE KEY UPDATE name = penstock_tenant.name

@@ -1,2 +1,0 @@
--- The database's clock, in epoch milliseconds.
-SELECT TIMESTAMPDIFF(MICROSECOND, TIMESTAMP('1970-01-01'), UTC_TIMESTAMP(3)) DIV 1000

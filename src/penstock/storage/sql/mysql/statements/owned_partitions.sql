@@ -1,2 +1,0 @@
--- The partitions of these consumers.
-SELECT partition_key FROM penstock_owner WHERE queue = :queue AND consumer IN (:consumers)

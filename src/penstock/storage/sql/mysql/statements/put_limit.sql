@@ -1,3 +1,0 @@
--- Insert a limit of a queue, unless it exists.
-INSERT IGNORE INTO penstock_limit (queue, kind, rate, milli_tokens, filled_at)
-VALUES (:queue, :kind, :rate, :milli_tokens, :filled_at)

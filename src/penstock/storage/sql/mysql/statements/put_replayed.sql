@@ -1,3 +1,0 @@
--- Record the messages that a replay id has moved. A replay holds the queue, so there is no conflict.
-INSERT INTO penstock_replayed (queue, dead, replay_id, message)
-VALUES :rows

@@ -1,4 +1,0 @@
--- Segments of a tenant's log without their payloads (T1).
-SELECT segment, published_at, heads
-FROM penstock_log FORCE INDEX (PRIMARY)
-WHERE tenant = :tenant AND segment IN (:numbers)

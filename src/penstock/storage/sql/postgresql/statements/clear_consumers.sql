@@ -1,2 +1,0 @@
--- Remove all consumers of a queue.
-DELETE FROM penstock_consumer WHERE queue = :queue

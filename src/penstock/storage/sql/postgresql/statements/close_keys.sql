@@ -1,3 +1,0 @@
--- Close the keys of these messages: their next publish is a new message.
-DELETE FROM penstock_key
-WHERE message = ANY(:messages)

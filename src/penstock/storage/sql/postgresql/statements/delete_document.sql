@@ -1,2 +1,0 @@
--- Remove a document.
-DELETE FROM penstock_document WHERE kind = :kind AND name = :name

@@ -1,2 +1,0 @@
--- Delete a topic.
-DELETE FROM penstock_topic_policy WHERE tenant = :tenant AND name = :name

@@ -1,4 +1,0 @@
--- The newest entries of these messages, if they were replaced.
-SELECT message, entry
-FROM penstock_newest
-WHERE message = ANY(:messages)

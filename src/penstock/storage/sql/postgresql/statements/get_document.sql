@@ -1,2 +1,0 @@
--- One document.
-SELECT value FROM penstock_document WHERE kind = :kind AND name = :name

@@ -1,2 +1,0 @@
--- All documents of a kind, by name.
-SELECT name, value FROM penstock_document WHERE kind = :kind ORDER BY name

@@ -1,3 +1,0 @@
--- Insert the identity of a new store, unless another server was first.
-INSERT INTO penstock_store (one, store, epoch, place) VALUES (1, :store, :epoch, :place)
-ON CONFLICT (one) DO NOTHING

@@ -1,3 +1,0 @@
--- Set the heartbeat deadline of a consumer of an ordered queue (O1).
-INSERT INTO penstock_consumer (queue, name, deadline) VALUES (:queue, :name, :deadline)
-ON CONFLICT (queue, name) DO UPDATE SET deadline = excluded.deadline

@@ -1,2 +1,0 @@
--- Set the epoch of the partition that was taken last; the queue is locked.
-UPDATE penstock_queue SET epoch = :epoch WHERE number = :queue

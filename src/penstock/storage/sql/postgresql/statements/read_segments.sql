@@ -1,4 +1,0 @@
--- Segments of a tenant's log with their payloads (T1).
-SELECT segment, published_at, heads, payloads
-FROM penstock_log
-WHERE tenant = :tenant AND segment = ANY(:numbers)

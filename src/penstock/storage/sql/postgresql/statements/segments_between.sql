@@ -1,5 +1,0 @@
--- Segments of a tenant from one number up to, but not including, another.
-SELECT segment FROM penstock_log
-WHERE tenant = :tenant AND segment >= :first AND segment < :last
-ORDER BY segment
-LIMIT :most
