@@ -100,7 +100,7 @@ class Writes(Scope):
         for name, value in await self._engine.list_documents(self._write_kind):
             if now - _decode(value).begun_at > WRITE_KEPT_MS:
                 # A later write may replace it meanwhile, and that one is to be remembered.
-                await self._engine.delete_unchanged_document(self._write_kind, name, value)
+                await self._engine.delete_document(self._write_kind, name, value)
 
     @property
     def _write_kind(self) -> str:

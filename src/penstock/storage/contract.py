@@ -441,18 +441,11 @@ class Engine(BulkReading, ABC):
         """All documents of the kind, by name."""
 
     @abstractmethod
-    async def delete_document(self, kind: str, name: str) -> bool:
-        """Remove the document. Returns whether there was one."""
+    async def delete_document(self, kind: str, name: str, value: bytes | None = None) -> bool:
+        """Remove the document, with ``value`` only if it still has this value.
 
-    async def delete_unchanged_document(self, kind: str, name: str, value: bytes) -> bool:
-        """Remove the document if it still has this value. Returns whether it was removed.
-
-        This default compares and then deletes: an engine that can do both in one commit overrides
-        it.
+        Returns whether it was removed.
         """
-        if await self.get_document(kind, name) != value:
-            return False
-        return await self.delete_document(kind, name)
 
     # -- reading; the log and histories are in ``penstock.storage.bulk`` ----------------
 

@@ -366,8 +366,10 @@ class Oracle(Engine):
         store, _ = self._open()
         return tuple((n, v) for (k, n), v in sorted(store.documents.items()) if k == kind)
 
-    async def delete_document(self, kind: str, name: str) -> bool:
+    async def delete_document(self, kind: str, name: str, value: bytes | None = None) -> bool:
         store, _ = self._open()
+        if value is not None and store.documents.get((kind, name)) != value:
+            return False
         return store.documents.pop((kind, name), None) is not None
 
     # -- reading -----------------------------------------------------------------------

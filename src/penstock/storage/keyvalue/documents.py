@@ -6,8 +6,6 @@ and size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.encoding import seal, unseal
 from penstock.storage.keyvalue.guarded import Guarded, changing, reading
@@ -63,18 +61,11 @@ class DocumentVerbs(Guarded):
         return found
 
     @changing
-    async def delete_document(self, kind: str, name: str) -> bool:
-        return await self._delete(document_key(kind, name), lambda _: True)
-
-    @changing
-    async def delete_unchanged_document(self, kind: str, name: str, value: bytes) -> bool:
-        return await self._delete(document_key(kind, name), lambda there: there == seal(value))
-
-    async def _delete(self, key: bytes, wanted: Callable[[bytes], bool]) -> bool:
-        """Delete the document if its sealed value is ``wanted``; returns whether it was."""
+    async def delete_document(self, kind: str, name: str, value: bytes | None = None) -> bool:
         self._begin()
+        key = document_key(kind, name)
         there = self._core.stage.get(key)
-        found = there is not None and wanted(there)
+        found = there is not None and (value is None or there == seal(value))
         if found:
             self._core.stage.delete(key)
         await self._committer.commit()

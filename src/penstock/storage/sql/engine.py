@@ -351,8 +351,8 @@ class SqlEngine(Engine):
     async def list_documents(self, kind: str) -> tuple[tuple[str, bytes], ...]:
         return await store_rows.list_documents(self._core, kind)
 
-    async def delete_document(self, kind: str, name: str) -> bool:
-        return await store_rows.delete_document(self._core, kind, name)
+    async def delete_document(self, kind: str, name: str, value: bytes | None = None) -> bool:
+        return await store_rows.delete_document(self._core, kind, name, value)
 
     # -- reading -----------------------------------------------------------------------
 

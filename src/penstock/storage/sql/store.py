@@ -169,11 +169,15 @@ async def list_documents(core: Core, kind: str) -> tuple[tuple[str, bytes], ...]
     return tuple((name, bytes(value)) for name, value in rows)
 
 
-async def delete_document(core: Core, kind: str, name: str) -> bool:
-    """Remove the document; returns whether it existed."""
+async def delete_document(core: Core, kind: str, name: str, value: bytes | None) -> bool:
+    """Remove the document, with ``value`` only if it has this value; returns whether it did."""
 
     async def act(session: Session) -> int:
         await core.check_schema(session)
+        if value is not None:
+            rows = await session.fetch("lock_document", kind=kind, name=name)
+            if not rows or bytes(rows[0][0]) != value:
+                return 0
         return await session.run("delete_document", kind=kind, name=name)
 
     return bool(await core.run_without_tenant(act, transaction=True))

@@ -88,7 +88,7 @@ class TestDocuments(Conformance):
             assert listed == tuple((n, f"{kind} {n}".encode()) for n in left)
 
     async def test_a_document_that_has_changed_is_not_deleted(self, store: Store) -> None:
-        delete = store.engine.delete_unchanged_document
+        delete = store.engine.delete_document
         assert not await delete("writes", "w", b"old")
         await store.engine.put_document("writes", "w", b"new")
         assert not await delete("writes", "w", b"old")
