@@ -20,6 +20,7 @@ from penstock.wire.arrow import (
     HISTORY_SCHEMA,
     LOG_SCHEMA,
     StreamWriter,
+    delivery_batch,
     with_payloads,
 )
 from penstock.wire.codecs import ARROW_STREAM
@@ -271,11 +272,10 @@ async def test_deliveries_with_many_headers_are_bounded(
     monkeypatch.setattr(bulk, "BATCH_BYTES", 4_000)
     monkeypatch.setattr(bulk, "_SLICE_HEADERS", 20)
     built: list[int] = []
-    build = bulk.delivery_batch
 
     def counting(items: Sequence[Snapshot]) -> pa.RecordBatch:
         built.append(sum(len(item.message.headers) for item in items))
-        return build(items)
+        return delivery_batch(items)
 
     monkeypatch.setattr(bulk, "delivery_batch", counting)
     headers: dict[str, HeaderValue] = {f"h{number}": "v" * 48 for number in range(10)}

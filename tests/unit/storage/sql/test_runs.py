@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from penstock.model.message import NewMessage, Published
+from penstock.model.message import HeaderValue, NewMessage, Published
 from penstock.model.queue import QueuePolicy, Start
 from penstock.storage.engines import open_engine
 from penstock.storage.sql.appending import parts_of
@@ -82,7 +82,7 @@ def test_blocks_go_into_segments(sizes: list[int], parts: list[int]) -> None:
 
 
 def test_headers_count_as_bytes_of_a_segment() -> None:
-    heavy = {f"header-{number:02}": "v" * 245 for number in range(64)}
+    heavy: dict[str, HeaderValue] = {f"header-{number:02}": "v" * 245 for number in range(64)}
     heads = [Head("t", 4, 1, 0, headers=heavy) for _ in range(40)]
     found = blocks(heads, [b"x"] * 40, ())
     assert [len(block.heads) for block in found] == [8] * 5
