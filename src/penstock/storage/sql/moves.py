@@ -67,7 +67,7 @@ def grant(
         record,
         attempts=min(record.attempts + 1, MAX_ATTEMPTS),
         lease=lease,
-        seat=lease,
+        row_key=lease,
         claimed_at=work.now,
         consumer=consumer,
         deadline=deadline,
@@ -84,7 +84,7 @@ def grant(
 def _ended(record: DeliveryRecord) -> DeliveryRecord:
     """The record after the end of a claim."""
     return replace(
-        record, claimed_at=None, consumer=None, deadline=None, due_at=None, result=None, seat=0
+        record, claimed_at=None, consumer=None, deadline=None, due_at=None, result=None, row_key=0
     )
 
 
