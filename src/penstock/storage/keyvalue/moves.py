@@ -8,12 +8,14 @@ state they name.
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.model import decisions
 from penstock.model.decisions import Ending, end_of_claim, lowered_limit_error
 from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_ATTEMPTS
 from penstock.model.message import Message
-from penstock.model.states import State, Transition
+from penstock.model.states import LIVE, State, Transition
 from penstock.storage.keyvalue.encoding import pack_utf8
 from penstock.storage.keyvalue.entry import LEASE, Entry
 from penstock.storage.keyvalue.keys import LANE_SPAN, claim_id_of, open_key
@@ -44,6 +46,9 @@ __all__ = [
     "remember_ack",
     "revive",
 ]
+
+_AVAILABLE: Final = Ending(State.AVAILABLE, None, None)
+_EXPIRED: Final = Ending(State.EXPIRED, None, None)
 
 
 def assign(queue: Queue, message: Message, metadata: bytes, now: int) -> Entry:
@@ -114,15 +119,15 @@ def grant(
     writes = queue.stage.writes
     attempts_key = queue.keys.attempts
     name, number, home = queue.name, queue.number, queue.home
-    grant = home.last_grant
+    last = home.last_grant
     ordered = queue.partitions is not None
     known = reads.attempts
     for key in reads.keys:
         writes[key] = None
     out: list[Delivery] = []
-    tags = queue.receipts.tags(number, grant + 1, len(entries)) if entries else []
+    tags = queue.receipts.tags(number, last + 1, len(entries)) if entries else []
     for entry, payload, tag in zip(entries, payloads, tags, strict=True):
-        grant += 1
+        last += 1
         message_id = entry.message_id
         writes[attempts_key + message_id.to_bytes(8, "big")] = (
             append_attempt(known[message_id], now, consumer_utf8) if message_id in known else first
@@ -133,16 +138,16 @@ def grant(
         entry.attempts = attempts
         entry.claimed_at = now
         entry.consumer = consumer
-        entry.grant = grant
+        entry.grant = last
         if not ordered:
             entry.epoch = 0
         claim_id = entry.claim_id
-        entry.lease = LEASE.pack(claim_id, grant, entry.epoch, entry.at) + consumer_utf8
+        entry.lease = LEASE.pack(claim_id, last, entry.epoch, entry.at) + consumer_utf8
         entry.hold(deadline)
-        receipt = entry.receipt = receipt_of(number, claim_id, grant, attempts, tag)
+        receipt = entry.receipt = receipt_of(number, claim_id, last, attempts, tag)
         out.append(Delivery(name, receipt, entry.message, payload, attempts, now, deadline))
     queue.make_many_in_flight(entries, deadline)
-    home.last_grant = grant
+    home.last_grant = last
     queue.grants += len(out)
     queue.touch()
     home.touch()
@@ -194,14 +199,7 @@ def give_back(
     queue.take_in_flight(entry)
     if transition is Transition.NACK:
         queue.nacks += 1
-    if ending.state is State.FAILED:
-        _fail(queue, entry, now, transition, ending.error, trail)
-    elif ending.state is State.EXPIRED:
-        _expire(queue, entry, now, transition, ending.error, trail)
-    else:
-        _leave_mark(queue, entry, now, transition, ending.state, ending.error, trail)
-        entry.rest()
-        _wait(queue, entry, ending.due_at)
+    _end(queue, entry, now, transition, ending, trail)
     return ending
 
 
@@ -241,15 +239,15 @@ def exhaust(queue: Queue, entry: Entry, now: int) -> None:
     trail = queue.trail(entry.message_id)
     _dead(queue).shelf.load(entry.claim_id)
     queue.take_available(entry.claim_id)
-    error = lowered_limit_error(queue.policy)
-    _fail(queue, entry, now, Transition.EXHAUST, error, trail)
+    ending = Ending(State.FAILED, lowered_limit_error(queue.policy), None)
+    _end(queue, entry, now, Transition.EXHAUST, ending, trail)
 
 
 def expire_available(queue: Queue, entry: Entry, now: int) -> None:
     """Available to expired."""
     trail, key = _look_at_waiting(queue, entry)
     queue.take_available(entry.claim_id)
-    _expire(queue, entry, now, Transition.EXPIRE, None, trail)
+    _end(queue, entry, now, Transition.EXPIRE, _EXPIRED, trail)
     _close(queue, key)
 
 
@@ -257,7 +255,7 @@ def expire_delayed(queue: Queue, entry: Entry, due_at: int, now: int) -> None:
     """Delayed to expired."""
     trail, key = _look_at_waiting(queue, entry)
     queue.take_delayed(due_at, entry.claim_id)
-    _expire(queue, entry, now, Transition.EXPIRE, None, trail)
+    _end(queue, entry, now, Transition.EXPIRE, _EXPIRED, trail)
     _close(queue, key)
 
 
@@ -268,12 +266,11 @@ def revive(
     claim_id = claim_id_of(queue.policy.bucket_size, priority, message_id)
     entry = Entry.waiting(message_id, claim_id, 0, metadata)
     entry.at = now
-    state = State.DELAYED if due_at > now else State.AVAILABLE
     queue.home.replays += 1
     queue.home.touch()
-    _leave_mark(queue, entry, now, Transition.REPLAY, state, None, queue.trail(message_id))
     queue.stage.delete(queue.keys.result + message_id.to_bytes(8, "big"))
-    _wait(queue, entry, due_at if due_at > now else None)
+    ending = Ending(State.DELAYED, None, due_at) if due_at > now else _AVAILABLE
+    _end(queue, entry, now, Transition.REPLAY, ending, queue.trail(message_id))
     queue.watch_expiry(entry)
     if queue.partitions is not None:
         queue.partitions.added(entry)
@@ -343,33 +340,25 @@ def _drop(queue: Queue, entry: Entry, key: bytes | None) -> None:
     queue.forget(entry.message_id)
 
 
-def _expire(
-    queue: Queue,
-    entry: Entry,
-    now: int,
-    transition: Transition,
-    error: str | None,
-    trail: Trail,
+def _end(
+    queue: Queue, entry: Entry, now: int, transition: Transition, ending: Ending, trail: Trail
 ) -> None:
+    """Add the delivery where it goes, and the transition to its trail."""
+    grant, dead = queue.home.last_grant, queue.is_dead_letter
+    trail = trail.then(now, transition, ending.state, ending.error, grant, dead=dead)
+    queue.write_trail(entry.message_id, trail)
+    if ending.state in LIVE:
+        entry.rest()
+        _wait(queue, entry, ending.due_at)
+        return
     _leave_live(queue, entry)
-    _leave_mark(queue, entry, now, transition, State.EXPIRED, error, trail)
-    queue.expired.add(entry.claim_id, now, entry.settled(now))
-    queue.expired_count += 1
-
-
-def _fail(
-    queue: Queue,
-    entry: Entry,
-    now: int,
-    transition: Transition,
-    error: str | None,
-    trail: Trail,
-) -> None:
-    _leave_live(queue, entry)
-    _leave_mark(queue, entry, now, transition, State.FAILED, error, trail)
-    queue.failures += 1
-    entry.at = now
-    _dead(queue).make_available(entry)
+    if ending.state is State.FAILED:
+        queue.failures += 1
+        entry.at = now
+        _dead(queue).make_available(entry)
+    else:
+        queue.expired.add(entry.claim_id, now, entry.settled(now))
+        queue.expired_count += 1
 
 
 def _dead(queue: Queue) -> Queue:
@@ -389,17 +378,3 @@ def _leave_live(queue: Queue, entry: Entry) -> None:
     queue.unwatch_expiry(entry)
     if queue.partitions is not None:
         queue.partitions.removed(entry)
-
-
-def _leave_mark(
-    queue: Queue,
-    entry: Entry,
-    now: int,
-    transition: Transition,
-    state: State,
-    error: str | None,
-    trail: Trail,
-) -> None:
-    grant, dead = queue.home.last_grant, queue.is_dead_letter
-    trail = trail.then(now, transition, state, error, grant, dead=dead)
-    queue.write_trail(entry.message_id, trail)
