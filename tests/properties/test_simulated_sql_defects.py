@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.storage.sql import queues, settle
+from penstock.model.bucket import Bucket
+from penstock.storage.sql import queues, settle, throughput
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.ids import Ids
 from penstock.storage.sql.leases import Leases
@@ -42,6 +43,22 @@ def _do_not_lock_queues(patch: _Patch) -> None:
 def _do_not_lock_limits(patch: _Patch) -> None:
     """Servers that check one limit do not exclude each other."""
     _replace_in_statement(patch, "lock_limit", "FOR UPDATE", "")
+
+
+def _do_not_lock_buckets(patch: _Patch) -> None:
+    """Two servers that claim at the same time charge the tokens that both have read."""
+
+    async def read(work: Work, queue: Any, kind: Any, first: Bucket) -> Bucket:
+        row = {"queue": queue.number, "kind": int(kind)}
+        rows = await work.session.fetch("read_limit", **row)
+        if rows:
+            return Bucket(*map(int, rows[0]))
+        fields = ("rate", "milli_tokens", "filled_at")
+        values = {name: getattr(first, name) for name in fields}
+        await work.session.run("put_limit", **row, **values)
+        return first
+
+    patch.setattr(throughput, "hold_limit", read)
 
 
 def _do_not_wait_for_publishes(patch: _Patch) -> None:
@@ -177,6 +194,7 @@ def _function() -> str:
 DEFECTS: dict[Callable[[_Patch], None], int] = {
     _do_not_lock_queues: 149,
     _do_not_lock_limits: 0,
+    _do_not_lock_buckets: 0,
     _do_not_wait_for_publishes: 255,
     _ignore_the_catalog_version: 113,
     _remove_segments_unchecked: 296,
