@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from penstock.storage.sql import queues, settle
+from penstock.model.bucket import Bucket
+from penstock.storage.sql import limits, queues, settle
 from penstock.storage.sql.claim_numbers import Leases
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.deliveries import DeliveryGroup, Phase
 from penstock.storage.sql.ids import Ids
 from penstock.storage.sql.statements import load
 from penstock.storage.sql.work import Work
+from penstock.testing.simulation.sql import SqlSimulation
 from penstock.testing.simulation.sql_gated import GatedSession
-from tests.databases import server
+from tests.databases import empty_url, server
 
 pytestmark = [
     pytest.mark.slow,  # Every statement of every server waits for the one before it.
@@ -40,6 +42,22 @@ def _do_not_lock_queues(patch: _Patch) -> None:
 def _do_not_lock_limits(patch: _Patch) -> None:
     """Servers that check one limit do not exclude each other."""
     _replace_in_statement(patch, "lock_limit", "FOR UPDATE", "")
+
+
+def _do_not_lock_buckets(patch: _Patch) -> None:
+    """Two servers that claim at the same time charge the tokens that both have read."""
+
+    async def read(work: Work, queue: Any, kind: Any, first: Bucket) -> Bucket:
+        row = {"queue": queue.number, "kind": int(kind)}
+        rows = await work.session.fetch("read_limit", **row)
+        if rows:
+            return Bucket(*map(int, rows[0]))
+        fields = ("rate", "milli_tokens", "filled_at")
+        values = {name: getattr(first, name) for name in fields}
+        await work.session.run("put_limit", **row, **values)
+        return first
+
+    patch.setattr(limits, "hold_limit", read)
 
 
 def _do_not_wait_for_publishes(patch: _Patch) -> None:
@@ -156,29 +174,59 @@ def _overwrite_claims(patch: _Patch) -> None:
     """Two servers have one number, and a new row replaces another with the same key."""
     hold = Leases.hold
     patch.setattr(Leases, "hold", lambda self, server, until: hold(self, 1, until))
-    found = server("postgresql")
-    ((body,),) = [["\n".join(map("\t".join, found.sql(_FUNCTION, NAME)))]]
+    body = _function()
     columns = ("segment", "size", "until", "partition_key", "consumer", "members", "life")
     changes = ", ".join(f"{name} = excluded.{name}" for name in columns)
     last = "WHERE new.ordinal > replaced"
     assert last in body
     conflict = f"ON CONFLICT (queue, phase, rank, place) DO UPDATE SET {changes}"
-    found.sql(body.replace(last, f"{last} {conflict}"), NAME)
+    server("postgresql").sql(body.replace(last, f"{last} {conflict}"), NAME)
 
 
-_FUNCTION = "SELECT pg_get_functiondef('penstock_write'::regproc)"
+def _function() -> str:
+    """The statement that creates the function by which the engine writes."""
+    listing = "SELECT pg_get_functiondef('penstock_write'::regproc)"
+    return "\n".join(map("\t".join, server("postgresql").sql(listing, NAME)))
 
 
+#: A defect, and a seed that fails with it.
 DEFECTS: dict[Callable[[_Patch], None], int] = {
-    _do_not_lock_queues: 0,
-    _ignore_the_catalog_version: 0,
-    _remove_segments_unchecked: 0,
-    _do_not_wait_for_publishes: 0,
-    _repeat_any_ack: 0,
-    _settle_replayed_deliveries: 0,
-    _accept_stale_receipts: 0,
-    _read_ids_before_writing_them: 0,
-    _repeat_lost_commits: 0,
-    _overwrite_claims: 0,
+    _do_not_lock_queues: 149,
     _do_not_lock_limits: 0,
+    _do_not_lock_buckets: 0,
+    _do_not_wait_for_publishes: 255,
+    _ignore_the_catalog_version: 113,
+    _remove_segments_unchecked: 296,
+    _settle_replayed_deliveries: 13,
+    _repeat_any_ack: 52,
+    _accept_stale_receipts: 30,
+    _read_ids_before_writing_them: 18,
+    _repeat_lost_commits: 205,
+    _overwrite_claims: 54,
 }
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[SqlSimulation]:
+    found = SqlSimulation(empty_url("postgresql", NAME))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def simulated(shared: SqlSimulation) -> Iterator[SqlSimulation]:
+    """The simulation, with the functions of its database as they were."""
+    body = _function()
+    yield shared
+    server("postgresql").sql(body, NAME)
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.__name__.strip("_"))
+def test_a_defect_is_found(
+    defect: Callable[[_Patch], None], simulated: SqlSimulation, monkeypatch: _Patch
+) -> None:
+    program = simulated.simulation.program(DEFECTS[defect], STEPS)
+    assert simulated.run(program).violations == ()
+    # Every run opens its connections, and reads the statements, anew.
+    defect(monkeypatch)
+    assert simulated.run(program).violations

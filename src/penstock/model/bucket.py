@@ -37,9 +37,13 @@ class Bucket(Struct, frozen=True, gc=False):
         """
         elapsed = now - self.filled_at
         if elapsed < 0:
-            return Bucket(self.rate, self.milli_tokens, now) if elapsed < -_SKEW_MS else self
+            return Bucket(self.rate, self.milli_tokens, now) if self.is_ahead(now) else self
         milli_tokens = min(self.rate * 1000, self.milli_tokens + elapsed * self.rate)
         return Bucket(self.rate, milli_tokens, now)
+
+    def is_ahead(self, now: int) -> bool:
+        """Whether the bucket was filled too far in the future for clocks that merely differ."""
+        return self.filled_at - now > _SKEW_MS
 
     @property
     def tokens(self) -> int:

@@ -13,7 +13,8 @@ database's locks decide who has a lease. The error only shifts the moment at whi
 or a delay ends.
 
 The reading goes back only if the database's clock was set back by a second or more; for a smaller
-step it stands still until the time has caught up. After a machine was suspended its reading is
+step it stands still until the time has caught up. The steady clock includes the time in suspend
+where the system has such a clock; elsewhere, and after a virtual machine was paused, the reading is
 behind until the next measurement.
 """
 
@@ -21,11 +22,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from typing import Final
 
 from penstock.model.clock import Alarm, Clock
+from penstock.storage.sql.claim_numbers import steady_s
 from penstock.storage.sql.database import Database, end
 
 __all__ = ["DatabaseClock", "clock_for"]
@@ -56,7 +57,7 @@ class DatabaseClock:
 
     wall: bool = False
 
-    def __init__(self, database: Database, steady: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, database: Database, steady: Callable[[], float] = steady_s) -> None:
         self._database = database
         self._steady = steady
         #: The database's time minus the steady clock, in milliseconds; None before a measurement.

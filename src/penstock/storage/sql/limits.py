@@ -7,6 +7,7 @@ from enum import IntEnum
 from penstock.errors import UnknownQueue
 from penstock.model.bucket import Bucket
 from penstock.storage.sql.catalog import Queue
+from penstock.storage.sql.clock import DatabaseClock
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import NeedsTransaction, Session
 from penstock.storage.sql.granting import look_at_clock
@@ -61,6 +62,12 @@ async def take_bucket(core: Core, work: Work, queue: Queue, *, dead: bool) -> Bu
         raise NeedsTransaction
     bucket = await hold_limit(work, queue, _kind(dead=dead), Bucket.full(rate, work.now))
     look_at_clock(core, work)
+    if isinstance(core.clock, DatabaseClock) and bucket.is_ahead(work.now):
+        # This server's reading may be behind, for example because it was suspended. Its charge
+        # would let other servers refill the bucket for a period that they have counted already.
+        ((now,),) = await work.session.fetch("now")
+        work.now = max(work.now, int(now))
+        core.clock.doubt()
     if bucket.rate != rate:
         return Bucket.full(rate, work.now)
     return bucket.refilled(work.now)

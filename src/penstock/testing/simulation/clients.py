@@ -30,8 +30,6 @@ from penstock.model.delivery import (
     Extend,
     Nack,
     Receipt,
-    Reject,
-    Release,
     Settlement,
     SettleReply,
     Verdict,
@@ -41,7 +39,6 @@ from penstock.model.queue import Start, TopicPolicy
 from penstock.testing.history import (
     Claim,
     Claimed,
-    Granted,
     Publish,
     Refused,
     Settle,
@@ -53,13 +50,13 @@ from penstock.testing.history import Published as PublishedEvent
 from penstock.testing.simulation.policies import NARROW, POLICIES, TENANTS, WORK
 from penstock.testing.simulation.program import Draft, Step
 from penstock.testing.simulation.repeated_settles import SentSettle
-from penstock.testing.simulation.world import World
+from penstock.testing.simulation.settlements import settlement
+from penstock.testing.simulation.world import World, granted
 
-__all__ = ["Client", "granted"]
+__all__ = ["Client"]
 
 #: The errors of a refused publish: nothing was stored.
 _REFUSALS: Final = (QueueFull, BadInput, Conflict)
-_LEASE_MS: Final = 4_000
 
 
 class Client:
@@ -489,33 +486,3 @@ class Client:
         await broker.message(message)
         await broker.history(message)
         await broker.result(queue, message)
-
-
-def granted(call: int, consumer: str, delivery: Delivery) -> Granted:
-    """The event of one granted delivery."""
-    return Granted(
-        call=call,
-        queue=delivery.queue,
-        message=delivery.message.id,
-        payload=digest(delivery.payload),
-        receipt=delivery.receipt,
-        attempts=delivery.attempts,
-        claimed_at=delivery.claimed_at,
-        deadline=delivery.lease_deadline,
-        consumer=consumer,
-    )
-
-
-def settlement(verb: str, receipt: Receipt, ms: int | None) -> Settlement:
-    """The settlement with that name."""
-    match verb:
-        case "ack":
-            return Ack(receipt, None if ms is None else b"r")
-        case "nack":
-            return Nack(receipt, f"error {ms}", ms)
-        case "reject":
-            return Reject(receipt, "rejected")
-        case "release":
-            return Release(receipt)
-        case _:
-            return Extend(receipt, _LEASE_MS)

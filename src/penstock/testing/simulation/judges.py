@@ -27,9 +27,8 @@ from penstock.model.states import LIVE, State
 from penstock.testing.checker import check
 from penstock.testing.comparing import Plain, difference
 from penstock.testing.history import Claim, Claimed, Found, Logged, Scanned, Settle, Settled, digest
-from penstock.testing.simulation.clients import granted
 from penstock.testing.simulation.policies import WORK, WORK_POLICY
-from penstock.testing.simulation.world import History
+from penstock.testing.simulation.world import History, granted
 from penstock.verify import verify
 
 __all__ = ["drain", "judge_history", "judge_same", "judge_store", "picture"]

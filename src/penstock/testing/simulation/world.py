@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from penstock.broker import Broker
 from penstock.model.clock import Clock
-from penstock.model.delivery import Receipt
-from penstock.testing.history import HistoryEvent
+from penstock.model.delivery import Delivery, Receipt
+from penstock.testing.history import Granted, HistoryEvent, digest
 from penstock.testing.simulation.promises import Promises
 from penstock.testing.simulation.repeated_settles import SentSettle
 
-__all__ = ["History", "World"]
+__all__ = ["History", "World", "granted"]
 
 
 class History:
@@ -106,3 +106,18 @@ class World:
         """Whether every reply to that settle belongs to it."""
         known = None if sent.key is None else self.sent.get(sent.key)
         return known is sent and not sent.is_ambiguous
+
+
+def granted(call: int, consumer: str, delivery: Delivery) -> Granted:
+    """The event of one granted delivery."""
+    return Granted(
+        call=call,
+        queue=delivery.queue,
+        message=delivery.message.id,
+        payload=digest(delivery.payload),
+        receipt=delivery.receipt,
+        attempts=delivery.attempts,
+        claimed_at=delivery.claimed_at,
+        deadline=delivery.lease_deadline,
+        consumer=consumer,
+    )

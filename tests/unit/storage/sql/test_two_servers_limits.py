@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 import pytest
+from penstock.storage.sql.leases import steady_s
 
 from penstock.broker import Broker
 from penstock.broker.scope import BrokerOptions
@@ -14,9 +16,12 @@ from penstock.model.delivery import Ack, Delivery
 from penstock.model.limits import MAX_WAIT_MS
 from penstock.model.message import NewMessage, Outgoing
 from penstock.model.queue import TopicPolicy
+from penstock.storage.contract import EngineOptions
+from penstock.storage.engines import open_engine
 from penstock.testing.laws import law
+from tests.databases import store_url
 from tests.unit.storage.sql.gates import Gate
-from tests.unit.storage.sql.pairs import ROUNDS, TENANT, Pair
+from tests.unit.storage.sql.pairs import NAME, ROUNDS, TENANT, Pair
 
 RATE = 5
 #: Only a test that would hang for ever waits this long.
@@ -46,6 +51,24 @@ async def test_two_servers_hand_out_no_more_than_one(pair: Pair) -> None:
         assert len(granted) == RATE
         assert await a.claim("q", limit=3) == await b.claim("q", limit=3) == []
         pair.clock.advance(1_000)
+
+
+async def test_a_server_that_was_suspended_does_not_refill_the_bucket(dialect: str) -> None:
+    url = store_url(dialect, NAME)
+    async with AsyncExitStack() as stack:
+        servers = [await open_engine(url, EngineOptions()) for _ in range(2)]
+        for engine in servers:
+            stack.push_async_callback(engine.close)
+        a, b = (Broker(engine, BrokerOptions(), TENANT) for engine in servers)
+        await a.create_queue("q", filter="topic = 'q'", throughput_limit=RATE)
+        await fill(a, "q", 200)
+        clock = servers[1]._core.clock  # type: ignore[attr-defined]
+        began, granted = steady_s(), 0
+        for _ in range(20):
+            clock._ahead -= 5_000
+            for q in (a, b):
+                granted += len(await q.claim("q", limit=1))
+        assert granted <= 2 * RATE + RATE * (steady_s() - began)
 
 
 async def test_a_limit_that_another_server_set_counts_for_the_next_claim(pair: Pair) -> None:
