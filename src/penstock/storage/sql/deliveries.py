@@ -28,10 +28,8 @@ from penstock.model.states import State, Transition
 
 __all__ = [
     "DEAD",
-    "DEAD_KINDS",
     "INDEX_BITS",
     "LIVE",
-    "OWN_PHASES",
     "DeliveryGroup",
     "DeliveryRecord",
     "InFlightRows",
@@ -99,8 +97,6 @@ class Phase(IntEnum):
 
 #: The phases of unsettled deliveries.
 LIVE: Final = (Phase.FRESH, Phase.RETURNED, Phase.DELAYED, Phase.IN_FLIGHT)
-#: Every phase of a queue itself, without its dead letters.
-OWN_PHASES: Final = (*LIVE, Phase.DONE, Phase.EXPIRED)
 
 _STATES: Final = {
     Phase.FRESH: State.AVAILABLE,
@@ -139,9 +135,6 @@ def phases_of(state: State, *, dead: bool) -> tuple[Phase, ...]:
 # by phase follow from the rows that a transaction deletes and writes, so they are correct whenever
 # those are.
 
-#: The difference between a counter of the dead letters and the queue's own.
-DEAD_KINDS: Final = DEAD
-
 
 class Kind(IntEnum):
     """What is counted. Phases are counted under their own numbers, which are below these."""
@@ -160,7 +153,7 @@ class Kind(IntEnum):
     @classmethod
     def of(cls, kind: Kind, *, dead: bool) -> Kind:
         """The kind, or its counterpart for the dead letters."""
-        return cls(kind + DEAD_KINDS) if dead else kind
+        return cls(kind + DEAD) if dead else kind
 
 
 # -- rows ----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from penstock.model.message import MessageId, NewMessage, Offset
 from penstock.model.queue import Ordering, QueuePolicy, Start
 from penstock.model.states import State
 from penstock.storage.contract import Engine
-from penstock.storage.sql import assign as assign_module
+from penstock.storage.sql import route as assign_module
 from penstock.storage.sql.log import end_of_log
 from penstock.testing.laws import law
 from tests.unit.storage.sql.callers import Caller, caller

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from penstock.storage.sql.postgresql import listening as module
+from penstock.storage.sql.postgresql import notifications as module
 from penstock.storage.sql.postgresql.notifications import NOTIFY, Listening, announcements
 from tests.databases import server
 

@@ -14,7 +14,7 @@ import pytest
 from penstock.model.queue import QueuePolicy
 from penstock.storage.contract import EngineOptions
 from penstock.storage.listener import Listener
-from penstock.storage.sql import watching as module
+from penstock.storage.sql import notifications as module
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.clock import DatabaseClock
 from penstock.storage.sql.core import Core
@@ -48,7 +48,7 @@ class FakeDatabase:
     async def watch(self, heard: Callable[[Sequence[int]], None]) -> None:
         self.heard = heard
 
-    async def notify(self, queues: Sequence[int]) -> None:
+    async def broadcast(self, queues: Sequence[int]) -> None:
         self.told.append(list(queues))
         self.happened.set()
         await self.gate.wait()
