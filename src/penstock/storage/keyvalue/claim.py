@@ -129,12 +129,11 @@ def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> in
         for claim_id in list(islice(available, limit - len(taken))):
             entry = available[claim_id]
             message = entry.message
-            if expires and message.expires_at is not None and message.expires_at <= now:
+            expires_at = message.expires_at
+            if expires_at is not None and expires_at <= now and expires:
                 expire_available(queue, entry, now)
-                moved += 1
             elif entry.attempts >= max_attempts and is_exhausted(queue, entry):
                 exhaust(queue, entry, now)
-                moved += 1
             else:
                 room -= message.size
                 if room < 0 and taken:
@@ -143,6 +142,8 @@ def _take_in_order(queue: Queue, limit: int, now: int, taken: list[Entry]) -> in
                 del available[claim_id]
                 queue.available_count -= 1
                 taken.append(entry)
+                continue
+            moved += 1
             if moved == _MOVES_A_TURN:
                 break
         shelf.took_from(bucket)

@@ -33,8 +33,9 @@ __all__ = ["Committer"]
 #: each would lose a quarter.
 _WORTH_SPLITTING: Final = 256
 #: Turns of the event loop that a commit waits for, so that a consumer woken by a publish claims in
-#: the same commit: saves 0.3 of 1.6 ms from publish to handler.
-_TURNS: Final = 4
+#: the same commit: it is resumed in the next turn and claims in the one after. This saves 0.3 of
+#: 1.6 ms from publish to handler; a turn costs 0.7 µs.
+_TURNS: Final = 2
 
 
 class Committer:
@@ -157,25 +158,32 @@ class Committer:
         if self._chain is not None and self._chain.is_full and not self._has_room():
             return
         self._busy = True
-        steps = self._commit()
+        self._current, self._waiting = self._waiting, []
+        if self._stage.is_small:
+            self._submit()
+            return
+        steps = self._encode_and_submit()
         if not self._changes.begin(steps):
             self._encoding = self._loop.create_task(self._changes.finish(steps))
 
-    def _commit(self) -> Iterator[None]:
-        """Encode dirty objects, in steps that exclude verbs, and submit the batch."""
-        self._current, self._waiting = self._waiting, []
+    def _encode_and_submit(self) -> Iterator[None]:
+        """Encode many dirty objects, in steps that exclude verbs, and submit the batch."""
         try:
             yield from self._stage.encode()
+        except Exception as error:  # noqa: BLE001  (a bug: memory can no longer be trusted)
+            self._finish(_not_encoded(error))
+            return
+        self._submit()
+
+    def _submit(self) -> None:
+        """Take the batch and submit it."""
+        try:
             batch = self._stage.take()
-            is_empty = not (batch.writes or batch.removed)
+            is_empty = not batch
             if self._chain is not None and not is_empty:
                 self._chain.extend(batch)
         except Exception as error:  # noqa: BLE001  (a bug: memory can no longer be trusted)
-            self._finish(
-                error
-                if isinstance(error, PenstockError)
-                else NotEncoded(f"A change cannot be encoded: {error!r}.")
-            )
+            self._finish(_not_encoded(error))
             return
         self._taken += 1
         self._current_sync = batch.sync
@@ -240,12 +248,13 @@ class Committer:
             # More was staged while the disk was busy: begin the next commit immediately.
             self._schedule()
             self._wake(current, durability)
+        elif self._current_size < _WORTH_SPLITTING:
+            self._wake(current, durability)
         else:
             # Callers that wait for the same commit would all work, then all wait. If the next
             # commit begins after half of them, one half works while the other half's commit is
-            # being written. Small commits are not worth splitting.
-            large = self._current_size >= _WORTH_SPLITTING
-            first = (len(current) + 1) // 2 if large else len(current)
+            # being written.
+            first = (len(current) + 1) // 2
             self._wake(current[:first], durability)
             self._schedule()
             self._wake(current[first:], durability)
@@ -275,3 +284,9 @@ class Committer:
         for future in futures:
             if not future.done():
                 future.set_exception(type(self._failure)(self._failure.detail))
+
+
+def _not_encoded(error: Exception) -> PenstockError:
+    if isinstance(error, PenstockError):
+        return error
+    return NotEncoded(f"A change cannot be encoded: {error!r}.")

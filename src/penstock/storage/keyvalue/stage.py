@@ -10,7 +10,6 @@ many verbs changed it.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, groupby
@@ -67,8 +66,8 @@ class Stage:
 
     @property
     def has_work(self) -> bool:
-        # Tests the dict, not the batch, to save a call: this is read several times per commit.
-        return bool(self._dirty or self.writes or self._next.removed)
+        # Tests the dict first, to save a call: this is read several times per commit.
+        return bool(self._dirty or self.writes or self._next)
 
     @property
     def completed(self) -> int:
@@ -99,6 +98,11 @@ class Stage:
 
     # -- committing --------------------------------------------------------------------
 
+    @property
+    def is_small(self) -> bool:
+        """Whether the dirty objects are encoded in one step, so that ``take`` may do it."""
+        return len(self._dirty) <= self._step_size
+
     def encode(self) -> Iterator[None]:
         """Encode dirty objects, in steps. Nothing may change until ``take``, which must follow."""
         self._encoded, self._dirty = self._dirty, {}
@@ -108,9 +112,11 @@ class Stage:
                 yield
 
     def take(self) -> Batch:
-        """Close the batch and begin the next one."""
+        """Encode what is dirty, close the batch and begin the next one."""
         if self._dirty:
-            deque(self.encode(), 0)
+            self._encoded, self._dirty = self._dirty, {}
+            for item in self._encoded:
+                item.write_to(self)
         self.written, self._encoded = self._encoded, {}
         batch = self._committing = self._next
         self._next = Batch()
