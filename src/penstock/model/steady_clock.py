@@ -65,15 +65,15 @@ class SteadyClock:
     def now(self) -> int:
         """The current time in epoch milliseconds."""
         elapsed = self._elapsed_ns() // _NS
-        steady = self._offset + elapsed
         wall = self._wall()
-        if -TOLERANCE_MS <= wall - steady <= TOLERANCE_MS:
+        offset = wall - elapsed
+        if -TOLERANCE_MS <= offset - self._offset <= TOLERANCE_MS:
+            self._offset = offset
             if self._jumped_at is not None:
                 self._jumped_at = None
                 _log.warning("The clock is right again; its jump was ignored.")
-            self._offset = wall - elapsed
             return wall
-        return self._during_jump(wall, steady, elapsed)
+        return self._during_jump(wall, self._offset + elapsed, elapsed)
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> Alarm:
         """Call back at ``at_ms`` of this clock."""

@@ -137,7 +137,7 @@ class Application:
         self,
         scope: Scope,
         route: AnyRoute,
-        parameters: list[str],
+        parameters: tuple[str, ...],
         headers: dict[bytes, bytes],
         receive: Receive,
         request_id: str,

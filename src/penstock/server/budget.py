@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import Struct, field
+
 from penstock.errors import Busy
 
 __all__ = ["Budget", "Hold"]
@@ -24,13 +26,10 @@ _RETRY_AFTER_MS: Final = 1_000
 _OF_FREE: Final = 4
 
 
-class Share:
+class Share(Struct):
     """The bytes that the calls of one tenant hold."""
 
-    __slots__ = ("held",)
-
-    def __init__(self) -> None:
-        self.held = 0
+    held: int = 0
 
 
 class Budget:
@@ -72,15 +71,16 @@ class Budget:
         )
 
 
-class Hold:
-    """The part of the budget that one call holds."""
+class Hold(Struct):
+    """The part of the budget that one call holds.
 
-    __slots__ = ("_budget", "_share", "size")
+    Every call has one, so this is a Struct, which C code constructs, and ``take`` and ``set`` do
+    not call ``add``.
+    """
 
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self._share = Share()
-        self.size = 0
+    _budget: Budget
+    _share: Share = field(default_factory=Share)
+    size: int = 0
 
     def belongs_to(self, tenant: str) -> None:
         """Count what is held for a tenant, from now on; nothing was held before."""
@@ -93,9 +93,12 @@ class Hold:
 
     def take(self, size: int) -> None:
         """Hold ``size`` more bytes, or raise ``Busy``."""
-        if not self._budget.has_room(size, self._share, self.size):
-            raise self._budget.refuse(self._share)
-        self.add(size)
+        budget, share = self._budget, self._share
+        if not budget.has_room(size, share, self.size):
+            raise budget.refuse(share)
+        budget.held += size
+        share.held += size
+        self.size += size
 
     def add(self, size: int) -> None:
         """Hold ``size`` more bytes, even over the budget: they are allocated already."""
@@ -105,4 +108,8 @@ class Hold:
 
     def set(self, size: int) -> None:
         """Hold exactly ``size`` bytes from now on."""
-        self.add(size - self.size)
+        change = size - self.size
+        if change:
+            self._budget.held += change
+            self._share.held += change
+            self.size = size

@@ -55,7 +55,7 @@ class Call:
         self,
         service: Service,
         route: AnyRoute,
-        parameters: list[str],
+        parameters: tuple[str, ...],
         headers: dict[bytes, bytes],
         receive: Receive,
         request_id: str,

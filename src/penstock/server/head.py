@@ -32,6 +32,7 @@ _SINGLE: Final = frozenset(
 )
 _FRAMING: Final = frozenset({"Content-Length", "Host", "Transfer-Encoding"})
 _OWN: Final = b"penstock-"
+_CODINGS: Final = frozenset({b"content-encoding", b"transfer-encoding"})
 
 
 def check_head(scope: MutableMapping[str, Any], headers: Mapping[bytes, bytes]) -> None:
@@ -44,6 +45,11 @@ def check_head(scope: MutableMapping[str, Any], headers: Mapping[bytes, bytes]) 
         _check_repeated(given)
     if not headers.get(b"host") and scope.get("http_version") == "1.1":
         raise BadInput("An HTTP/1.1 request must have a Host header.", field="Host")
+    if not _CODINGS.isdisjoint(headers):
+        _check_codings(headers)
+
+
+def _check_codings(headers: Mapping[bytes, bytes]) -> None:
     coding = headers.get(b"transfer-encoding")
     if coding is not None and coding.strip().lower() != b"chunked":
         raise BadInput("The only Transfer-Encoding allowed is chunked.", field="Transfer-Encoding")

@@ -1,8 +1,7 @@
 """Routes as data: what each path accepts, returns and needs, in one table.
 
 Dispatch, access checks, metrics and the OpenAPI document all read the same ``Route``, so they
-cannot disagree. Paths are looked up in a tree of segments: every request, not only the hot
-verbs, costs a few dictionary lookups.
+cannot disagree. Paths are looked up in a tree of segments, and the most recent ones are cached.
 """
 
 from __future__ import annotations
@@ -81,6 +80,10 @@ class Route(Struct, Generic[Q, B], frozen=True, kw_only=True, dict=True):
             return None
 
 
+#: Paths cached with their routes, and the length of the longest one: at most 1 MiB together.
+_MAX_REMEMBERED: Final = 1_024
+_MAX_REMEMBERED_PATH: Final = 512
+
 #: A route with any query and body.
 AnyRoute: TypeAlias = Route[Any, Any]
 
@@ -91,11 +94,24 @@ class Routes:
     def __init__(self, routes: Iterable[AnyRoute]) -> None:
         self.all: tuple[AnyRoute, ...] = tuple(routes)
         self._root = _Node()
+        #: What was found for a method and path; callers use the same few again and again.
+        self._found: dict[tuple[str, str], tuple[AnyRoute, tuple[str, ...]]] = {}
         for route in self.all:
             self._root.add(route)
 
-    def find(self, method: str, path: str) -> tuple[AnyRoute, list[str]]:
+    def find(self, method: str, path: str) -> tuple[AnyRoute, tuple[str, ...]]:
         """The route, and the values of its path parameters in order."""
+        key = (method, path)
+        found = self._found.get(key)
+        if found is None:
+            found = self._look_up(method, path)
+            if len(path) <= _MAX_REMEMBERED_PATH:
+                if len(self._found) >= _MAX_REMEMBERED:
+                    self._found.clear()
+                self._found[key] = found
+        return found
+
+    def _look_up(self, method: str, path: str) -> tuple[AnyRoute, tuple[str, ...]]:
         node = self._root
         values: list[str] = []
         for segment in path.split("/"):
@@ -114,7 +130,7 @@ class Routes:
                 f"{shown(path)} takes {', '.join(sorted(node.methods))}.",
                 limit=", ".join(sorted(node.methods)),
             )
-        return route, values
+        return route, tuple(values)
 
 
 class _Node:

@@ -1,4 +1,4 @@
-"""Every route: its access check, and its place in the OpenAPI document.
+"""Every route: how it is found, its access check, and its place in the OpenAPI document.
 
 The tests walk the table of routes, so that a new route is held to them without being named.
 """
@@ -15,7 +15,7 @@ from penstock.model.runs import Run
 from penstock.server.access import Access, Keys
 from penstock.server.health import ROUTES as HEALTH
 from penstock.server.native import ROUTES as NATIVE
-from penstock.server.routing import ANYONE
+from penstock.server.routing import ANYONE, Routes
 from penstock.testing.laws import law
 from tests.unit.server.conftest import Door, application
 
@@ -188,3 +188,14 @@ async def test_the_openapi_document_has_every_route_and_the_limits(door):
         operation = document["paths"][route.path][route.method.lower()]
         assert {"401", "403"} <= operation["responses"].keys()
         assert operation["x-grant"].startswith(str(route.need.action))
+
+
+def test_found_paths_are_cached_within_bounds() -> None:
+    routes = Routes(ALL)
+    for number in range(3_000):
+        route, values = routes.find("POST", f"/v1/queues/q{number}/claims")
+        assert (route.verb, values) == ("claim", (f"q{number}",))
+    assert 0 < len(routes._found) <= 1_024
+    long = "q" * 100_000
+    assert routes.find("POST", f"/v1/queues/{long}/claims")[1] == (long,)
+    assert max(len(path) for _, path in routes._found) <= 512

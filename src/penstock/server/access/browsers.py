@@ -38,6 +38,8 @@ _SIMPLE: Final = frozenset(
 )
 #: Header values cached as good; any beyond this limit are checked each time.
 _MAX_REMEMBERED: Final = 1_024
+#: Headers in which a browser names the page that makes the request.
+_PAGE: Final = frozenset({b"origin", b"sec-fetch-site"})
 _HOST: Final = re.compile(r"(?P<name>[^\[\]:@/\s]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _PATTERN: Final = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?")
 _ORIGIN: Final = re.compile(r"https?://[^/\s,*]+")
@@ -82,12 +84,12 @@ class Browsers:
         host = headers.get(b"host", b"")
         if host not in self._good_hosts:
             self._check_host(host)
-        if self._origins is not None:
+        if self._origins is not None and not _PAGE.isdisjoint(headers):
             if b"origin" in headers:
                 self._check_origin(headers[b"origin"].decode("latin-1"), host)
-            elif b"sec-fetch-site" in headers:
+            else:
                 _check_site(headers[b"sec-fetch-site"])
-        if method == "POST" and self._needs_header:
+        if self._needs_header and method == "POST":
             content_type = headers.get(b"content-type", b"")
             if content_type not in self._good_types:
                 self._check_type(content_type, headers)

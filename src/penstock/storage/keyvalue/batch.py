@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from msgspec import Struct
 from sortedcontainers import SortedList
 
 from penstock.storage.keyvalue.adapters import KeyRange
@@ -25,22 +26,22 @@ _FIRST_KEYS = 8
 _MOST_KEYS = 256
 
 
-class Batch:
-    """Records to put and delete, and ranges to remove before that."""
+class Batch(Struct, eq=False):
+    """Records to put and delete, and ranges to remove before that.
 
-    __slots__ = ("_ends", "_ordered", "_seen", "_starts", "_unordered", "sync", "writes")
+    Every commit has one, so this is a Struct, which C code constructs.
+    """
 
-    def __init__(self) -> None:
-        self.writes: dict[bytes, bytes | None] = {}
-        self.sync = False
-        #: Removed ranges, in order, disjoint and not adjacent.
-        self._starts: list[bytes] = []
-        self._ends: list[bytes] = []
-        #: Sorted keys by record type, and the keys added since.
-        self._ordered: dict[bytes, SortedList[bytes]] = {}
-        self._unordered: dict[bytes, list[bytes]] = {}
-        #: How many keys of ``writes`` are in one of the two; a dict appends new keys at its end.
-        self._seen = 0
+    writes: dict[bytes, bytes | None] = {}
+    sync: bool = False
+    #: Removed ranges, in order, disjoint and not adjacent.
+    _starts: list[bytes] = []
+    _ends: list[bytes] = []
+    #: Sorted keys by record type, and the keys added since.
+    _ordered: dict[bytes, SortedList[bytes]] = {}
+    _unordered: dict[bytes, list[bytes]] = {}
+    #: How many keys of ``writes`` are in one of the two; a dict appends new keys at its end.
+    _seen: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.writes or self._starts)

@@ -131,10 +131,8 @@ def _take_in_order(
             expires_at = message.expires_at
             if expires_at is not None and expires and is_expired(expires_at, now):
                 expire_available(queue, entry, now)
-                moved += 1
             elif entry.attempts >= max_attempts and is_exhausted(queue, entry):
                 exhaust(queue, entry, now)
-                moved += 1
             else:
                 room -= message.size
                 if room < 0 and taken:
@@ -143,6 +141,8 @@ def _take_in_order(
                 del available[claim_id]
                 queue.available_count -= 1
                 taken.append(entry)
+                continue
+            moved += 1
             if moved == _MOVES_A_TURN:
                 break
         shelf.took_from(bucket)

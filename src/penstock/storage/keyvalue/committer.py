@@ -33,8 +33,9 @@ __all__ = ["Committer"]
 #: each would lose a quarter.
 _WORTH_SPLITTING: Final = 256
 #: Turns of the event loop that a commit waits for, so that a consumer woken by a publish claims in
-#: the same commit: saves 0.3 of 1.6 ms from publish to handler.
-_TURNS: Final = 4
+#: the same commit: it is resumed in the next turn and claims in the one after. This saves 0.3 of
+#: 1.6 ms from publish to handler; a turn costs 0.7 µs.
+_TURNS: Final = 2
 
 
 class Committer:
@@ -165,7 +166,7 @@ class Committer:
         try:
             yield from self._stage.encode()
             batch = self._stage.take()
-            is_empty = not (batch.writes or batch.removed)
+            is_empty = not batch
             if self._chain is not None and not is_empty:
                 self._chain.extend(batch)
         except Exception as error:  # noqa: BLE001  (a bug: memory can no longer be trusted)
@@ -242,12 +243,13 @@ class Committer:
             # More was staged while the disk was busy: begin the next commit immediately.
             self._schedule()
             self._wake(current, durability)
+        elif self._current_size < _WORTH_SPLITTING:
+            self._wake(current, durability)
         else:
             # Callers that wait for the same commit would all work, then all wait. If the next
             # commit begins after half of them, one half works while the other half's commit is
-            # being written. Small commits are not worth splitting.
-            large = self._current_size >= _WORTH_SPLITTING
-            first = (len(current) + 1) // 2 if large else len(current)
+            # being written.
+            first = (len(current) + 1) // 2
             self._wake(current[:first], durability)
             self._schedule()
             self._wake(current[first:], durability)

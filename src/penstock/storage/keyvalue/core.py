@@ -195,8 +195,8 @@ class Core:
         """Replace a queue's policy. A changed filter applies to later messages only (R1)."""
         before = queue.policy
         changed = parse(policy.filter)
-        unindexed = self.tenant(queue.tenant).unindexed
-        check_filter_quota(self.options.limits, unindexed, changed, queue.filter)
+        owner = self.tenant(queue.tenant)
+        check_filter_quota(self.options.limits, owner.unindexed, changed, queue.filter)
         for field in ("bucket_size", "ordering"):
             if getattr(before, field) != getattr(policy, field) and (
                 queue.depth or (queue.dead and queue.dead.depth)
@@ -206,6 +206,7 @@ class Core:
                     field=field,
                 )
         queue.change_policy(policy, changed)
+        owner.bounded += (policy.max_depth is not None) - (before.max_depth is not None)
         if before.ordering is not policy.ordering:
             ordered = policy.ordering is Ordering.PARTITION
             queue.partitions = self._partitions(queue) if ordered else None
@@ -216,7 +217,7 @@ class Core:
             queue.partitions.policy_changed()
         if before.filter != policy.filter:
             queue.filter_version += 1
-            self.tenant(queue.tenant).reindex(queue)
+            owner.reindex(queue)
         queue.write_spec()
 
     def queues(self) -> list[Queue]:

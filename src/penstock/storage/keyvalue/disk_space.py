@@ -35,14 +35,15 @@ class DiskSpace:
     def __init__(self, adapter: Adapter, wanted_bytes: int) -> None:
         self._adapter = adapter
         self._wanted_bytes = wanted_bytes
-        self._checked_at: int | None = None
+        self._checked_at = -_CHECK_EVERY_MS
         self._is_near = False
         self._is_low = False
         self._is_used_up = False
 
     def check(self, now: int) -> None:
         """Raise ``StoreFull`` while less space is free than a publish requires."""
-        self._look_again(now)
+        if self._is_near or not 0 <= now - self._checked_at < _CHECK_EVERY_MS:
+            self._look(now)
         if self._is_low:
             raise StoreFull(
                 "The disk of the store has less free space than min_free_disk_bytes requires.",
@@ -62,16 +63,12 @@ class DiskSpace:
 
     def is_used_up(self, now: int) -> bool:
         """Whether less than half of the low-water mark is free."""
-        self._look_again(now)
+        if self._is_near or not 0 <= now - self._checked_at < _CHECK_EVERY_MS:
+            self._look(now)
         return self._is_used_up
 
-    def _look_again(self, now: int) -> None:
-        checked_at = self._checked_at
-        if self._is_near or checked_at is None or not 0 <= now - checked_at < _CHECK_EVERY_MS:
-            self._checked_at = now
-            self._look()
-
-    def _look(self) -> None:
+    def _look(self, now: int) -> None:
+        self._checked_at = now
         space = self._adapter.space() if self._wanted_bytes else None
         if space is None:
             return

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final, Self
 
 from msgspec.structs import replace
@@ -54,7 +55,7 @@ from penstock.storage.keyvalue.reading import ReadingVerbs
 from penstock.storage.keyvalue.replay import Purge, Replay
 from penstock.storage.keyvalue.route import StartCursor, route
 from penstock.storage.keyvalue.routed_ahead import RoutedAhead, is_quick, routed_ahead
-from penstock.storage.keyvalue.settle import settle
+from penstock.storage.keyvalue.settle import settle, settle_some
 from penstock.storage.keyvalue.settle_and_publish import SettleAndPublish
 from penstock.storage.keyvalue.sweep import SweepVerbs
 from penstock.storage.keyvalue.topic_verbs import TopicVerbs
@@ -69,6 +70,7 @@ __all__ = ["KeyValueEngine"]
 #: Payloads of claims that wait for their commit: beyond this, the next claims wait first. A server
 #: counts what it was given, and cannot count what is on the way.
 _UNANSWERED_BYTES: Final = 64 * 1024 * 1024
+_message_size: Final = attrgetter("message.size")
 
 
 class KeyValueEngine(
@@ -274,20 +276,21 @@ class KeyValueEngine(
             await asyncio.sleep(0)  # Those that were committed are answered.
             await self._changes.over()
             now = self._begin()
-        turn = 0
-        deliveries: list[Delivery] | None = None
-        while deliveries is None:
-            if turn:
-                await self._next_slice(tenant)
-                now = self.clock.now()
-            turn += 1
+        turn = 1
+        while True:
             state = self._core.tenant(tenant).queue(queue)
             last_turn = turn >= CLAIM_TURNS
             try:
                 deliveries = claim(state, consumer, limit, lease_ms, now, last_turn=last_turn)
             except Exception as error:
                 raise self._broken(error) from error
-        size = sum([delivery.message.size for delivery in deliveries])
+            if deliveries is not None:
+                break
+            turn += 1
+            # Committed, because the next turn would scan past every record that this one deleted.
+            await self._next_committed_slice(tenant)
+            now = self.clock.now()
+        size = sum(map(_message_size, deliveries))
         self._unanswered += size
         try:
             if deliveries or self._core.stage.has_work:
@@ -312,8 +315,21 @@ class KeyValueEngine(
         now = self._begin()
         owner = self._core.tenant(tenant)
         if not publish:
-            outcomes = await self._settle(owner.queue(queue), settlements, now)
-            return SettleReply(outcomes, (), await self._committer.commit())
+            outcomes: list[Outcome] = []
+            state, jitter = owner.queue(queue), self._core.options.jitter
+            if len(settlements) <= self._core.step_size:
+                try:
+                    settle_some(state, settlements, now, jitter, outcomes)
+                except Exception as error:
+                    raise self._broken(error) from error
+            else:
+                # A copy: the caller may change its list.
+                steps = settle(
+                    state, tuple(settlements), now, jitter, self._core.step_size, outcomes
+                )
+                if not self._begin_change(steps):
+                    await self._finish_change(steps)
+            return SettleReply(tuple(outcomes), (), await self._committer.commit())
         self._core.space.check(now)
         call = SettleAndPublish(self._core, owner, settlements, now, checked)
         most = self._core.inline_evaluations
@@ -327,18 +343,6 @@ class KeyValueEngine(
                 self._begin()
                 await self._settle_and_publish(call, owner.queue(queue), publish, ahead)
         return replace(call.reply, durability=await self._committer.commit())
-
-    async def _settle(
-        self, queue: Queue, settlements: Sequence[Settlement], now: int
-    ) -> tuple[Outcome, ...]:
-        step, jitter = self._core.step_size, self._core.options.jitter
-        if len(settlements) > step:
-            settlements = tuple(settlements)  # The caller may change its list.
-        outcomes: list[Outcome] = []
-        steps = settle(queue, settlements, now, jitter, step, outcomes)
-        if not self._begin_change(steps):
-            await self._finish_change(steps)
-        return tuple(outcomes)
 
     async def _settle_and_publish(
         self,

@@ -156,7 +156,8 @@ class Plan:
             return
         check_topics(checked, self._tenant.topics)
         yield from self.decide()
-        yield from self.check_depth()
+        if self._tenant.bounded:
+            yield from self.check_depth()
         yield from self.apply()
 
     def decide(self) -> Iterator[None]:
@@ -184,9 +185,12 @@ class Plan:
     def _check_fan_out(self) -> None:
         """Refuse more deliveries than one publish may make, before more messages are planned."""
         items, counted = self._items, self._counted
+        limits = self._core.options.limits
+        queues = len(self._tenant.queues) + len(self._created)
+        if len(items) * queues <= limits.publish_deliveries:
+            return  # Even if every message goes to every queue.
         self._counted = len(items)
         self._deliveries += sum(map(len, map(_queues_of, items[counted:])))
-        limits = self._core.options.limits
         if self._deliveries > limits.publish_deliveries:
             messages = sum(len(outgoing.messages) for outgoing in self._taken)
             check_fan_out(limits, messages, self._deliveries)
@@ -198,12 +202,12 @@ class Plan:
         default_ttl = policy.default_ttl_ms
         # Serves as id and as offset; converting to both types costs 0.1 µs per message.
         offset: Any = first
-        match = tenant.index.match
+        match = tenant.index.match if ahead is None else self._match
         append, reply = self._items.append, self._replies.append
         created = self._created.get(topic)
-        counted = ahead is not None or headers is not None
+        copied = ahead is not None or headers is not None
         for new in messages:
-            if counted:
+            if copied:
                 self._position += 1
             if new.id is not None and self._is_duplicate(topic, new.id, policy):
                 continue
@@ -226,11 +230,9 @@ class Plan:
                 new.key,
                 new.content_type,
                 # A copy: the producer may change its own.
-                headers[self._position]
-                if headers is not None
-                else (dict(new.headers) if new.headers else NO_HEADERS)
-                if ahead is None
-                else ahead.message(self._position).headers,
+                self._copied_headers()
+                if copied
+                else (dict(new.headers) if new.headers else NO_HEADERS),
             )
             offset += 1
             replaced = False
@@ -239,7 +241,7 @@ class Plan:
                 message, replaced = item[1][0], item[3] is not None
                 created = self._created.get(topic)
             else:
-                queues = match(message) if ahead is None else self._match(message)
+                queues = match(message)
                 if created is not None:
                     queues = (*queues, created)
                 elif not queues:
@@ -251,6 +253,13 @@ class Plan:
             if new.id is not None and policy.dedup_window_ms:
                 self._ids[topic, new.id] = FirstPublish(message.id, message.offset, now)
         return int(offset)
+
+    def _copied_headers(self) -> dict[str, HeaderValue]:
+        """The headers of the current message, which were copied when it was taken over."""
+        if self._headers is not None:
+            return self._headers[self._position]
+        assert self._ahead is not None
+        return self._ahead.message(self._position).headers
 
     def _is_repeated(self, topic: str, batch_id: str, batch_ms: int | None) -> bool:
         """Whether the batch was stored before; if so, sets the original replies."""

@@ -14,7 +14,7 @@ from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.moves import ending_of, finish, finish_many, give_back
 from penstock.storage.keyvalue.queue import Queue
 
-__all__ = ["abort", "leaving", "settle", "stale"]
+__all__ = ["abort", "leaving", "settle", "settle_some", "stale"]
 
 
 def stale(
@@ -77,21 +77,20 @@ def settle(
     out: list[Outcome],
 ) -> Iterator[None]:
     """Apply every settlement whose receipt is current, and add the outcomes to ``out``."""
-    if len(settlements) <= step:
-        _settle_some(queue, settlements, now, jitter, out)
-        return
     for begin in range(0, len(settlements), step):
-        _settle_some(queue, settlements[begin : begin + step], now, jitter, out)
-        yield
+        if begin:
+            yield
+        settle_some(queue, settlements[begin : begin + step], now, jitter, out)
 
 
-def _settle_some(
+def settle_some(
     queue: Queue,
     settlements: Sequence[Settlement],
     now: int,
     jitter: Jitter,
     out: list[Outcome],
 ) -> None:
+    """As ``settle``, in one step."""
     claims = queue.claims
     if queue.partitions is None:
         entries = _plain_acks(queue, settlements)

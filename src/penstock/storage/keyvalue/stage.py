@@ -72,8 +72,8 @@ class Stage:
 
     @property
     def has_work(self) -> bool:
-        # Tests the dict, not the batch, to save a call: this is read several times per commit.
-        return bool(self._dirty or self.writes or self._next.removed)
+        # Tests the dict first, to save a call: this is read several times per commit.
+        return bool(self._dirty or self.writes or self._next)
 
     @property
     def completed(self) -> int:

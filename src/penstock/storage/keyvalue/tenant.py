@@ -17,12 +17,14 @@ _DEFAULT_TOPIC = TopicPolicy()
 class Tenant:
     """Everything that belongs to one tenant."""
 
-    __slots__ = ("behind", "index", "log", "name", "queues", "topics")
+    __slots__ = ("behind", "bounded", "index", "log", "name", "queues", "topics")
 
     def __init__(self, name: str, log: TenantLog) -> None:
         self.name = name
         self.log = log
         self.queues: dict[str, Queue] = {}
+        #: How many of the queues have a ``max_depth``.
+        self.bounded = 0
         #: The filters of the caught-up queues, which publish routes to (R1).
         self.index: FilterIndex[Queue] = FilterIndex()
         #: The filters of the queues that ``route`` still has to catch up.
@@ -51,10 +53,12 @@ class Tenant:
 
     def add(self, queue: Queue) -> None:
         self.queues[queue.name] = queue
+        self.bounded += queue.policy.max_depth is not None
         self._index(queue)
 
     def remove(self, queue: Queue) -> None:
         del self.queues[queue.name]
+        self.bounded -= queue.policy.max_depth is not None
         self._drop(queue)
 
     def reindex(self, queue: Queue) -> None:

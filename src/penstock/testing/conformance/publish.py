@@ -199,6 +199,16 @@ class TestDepth(Conformance):
             await store.publish(b"4")
         assert len(await store.claim(limit=9)) == 3
 
+    async def test_max_depth_may_be_removed_and_set_again(self, store: Store) -> None:
+        await store.queue(max_depth=1)
+        await store.queue("other", "color = 'red'", max_depth=1)
+        await store.queue()
+        await store.publish(b"1", b"2")
+        await store.engine.delete_queue(TENANT, "other")
+        await store.queue(max_depth=2)
+        with pytest.raises(QueueFull):
+            await store.publish(b"3")
+
 
 class TestAutoCreate(Conformance):
     """With ``auto_create``, a message that no queue takes creates one."""

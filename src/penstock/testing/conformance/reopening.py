@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from penstock.errors import QueueFull
 from penstock.model.delivery import ReplaySource, Verdict
 from penstock.model.message import MessageId
 from penstock.model.queue import Ordering, Start, TopicPolicy
@@ -56,6 +59,13 @@ class TestReopening(Conformance):
         assert (await store.ack(a)).ok
         assert (await store.ack(b)).verdict is Verdict.STALE
         assert (await store.ack(d)).ok
+
+    async def test_max_depth_holds(self, store: Store) -> None:
+        await store.queue(max_depth=1)
+        await store.publish(b"1")
+        await store.reopen()
+        with pytest.raises(QueueFull):
+            await store.publish(b"2")
 
     @law("P4")
     async def test_batch_ids_are_remembered_for_as_long_as_they_say(self, store: Store) -> None:
