@@ -7,8 +7,8 @@ from typing import Final
 import msgspec
 
 from penstock.model.queue import Ordering, QueuePolicy
+from penstock.storage.sql.deliveries import DeliveryGroup
 from penstock.storage.sql.mending import is_stray
-from penstock.storage.sql.runs import Run
 from penstock.testing.simulation.policies import NARROW, TENANTS
 from penstock.testing.simulation.sql_observer import Observer
 
@@ -93,14 +93,14 @@ def _judge_runs(observer: Observer) -> list[str]:
     seen: set[tuple[int, int]] = set()
     quote = "" if observer.dialect == "postgresql" else "`"
     for *row, logged, policy in observer.rows(_RUNS.format(quote)):
-        run = Run.read(row)
-        for message in run.ids():
-            name = f"message {message} of queue {run.queue}"
-            if (run.queue, message) in seen:
+        group = DeliveryGroup.read(row)
+        for message in group.ids():
+            name = f"message {message} of queue {group.queue}"
+            if (group.queue, message) in seen:
                 found.append(f"S3: {name} is in two states")
-            seen.add((run.queue, message))
+            seen.add((group.queue, message))
             # The first entry of a replaced message may be gone.
-            if not logged and run.life.entry is None:
+            if not logged and group.record.entry is None:
                 found.append(f"G1: {name} is not in the log")
             if policy is not None and is_stray(row) and _is_ordered(policy):
                 found.append(f"C5: {name} is in no partition")

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import pytest
-from penstock.storage.sql.leases import steady_s
 
 from penstock.broker import Broker
 from penstock.broker.scope import BrokerOptions
@@ -18,6 +17,7 @@ from penstock.model.message import NewMessage, Outgoing
 from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import EngineOptions
 from penstock.storage.engines import open_engine
+from penstock.storage.sql.claim_numbers import steady_s
 from penstock.testing.laws import law
 from tests.databases import store_url
 from tests.unit.storage.sql.gates import Gate
