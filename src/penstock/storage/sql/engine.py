@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import Final
 from urllib.parse import SplitResult
 
 from penstock.errors import PenstockError, StoreError, StoreUnavailable
@@ -54,7 +54,7 @@ from penstock.storage.sql import (
     sweep,
 )
 from penstock.storage.sql import store as store_rows
-from penstock.storage.sql.batching import Call, CallBatchers
+from penstock.storage.sql.batching import CallBatchers
 from penstock.storage.sql.claim import claim
 from penstock.storage.sql.clock import DatabaseClock, clock_for
 from penstock.storage.sql.core import Core
@@ -69,9 +69,6 @@ from penstock.storage.sql.urls import parse
 from penstock.storage.topic_checks import CheckedBy
 
 __all__ = ["SqlEngine", "open_mysql", "open_postgresql"]
-
-#: Tenant and queue.
-_QueueKey: TypeAlias = tuple[str, str]
 
 #: Messages plus KiB of payload that one transaction publishes at most, if several calls share
 #: it.
@@ -101,14 +98,15 @@ class SqlEngine(Engine):
         )
         self._watch = Watch(core)
         core.broadcast = self._watch.broadcast
+        # By tenant and whether the publish may wait; by tenant and queue.
         self._publishes: CallBatchers[tuple[str, bool], Publish, PublishReply] = CallBatchers(
-            self._publish, _MAX_PUBLISH, _PUBLISH_BESIDE
+            lambda key, calls: publish(core, key[0], calls), _MAX_PUBLISH, _PUBLISH_BESIDE
         )
-        self._claims: CallBatchers[_QueueKey, Claim, list[Delivery]] = CallBatchers(
-            self._claim, _MAX_CLAIM
+        self._claims: CallBatchers[tuple[str, str], Claim, list[Delivery]] = CallBatchers(
+            lambda key, calls: claim(core, *key, calls), _MAX_CLAIM
         )
-        self._settles: CallBatchers[_QueueKey, Settle, SettleReply] = CallBatchers(
-            self._settle, _MAX_CLAIM
+        self._settles: CallBatchers[tuple[str, str], Settle, SettleReply] = CallBatchers(
+            lambda key, calls: settle(core, *key, calls), _MAX_CLAIM
         )
 
     @classmethod
@@ -213,11 +211,6 @@ class SqlEngine(Engine):
         asked = Publish(topic, messages, batch_id, batch_ms, checked)
         return await publish_within(self._core, tenant, asked, connection)
 
-    async def _publish(
-        self, key: tuple[str, bool], calls: Sequence[Call[Publish, PublishReply]]
-    ) -> None:
-        await publish(self._core, key[0], calls)
-
     async def claim(
         self, tenant: str, queue: str, consumer: str, limit: int, lease_ms: int | None
     ) -> list[Delivery]:
@@ -229,9 +222,6 @@ class SqlEngine(Engine):
             with suppress(StoreError):
                 await self._watch.interested_in(tenant, queue)
         return deliveries
-
-    async def _claim(self, key: _QueueKey, calls: Sequence[Call[Claim, list[Delivery]]]) -> None:
-        await claim(self._core, *key, calls)
 
     async def settle(
         self,
@@ -248,9 +238,6 @@ class SqlEngine(Engine):
                 self._core, tenant, queue, settlements, publish, checked
             )
         return await self._settles.call((tenant, queue), Settle(settlements), len(settlements))
-
-    async def _settle(self, key: _QueueKey, calls: Sequence[Call[Settle, SettleReply]]) -> None:
-        await settle(self._core, *key, calls)
 
     async def route(self, tenant: str, queue: str, limit: int) -> RouteReply:
         return await route.route(self._core, tenant, queue, limit)

@@ -28,16 +28,7 @@ from penstock.storage.sql.database import Row, Session
 from penstock.storage.sql.deliveries import message_id, segment_of
 from penstock.storage.sql.segments import Segment
 
-__all__ = [
-    "DroppedQueues",
-    "Keeping",
-    "LogRetention",
-    "Old",
-    "Removed",
-    "forget_ids",
-    "remove",
-    "share",
-]
+__all__ = ["DroppedQueues", "LogRetention", "forget_ids", "remove", "share"]
 
 
 async def share(session: Session, messages: Iterable[Message]) -> set[MessageId]:

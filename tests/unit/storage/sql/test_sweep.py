@@ -594,7 +594,7 @@ class TestLog:
     ) -> None:
         ids = [(await store.publish(b"x"))[0] for _ in range(3)]
         damaged = segment_of(ids[1])[0]
-        damage("log", "first_groups", f"segment = {damaged}")
+        damage("log", "heads", f"segment = {damaged}")
         core_of(store).segments.forget([damaged])
         clock.advance(LOG_MS)
         with pytest.raises(StoreCorrupt):
