@@ -115,6 +115,10 @@ BEGIN
             SET sum_at = -1;
         END IF;
         SET lacking = lacking - 1;
+        IF LENGTH(recent) > 4000 THEN
+            SET unpacked = CONCAT(unpacked, recent);
+            SET recent = '';
+        END IF;
         IF lacking = 0 THEN
             WHILE lacking = 0 AND stack <> '' DO
                 SET piece = CONCAT(piece, IF(is_map, '}', ']'));
@@ -122,17 +126,13 @@ BEGIN
                 SET lacking = SUBSTRING(stack, -10) - 1;
                 SET stack = LEFT(stack, LENGTH(stack) - 11);
             END WHILE;
-            IF LENGTH(recent) > 4000 OR lacking = 0 THEN
-                SET unpacked = CONCAT(unpacked, recent);
-                SET recent = '';
-            END IF;
             IF lacking = 0 THEN
                 LEAVE each_value;
             END IF;
         END IF;
         SET recent = CONCAT(recent, piece, IF(is_map AND lacking % 2 = 1, ':', ','));
     END LOOP;
-    SET unpacked = CONCAT(unpacked, piece);
+    SET unpacked = CONCAT(unpacked, recent, piece);
     IF unpacked IS NULL THEN
         SIGNAL SQLSTATE '45000'
         SET MESSAGE_TEXT = 'A value of the store is larger than max_allowed_packet as JSON.';
@@ -167,8 +167,8 @@ END
 CREATE OR REPLACE VIEW penstock_messages AS
 SELECT
     tenant.name AS tenant,
-    COALESCE(entry.id, log.segment << 14 | entry.nth - 1) AS id,
-    log.segment << 14 | entry.nth - 1 AS log_offset,
+    COALESCE(entry.id, CAST(log.segment << 14 | entry.nth - 1 AS SIGNED)) AS id,
+    CAST(log.segment << 14 | entry.nth - 1 AS SIGNED) AS log_offset,
     entry.topic,
     entry.priority,
     CAST(
@@ -211,17 +211,17 @@ CROSS JOIN JSON_TABLE(
     )
 ) AS entry
 LEFT JOIN penstock_newest AS newest
-    ON newest.message = COALESCE(entry.id, log.segment << 14 | entry.nth - 1)
+    ON newest.message = COALESCE(entry.id, CAST(log.segment << 14 | entry.nth - 1 AS SIGNED))
     AND entry.`key` IS NOT NULL
-WHERE COALESCE(newest.entry, entry.id, log.segment << 14 | entry.nth - 1)
-    = log.segment << 14 | entry.nth - 1;
+WHERE COALESCE(newest.entry, entry.id, CAST(log.segment << 14 | entry.nth - 1 AS SIGNED))
+    = CAST(log.segment << 14 | entry.nth - 1 AS SIGNED);
 
 -- One row per delivery, which is in one queue or in its dead-letter queue.
 CREATE OR REPLACE VIEW penstock_deliveries AS
 SELECT
     tenant.name AS tenant,
     queue.name AS queue,
-    run.segment << 14 | item.nth AS message_id,
+    CAST(run.segment << 14 | item.nth AS SIGNED) AS message_id,
     CASE
         WHEN run.phase IN (0, 1) THEN 'available'
         WHEN run.phase = 2 THEN 'delayed'
@@ -259,7 +259,7 @@ SELECT
         TIMESTAMP '1970-01-01 00:00:00' + INTERVAL 1000 * life.settled_at MICROSECOND AS DATETIME(3)
     ) AS settled_at,
     life.partition_key,
-    COALESCE(life.entry >> 14, run.segment) AS segment
+    COALESCE(CAST(life.entry >> 14 AS SIGNED), run.segment) AS segment
 FROM penstock_run AS run
 JOIN penstock_queue AS queue ON queue.number = run.queue
 JOIN penstock_tenant AS tenant ON tenant.number = queue.tenant
