@@ -78,6 +78,12 @@ WHERE routine_schema = DATABASE() AND routine_name = 'penstock_unpack'
 _SET_VIEWS_CHECKSUM: Final = "ALTER FUNCTION penstock_unpack COMMENT '{}'"
 #: The user may not create a routine or a view, or not while the server writes a binary log.
 _FORBIDDEN: Final = frozenset({1044, 1142, 1227, 1370, 1419})
+_LEFT_OUT: Final = (
+    "The views %s were not created, because the user lacks a privilege: %s. The store works "
+    "without them. To get them, grant the user CREATE VIEW, CREATE ROUTINE, ALTER ROUTINE on the "
+    "database and, if the server writes a binary log, set its log_bin_trust_function_creators to "
+    "1; then run 'penstock migrate' again."
+)
 #: Makes running servers read the catalog again, and with it the schema number.
 _RAISE_VERSIONS: Final = "UPDATE penstock_tenant SET version = version + 1"
 
@@ -123,15 +129,7 @@ class _Schema(Schema):
         except asyncmy.MySQLError as error:
             if number_of(error) not in _FORBIDDEN:
                 raise
-            _log.warning(
-                "The views %s were not created, because the database does not let the user: %s. "
-                "The store works without them. To get them, grant the user CREATE VIEW, "
-                "CREATE ROUTINE and ALTER ROUTINE on the database, and, if the server writes a "
-                "binary log, set its log_bin_trust_function_creators to 1; then run "
-                "'penstock migrate' again.",
-                ", ".join(VIEWS),
-                error,
-            )
+            _log.warning(_LEFT_OUT, ", ".join(VIEWS), error)
             return False
         return True
 
