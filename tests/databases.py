@@ -233,7 +233,8 @@ class MariaDB(Server):
                 raise RuntimeError(f"connections to {database} do not end")
 
     def tables(self, database: str) -> list[str]:
-        listing = "SELECT table_name FROM information_schema.tables WHERE table_schema = '{}'"
+        listing = """SELECT table_name FROM information_schema.tables
+            WHERE table_schema = '{}' AND table_type <> 'VIEW'"""
         return [name for (name,) in self.sql(listing.format(database))]
 
     def empty(self, database: str, tables: Iterable[str]) -> None:

@@ -35,7 +35,7 @@ def masked(found: Server) -> str:
 
 def created(found: Server) -> list[str]:
     """What is created after the migrations."""
-    return ["functions"] if found.SCHEME == "postgresql" else []
+    return ["functions", "views"] if found.SCHEME == "postgresql" else ["views"]
 
 
 def test_a_database_is_migrated_once(database: Server) -> None:

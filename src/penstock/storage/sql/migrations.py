@@ -1,11 +1,12 @@
-"""The schema of a store: numbered migrations, which only go forward, and functions.
+"""The schema of a store: numbered migrations, which only go forward, functions, and views.
 
 A migration is a file ``NNNN_name.sql`` in its dialect's ``migrations`` directory; a statement ends
 with ``;`` at the end of a line that is not between ``$$`` and ``$$``. Each dialect has its own
 numbers. The table ``penstock_migration`` lists the migrations that a database has.
 ``penstock migrate`` applies the missing ones, one process at a time. Afterwards it replaces the
-functions of ``functions.sql``, if the dialect has any and the database has other ones. Opening a
-store only checks, and refuses a schema that is missing, older, or newer than this Penstock knows.
+functions of ``functions.sql``, if the dialect has any, and the views of ``views.sql``, if the
+database has other ones. Opening a store only checks, and refuses a schema that is missing, older,
+or newer than this Penstock knows. Views are for other programs, so no server checks them.
 """
 
 from __future__ import annotations
@@ -25,17 +26,23 @@ from penstock.storage.sql.database import ConnectionLost, Database, RetryTransac
 from penstock.storage.sql.urls import parse
 
 __all__ = [
+    "VIEWS",
     "Applied",
     "Functions",
     "Migrated",
     "Migration",
     "Schema",
+    "Views",
     "check",
     "functions",
     "known",
     "migrate",
     "read",
+    "views",
 ]
+
+#: The names of the views.
+VIEWS: Final = ("penstock_messages", "penstock_deliveries", "penstock_queues")
 
 
 class Migration(Struct, frozen=True):
@@ -55,6 +62,10 @@ class Functions(Struct, frozen=True):
     statements: tuple[str, ...]
     checksum: str
     """Of the statements, without comments."""
+
+
+class Views(Functions, frozen=True):
+    """The views, and the functions that only they use."""
 
 
 class Applied(Struct, frozen=True):
@@ -86,6 +97,13 @@ class Schema(ABC):
         """Create or replace the functions; returns False if the database already has these."""
         raise NotImplementedError("this dialect has no functions")
 
+    @abstractmethod
+    async def replace_views(self, views: Views) -> bool:
+        """Create or replace the views; returns False if the database already has these.
+
+        Also returns False, and logs a warning, if the user may not create them.
+        """
+
 
 # -- applying and checking -----------------------------------------------------------
 
@@ -101,7 +119,7 @@ class Migrated(Struct, frozen=True):
     """The number of the last migration applied before; 0 for an empty database."""
     after: int
     applied: tuple[str, ...]
-    """The names of the migrations, and ``functions`` if those were created or replaced."""
+    """The names of the migrations, and ``functions`` and ``views`` if those were replaced."""
 
 
 @cache
@@ -119,6 +137,13 @@ def functions(dialect: str) -> Functions | None:
     """The functions of a dialect; None if it has none."""
     file = resources.files("penstock.storage.sql").joinpath(dialect, "functions.sql")
     return Functions(*_parse(file.read_text(encoding="utf-8"))) if file.is_file() else None
+
+
+@cache
+def views(dialect: str) -> Views:
+    """The views of a dialect."""
+    file = resources.files("penstock.storage.sql").joinpath(dialect, "views.sql")
+    return Views(*_parse(file.read_text(encoding="utf-8")))
 
 
 def read(file: str, text: str) -> Migration:
@@ -161,6 +186,8 @@ async def migrate(url: str) -> Migrated:
             needed = functions(address.scheme)
             if needed is not None and await schema.replace_functions(needed):
                 applied.append("functions")
+            if await schema.replace_views(views(address.scheme)):
+                applied.append("views")
     except RetryTransaction as error:
         raise StoreBusy(
             f"Another process changes the schema, or holds a lock on it: {error}."

@@ -72,7 +72,8 @@ _TABLES: Final = {
     "postgresql": "SELECT relname FROM pg_class"
     " WHERE relkind = 'r' AND relname LIKE 'penstock%' ORDER BY relname",
     "mysql": "SELECT table_name FROM information_schema.tables"
-    " WHERE table_schema = DATABASE() AND table_name LIKE 'penstock%' ORDER BY table_name",
+    " WHERE table_schema = DATABASE() AND table_name LIKE 'penstock%' AND table_type <> 'VIEW'"
+    " ORDER BY table_name",
 }
 _RESTART_SEQUENCES: Final = (
     "SELECT setval(oid::regclass, 1, false) FROM pg_class"

@@ -134,7 +134,7 @@ async def test_a_rebuilt_place_of_mariadb_is_no_new_epoch(statement: str) -> Non
 
 def _dump_and_restore(database: MariaDB) -> None:
     login = ("--no-defaults", f"--socket={database.socket}", "--user=root")
-    options = ("--single-transaction", "--hex-blob")
+    options = ("--single-transaction", "--hex-blob", "--routines")
     dump = [binary("mariadb-dump", "mariadb-client"), *login, *options, COPY]
     dumped = subprocess.run(dump, capture_output=True, check=True)
     database.drop_database(COPY)

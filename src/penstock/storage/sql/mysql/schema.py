@@ -10,6 +10,7 @@ transaction. A server lock excludes other migrations.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,12 +21,14 @@ from msgspec.structs import replace
 
 from penstock.errors import StoreError, StoreUnavailable
 from penstock.storage.sql.database import RetryTransaction
-from penstock.storage.sql.migrations import Applied, Migration, Schema
+from penstock.storage.sql.migrations import VIEWS, Applied, Migration, Schema, Views
 from penstock.storage.sql.mysql.connection import Connector, Link
 from penstock.storage.sql.mysql.error_mapping import FAILURES, number_of, opening, translate
 from penstock.storage.sql.urls import Address
 
 __all__ = ["opened"]
+
+_log = logging.getLogger("penstock.storage")
 
 #: Seconds to wait for another migration, and for the locks of running servers.
 _PATIENCE_S: Final = 60
@@ -63,6 +66,24 @@ _END: Final = """
 UPDATE penstock_migration SET applied_at = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)
 WHERE number = ?
 """
+#: The comment on a function records the checksum of the file that created it and the views.
+_VIEWS_CHECKSUM: Final = """
+SELECT routine_comment, (
+    SELECT COUNT(*) FROM information_schema.views
+    WHERE table_schema = DATABASE() AND table_name IN (?, ?, ?)
+)
+FROM information_schema.routines
+WHERE routine_schema = DATABASE() AND routine_name = 'penstock_unpack'
+"""
+_SET_VIEWS_CHECKSUM: Final = "ALTER FUNCTION penstock_unpack COMMENT '{}'"
+#: The user may not create a routine or a view, or not while the server writes a binary log.
+_FORBIDDEN: Final = frozenset({1044, 1142, 1227, 1370, 1419})
+_LEFT_OUT: Final = (
+    "The views %s were not created, because the user lacks a privilege: %s. The store works "
+    "without them. To get them, grant the user CREATE VIEW, CREATE ROUTINE, ALTER ROUTINE on the "
+    "database and, if the server writes a binary log, set its log_bin_trust_function_creators to "
+    "1; then run 'penstock migrate' again."
+)
 #: Makes running servers read the catalog again, and with it the schema number.
 _RAISE_VERSIONS: Final = "UPDATE penstock_tenant SET version = version + 1"
 
@@ -96,6 +117,21 @@ class _Schema(Schema):
         await self._link.execute(_END, (migration.number,))
         await self._link.execute_text(_RAISE_VERSIONS)
         await self._link.execute_text("COMMIT")
+
+    async def replace_views(self, views: Views) -> bool:
+        rows = (await self._link.execute(_VIEWS_CHECKSUM, VIEWS)).rows or ()
+        if [tuple(row) for row in rows] == [(views.checksum, len(VIEWS))]:
+            return False
+        try:
+            for statement in views.statements:
+                await self._link.execute_text(statement)
+            await self._link.execute_text(_SET_VIEWS_CHECKSUM.format(views.checksum))
+        except asyncmy.MySQLError as error:
+            if number_of(error) not in _FORBIDDEN:
+                raise
+            _log.warning(_LEFT_OUT, ", ".join(VIEWS), error)
+            return False
+        return True
 
 
 def _refuse(error: asyncmy.MySQLError, migration: Migration, number: int) -> NoReturn:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import asyncpg
 
 from penstock.errors import StoreError
-from penstock.storage.sql.migrations import Applied, Functions, Migration, Schema
+from penstock.storage.sql.migrations import VIEWS, Applied, Functions, Migration, Schema, Views
 from penstock.storage.sql.postgresql.error_mapping import FAILURES, opening, translate
 from penstock.storage.sql.statements import load
 from penstock.storage.sql.urls import Address
@@ -42,6 +42,12 @@ VALUES ($1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
 #: The comment on a function records the checksum of the file that created it.
 _CHECKSUM: Final = load("postgresql")["functions_checksum"]
 _SET_CHECKSUM: Final = "COMMENT ON FUNCTION penstock_write IS '{}'"
+#: The comments on the views do the same.
+_CURRENT_VIEWS: Final = """
+SELECT count(*) FROM unnest($1::text[]) AS views (name)
+WHERE obj_description(to_regclass(name), 'pg_class') = $2
+"""
+_SET_VIEW_CHECKSUM: Final = "COMMENT ON VIEW {} IS '{}'"
 #: Makes running servers read the catalog again, and with it the schema number.
 _RAISE_VERSIONS: Final = "UPDATE penstock_tenant SET version = version + 1"
 
@@ -83,6 +89,16 @@ class _Schema(Schema):
         for statement in functions.statements:
             await self._connection.execute(statement)
         await self._connection.execute(_SET_CHECKSUM.format(functions.checksum))
+        return True
+
+    async def replace_views(self, views: Views) -> bool:
+        current = await self._connection.fetchval(_CURRENT_VIEWS, VIEWS, views.checksum)
+        if current == len(VIEWS):
+            return False
+        for statement in views.statements:
+            await self._connection.execute(statement)
+        for name in VIEWS:
+            await self._connection.execute(_SET_VIEW_CHECKSUM.format(name, views.checksum))
         return True
 
 
