@@ -17,10 +17,8 @@ from typing import Any, Final, NoReturn
 import click
 
 from penstock.cli.exits import Exit, exit_of
-from penstock.cli.family import Family
-from penstock.cli.options import Choices, target_options
-from penstock.cli.printing import colour
-from penstock.cli.showing import safe
+from penstock.cli.options import Choices, Family, target_options
+from penstock.cli.printing import colour, safe
 from penstock.errors import PenstockError, StoreLocked, Unreachable
 from penstock.version import VERSION
 
@@ -31,22 +29,22 @@ _COMMANDS: Final = {
     "serve": "penstock.cli.serve:serve",
     "publish": "penstock.cli.publish:publish",
     "consume": "penstock.cli.consume:consume",
-    "queue": "penstock.cli.queue.family:queue",
+    "queue": "penstock.cli.queue.commands:queue",
     "topic": "penstock.cli.topic:topic",
     "tail": "penstock.cli.tail:tail",
-    "peek": "penstock.cli.peek:peek",
-    "replay": "penstock.cli.replay:replay",
+    "peek": "penstock.cli.deliveries:peek",
+    "replay": "penstock.cli.deliveries:replay",
     "message": "penstock.cli.message:message",
     "history": "penstock.cli.message:history",
     "result": "penstock.cli.message:result",
     "work": "penstock.cli.work:work",
-    "pipeline": "penstock.cli.pipeline.family:pipeline",
+    "pipeline": "penstock.cli.pipeline.commands:pipeline",
     "verify": "penstock.cli.verify:verify",
     "simulate": "penstock.cli.simulate:simulate",
     "bench": "penstock.cli.bench:bench",
-    "migrate": "penstock.cli.migrate:migrate",
+    "migrate": "penstock.cli.store:migrate",
     "store": "penstock.cli.store:store",
-    "repair": "penstock.cli.repair:repair",
+    "repair": "penstock.cli.store:repair",
     "config": "penstock.cli.config:config",
     "key": "penstock.cli.key:key",
 }
