@@ -12,7 +12,7 @@ __all__ = ["Meter", "meter"]
 
 
 class Meter(Protocol):
-    """Receives progress; what is not given stays as it is."""
+    """Receives progress; omitted values do not change."""
 
     def __call__(
         self,
@@ -23,7 +23,6 @@ class Meter(Protocol):
         advance: int | None = None,
     ) -> None:
         """Show the progress."""
-        ...
 
 
 @contextmanager
