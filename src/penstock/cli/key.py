@@ -51,15 +51,12 @@ class _Local:
         self._tenant = tenant
 
     async def create(self, grants: Sequence[str], *, name: str, expires_at: int | None) -> NewKey:
-        """Create a key."""
         return await self._keys.create(self._tenant, grants, name=name, expires_at=expires_at)
 
     async def list(self) -> tuple[KeyInfo, ...]:
-        """The keys, oldest first."""
         return await self._keys.list(self._tenant)
 
     async def revoke(self, key_id: str) -> None:
-        """Revoke a key."""
         await self._keys.revoke(self._tenant, key_id)
 
 
@@ -75,21 +72,18 @@ class _Remote:
         self._credential = credential or unquote(self._parts.password or "")
 
     async def create(self, grants: Sequence[str], *, name: str, expires_at: int | None) -> NewKey:
-        """Create a key."""
         from penstock.server.access import NewKey  # noqa: PLC0415
 
         body = {"grants": list(grants), "name": name, "expires_at": expires_at}
         return msgspec.json.decode(await self._call("POST", "/v1/keys", body), type=NewKey)
 
     async def list(self) -> tuple[KeyInfo, ...]:
-        """The keys, oldest first."""
         from penstock.server.access import KeyInfo  # noqa: PLC0415
 
         reply = await self._call("GET", "/v1/keys")
         return msgspec.json.decode(reply, type=dict[str, tuple[KeyInfo, ...]])["keys"]
 
     async def revoke(self, key_id: str) -> None:
-        """Revoke a key."""
         await self._call("DELETE", f"/v1/keys/{quote(key_id, safe='')}")
 
     async def _call(self, method: str, path: str, body: object = None) -> bytes:
