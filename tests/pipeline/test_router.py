@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from penstock.filters import parse
 from penstock.filters.to_arrow import batch_of
 from penstock.filters.to_arrow.many import ManyFilters
-from penstock.filters.to_spark.narrow import MOST_FLAT, narrow
+from penstock.filters.to_spark.verdict import MOST_FLAT, narrow
 from penstock.model.message import Message, MessageId, Offset
 from penstock.pipeline import router as module
 from penstock.pipeline.router import ROUTED_SCHEMA, routed, router

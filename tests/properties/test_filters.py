@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from penstock.errors import BadFilter
 from penstock.filters import Filter, FilterIndex, explain, parse
 from penstock.filters import tree as t
-from penstock.filters.evaluate import evaluate
 from penstock.filters.parse import parse_tree
 from penstock.filters.to_python import to_python
 from penstock.filters.to_text import to_text
+from penstock.filters.values import evaluate
 from penstock.model.limits import MAX_FILTER_BYTES, MAX_FILTER_NODES
 from penstock.model.message import Message, MessageId, Offset
 from penstock.testing.laws import law

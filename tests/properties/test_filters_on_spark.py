@@ -22,13 +22,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.filters import Filter, parse
 from penstock.filters import tree as t
-from penstock.filters.evaluate import evaluate
 from penstock.filters.parse import parse_tree
 from penstock.filters.to_arrow import Columns, batch_of, to_arrow
 from penstock.filters.to_arrow.many import ManyFilters
 from penstock.filters.to_python import to_python
 from penstock.filters.to_spark import matches, to_spark
 from penstock.filters.to_text import to_text
+from penstock.filters.values import evaluate
 from penstock.model.message import Message
 from penstock.pipeline.router import routed
 from penstock.testing.laws import law

@@ -7,8 +7,9 @@ refused if a unit is missing: ``--lease 30`` could be off by a factor of a thous
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 import click
 import msgspec
@@ -20,18 +21,20 @@ __all__ = [
     "COUNT_OR_NONE",
     "DURATION",
     "HEADER",
+    "NO_LIMIT",
     "SECONDS",
     "START",
-    "CountOrNone",
-    "Duration",
-    "Header",
-    "Seconds",
-    "StartPoint",
+    "Parsed",
     "is_count",
     "to_duration_ms",
     "to_header",
+    "to_time",
 ]
 
+T = TypeVar("T")
+
+#: What ``COUNT_OR_NONE`` makes of ``none``. None means that the option was not given.
+NO_LIMIT: Final = "none"
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)")
 _DURATION: Final = re.compile(rf"(?:{_PART.pattern})+")
@@ -41,6 +44,23 @@ _COUNT: Final = re.compile(r"[0-9]{1,18}")
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
 
 
+class Parsed(click.ParamType[T]):
+    """A type with a parser whose ``ValueError`` is the usage error; ``name`` is shown in help."""
+
+    def __init__(self, name: str, parse: Callable[[str], T]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        """Parse text; click also passes values that were parsed already."""
+        if not isinstance(value, str):
+            return cast("T", value)
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 def is_count(text: str) -> bool:
     """Whether it is a whole number in ASCII digits."""
     return _COUNT.fullmatch(text) is not None
@@ -48,6 +68,7 @@ def is_count(text: str) -> bool:
 
 def to_duration_ms(text: str) -> int:
     """Milliseconds of ``250ms``, ``5s``, ``1h30m``; raises ``ValueError`` with the reason."""
+    text = text.strip()
     if text == "0":
         return 0
     if is_count(text):
@@ -57,55 +78,20 @@ def to_duration_ms(text: str) -> int:
     return round(sum(float(value) * _UNITS_MS[unit] for value, unit in _PART.findall(text)))
 
 
-class Duration(click.ParamType[int]):
-    """A duration with its unit, in milliseconds."""
-
-    name = "duration"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """Milliseconds."""
-        if isinstance(value, int):
-            return value
-        try:
-            return to_duration_ms(str(value).strip())
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def _to_seconds(text: str) -> int:
+    seconds, rest_ms = divmod(to_duration_ms(text), 1000)
+    if rest_ms:
+        raise ValueError(f"{text!r} is not a whole number of seconds.")
+    return seconds
 
 
-class Seconds(Duration):
-    """A duration in whole seconds."""
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """Seconds."""
-        if isinstance(value, int):
-            return value
-        whole_ms = super().convert(value, param, ctx)
-        if whole_ms % 1000:
-            self.fail(f"{value!r} is not a whole number of seconds.", param, ctx)
-        return whole_ms // 1000
-
-
-class CountOrNone(click.ParamType[object]):
-    """A whole number, or ``none`` to remove a limit. ``none`` is converted to ``NONE``."""
-
-    name = "count|none"
-    #: Distinct from None, which means that the option was not given.
-    NONE: Final = "none"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> object:
-        """The number, or ``NONE``."""
-        text = str(value).strip()
-        if text == self.NONE:
-            return text
-        if not is_count(text):
-            self.fail(f"{text!r} is neither a whole number nor none.", param, ctx)
-        return int(text)
+def _to_count_or_none(text: str) -> int | str:
+    text = text.strip()
+    if text == NO_LIMIT:
+        return NO_LIMIT
+    if not is_count(text):
+        raise ValueError(f"{text!r} is neither a whole number nor none.")
+    return int(text)
 
 
 def to_header(text: str) -> tuple[str, HeaderValue]:
@@ -122,64 +108,31 @@ def to_header(text: str) -> tuple[str, HeaderValue]:
     return name, value if isinstance(value, str | int | float | bool) else raw
 
 
-class Header(click.ParamType[tuple[str, HeaderValue]]):
-    """A header, ``name=value``."""
-
-    name = "name=value"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, HeaderValue]:
-        """The name and its typed value."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            return to_header(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class StartPoint(click.ParamType[Start]):
-    """The position in the log at which a queue starts."""
-
-    name = "latest|earliest|offset:N|time:T"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Start:
-        """The start."""
-        if isinstance(value, Start):
-            return value
-        text = str(value)
-        kind, _, rest = text.partition(":")
-        if text in (Start.LATEST, Start.EARLIEST):
-            return Start(text)
-        if kind in (Start.OFFSET, Start.TIME) and is_count(rest):
-            return Start(kind, int(rest))
-        moment = _to_time_ms(rest) if kind == Start.TIME else None
-        if moment is None:
-            self.fail(
-                f"{text!r} is not latest, earliest, offset:17, time:1735689600000 or "
-                "time:2025-01-01T00:00:00Z.",
-                param,
-                ctx,
-            )
-        return Start(kind, moment)
-
-
-def _to_time_ms(text: str) -> int | None:
-    """Epoch milliseconds of an ISO date and time; UTC if it has no zone."""
+def _to_start(text: str) -> Start:
+    if text in (Start.LATEST, Start.EARLIEST):
+        return Start(text)
+    kind, _, rest = text.partition(":")
+    if kind in (Start.OFFSET, Start.TIME) and is_count(rest):
+        return Start(kind, int(rest))
     try:
-        moment = datetime.fromisoformat(text)
+        if kind == Start.TIME:
+            return Start(kind, int(to_time(rest).timestamp() * 1000))
     except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+        pass
+    raise ValueError(
+        f"{text!r} is not latest, earliest, offset:17, time:1735689600000 or "
+        "time:2025-01-01T00:00:00Z."
+    )
 
 
-DURATION: Final = Duration()
-SECONDS: Final = Seconds()
-COUNT_OR_NONE: Final = CountOrNone()
-HEADER: Final = Header()
-START: Final = StartPoint()
+def to_time(text: str) -> datetime:
+    """An ISO date and time; UTC if it has no zone."""
+    at = datetime.fromisoformat(text)
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at
+
+
+DURATION: Final = Parsed("duration", to_duration_ms)
+SECONDS: Final = Parsed("duration", _to_seconds)
+COUNT_OR_NONE: Final = Parsed("count|none", _to_count_or_none)
+HEADER: Final = Parsed("name=value", to_header)
+START: Final = Parsed("latest|earliest|offset:N|time:T", _to_start)

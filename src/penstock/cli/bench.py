@@ -25,11 +25,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.cli import printing
-from penstock.cli.options import choices, target_options
-from penstock.cli.printing import Cell, Column
+from penstock.cli.options import target_options
+from penstock.cli.printing import Column
 from penstock.cli.progress import Meter, meter
-from penstock.cli.session import open_target, run
-from penstock.cli.target import Target, find_target, settings, store_path
+from penstock.cli.session import Target, find_target, open_target, run, settings, store_path
 from penstock.errors import BadInput
 from penstock.model.delivery import Ack
 from penstock.model.message import NewMessage
@@ -47,13 +46,6 @@ _TURN: Final = 1_600
 
 Work: TypeAlias = Callable[[], Awaitable[int]]
 
-_COLUMNS: Final = (
-    Column("work"),
-    Column("messages/s", right=True, style="bold"),
-    Column("disk alone/s", right=True),
-    Column("ratio", right=True, style="bold"),
-)
-
 
 class Figure(Struct, frozen=True):
     """One kind of work, its rate, and the disk's rate in the same turns."""
@@ -62,6 +54,14 @@ class Figure(Struct, frozen=True):
     messages_per_second: float
     disk_per_second: float
     ratio: float
+
+
+_COLUMNS: Final[tuple[Column[Figure], ...]] = (
+    Column("work", lambda item: item.work),
+    Column("messages/s", lambda item: round(item.messages_per_second), right=True, style="bold"),
+    Column("disk alone/s", lambda item: round(item.disk_per_second), right=True),
+    Column("ratio", lambda item: f"{item.ratio:.2f}", right=True, style="bold"),
+)
 
 
 @click.command
@@ -88,19 +88,8 @@ def bench(seconds: float, folder: str | None) -> None:
       penstock bench --url http://127.0.0.1:8080 --json
     """
     figures = run(_measure(seconds, folder))
-    if choices().json:
-        printing.document(figures)
-        return
-    rows: list[tuple[Cell, ...]] = [
-        (
-            item.work,
-            round(item.messages_per_second),
-            round(item.disk_per_second),
-            f"{item.ratio:.2f}",
-        )
-        for item in figures
-    ]
-    printing.table(_COLUMNS, rows, "")
+    if not printing.as_json(figures):
+        printing.table(_COLUMNS, figures)
 
 
 async def _measure(seconds: float, folder: str | None) -> list[Figure]:
@@ -151,10 +140,10 @@ async def _figures(q: Verbs, name: str, disk: _Disk, seconds: float, bar: Meter)
     )
     out = []
     for label, work, group in works:
-        bar.name(label)
+        bar(description=label)
         ours, raw = await _by_turns(work, disk, group, seconds)
         out.append(Figure(label, ours, raw, ours / raw if raw else 0.0))
-        bar.advance(1)
+        bar(advance=1)
     return out
 
 

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 from penstock.cli import printing
-from penstock.cli.options import choices, target_options
+from penstock.cli.options import target_options
 from penstock.cli.printing import Column
-from penstock.cli.target import settings
-from penstock.settings import effective, to_toml
+from penstock.cli.session import settings
+from penstock.settings import Effective, effective, to_toml
 
 __all__ = ["config"]
+
+
+def _text(value: str | float | None) -> str:
+    """As in the settings file, where booleans are true and false, not yes and no."""
+    if value is None:
+        return "not set"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_COLUMNS: Final[tuple[Column[Effective], ...]] = (
+    Column("setting", lambda item: item.name, style="bold"),
+    Column("value", lambda item: _text(item.value), wide=True),
+    Column("source", lambda item: str(item.source), style="dim", wide=True),
+)
 
 
 @click.command
@@ -34,30 +50,9 @@ def config(toml: bool) -> None:
         click.echo(to_toml(loaded), nl=False)
         return
     listed = effective(loaded)
-    if choices().json:
-        printing.document(
-            [
-                {
-                    "name": item.name,
-                    "value": item.value,
-                    "masked": item.masked,
-                    "source": str(item.source),
-                }
-                for item in listed
-            ]
-        )
-        return
-    rows = [
-        (
-            item.name,
-            "not set" if item.value is None else printing.setting(item.value),
-            str(item.source),
-        )
+    shown = [
+        {"name": item.name, "value": item.value, "masked": item.masked, "source": str(item.source)}
         for item in listed
     ]
-    columns = (
-        Column("setting", style="bold"),
-        Column("value", wide=True),
-        Column("source", style="dim", wide=True),
-    )
-    printing.table(columns, rows, "")
+    if not printing.as_json(shown):
+        printing.table(_COLUMNS, listed)

@@ -2,6 +2,9 @@
 
 A delivery is acked after its line has left this process, never before: the reader of the pipe
 may see one twice, but never misses one. Deliveries that could not be written are released.
+
+``--exec`` runs one command per delivery and settles by its exit code. The lease is extended while
+the command runs. If this process is stopped, it terminates the command and releases the delivery.
 """
 
 from __future__ import annotations
@@ -11,19 +14,20 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import AsyncIterator, Sequence
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 import click
 import msgspec
-from msgspec import Struct
 
 from penstock.cli import printing
 from penstock.cli.amounts import DURATION
-from penstock.cli.executing import execute
-from penstock.cli.options import choices, target_options
+from penstock.cli.options import choices
+from penstock.cli.printing import safe
 from penstock.cli.session import lasting
-from penstock.cli.showing import safe
+from penstock.errors import StaleReceipt
 from penstock.model.delivery import Ack, Delivery, Release, Settlement
 from penstock.model.limits import MAX_CLAIM
 from penstock.model.queue import Ordering
@@ -34,18 +38,6 @@ __all__ = ["consume"]
 #: The longest wait of one claim; a longer wait takes several claims.
 _WAIT_MS: Final = 30_000
 _DEFAULT_BATCH: Final = 100
-
-
-class _Wish(Struct, frozen=True, kw_only=True):
-    """What to claim, and for how long to continue."""
-
-    queue: str
-    consumer: str
-    limit: int | None
-    batch: int
-    lease_ms: int | None
-    wait_ms: int
-    follow: bool
 
 
 @click.command
@@ -77,7 +69,6 @@ class _Wish(Struct, frozen=True, kw_only=True):
     show_default=True,
     help="The most deliveries per claim.",
 )
-@target_options
 @lasting
 async def consume(
     q: Verbs,
@@ -108,22 +99,16 @@ async def consume(
     if not ack and (follow or command):
         raise click.UsageError("--no-ack prints one claim: it excludes --follow and --exec.")
     arguments = _split(command)
-    wish = _Wish(
-        queue=queue,
-        consumer=consumer or f"penstock-cli-{os.getpid()}",
-        limit=limit,
-        # The command runs for one delivery at a time; others should not wait claimed.
-        batch=1 if arguments else batch,
-        lease_ms=lease_ms,
-        wait_ms=wait_ms,
-        follow=follow,
-    )
+    consumer = consumer or f"penstock-cli-{os.getpid()}"
+    claim = partial(q.claim, queue, consumer=consumer, lease_ms=lease_ms)
+    # The command runs for one delivery at a time; others should not wait claimed.
+    batches = _claims(claim, limit, 1 if arguments else batch, None if follow else wait_ms)
     is_ordered = (await q.queue(queue)).policy.ordering is Ordering.PARTITION
     try:
-        async for deliveries in _claims(q, wish):
+        async for deliveries in batches:
             if arguments:
                 (delivery,) = deliveries
-                await execute(q, delivery, arguments, _as_input(delivery))
+                await _execute(q, delivery, arguments)
             else:
                 await _print(q, deliveries, end=b"\0" if null else b"\n", ack=ack)
             if not ack:
@@ -131,27 +116,27 @@ async def consume(
     finally:
         if is_ordered:
             # Free its partitions immediately instead of when the lease lapses.
-            await q.leave(queue, wish.consumer)
+            await q.leave(queue, consumer)
 
 
-async def _claims(q: Verbs, wish: _Wish) -> AsyncIterator[list[Delivery]]:
-    left, waited_ms = wish.limit, 0
+async def _claims(
+    claim: Callable[..., Awaitable[list[Delivery]]],
+    left: int | None,
+    batch: int,
+    patience_ms: int | None,
+) -> AsyncIterator[list[Delivery]]:
+    """Claims until ``left`` are claimed or none came for ``patience_ms``; None is no limit."""
+    waited_ms = 0
     while left is None or left > 0:
-        wait_ms = _WAIT_MS if wish.follow else min(_WAIT_MS, wish.wait_ms - waited_ms)
-        deliveries = await q.claim(
-            wish.queue,
-            limit=wish.batch if left is None else min(wish.batch, left),
-            consumer=wish.consumer,
-            lease_ms=wish.lease_ms,
-            wait_ms=wait_ms,
-        )
+        wait_ms = _WAIT_MS if patience_ms is None else min(_WAIT_MS, patience_ms - waited_ms)
+        deliveries = await claim(limit=batch if left is None else min(batch, left), wait_ms=wait_ms)
         if deliveries:
             waited_ms = 0
             left = None if left is None else left - len(deliveries)
             yield deliveries
             continue
         waited_ms += wait_ms
-        if not wish.follow and waited_ms >= wish.wait_ms:
+        if patience_ms is not None and waited_ms >= patience_ms:
             return
 
 
@@ -192,10 +177,6 @@ def _line(delivery: Delivery) -> bytes:
     return delivery.payload
 
 
-def _as_input(delivery: Delivery) -> bytes:
-    return _as_json(delivery) if choices().json else delivery.payload
-
-
 def _as_json(delivery: Delivery) -> bytes:
     # The JSON form of the HTTP interface; nothing else here needs this import.
     from penstock.wire.payloads import shown_delivery  # noqa: PLC0415
@@ -214,3 +195,61 @@ def _split(command: str | None) -> list[str]:
     if not arguments or shutil.which(arguments[0]) is None:
         raise click.UsageError(f"--exec: there is no command {safe(command)!r}.")
     return arguments
+
+
+async def _execute(q: Verbs, delivery: Delivery, arguments: Sequence[str]) -> None:
+    """Run the command with the delivery as its input, and settle by its exit code."""
+    given = _as_json(delivery) if choices().json else delivery.payload
+    process = await asyncio.create_subprocess_exec(
+        *arguments, stdin=PIPE, env={**os.environ, **_variables(delivery)}
+    )
+    holding = asyncio.create_task(_hold(q, delivery))
+    try:
+        await process.communicate(given)
+    except asyncio.CancelledError:
+        await _stop(process)
+        await q.release(delivery)
+        raise
+    finally:
+        holding.cancel()
+    try:
+        if process.returncode == 0:
+            await q.ack(delivery)
+        else:
+            await q.nack(delivery, f"{arguments[0]} ended with {process.returncode}")
+    except StaleReceipt as error:
+        printing.note(f"{error.detail} {error.advice}")
+
+
+async def _hold(q: Verbs, delivery: Delivery) -> None:
+    """Keep extending the lease, often enough that two extensions may fail."""
+    lease_ms = delivery.lease_deadline - delivery.claimed_at
+    while True:
+        await asyncio.sleep(lease_ms / 3000)
+        try:
+            await q.extend(delivery, lease_ms)
+        except StaleReceipt:
+            return  # Settling will report it.
+
+
+async def _stop(process: Process) -> None:
+    try:
+        process.terminate()
+    except ProcessLookupError:
+        return
+    await process.wait()
+
+
+def _variables(delivery: Delivery) -> dict[str, str]:
+    """Environment variables for the command, in addition to the payload.
+
+    Without the prefix of the settings, because the command may be ``penstock`` itself.
+    """
+    message = delivery.message
+    return {
+        "DELIVERY_MESSAGE_ID": str(message.id),
+        "DELIVERY_QUEUE": delivery.queue,
+        "DELIVERY_TOPIC": message.topic,
+        "DELIVERY_ATTEMPTS": str(delivery.attempts),
+        "DELIVERY_CONTENT_TYPE": message.content_type or "",
+    }

@@ -7,6 +7,7 @@ server. docs/command-line.md has the same table.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 from penstock.errors import (
     AccessError,
@@ -50,22 +51,16 @@ class Exit(IntEnum):
 
 
 #: The first class that matches decides, so subclasses come first.
-_FAMILIES: tuple[tuple[type[PenstockError], Exit], ...] = (
+_FAMILIES: Final = (
     (BadInput, Exit.BAD_INPUT),
     (NotFound, Exit.NOT_FOUND),
     (Conflict, Exit.CONFLICT),
-    (QueueFull, Exit.RETRY_LATER),
-    (Busy, Exit.RETRY_LATER),
+    ((QueueFull, Busy), Exit.RETRY_LATER),
     (AccessError, Exit.NO_ACCESS),
-    (ServiceError, Exit.UNAVAILABLE),
-    (PipelineError, Exit.UNAVAILABLE),
-    (StoreError, Exit.UNAVAILABLE),
+    ((ServiceError, PipelineError, StoreError), Exit.UNAVAILABLE),
 )
 
 
 def exit_of(error: PenstockError) -> Exit:
     """The exit code of a command that failed with this error."""
-    for family, code in _FAMILIES:
-        if isinstance(error, family):
-            return code
-    return Exit.UNEXPECTED
+    return next((code for kinds, code in _FAMILIES if isinstance(error, kinds)), Exit.UNEXPECTED)

@@ -6,19 +6,130 @@ first key of a server with ``--auth`` before it starts.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import quote, unquote, urlsplit
+
 import click
+import msgspec
 
 from penstock.cli import printing
 from penstock.cli.amounts import DURATION
-from penstock.cli.family import Family
-from penstock.cli.keyring import opened_keyring
-from penstock.cli.options import choices, target_options
-from penstock.cli.printing import Column
-from penstock.cli.session import run
-from penstock.cli.showing import moment
+from penstock.cli.options import Family
+from penstock.cli.printing import Column, moment
+from penstock.cli.session import Target, bound, open_store
+from penstock.errors import Unreachable
 from penstock.model.clock import SystemClock
 
+if TYPE_CHECKING:
+    from penstock.server.access import KeyInfo, Keys, NewKey
+
 __all__ = ["key"]
+
+_TIMEOUT_S: Final = 30.0
+#: Statuses from here on are errors.
+_REFUSED: Final = 400
+
+_COLUMNS: Final[tuple[Column[KeyInfo], ...]] = (
+    Column("id", lambda info: info.id, style="bold"),
+    Column("name", lambda info: info.name),
+    Column("grants", lambda info: " ".join(info.grants), wide=True),
+    Column("created", lambda info: moment(info.created_at)),
+    Column("expires", lambda info: moment(info.expires_at) or "never"),
+)
+
+
+class _Local:
+    """The keys in a store."""
+
+    def __init__(self, keys: Keys, tenant: str) -> None:
+        self._keys = keys
+        self._tenant = tenant
+
+    async def create(self, grants: Sequence[str], *, name: str, expires_at: int | None) -> NewKey:
+        return await self._keys.create(self._tenant, grants, name=name, expires_at=expires_at)
+
+    async def list(self) -> tuple[KeyInfo, ...]:
+        return await self._keys.list(self._tenant)
+
+    async def revoke(self, key_id: str) -> None:
+        await self._keys.revoke(self._tenant, key_id)
+
+
+class _Remote:
+    """The keys behind a server.
+
+    Key management is not part of the client. Calls are not retried: if the reply to a create is
+    lost, a retry would create a second key.
+    """
+
+    def __init__(self, url: str, credential: str | None) -> None:
+        self._parts = urlsplit(url)
+        self._credential = credential or unquote(self._parts.password or "")
+
+    async def create(self, grants: Sequence[str], *, name: str, expires_at: int | None) -> NewKey:
+        from penstock.server.access import NewKey  # noqa: PLC0415
+
+        body = {"grants": list(grants), "name": name, "expires_at": expires_at}
+        return msgspec.json.decode(await self._call("POST", "/v1/keys", body), type=NewKey)
+
+    async def list(self) -> tuple[KeyInfo, ...]:
+        from penstock.server.access import KeyInfo  # noqa: PLC0415
+
+        reply = await self._call("GET", "/v1/keys")
+        return msgspec.json.decode(reply, type=dict[str, tuple[KeyInfo, ...]])["keys"]
+
+    async def revoke(self, key_id: str) -> None:
+        await self._call("DELETE", f"/v1/keys/{quote(key_id, safe='')}")
+
+    async def _call(self, method: str, path: str, body: object = None) -> bytes:
+        status, reply = await asyncio.to_thread(self._exchange, method, path, body)
+        if status >= _REFUSED:
+            # Only needed for errors.
+            from penstock.wire.problems import read_problem, to_error  # noqa: PLC0415
+
+            raise to_error(read_problem(status, reply))
+        return reply
+
+    def _exchange(self, method: str, path: str, body: object) -> tuple[int, bytes]:
+        parts = self._parts
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        if self._credential:
+            headers["Authorization"] = f"Bearer {self._credential}"
+        content = None if body is None else msgspec.json.encode(body)
+        try:
+            connection.request(method, parts.path.rstrip("/") + path, content, headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except (OSError, HTTPException, UnicodeError) as error:
+            place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+            raise Unreachable(f"No answer from {place}: {error}.") from error
+        finally:
+            connection.close()
+
+
+_Keyring: TypeAlias = _Local | _Remote
+
+
+@asynccontextmanager
+async def _open_keyring(target: Target) -> AsyncIterator[_Keyring]:
+    if target.url is not None:
+        yield _Remote(target.url, target.credential)
+        return
+    # Imports cryptography, which no other command needs.
+    from penstock.server.access import Keys  # noqa: PLC0415
+
+    async with open_store(target) as broker:
+        yield _Local(Keys(broker.engine, broker.engine.clock), target.tenant)
+
+
+_on_keys: Final = partial(bound, opener=_open_keyring)
 
 
 @click.group(cls=Family)
@@ -38,8 +149,10 @@ def key() -> None:
 @click.option("--grant", "grants", multiple=True, required=True, help="A grant; may be repeated.")
 @click.option("--name", default="", help="A name for people.")
 @click.option("--expires", "expires_ms", type=DURATION, help="Expire after this time: 90d.")
-@target_options
-def create(grants: tuple[str, ...], name: str, expires_ms: int | None) -> None:
+@partial(_on_keys, may_create=True)
+async def create(
+    keys: _Keyring, /, grants: tuple[str, ...], name: str, expires_ms: int | None
+) -> None:
     """Create a key and print it. It is shown once and stored as a hash.
 
     \b
@@ -47,78 +160,40 @@ def create(grants: tuple[str, ...], name: str, expires_ms: int | None) -> None:
       penstock key create --grant publish:orders-* --grant consume:billing --name shop
       export PENSTOCK_CREDENTIAL=$(penstock key create --grant admin:*)
     """
-
-    async def work() -> None:
-        expires_at = None if expires_ms is None else SystemClock().now() + expires_ms
-        async with opened_keyring(may_create=True) as keys:
-            made = await keys.create(grants, name=name, expires_at=expires_at)
-        if choices().json:
-            printing.document(made)
-            return
-        click.echo(made.key)
-        printing.note(
-            f"key {made.info.id} ({made.info.name}) of tenant {made.info.tenant}: "
-            f"{', '.join(made.info.grants)}. It is not shown again."
-        )
-
-    run(work())
+    expires_at = None if expires_ms is None else SystemClock().now() + expires_ms
+    made = await keys.create(grants, name=name, expires_at=expires_at)
+    if printing.as_json(made):
+        return
+    click.echo(made.key)
+    printing.note(
+        f"key {made.info.id} ({made.info.name}) of tenant {made.info.tenant}: "
+        f"{', '.join(made.info.grants)}. It is not shown again."
+    )
 
 
 @key.command(name="list")
-@target_options
-def list_keys() -> None:
+@_on_keys
+async def list_keys(keys: _Keyring) -> None:
     """List the tenant's keys, without their secrets.
 
     \b
     Example:
       penstock key list --json
     """
-
-    async def work() -> None:
-        async with opened_keyring() as keys:
-            listed = await keys.list()
-        if choices().json:
-            printing.document(listed)
-            return
-        columns = (
-            Column("id", style="bold"),
-            Column("name"),
-            Column("grants", wide=True),
-            Column("created"),
-            Column("expires"),
-        )
-        rows = [
-            (
-                info.id,
-                info.name,
-                " ".join(info.grants),
-                moment(info.created_at),
-                moment(info.expires_at) or "never",
-            )
-            for info in listed
-        ]
-        printing.table(columns, rows, "There are no keys.")
-
-    run(work())
+    listed = await keys.list()
+    if not printing.as_json(listed):
+        printing.table(_COLUMNS, listed, "There are no keys.")
 
 
 @key.command
 @click.argument("key_id")
-@target_options
-def revoke(key_id: str) -> None:
+@_on_keys
+async def revoke(keys: _Keyring, /, key_id: str) -> None:
     """Revoke a key. This server refuses it immediately.
 
     \b
     Example:
       penstock key revoke abcdefghijklmnop
     """
-
-    async def work() -> None:
-        async with opened_keyring() as keys:
-            await keys.revoke(key_id)
-        if choices().json:
-            printing.document({"revoked": key_id})
-        else:
-            click.echo(f"revoked {key_id}")
-
-    run(work())
+    await keys.revoke(key_id)
+    printing.outcome({"revoked": key_id}, f"revoked {key_id}")

@@ -9,30 +9,30 @@ import click
 from penstock.cli import printing
 from penstock.cli.amounts import DURATION
 from penstock.cli.exits import Exit
-from penstock.cli.options import choices, target_options
-from penstock.cli.printing import Column
+from penstock.cli.options import choices
+from penstock.cli.printing import Column, amount, moment, preview
 from penstock.cli.session import on_target
-from penstock.cli.showing import amount, moment, preview
+from penstock.model.delivery import Event, Snapshot
 from penstock.model.message import Message
 from penstock.verbs import Verbs
 
 __all__ = ["history", "message", "result"]
 
-_DELIVERIES: Final = (
-    Column("queue", style="bold"),
-    Column("state"),
-    Column("attempts", right=True),
-    Column("at"),
-    Column("consumer"),
-    Column("error", style="red", wide=True),
+_DELIVERIES: Final[tuple[Column[Snapshot], ...]] = (
+    Column("queue", lambda item: item.queue, style="bold"),
+    Column("state", lambda item: item.state.value),
+    Column("attempts", lambda item: item.attempts, right=True),
+    Column("at", lambda item: moment(item.at or item.claimed_at)),
+    Column("consumer", lambda item: item.consumer),
+    Column("error", lambda item: item.error, style="red", wide=True),
 )
-_EVENTS: Final = (
-    Column("at"),
-    Column("queue", style="bold"),
-    Column("transition"),
-    Column("state"),
-    Column("consumer"),
-    Column("error", style="red", wide=True),
+_EVENTS: Final[tuple[Column[Event], ...]] = (
+    Column("at", lambda event: moment(event.at)),
+    Column("queue", lambda event: event.queue, style="bold"),
+    Column("transition", lambda event: event.transition.value),
+    Column("state", lambda event: "gone" if event.state is None else event.state.value),
+    Column("consumer", lambda event: event.consumer),
+    Column("error", lambda event: event.error, style="red", wide=True),
 )
 #: The longest wait of one call; a longer wait takes several calls.
 _MAX_WAIT_MS: Final = 30_000
@@ -41,7 +41,6 @@ _MAX_WAIT_MS: Final = 30_000
 @click.command
 @click.argument("message_id", type=int)
 @click.option("--payload", "only_payload", is_flag=True, help="Print only the payload's bytes.")
-@target_options
 @on_target
 async def message(q: Verbs, /, message_id: int, only_payload: bool) -> None:
     """Show a message, its payload, and its state in every queue.
@@ -53,9 +52,7 @@ async def message(q: Verbs, /, message_id: int, only_payload: bool) -> None:
     """
     found = await q.message(message_id)
     if only_payload:
-        stream = printing.raw_output()
-        stream.write(found.payload)
-        stream.flush()
+        printing.write_bytes(found.payload)
         return
     if choices().json:
         # The JSON form of the HTTP interface; nothing else here needs this import.
@@ -65,23 +62,11 @@ async def message(q: Verbs, /, message_id: int, only_payload: bool) -> None:
         return
     printing.fields([*_fields(found.message), ("payload", preview(found.payload, 200))])
     click.echo()
-    rows = [
-        (
-            item.queue,
-            item.state.value,
-            item.attempts,
-            moment(item.at or item.claimed_at),
-            item.consumer,
-            item.error,
-        )
-        for item in found.deliveries
-    ]
-    printing.table(_DELIVERIES, rows, "No queue has it.")
+    printing.table(_DELIVERIES, found.deliveries, "No queue has it.")
 
 
 @click.command
 @click.argument("message_id", type=int)
-@target_options
 @on_target
 async def history(q: Verbs, /, message_id: int) -> None:
     """List every recorded transition of a message.
@@ -91,28 +76,14 @@ async def history(q: Verbs, /, message_id: int) -> None:
       penstock history 17
     """
     events = await q.history(message_id)
-    if choices().json:
-        printing.document(events)
-        return
-    rows = [
-        (
-            moment(event.at),
-            event.queue,
-            event.transition.value,
-            "gone" if event.state is None else event.state.value,
-            event.consumer,
-            event.error,
-        )
-        for event in events
-    ]
-    printing.table(_EVENTS, rows, "There is no record.")
+    if not printing.as_json(events):
+        printing.table(_EVENTS, events, "There is no record.")
 
 
 @click.command
 @click.argument("queue")
 @click.argument("message_id", type=int)
 @click.option("--wait", "wait_ms", type=DURATION, default="0", help="Wait up to this long: 10s.")
-@target_options
 @on_target
 async def result(q: Verbs, /, queue: str, message_id: int, wait_ms: int) -> None:
     """Print the result that the ack of a message in QUEUE carried.
@@ -133,12 +104,8 @@ async def result(q: Verbs, /, queue: str, message_id: int, wait_ms: int) -> None
     if found is None:
         click.echo(f"message {message_id} is not done in {queue}", err=True)
         raise click.exceptions.Exit(Exit.NOT_FOUND)
-    if choices().json:
-        printing.document(found)
-        return
-    stream = printing.raw_output()
-    stream.write(found.result or b"")
-    stream.flush()
+    if not printing.as_json(found):
+        printing.write_bytes(found.result or b"")
 
 
 def _fields(found: Message) -> list[tuple[str, printing.Cell]]:

@@ -1,4 +1,4 @@
-"""The options that commands share, and their values.
+"""The options that commands share, their values, and groups of commands.
 
 ``penstock`` itself and every command that can use them accept them, so that both
 ``penstock --url … queue list`` and ``penstock queue list --url …`` work; the last one wins.
@@ -8,13 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
-__all__ = ["Choices", "choices", "printing_options", "store_options", "target_options"]
+__all__ = [
+    "Choices",
+    "Family",
+    "choices",
+    "printing_options",
+    "stacked",
+    "store_options",
+    "target_options",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Family(click.Group):
+    """Lists its commands in the order of their declaration, not by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in order of declaration."""
+        del ctx
+        return list(self.commands)
 
 
 @dataclass
@@ -34,6 +51,18 @@ class Choices:
 def choices() -> Choices:
     """The choices of the current command."""
     return click.get_current_context().ensure_object(Choices)
+
+
+def stacked(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """One decorator that adds all of the options, listed in this order."""
+
+    def decorate(function: F) -> F:
+        # Click lists options from the innermost decorator outward.
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
@@ -56,48 +85,33 @@ def _shared(*names: str, **attributes: Any) -> Callable[[F], F]:
     return click.option(*names, expose_value=False, callback=_keep, **attributes)
 
 
-_URL = _shared("--url", metavar="URL", help="The server to talk to, such as http://host:8080.")
-_STORE = _shared(
+_STORE: Final = _shared(
     "--store",
     metavar="URL",
     help="The store to open directly, without a server: rocksdb:///path, or a database.",
 )
-_TENANT = _shared(
+_TENANT: Final = _shared(
     "--tenant", metavar="NAME", help="Tenant, with --store. A server gets it from the credential."
 )
-_CREDENTIAL = _shared(
-    "--credential",
-    metavar="KEY",
-    help="The API key or token for the server. Other users may see it in `ps`.",
+
+#: For commands that need neither a server nor a store.
+printing_options: Final = stacked(
+    _shared("--config", metavar="FILE", help="The settings file (TOML)."),
+    _shared("--json", is_flag=True, help="Print JSON, for programs."),
+    _shared("--debug", is_flag=True, help="Print the traceback of an error."),
 )
-_CREDENTIAL_FILE = _shared("--credential-file", metavar="FILE", help="A file that contains it.")
-_CONFIG = _shared("--config", metavar="FILE", help="The settings file (TOML).")
-_JSON = _shared("--json", is_flag=True, help="Print JSON, for programs.")
-_DEBUG = _shared("--debug", is_flag=True, help="Print the traceback of an error.")
-
-
-def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
-    def decorate(function: F) -> F:
-        # Click lists options from the innermost decorator outward.
-        for decorator in reversed(decorators):
-            function = decorator(function)
-        return function
-
-    return decorate
-
-
-def target_options(function: F) -> F:
-    """For commands that talk to a server or open a store."""
-    return _all(_URL, _STORE, _TENANT, _CREDENTIAL, _CREDENTIAL_FILE, _CONFIG, _JSON, _DEBUG)(
-        function
-    )
-
-
-def store_options(function: F) -> F:
-    """For commands that need direct access to a store."""
-    return _all(_STORE, _TENANT, _CONFIG, _JSON, _DEBUG)(function)
-
-
-def printing_options(function: F) -> F:
-    """For commands that need neither a server nor a store."""
-    return _all(_CONFIG, _JSON, _DEBUG)(function)
+#: For commands that need direct access to a store.
+store_options: Final = stacked(_STORE, _TENANT, printing_options)
+#: For commands that talk to a server or open a store.
+target_options: Final = stacked(
+    _shared("--url", metavar="URL", help="The server to talk to, such as http://host:8080."),
+    _STORE,
+    _TENANT,
+    _shared(
+        "--credential",
+        metavar="KEY",
+        help="The API key or token for the server. Other users may see it in `ps`.",
+    ),
+    _shared("--credential-file", metavar="FILE", help="A file that contains it."),
+    printing_options,
+)

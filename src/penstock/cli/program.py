@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from traceback import print_exception
@@ -17,10 +16,8 @@ from typing import Any, Final, NoReturn
 import click
 
 from penstock.cli.exits import Exit, exit_of
-from penstock.cli.family import Family
-from penstock.cli.options import Choices, target_options
-from penstock.cli.printing import colour
-from penstock.cli.showing import safe
+from penstock.cli.options import Choices, Family, target_options
+from penstock.cli.printing import colour, safe
 from penstock.errors import PenstockError, StoreLocked, Unreachable
 from penstock.version import VERSION
 
@@ -31,24 +28,29 @@ _COMMANDS: Final = {
     "serve": "penstock.cli.serve:serve",
     "publish": "penstock.cli.publish:publish",
     "consume": "penstock.cli.consume:consume",
-    "queue": "penstock.cli.queue.family:queue",
+    "queue": "penstock.cli.queue.commands:queue",
     "topic": "penstock.cli.topic:topic",
     "tail": "penstock.cli.tail:tail",
-    "peek": "penstock.cli.peek:peek",
-    "replay": "penstock.cli.replay:replay",
+    "peek": "penstock.cli.deliveries:peek",
+    "replay": "penstock.cli.deliveries:replay",
     "message": "penstock.cli.message:message",
     "history": "penstock.cli.message:history",
     "result": "penstock.cli.message:result",
     "work": "penstock.cli.work:work",
-    "pipeline": "penstock.cli.pipeline.family:pipeline",
+    "pipeline": "penstock.cli.pipeline.commands:pipeline",
     "verify": "penstock.cli.verify:verify",
     "simulate": "penstock.cli.simulate:simulate",
     "bench": "penstock.cli.bench:bench",
-    "migrate": "penstock.cli.migrate:migrate",
+    "migrate": "penstock.cli.store:migrate",
     "store": "penstock.cli.store:store",
-    "repair": "penstock.cli.repair:repair",
+    "repair": "penstock.cli.store:repair",
     "config": "penstock.cli.config:config",
     "key": "penstock.cli.key:key",
+}
+#: Advice that only the command line can add.
+_MORE_ADVICE: Final[dict[type, str]] = {
+    StoreLocked: "If a server has it open, use the server: --url http://127.0.0.1:8080.",
+    Unreachable: "`penstock serve` starts a server; --store opens a store without one.",
 }
 
 
@@ -78,28 +80,13 @@ class Program(Family):
             _abandon_stdout()
             raise click.exceptions.Exit(Exit.BROKEN_PIPE) from None
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> NoReturn:
+    def main(self, *args: Any, **options: Any) -> NoReturn:
         """Run a command and exit with the matching code. Never returns."""
-        del standalone_mode
         kept = Choices()
+        options = {"color": colour(), **options, "standalone_mode": False, "obj": kept}
+        options["prog_name"] = options.get("prog_name") or "penstock"
         try:
-            code = super().main(
-                args,
-                prog_name or "penstock",
-                complete_var,
-                standalone_mode=False,
-                windows_expand_args=windows_expand_args,
-                obj=kept,
-                **{"color": colour(), **extra},
-            )
+            code = super().main(*args, **options)
             # Flush here, so that a failing write still counts as an error of the command.
             sys.stdout.flush()
         except BrokenPipeError:
@@ -123,7 +110,8 @@ def _report(error: BaseException, *, debug: bool) -> int:
         error.show()
         return error.exit_code
     if isinstance(error, PenstockError):
-        _complain(error.detail, " ".join((error.advice, *_more_advice(error))))
+        more = [text for kind, text in _MORE_ADVICE.items() if isinstance(error, kind)]
+        _complain(error.detail, " ".join((error.advice, *more)))
         return exit_of(error)
     _complain(
         f"{type(error).__name__}: {error}",
@@ -138,15 +126,6 @@ def _complain(detail: str, advice: str) -> None:
     click.echo(f"       {safe(advice)}", err=True)
 
 
-def _more_advice(error: PenstockError) -> tuple[str, ...]:
-    """Advice that only the command line can add."""
-    if isinstance(error, StoreLocked):
-        return ("If a server has it open, use the server: --url http://127.0.0.1:8080.",)
-    if isinstance(error, Unreachable):
-        return ("`penstock serve` starts a server; --store opens a store without one.",)
-    return ()
-
-
 def _abandon_stdout() -> None:
     """Redirect stdout to /dev/null: the interpreter's flush at exit would fail again."""
     try:
@@ -158,23 +137,9 @@ def _abandon_stdout() -> None:
     os.close(void)
 
 
-def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
-    del param
-    if wanted:
-        click.echo(f"penstock {VERSION}")
-        ctx.exit()
-
-
 @click.group(name="penstock", cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
 @target_options
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_version,
-    help="Print the version.",
-)
+@click.version_option(VERSION, message="penstock %(version)s", help="Print the version.")
 def program() -> None:
     """A durable message queue.
 

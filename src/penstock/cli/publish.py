@@ -10,17 +10,15 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import click
-import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from penstock.cli import printing
 from penstock.cli.amounts import DURATION, HEADER
-from penstock.cli.options import choices, target_options
+from penstock.cli.options import target_options
 from penstock.cli.progress import meter
 from penstock.cli.reading import Source, open_source, read_payload
-from penstock.cli.session import open_target, run
-from penstock.cli.target import find_target
+from penstock.cli.session import find_target, open_target, run
 from penstock.errors import BadInput, PenstockError
 from penstock.model.limits import DEFAULT_PRIORITY, MAX_BATCH, MAX_PRIORITY
 from penstock.model.message import HeaderValue, NewMessage, PublishReply
@@ -140,25 +138,18 @@ async def _publish_one(topic: str, argument: str | None, template: NewMessage) -
     async with open_target(find_target()) as q:
         reply = await q.publish_batch(topic, [message])
     (done,) = reply.messages
-    if choices().json:
-        durability = reply.durability
-        printing.document({**msgspec.structs.asdict(done), "durability": durability})
-        return
     how = "duplicate of" if done.duplicate else "replaced" if done.replaced else "published"
-    click.echo(f"{how} message {done.id}")
+    printing.outcome({**asdict(done), "durability": reply.durability}, f"{how} message {done.id}")
 
 
 async def _publish_stream(topic: str, argument: str | None, reader: _Reader, batch: int) -> None:
     with open_source(argument) as source:
         async with open_target(find_target(), patient=True) as q:
             done = await _pump(q, topic, source, reader, batch)
-    if choices().json:
-        printing.document(done)
-        return
-    details = [f"{done.duplicates} duplicates"] * bool(done.duplicates)
-    details += [f"{done.replaced} replaced"] * bool(done.replaced)
-    told = f" ({', '.join(details)})" if details else ""
-    click.echo(f"published {done.published} messages{told}")
+    counts = ((done.duplicates, "duplicates"), (done.replaced, "replaced"))
+    details = ", ".join(f"{count} {what}" for count, what in counts if count)
+    suffix = f" ({details})" if details else ""
+    printing.outcome(done, f"published {done.published} messages{suffix}")
 
 
 async def _pump(q: Verbs, topic: str, source: Source, reader: _Reader, batch: int) -> Streamed:
@@ -168,8 +159,8 @@ async def _pump(q: Verbs, topic: str, source: Source, reader: _Reader, batch: in
             async for lines in source.lines():
                 for group in _batches(reader.messages(lines), batch):
                     done = _counted(done, await q.publish_batch(topic, group))
-                    bar.name(f"published {done.published:,}")
-                bar.reach(source.position if source.size is not None else done.published)
+                    bar(description=f"published {done.published:,}")
+                bar(completed=source.position if source.size is not None else done.published)
     except PenstockError:
         if done.published:
             printing.note(

@@ -1,57 +1,63 @@
 """``penstock serve``: runs the server in this process until it is stopped.
 
-Every setting of the server is a flag; ``penstock.settings`` defines them.
+Every setting of the server is a flag; ``penstock.settings`` defines them. At startup it prints its
+address, store and auth, and the next steps: commands that work as they are in another terminal.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from shlex import quote
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from penstock.cli import printing
-from penstock.cli.options import choices, printing_options
-from penstock.cli.starting import next_steps
-from penstock.cli.target import settings
+from penstock.cli.options import F, choices, printing_options, stacked
+from penstock.cli.session import settings
 from penstock.model.secrets import mask_password
 from penstock.settings import Setting, Settings, all_settings
+from penstock.version import VERSION
 
 if TYPE_CHECKING:
     from penstock.server.serve import Serving
 
 __all__ = ["serve"]
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 #: Settings of commands that talk to a server.
 _CLIENT_ONLY: Final = frozenset({"url", "credential", "tenant"})
+_PYTHON: Final = """\
+{python} - <<'END'
+import asyncio, os, penstock
 
+async def main():
+    async with penstock.connect({arguments}) as q:
+        await q.publish("orders", {{"order": 8}}, headers={{"amount": 250}})
+        for delivery in await q.claim("orders", limit=10):
+            print(delivery.payload, delivery.message.headers)
+            await q.ack(delivery)
 
-def _flags(function: F) -> F:
-    """Add an option for every setting of the server."""
-    for setting in reversed(all_settings()):
-        if setting.name not in _CLIENT_ONLY:
-            for option in reversed(_options(setting)):
-                function = option(function)
-    return function
+asyncio.run(main())
+END"""
 
 
 def _options(setting: Setting) -> list[Callable[[F], F]]:
-    told = setting.description
+    text = setting.description
     if setting.default not in (None, False):
         shown = str(setting.default).lower() if setting.kind is bool else setting.default
-        told = f"{told} [default: {shown}]"
+        text = f"{text} [default: {shown}]"
     if setting.kind is bool:
         both = f"{setting.flag}/--no-{setting.flag.removeprefix('--')}"
-        return [click.option(both, setting.name, default=None, help=told)]
+        return [click.option(both, setting.name, default=None, help=text)]
     kind = click.Choice(setting.choices) if setting.choices else setting.kind
     name = "FILE" if setting.name.startswith("tls_") else setting.kind.__name__.upper()
     metavar = None if setting.choices else name
-    out = [click.option(setting.flag, setting.name, type=kind, metavar=metavar, help=told)]
+    out = [click.option(setting.flag, setting.name, type=kind, metavar=metavar, help=text)]
     if setting.file:
         out.append(
             click.option(
@@ -64,8 +70,16 @@ def _options(setting: Setting) -> list[Callable[[F], F]]:
     return out
 
 
+_FLAGS: Final = [
+    option
+    for setting in all_settings()
+    if setting.name not in _CLIENT_ONLY
+    for option in _options(setting)
+]
+
+
 @click.command
-@_flags
+@stacked(*_FLAGS)
 @printing_options
 def serve(**flags: object) -> None:
     """Serve the store over HTTP until SIGTERM or Ctrl-C.
@@ -107,7 +121,7 @@ async def _announce(found: Settings, serving: Serving) -> None:
             store = mask_password(found.store)
             printing.line({"url": serving.url, "store": store, "auth": found.auth, "key": key})
         else:
-            click.echo(next_steps(found, serving.url, key))
+            click.echo(_next_steps(found, serving.url, key))
 
 
 async def _first_key(found: Settings, serving: Serving) -> str | None:
@@ -128,3 +142,84 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+# -- the text at startup -------------------------------------------------------------------
+
+
+def _next_steps(settings: Settings, url: str, key: str | None) -> str:
+    """The text for a server that listens at ``url``; ``key`` is the first key, just created."""
+    url = _reachable(url)
+    command = "penstock" if shutil.which("penstock") else f"{quote(sys.executable)} -m penstock"
+    lines = [
+        f"penstock {VERSION} listens on {url}",
+        f"  store  {mask_password(settings.store)}",
+        f"  auth   {_auth(settings, command)}",
+        *_first(key),
+        "",
+        "From another terminal, publish a message and claim it:",
+        "",
+        *_calls(settings, url),
+        "",
+        "The same from Python:",
+        "",
+        _PYTHON.format(python=quote(sys.executable), arguments=_arguments(settings, url)),
+        "",
+        f"{_trusting(settings)}{command} queue list --url {url}",
+        f"lists the queues, {url}/openapi.json every call. Ctrl-C stops the server.",
+    ]
+    return "\n".join(lines)
+
+
+def _first(key: str | None) -> list[str]:
+    if key is None:
+        return []
+    note = "The first key may do everything. It is shown only once; keep it:"
+    return ["", note, "", f"export PENSTOCK_CREDENTIAL={key}"]
+
+
+def _calls(settings: Settings, url: str) -> list[str]:
+    curl = "curl -sS"
+    if settings.auth:
+        curl += ' -H "Authorization: Bearer $PENSTOCK_CREDENTIAL"'
+    if settings.tls_cert is not None:
+        curl += f" --cacert {quote(str(settings.tls_cert))}"
+    json = "-H 'Content-Type: application/json'"
+    message = """-H 'Penstock-Headers: {"amount": 250}' -d '{"order": 7}'"""
+    calls = [
+        f"{curl} {url}/v1/topics/orders/messages {json} \\\n    {message}",
+        f"{curl} -X POST {url}/v1/queues/orders/claims {json}",
+    ]
+    if not settings.auto_create:
+        policy = quote("""{"filter": "topic = 'orders'"}""")
+        calls.insert(0, f"{curl} -X PUT {url}/v1/queues/orders {json} -d {policy}")
+    return calls
+
+
+def _arguments(settings: Settings, url: str) -> str:
+    arguments = [f'"{url}"']
+    if settings.auth:
+        arguments.append('credential=os.environ["PENSTOCK_CREDENTIAL"]')
+    if settings.tls_cert is not None:
+        arguments.append(f"ca={str(settings.tls_cert)!r}")
+    return ", ".join(arguments)
+
+
+def _trusting(settings: Settings) -> str:
+    """The certificate may be self-signed; this variable makes OpenSSL trust it."""
+    if settings.tls_cert is None:
+        return ""
+    return f"SSL_CERT_FILE={quote(str(settings.tls_cert))} "
+
+
+def _auth(settings: Settings, command: str) -> str:
+    if settings.auth:
+        return f"on: put a key into PENSTOCK_CREDENTIAL; `{command} key create` creates more"
+    if settings.insecure:
+        return "off, by --insecure: anyone who can reach this address may do anything"
+    return "off: this machine only"
+
+
+def _reachable(url: str) -> str:
+    """Replace an address that means all interfaces with loopback."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")

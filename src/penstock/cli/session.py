@@ -1,4 +1,8 @@
-"""Gives a command the verbs of its server or store, open for as long as the command runs.
+"""The server or store that a command uses, open for as long as the command runs.
+
+``--store`` opens a store in this process; without it commands talk to the server of the setting
+``url``. The setting ``store`` alone does not make a command open that store: the server has it
+open.
 
 A command is a coroutine whose first argument is the verbs. Ctrl-C and SIGTERM cancel it, so that
 its ``finally`` blocks run (release a claim, close a store) before the process ends.
@@ -7,74 +11,161 @@ its ``finally`` blocks run (release a claim, close a store) before the process e
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import click
+from msgspec import Struct
 
 from penstock.cli.exits import Exit
-from penstock.cli.target import Target, find_target, refuse_missing
+from penstock.cli.options import choices, target_options
+from penstock.cli.printing import note
+from penstock.errors import StoreUnavailable
+from penstock.settings import Loaded, load_settings
 from penstock.verbs import Verbs
 
 if TYPE_CHECKING:
-    from penstock.broker import Broker
+    from penstock.broker import Broker, BrokerOptions
 
-__all__ = ["creating", "lasting", "on_target", "open_store", "open_target", "run"]
+__all__ = [
+    "SOON_MS",
+    "Target",
+    "bound",
+    "confirm",
+    "creating",
+    "find_target",
+    "lasting",
+    "on_target",
+    "open_store",
+    "open_target",
+    "refuse_missing",
+    "run",
+    "settings",
+    "store_path",
+]
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Command: TypeAlias = Callable[..., Awaitable[None]]
 
 #: How long to retry a server that does not answer. A person wants an answer soon; a command that
 #: runs for long waits for the server to restart.
-_SOON_MS: Final = 2_000
+SOON_MS: Final = 2_000
 _PATIENT_MS: Final = 30_000
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end; SIGTERM cancels it as Ctrl-C does."""
-    return asyncio.run(_cancelled_by_sigterm(work))
+# -- the server or store -------------------------------------------------------------------
 
 
-def on_target(
-    command: Callable[Concatenate[Verbs, P], Awaitable[None]],
-) -> Callable[P, None]:
-    """Give a command the verbs of the server or the store that the options name."""
-    return _bound(command, may_create=False, patient=False)
+class Target(Struct, frozen=True, kw_only=True):
+    """A server; a store if ``url`` is None."""
+
+    url: str | None
+    store: str
+    tenant: str
+    credential: str | None
+    options: BrokerOptions
 
 
-def creating(
-    command: Callable[Concatenate[Verbs, P], Awaitable[None]],
-) -> Callable[P, None]:
+def settings(**flags: object) -> Loaded:
+    """The effective settings, including the shared options and ``flags`` of a command."""
+    kept = choices()
+    names = ("url", "store", "tenant", "credential", "credential_file")
+    given = {name: getattr(kept, name) for name in names}
+    # A flag of the command overrides the shared option of the same name.
+    given |= {name: value for name, value in flags.items() if value is not None}
+    config = None if kept.config is None else Path(kept.config)
+    loaded = load_settings(given, os.environ, config, Path.cwd())
+    # Print each warning once per command, however often it reads its settings.
+    shown = click.get_current_context().find_root().meta.setdefault("penstock.warned", set())
+    for warning in loaded.warnings:
+        if warning not in shown:
+            shown.add(warning)
+            note(f"warning: {warning}")
+    return loaded
+
+
+def find_target(*, store_only: bool = False) -> Target:
+    """The server, or the store of ``--store``; with ``store_only`` the store of the settings."""
+    # The broker imports the filter parser, which is slow to load.
+    from penstock.broker import BrokerOptions  # noqa: PLC0415
+    from penstock.storage.contract import EngineOptions  # noqa: PLC0415
+
+    found = settings().settings
+    engine = EngineOptions(
+        limits=found.limits, auto_create=found.auto_create, archive=found.archive
+    )
+    return Target(
+        url=None if store_only or choices().store is not None else found.url,
+        store=found.store,
+        tenant=found.tenant,
+        credential=found.credential,
+        options=BrokerOptions(engine=engine, require_topics=found.require_topics),
+    )
+
+
+def refuse_missing(target: Target) -> None:
+    """Raise if the store does not exist: opening it would create it, and reading must not."""
+    path = store_path(target)
+    if path is not None and not path.exists():
+        raise StoreUnavailable(f"There is no store at {target.store}.", field="store")
+
+
+def store_path(target: Target) -> Path | None:
+    """The folder of the store; None for a server, a database, or a URL without a folder."""
+    try:
+        parts = urlsplit(target.store)
+    except ValueError:
+        # Opening the store will report the error.
+        return None
+    if target.url is not None or parts.scheme != "rocksdb" or not parts.path:
+        return None
+    return Path(unquote(parts.path))
+
+
+# -- commands on it ------------------------------------------------------------------------
+
+
+def on_target(command: Command) -> Callable[..., None]:
+    """Give a command the verbs of the server or the store, and the options that name it."""
+    return bound(command, open_target)
+
+
+def creating(command: Command) -> Callable[..., None]:
     """Like ``on_target``, for commands that may create the store."""
-    return _bound(command, may_create=True, patient=False)
+    return bound(command, open_target, may_create=True)
 
 
-def lasting(
-    command: Callable[Concatenate[Verbs, P], Awaitable[None]],
-) -> Callable[P, None]:
+def lasting(command: Command) -> Callable[..., None]:
     """Like ``on_target``, for commands that may run for long."""
-    return _bound(command, may_create=False, patient=True)
+    return bound(command, partial(open_target, patient=True))
 
 
-def _bound(
-    command: Callable[Concatenate[Verbs, P], Awaitable[None]],
+def bound(
+    command: Command,
+    opener: Callable[[Target], AbstractAsyncContextManager[object]],
     *,
-    may_create: bool,
-    patient: bool,
-) -> Callable[P, None]:
+    may_create: bool = False,
+) -> Callable[..., None]:
+    """Run a command with what ``opener`` opens as its first argument."""
+
+    @target_options
     @wraps(command)
-    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+    def call(*args: Any, **kwargs: Any) -> None:
         target = find_target()
         if not may_create:
             refuse_missing(target)
 
         async def work() -> None:
-            async with open_target(target, patient=patient) as q:
-                await command(q, *args, **kwargs)
+            async with opener(target) as opened:
+                await command(opened, *args, **kwargs)
 
         run(work())
 
@@ -91,7 +182,7 @@ async def open_target(target: Target, *, patient: bool = False) -> AsyncIterator
         # Slow to import, and not needed for `--help`.
         from penstock.client import ClientOptions, connect  # noqa: PLC0415
 
-        options = ClientOptions(retry_ms=_PATIENT_MS if patient else _SOON_MS)
+        options = ClientOptions(retry_ms=_PATIENT_MS if patient else SOON_MS)
         async with connect(target.url, credential=target.credential, options=options) as remote:
             yield remote
 
@@ -106,6 +197,14 @@ async def open_store(target: Target) -> AsyncIterator[Broker]:
         target.store, tenant=target.tenant, options=target.options, keepers=False
     ) as broker:
         yield broker
+
+
+# -- signals -------------------------------------------------------------------------------
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end; SIGTERM cancels it as Ctrl-C does."""
+    return asyncio.run(_cancelled_by_sigterm(work))
 
 
 async def _cancelled_by_sigterm(work: Coroutine[Any, Any, T]) -> T:
@@ -130,3 +229,33 @@ async def _cancelled_by_sigterm(work: Coroutine[Any, Any, T]) -> T:
         raise
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask for confirmation unless ``--yes`` was given; without a terminal it is an error."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} The input is not a terminal: use --yes.")
+    with _plain_signals():
+        click.confirm(question, abort=True, err=True)
+
+
+@contextmanager
+def _plain_signals() -> Iterator[None]:
+    """Let signals end the program while it waits for an answer.
+
+    The event loop handles them otherwise, and it is blocked until the user answers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, signal.SIG_DFL),
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

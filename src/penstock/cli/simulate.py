@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
 from penstock.cli import printing
+from penstock.cli.amounts import Parsed
 from penstock.cli.exits import Exit
 from penstock.cli.options import choices, printing_options
 from penstock.cli.progress import meter
@@ -21,23 +21,18 @@ from penstock.model.secrets import mask_password
 __all__ = ["simulate"]
 
 
-class _Engine(click.ParamType[str]):
-    """The name of an engine family."""
+def _to_engine(name: str) -> str:
+    from penstock.testing.simulation.engines import ENGINES  # noqa: PLC0415  (when it is used)
 
-    name = "engine"
-
-    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> str:
-        from penstock.testing.simulation.engines import ENGINES  # noqa: PLC0415  (when it is used)
-
-        if value not in ENGINES:
-            self.fail(f"{value!r} is not one of {', '.join(ENGINES)}.", param, ctx)
-        return str(value)
+    if name not in ENGINES:
+        raise ValueError(f"{name!r} is not one of {', '.join(ENGINES)}.")
+    return name
 
 
 @click.command
 @click.option(
     "--engine",
-    type=_Engine(),
+    type=Parsed("engine", _to_engine),
     default="keyvalue",
     show_default=True,
     help="The engine family to simulate.",
@@ -76,14 +71,13 @@ def simulate(engine: str, store: str | None, seeds: int, steps: int, first_seed:
     from penstock.testing.simulation.report import simulate as run_seeds  # noqa: PLC0415
 
     began = time.perf_counter()
-    with opened_simulation(engine, store) as simulation, meter("simulating") as bar:
-        bar.name("seeds")
+    with opened_simulation(engine, store) as simulation, meter("seeds", seeds) as bar:
         report = run_seeds(
             simulation,
             first_seed=first_seed,
             seeds=seeds,
             steps=steps,
-            progress=lambda done: bar.reach(done, seeds),
+            progress=lambda done: bar(completed=done),
         )
     seconds = time.perf_counter() - began
     command = f"penstock simulate --engine {engine}"

@@ -14,10 +14,10 @@ from typing import Final, TypeAlias
 import click
 
 from penstock.cli import printing
-from penstock.cli.amounts import is_count, to_duration_ms
-from penstock.cli.options import choices, target_options
+from penstock.cli.amounts import Parsed, is_count, to_duration_ms, to_time
+from penstock.cli.options import choices
+from penstock.cli.printing import moment, preview, safe
 from penstock.cli.session import lasting
-from penstock.cli.showing import moment, preview, safe
 from penstock.model.clock import SystemClock
 from penstock.model.delivery import LogEntry, LogPage
 from penstock.model.limits import MAX_PAGE
@@ -36,32 +36,21 @@ _LAST: Final = 10
 Wanted: TypeAlias = Callable[[LogEntry], bool]
 
 
-class _Place(click.ParamType[int | str | datetime]):
-    """``earliest``, ``latest``, an offset, a duration before now, or a time."""
-
-    name = "earliest|latest|OFFSET|AGO|TIME"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str | datetime:
-        """A word, an offset, or a time."""
-        text = str(value)
-        if text in ("earliest", "latest"):
-            return text
-        if is_count(text):
-            return int(text)
-        try:
-            if re.fullmatch(r"[0-9]{4}-.*", text):
-                at = datetime.fromisoformat(text)
-                return at.replace(tzinfo=UTC) if at.tzinfo is None else at
-            ago_ms = to_duration_ms(text)
-        except ValueError:
-            self.fail(
-                f"{text!r} is not earliest, latest, an offset, 10m (ago) or 2025-01-01T00:00Z.",
-                param,
-                ctx,
-            )
-        return datetime.fromtimestamp((SystemClock().now() - ago_ms) / 1000, UTC)
+def _to_place(text: str) -> int | str | datetime:
+    """``earliest``, ``latest``, an offset, or a time, which may be given as a duration ago."""
+    if text in ("earliest", "latest"):
+        return text
+    if is_count(text):
+        return int(text)
+    try:
+        if re.fullmatch(r"[0-9]{4}-.*", text):
+            return to_time(text)
+        ago_ms = to_duration_ms(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is not earliest, latest, an offset, 10m (ago) or 2025-01-01T00:00Z."
+        ) from None
+    return datetime.fromtimestamp((SystemClock().now() - ago_ms) / 1000, UTC)
 
 
 @click.command
@@ -69,7 +58,7 @@ class _Place(click.ParamType[int | str | datetime]):
 @click.option(
     "--from",
     "place",
-    type=_Place(),
+    type=Parsed("earliest|latest|OFFSET|AGO|TIME", _to_place),
     help="Start there: an offset, 10m for ten minutes ago, 2025-01-01T00:00Z.",
 )
 @click.option(
@@ -83,7 +72,6 @@ class _Place(click.ParamType[int | str | datetime]):
 @click.option("--limit", type=click.IntRange(1), help="Stop after this many.")
 @click.option("--follow", "-f", is_flag=True, help="Continue as the log grows, until Ctrl-C.")
 @click.option("--payloads", is_flag=True, help="Show payloads too.")
-@target_options
 @lasting
 async def tail(
     q: Verbs,

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 
 from penstock.cli import printing
 from penstock.cli.amounts import DURATION
-from penstock.cli.family import Family
-from penstock.cli.options import choices, target_options
-from penstock.cli.printing import Column
+from penstock.cli.options import Family
+from penstock.cli.printing import Column, age
 from penstock.cli.session import creating, on_target
-from penstock.cli.showing import age
 from penstock.errors import BadInput, UnknownTopic
 from penstock.model.queue import MAX_SCHEMA_BYTES, TopicPolicy
 from penstock.verbs import Verbs
 
 __all__ = ["topic"]
+
+_COLUMNS: Final[tuple[Column[tuple[str, TopicPolicy]], ...]] = (
+    Column("topic", lambda item: item[0], style="bold"),
+    Column("default ttl", lambda item: age(item[1].default_ttl_ms)),
+    Column("dedup window", lambda item: age(item[1].dedup_window_ms)),
+    Column("schema", lambda item: item[1].schema_type),
+)
 
 
 @click.group(cls=Family)
@@ -38,7 +44,6 @@ def topic() -> None:
 @click.option("--dedup-window", type=DURATION, help="How long an idempotency id is remembered.")
 @click.option("--schema-type", type=click.Choice(["json-schema", "avro"]), help="Schema language.")
 @click.option("--schema", metavar="TEXT|@FILE", help="The schema of payloads.")
-@target_options
 @creating
 async def put(
     q: Verbs,
@@ -67,7 +72,6 @@ async def put(
 
 
 @topic.command(name="list")
-@target_options
 @on_target
 async def list_topics(q: Verbs) -> None:
     """List the registered topics.
@@ -77,20 +81,12 @@ async def list_topics(q: Verbs) -> None:
       penstock topic list --json
     """
     listed = await q.topics()
-    if choices().json:
-        printing.document([{"name": name, "policy": policy} for name, policy in listed])
-        return
-    columns = (Column("topic", style="bold"), Column("default ttl"), Column("dedup window"))
-    rows = [
-        (name, age(policy.default_ttl_ms), age(policy.dedup_window_ms), policy.schema_type)
-        for name, policy in listed
-    ]
-    printing.table((*columns, Column("schema")), rows, "No topic is registered.")
+    if not printing.as_json([{"name": name, "policy": policy} for name, policy in listed]):
+        printing.table(_COLUMNS, listed, "No topic is registered.")
 
 
 @topic.command
 @click.argument("name")
-@target_options
 @on_target
 async def show(q: Verbs, /, name: str) -> None:
     """Show the policy of the topic NAME.
@@ -107,7 +103,6 @@ async def show(q: Verbs, /, name: str) -> None:
 
 @topic.command
 @click.argument("name")
-@target_options
 @on_target
 async def delete(q: Verbs, /, name: str) -> None:
     """Remove the policy of the topic NAME; its messages stay.
@@ -117,15 +112,11 @@ async def delete(q: Verbs, /, name: str) -> None:
       penstock topic delete orders
     """
     await q.delete_topic(name)
-    if choices().json:
-        printing.document({"deleted": name})
-    else:
-        click.echo(f"deleted {name}")
+    printing.outcome({"deleted": name}, f"deleted {name}")
 
 
 def _print(name: str, policy: TopicPolicy) -> None:
-    if choices().json:
-        printing.document({"name": name, "policy": policy})
+    if printing.as_json({"name": name, "policy": policy}):
         return
     printing.fields(
         [

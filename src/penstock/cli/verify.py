@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from penstock.cli import printing
 from penstock.cli.exits import Exit
-from penstock.cli.options import choices, target_options
-from penstock.cli.printing import Cell, Column
+from penstock.cli.printing import Column, age, safe
 from penstock.cli.progress import meter
 from penstock.cli.session import on_target
-from penstock.cli.showing import age, safe
 from penstock.verbs import Verbs
+
+if TYPE_CHECKING:
+    from penstock.verify import Check
 
 __all__ = ["verify"]
 
-_CHECKS: Final = (
-    Column("law", style="bold"),
-    Column("checked"),
-    Column("examined", right=True),
-    Column("violations", right=True, alarm=True),
-    Column("unresolved", right=True),
-    Column("note", style="dim", wide=True),
+
+def _note(check: Check) -> str | None:
+    return f"skipped: {check.skipped}" if check.skipped else check.note
+
+
+_CHECKS: Final[tuple[Column[Check], ...]] = (
+    Column("law", lambda check: check.law, style="bold"),
+    Column("checked", lambda check: check.name),
+    Column("examined", lambda check: check.examined, right=True),
+    Column("violations", lambda check: check.violation_count, right=True, alarm=True),
+    Column("unresolved", lambda check: check.unresolved, right=True),
+    Column("note", _note, style="dim", wide=True),
 )
 
 
 @click.command
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @click.option("--quick", is_flag=True, help="Leave out payloads and histories.")
-@target_options
 @on_target
 async def verify(q: Verbs, /, queues: tuple[str, ...], quick: bool) -> None:
     """Check the laws on all queues, or on those named.
@@ -47,27 +52,14 @@ async def verify(q: Verbs, /, queues: tuple[str, ...], quick: bool) -> None:
     from penstock.verify import verify as run_verify  # noqa: PLC0415  (many modules)
 
     with meter("verifying") as bar:
-
-        def told(what: str, done: int, total: int | None) -> None:
-            bar.name(what)
-            bar.reach(done, total)
-
-        report = await run_verify(q, queues=queues or None, deep=not quick, progress=told)
-    if choices().json:
-        printing.document(report)
-    else:
-        rows: list[tuple[Cell, ...]] = [
-            (
-                check.law,
-                check.name,
-                check.examined,
-                check.violation_count,
-                check.unresolved,
-                f"skipped: {check.skipped}" if check.skipped else check.note,
-            )
-            for check in report.checks
-        ]
-        printing.table(_CHECKS, rows, "")
+        report = await run_verify(
+            q,
+            queues=queues or None,
+            deep=not quick,
+            progress=lambda what, done, total: bar(description=what, completed=done, total=total),
+        )
+    if not printing.as_json(report):
+        printing.table(_CHECKS, report.checks)
         for violation in report.violations:
             click.echo(click.style("violation: ", fg="red", bold=True) + safe(str(violation)))
         took = age(report.finished_at - report.started_at)

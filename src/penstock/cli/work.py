@@ -9,7 +9,7 @@ from importlib import import_module
 import click
 
 from penstock.cli.options import choices, printing_options
-from penstock.cli.target import settings
+from penstock.cli.session import settings
 from penstock.errors import BadInput
 
 __all__ = ["work"]

@@ -1,8 +1,9 @@
-"""Errors of calls: bad input, no access, not found, or a conflict with the current state (E1)."""
+"""The root, and errors of calls: bad input, no access, not found, conflicts with the state (E1)."""
 
 from __future__ import annotations
 
-from penstock.errors.root import PenstockError
+import re
+from typing import ClassVar
 
 __all__ = [
     "AccessError",
@@ -20,6 +21,7 @@ __all__ = [
     "NotAcceptable",
     "NotFound",
     "OtherStore",
+    "PenstockError",
     "QueueFull",
     "QueueNotEmpty",
     "SchemaViolation",
@@ -39,10 +41,39 @@ __all__ = [
 ]
 
 
+class PenstockError(Exception):
+    """The root. Catch it to catch every error that Penstock raises on purpose."""
+
+    #: By default the words of the class name.
+    title: ClassVar[str] = "Penstock refused the call"
+    advice: ClassVar[str] = "See the detail."
+    status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+    law: ClassVar[str] = "E1"
+    #: The field to blame unless an instance names another.
+    default_field: ClassVar[str | None] = None
+
+    def __init__(
+        self, detail: str, *, field: str | None = None, limit: int | str | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.field = self.default_field if field is None else field
+        self.limit = limit
+
+    def __init_subclass__(cls) -> None:
+        if "title" not in vars(cls):
+            cls.title = re.sub(
+                "(?<=[a-z])[A-Z]", lambda found: f" {found[0].lower()}", cls.__name__
+            )
+
+    def __str__(self) -> str:
+        return f"{self.detail} {self.advice}"
+
+
 class BadInput(PenstockError):
     """The call itself is wrong."""
 
-    title = "Bad input"
     advice = "Correct the call; the same call will fail again."
     status = 400
 
@@ -50,23 +81,22 @@ class BadInput(PenstockError):
 class BadName(BadInput):
     """A tenant, topic, queue or consumer name breaks the naming rule."""
 
-    title = "Bad name"
     advice = "Names match [A-Za-z0-9][A-Za-z0-9._-]{0,127}; the suffix .dlq is reserved."
 
 
 class BadFilter(BadInput):
     """A filter expression does not parse, or uses a feature that the language lacks."""
 
-    title = "Bad filter"
     advice = "Correct the filter at the position shown."
     law = "R1"
+    default_field = "filter"
 
     def __init__(
         self,
         detail: str,
         *,
         position: int | None = None,
-        field: str | None = "filter",
+        field: str | None = None,
         limit: int | str | None = None,
     ) -> None:
         super().__init__(detail, field=field, limit=limit)
@@ -76,39 +106,29 @@ class BadFilter(BadInput):
 class BadPolicy(BadInput):
     """A field of a queue or topic policy is outside its bounds."""
 
-    title = "Bad policy"
     advice = "Correct the named field."
 
 
 class BadSchema(BadPolicy):
     """A topic's schema does not compile, or needs a library that is not installed."""
 
-    title = "Bad schema"
     advice = "Correct the topic's schema as the detail says."
-
-    def __init__(
-        self,
-        detail: str,
-        *,
-        field: str | None = "schema",
-        limit: int | str | None = None,
-    ) -> None:
-        super().__init__(detail, field=field, limit=limit)
+    default_field = "schema"
 
 
 class SchemaViolation(BadInput):
     """A payload does not match the schema of its topic; ``index`` is its index in the batch."""
 
-    title = "Schema violation"
     advice = "Publish a payload that matches the topic's schema; nothing of the call was stored."
     status = 422
+    default_field = "payload"
 
     def __init__(
         self,
         detail: str,
         *,
         index: int | None = None,
-        field: str | None = "payload",
+        field: str | None = None,
         limit: int | str | None = None,
     ) -> None:
         super().__init__(detail, field=field, limit=limit)
@@ -128,14 +148,12 @@ class BadUrl(BadInput):
 class BadSetting(BadInput):
     """A setting is unknown, of the wrong type, or contradicts another."""
 
-    title = "Bad setting"
     advice = "Correct the setting; `penstock config` prints the effective ones."
 
 
 class MethodNotAllowed(BadInput):
     """The path exists, but not with this method."""
 
-    title = "Method not allowed"
     advice = "See /openapi.json for the methods of each path."
     status = 405
 
@@ -143,7 +161,6 @@ class MethodNotAllowed(BadInput):
 class NotAcceptable(BadInput):
     """This answer exists in none of the formats that the caller accepts."""
 
-    title = "Not acceptable"
     advice = "Accept application/json or application/msgpack."
     status = 406
 
@@ -151,7 +168,6 @@ class NotAcceptable(BadInput):
 class SlowRequest(BadInput):
     """The body of the request took too long to arrive."""
 
-    title = "Slow request"
     advice = "Send the request in one piece; split a large batch."
     status = 408
     retryable = True
@@ -168,7 +184,6 @@ class UnsupportedMedia(BadInput):
 class TooLarge(BadInput):
     """A payload, the headers or a batch is over its limit."""
 
-    title = "Too large"
     advice = "Send less, or raise the limit where it can be configured."
     status = 413
 
@@ -193,21 +208,18 @@ class Unauthenticated(AccessError):
 class Forbidden(AccessError):
     """The credential is valid, but its grants do not cover the call."""
 
-    title = "Forbidden"
     advice = "Ask an administrator for a grant of this verb on this name."
 
 
 class ForeignOrigin(AccessError):
     """A web page of another site sent the call, or it names another host than this server."""
 
-    title = "Foreign origin"
     advice = "Call the server by its address, or add the name to allowed_hosts or allowed_origins."
 
 
 class NotFound(PenstockError):
     """The object of the call does not exist in this tenant."""
 
-    title = "Not found"
     advice = "Check the name and the tenant."
     status = 404
     law = "T1"
@@ -224,35 +236,30 @@ class UnknownRoute(NotFound):
 class UnknownQueue(NotFound):
     """No queue of that name."""
 
-    title = "Unknown queue"
     advice = "Create the queue first, or check its name."
 
 
 class UnknownTopic(NotFound):
     """No topic of that name, and topics have to be registered here."""
 
-    title = "Unknown topic"
     advice = "Register the topic first, or check its name."
 
 
 class UnknownMessage(NotFound):
     """No message of that id: never published here, or removed by retention."""
 
-    title = "Unknown message"
     advice = "Check the id; retention may have removed the message."
 
 
 class UnknownRun(NotFound):
     """No run of that id: never recorded here, or displaced by newer ones."""
 
-    title = "Unknown run"
     advice = "Check the id; the last 1,000 runs of a tenant are kept."
 
 
 class Conflict(PenstockError):
     """The call is well formed, but the current state forbids it."""
 
-    title = "Conflict"
     advice = "Check the current state and decide again."
     status = 409
 
@@ -260,7 +267,6 @@ class Conflict(PenstockError):
 class StaleReceipt(Conflict):
     """The receipt is not that of the current claim, which was settled, lapsed or fenced."""
 
-    title = "Stale receipt"
     advice = "Drop the work: another consumer may have the delivery, or it is settled."
     law = "S1"
 
@@ -279,7 +285,6 @@ class OtherStore(Conflict):
 class TopicChanged(Conflict):
     """The topic's policy changed after the messages were checked; nothing was stored."""
 
-    title = "Topic changed"
     advice = "Send the same call again: it is checked against the current policy."
     retryable = True
 
@@ -287,14 +292,12 @@ class TopicChanged(Conflict):
 class QueueNotEmpty(Conflict):
     """The change needs a queue without live or failed deliveries."""
 
-    title = "Queue not empty"
     advice = "Drain or purge the queue first."
 
 
 class TooManyQueues(Conflict):
     """The tenant has reached its limit of queues; nothing was created or stored."""
 
-    title = "Too many queues"
     advice = (
         "Delete queues that are no longer needed, or raise max_queues. To publish to many topics "
         "without one queue per topic, create one queue whose filter takes them, such as "
@@ -305,7 +308,6 @@ class TooManyQueues(Conflict):
 class TooManyUnindexedFilters(Conflict):
     """The tenant has reached its limit of filters that no index can find."""
 
-    title = "Too many unindexed filters"
     advice = (
         "Let the filter require an equality, such as topic = 'orders' AND amount > 10, or "
         "kind IN ('a', 'b'), or depend on the topic alone. A filter without one is evaluated for "
@@ -316,12 +318,12 @@ class TooManyUnindexedFilters(Conflict):
 class QueueFull(PenstockError):
     """A queue that would take the message is at its max_depth; nothing was stored."""
 
-    title = "Queue full"
     advice = "Retry later; consumers have to catch up first."
     status = 429
     retryable = True
+    default_field = "max_depth"
 
     def __init__(self, detail: str, *, queue: str, limit: int, retry_after_ms: int) -> None:
-        super().__init__(detail, field="max_depth", limit=limit)
+        super().__init__(detail, limit=limit)
         self.queue = queue
         self.retry_after_ms = retry_after_ms

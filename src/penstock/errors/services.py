@@ -1,16 +1,38 @@
-"""Errors of the service between a caller and the store."""
+"""Errors of the service between a caller and the store, of the pipeline (A1), and of stores."""
 
 from __future__ import annotations
 
-from penstock.errors.root import PenstockError
+from penstock.errors.calls import PenstockError
 
-__all__ = ["BadReply", "Busy", "ServiceError", "Unreachable"]
+__all__ = [
+    "BadReply",
+    "Busy",
+    "CommitFailed",
+    "CommitsMissing",
+    "LakeCorrupt",
+    "NoSpark",
+    "NotEncoded",
+    "OffsetsGone",
+    "OtherRun",
+    "PipelineError",
+    "ServiceError",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreLocked",
+    "StoreReadOnly",
+    "StoreTooNew",
+    "StoreTooOld",
+    "StoreUnavailable",
+    "Unreachable",
+]
 
 
 class ServiceError(PenstockError):
     """The service between the caller and the store is not working."""
 
-    title = "Service error"
     advice = "Check the service."
     status = 503
     law = "P2"
@@ -19,7 +41,6 @@ class ServiceError(PenstockError):
 class Busy(ServiceError):
     """The service is at one of its limits, or stopping; nothing was done."""
 
-    title = "Busy"
     advice = "Retry after a moment."
     retryable = True
 
@@ -38,7 +59,6 @@ class Busy(ServiceError):
 class Unreachable(ServiceError):
     """No answer came after all retries; the call may have taken effect."""
 
-    title = "Unreachable"
     advice = "Check the URL and that the server runs; repeat with the same idempotency ids."
     retryable = True
 
@@ -46,6 +66,152 @@ class Unreachable(ServiceError):
 class BadReply(ServiceError):
     """The answer is not one of Penstock's, or reports that the server failed."""
 
-    title = "Bad reply"
     advice = "Check that the URL is a Penstock server's, and read the server's log."
     status = 502
+
+
+class PipelineError(PenstockError):
+    """A job of the data pipeline cannot do its work."""
+
+    advice = "The job left no partial result; run it again."
+    law = "A1"
+
+
+class NoSpark(PipelineError):
+    """Spark, or the Java that it needs, is missing or does not start."""
+
+    title = "No Spark"
+    advice = "Install Java 17 and penstock[spark], then run the job again."
+
+
+class OffsetsGone(PipelineError):
+    """A reader asked for entries of the log that retention has removed."""
+
+    advice = "Read them from the lake, or skip them with failOnDataLoss=false."
+    status = 410
+    law = "L1"
+
+
+class OtherRun(PipelineError):
+    """Another run has begun this write, and the missing part of it cannot be determined."""
+
+    title = "Written by another run"
+    advice = (
+        "If both runs have the same partitions, as those of a stream that reads from Penstock, "
+        "write again with samePartitions=true. Otherwise give every row an id column, or use "
+        "another writeId or checkpoint, which publishes every row again."
+    )
+    status = 409
+    law = "P4"
+
+
+class LakeCorrupt(PipelineError):
+    """The contents of the lake do not match its manifest."""
+
+    advice = "Nothing is removed from the store; restore the named files, or archive again."
+
+
+class StoreError(PenstockError):
+    """The store is not working; the call may be fine."""
+
+    advice = "Check the store."
+    status = 503
+    law = "P1"
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be opened."""
+
+    advice = (
+        "Check that the path exists, is writable and has space, or that the database runs, can "
+        "be reached, and knows the user, the password and the name."
+    )
+
+
+class StoreLocked(StoreError):
+    """Another process has the store open."""
+
+    advice = "Only one process can open an embedded store; connect to its server instead."
+    retryable = True
+
+
+class StoreBusy(StoreError):
+    """The database refused connections, or rolled the call back each time; nothing was done."""
+
+    advice = (
+        "Nothing was done: retry. If it persists, compare the servers' pools with the "
+        "connections that the database allows."
+    )
+    retryable = True
+
+
+class StoreFull(StoreError):
+    """There is too little space left to store more; nothing was done."""
+
+    advice = (
+        "Nothing more was stored. Claims and acks still work; free space on the store's disk and "
+        "publishing resumes by itself."
+    )
+    status = 507
+    retryable = True
+    law = "P2"
+
+
+class StoreReadOnly(StoreError):
+    """The database accepts no writes: a replica, or one that was made read-only."""
+
+    title = "Store read-only"
+    advice = "Connect to the primary, or allow the database and its user to write."
+
+
+class StoreTooOld(StoreError):
+    """The schema of the store is missing, or older than this Penstock needs."""
+
+    advice = "Run `penstock migrate --store URL` once, then start again."
+
+
+class StoreTooNew(StoreError):
+    """A newer Penstock wrote the store."""
+
+    advice = "Upgrade Penstock to at least the version that wrote the store."
+
+
+class StoreCorrupt(StoreError):
+    """Bytes read back differ from the bytes that were written."""
+
+    advice = "Stop writing, keep a copy, and restore the damaged file from a backup."
+    law = "X1"
+
+
+class CommitsMissing(StoreCorrupt):
+    """Acknowledged commits are no longer in the store; nothing was changed."""
+
+    advice = (
+        "Restore the store's files from a backup. To continue without the lost commits, run "
+        "`penstock repair --store URL --accept-loss`."
+    )
+
+
+class StoreClosed(StoreError):
+    """The store was closed."""
+
+    advice = "Open it again."
+
+
+class CommitFailed(StoreError):
+    """The disk refused a commit, which may or may not survive a reopen."""
+
+    advice = (
+        "Free space or replace the disk, reopen the store, and repeat the call with the same "
+        "idempotency ids."
+    )
+    retryable = True
+    law = "P2"
+
+
+class NotEncoded(StoreError):
+    """A change could not be encoded, which is a bug. It has not reached the disk."""
+
+    title = "Change not encoded"
+    advice = "Reopen the store: on disk it is intact. Please report this bug in Penstock."
+    law = "S3"

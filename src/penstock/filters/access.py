@@ -1,4 +1,4 @@
-"""How an index can find a filter: by equalities, one of which must hold for it to be TRUE.
+"""How an index finds a filter: by equalities. At least one must hold for the filter to be TRUE.
 
 A pure decision over the tree. A filter is TRUE only if, for one of its keys, the source
 equals the value; after such a hit only ``rest`` is left to check. Hash lookup and ``=`` must
@@ -13,38 +13,22 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from penstock.filters.tree import (
-    And,
-    Boolean,
-    Compare,
-    Condition,
-    Constant,
-    Field,
-    Float,
-    Header,
-    In,
-    Integer,
-    Null,
-    Or,
-    Text,
-    Truth,
-    walk,
-)
+from penstock.filters import tree as t
 from penstock.model.message import HeaderValue
 
 __all__ = ["Access", "Key", "Source", "choose_access", "lookup_key", "split_by_topic"]
 
-Source: TypeAlias = Field | Header
+Source: TypeAlias = t.Field | t.Header
 Key: TypeAlias = tuple[Source, Hashable]
 
-_TOPIC = Field("topic")
+_TOPIC = t.Field("topic")
 
 
 class Access(Struct, frozen=True):
-    """Keys, at least one of which must hold, and the remaining condition (``None``: nothing)."""
+    """The keys of a filter, and the condition left after a hit; ``None`` if there is none."""
 
     keys: tuple[Key, ...]
-    rest: Condition | None = None
+    rest: t.Condition | None = None
 
 
 def lookup_key(value: HeaderValue) -> Hashable:
@@ -52,46 +36,46 @@ def lookup_key(value: HeaderValue) -> Hashable:
     return (value,) if value is True or value is False else value
 
 
-def choose_access(tree: Condition, crowd: Callable[[Key], int]) -> Access | None:
+def choose_access(tree: t.Condition, crowd: Callable[[Key], int]) -> Access | None:
     """Return the best access to ``tree``, or ``None`` if it requires no equality.
 
     ``crowd`` returns the number of filters under a key: the least crowded key wins. Ties go
     to the topic, then system fields, then headers.
     """
     match tree:
-        case And(operands):
+        case t.And(operands):
             return _best_conjunct(operands, crowd)
-        case Or(operands):
+        case t.Or(operands):
             return _every_branch(tree, operands, crowd)
-        case Compare("=", Field() | Header() as source, constant) | Compare(
-            "=", constant, Field() | Header() as source
-        ) if isinstance(constant, Text | Integer | Float | Boolean):
+        case t.Compare("=", t.Field() | t.Header() as source, constant) | t.Compare(
+            "=", constant, t.Field() | t.Header() as source
+        ) if isinstance(constant, t.Text | t.Integer | t.Float | t.Boolean):
             return Access(_keys(source, (constant,)))
-        case In(Field() | Header() as source, items):
+        case t.In(t.Field() | t.Header() as source, items):
             return Access(_keys(source, items))
-        case Truth(Header() as source):
-            return Access(_keys(source, (Boolean(True),)))
-        case Truth(Boolean(False) | Null()):
+        case t.Truth(t.Header() as source):
+            return Access(_keys(source, (t.Boolean(True),)))
+        case t.Truth(t.Boolean(False) | t.Null()):
             return Access(())
         case _:
             return None
 
 
-def split_by_topic(tree: Condition) -> tuple[Condition | None, Condition | None]:
+def split_by_topic(tree: t.Condition) -> tuple[t.Condition | None, t.Condition | None]:
     """Split the conjuncts of ``tree`` into those that read nothing but the topic, and the rest."""
-    conjuncts = tree.operands if isinstance(tree, And) else (tree,)
+    conjuncts = tree.operands if isinstance(tree, t.And) else (tree,)
     return (
         _conjunction(part for part in conjuncts if _reads_topic_only(part)),
         _conjunction(part for part in conjuncts if not _reads_topic_only(part)),
     )
 
 
-def _keys(source: Source, items: Iterable[Constant]) -> tuple[Key, ...]:
-    values = (lookup_key(item.value) for item in items if not isinstance(item, Null))
+def _keys(source: Source, items: Iterable[t.Constant]) -> tuple[Key, ...]:
+    values = (lookup_key(item.value) for item in items if not isinstance(item, t.Null))
     return tuple((source, value) for value in dict.fromkeys(values))
 
 
-def _best_conjunct(operands: tuple[Condition, ...], crowd: Callable[[Key], int]) -> Access | None:
+def _best_conjunct(operands: tuple[t.Condition, ...], crowd: Callable[[Key], int]) -> Access | None:
     found = [
         (access, position)
         for position, operand in enumerate(operands)
@@ -105,7 +89,7 @@ def _best_conjunct(operands: tuple[Condition, ...], crowd: Callable[[Key], int])
 
 
 def _every_branch(
-    tree: Or, operands: tuple[Condition, ...], crowd: Callable[[Key], int]
+    tree: t.Or, operands: tuple[t.Condition, ...], crowd: Callable[[Key], int]
 ) -> Access | None:
     branches = [choose_access(operand, crowd) for operand in operands]
     keys: dict[Key, None] = {}
@@ -124,21 +108,21 @@ def _cost(access: Access, crowd: Callable[[Key], int]) -> tuple[int, int, int]:
 
 
 def _rank(source: Source) -> int:
-    return 2 if isinstance(source, Header) else int(source != _TOPIC)
+    return 2 if isinstance(source, t.Header) else int(source != _TOPIC)
 
 
-def _conjuncts(condition: Condition | None) -> tuple[Condition, ...]:
+def _conjuncts(condition: t.Condition | None) -> tuple[t.Condition, ...]:
     if condition is None:
         return ()
-    return condition.operands if isinstance(condition, And) else (condition,)
+    return condition.operands if isinstance(condition, t.And) else (condition,)
 
 
-def _conjunction(conditions: Iterable[Condition]) -> Condition | None:
+def _conjunction(conditions: Iterable[t.Condition]) -> t.Condition | None:
     parts = tuple(conditions)
     if len(parts) > 1:
-        return And(parts)
+        return t.And(parts)
     return parts[0] if parts else None
 
 
-def _reads_topic_only(condition: Condition) -> bool:
-    return all(node == _TOPIC for node, _ in walk(condition) if isinstance(node, Field | Header))
+def _reads_topic_only(condition: t.Condition) -> bool:
+    return all(node == _TOPIC for node, _ in t.walk(condition) if isinstance(node, Source))

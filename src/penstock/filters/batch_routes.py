@@ -52,7 +52,7 @@ class BatchRoutes(Generic[T]):
         self._index.watchers.append(self._changed)
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *_: object) -> None:
         # By identity: two sets of names may be equal.
         watchers = self._index.watchers
         watchers[:] = [names for names in watchers if names is not self._changed]
@@ -61,15 +61,15 @@ class BatchRoutes(Generic[T]):
         """Evaluate one message per step; the caller may pause between two steps."""
         match = self._index.match
         append = self._matches.append
-        room = _KEPT
+        budget = _KEPT
         last: Sequence[T] = ()
         for message in self.messages:
             found = match(message)
             if found is not last:
                 # The index gives the very same sequence where the topic decides.
-                room -= len(found)
+                budget -= len(found)
                 last = found
-            append(found if room >= 0 else None)
+            append(found if budget >= 0 else None)
             yield
 
     def catch_up_steps(self) -> Iterator[None]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from penstock.filters.evaluate import evaluate, evaluate_value
 from penstock.filters.filter import Filter
 from penstock.filters.to_text import to_text, value_text
 from penstock.filters.tree import And, Condition, Field, Header, Not, Or, walk
+from penstock.filters.values import evaluate, evaluate_value
 from penstock.model.message import Message
 
 __all__ = ["Blame", "Explanation", "explain"]

@@ -19,42 +19,9 @@ from sqlglot.errors import ParseError
 from sqlglot.parser import Parser
 
 from penstock.errors import BadFilter
+from penstock.filters import tree as t
 from penstock.filters.like import parse_pattern
 from penstock.filters.scan import Scanned, scan
-from penstock.filters.tree import (
-    FIELD_NAMES,
-    FUNCTIONS,
-    INT64_MAX,
-    INT64_MIN,
-    MAX_FILTER_DEPTH,
-    And,
-    Arithmetic,
-    ArithmeticOperator,
-    Between,
-    Boolean,
-    Call,
-    Compare,
-    CompareOperator,
-    Condition,
-    Constant,
-    Field,
-    Float,
-    FunctionName,
-    Header,
-    In,
-    Integer,
-    IsNull,
-    Like,
-    Negate,
-    Not,
-    Null,
-    Or,
-    Text,
-    Truth,
-    Value,
-    may_be_boolean,
-    walk,
-)
 from penstock.model.limits import MAX_FILTER_NODES
 
 __all__ = ["parse_tree"]
@@ -83,7 +50,7 @@ _SIGNS: Final = {
     ")": TokenType.R_PAREN,
     ",": TokenType.COMMA,
 }
-_COMPARE: Final[dict[type[Any], CompareOperator]] = {
+_COMPARE: Final[dict[type[Any], t.CompareOperator]] = {
     exp.EQ: "=",
     exp.NEQ: "<>",
     exp.LT: "<",
@@ -91,7 +58,7 @@ _COMPARE: Final[dict[type[Any], CompareOperator]] = {
     exp.GT: ">",
     exp.GTE: ">=",
 }
-_ARITHMETIC: Final[dict[type[Any], ArithmeticOperator]] = {
+_ARITHMETIC: Final[dict[type[Any], t.ArithmeticOperator]] = {
     exp.Add: "+",
     exp.Sub: "-",
     exp.Mul: "*",
@@ -102,7 +69,7 @@ _ARITHMETIC: Final[dict[type[Any], ArithmeticOperator]] = {
 _FUNCTION: Final = "f"
 
 
-def parse_tree(text: str) -> Condition:
+def parse_tree(text: str) -> t.Condition:
     """Return the tree of the filter ``text``, or raise :class:`BadFilter`."""
     tokens = scan(text)
     try:
@@ -142,15 +109,15 @@ def _refused(error: ParseError, tokens: tuple[Scanned, ...]) -> BadFilter:
     )
 
 
-def _check_bounds(tree: Condition) -> None:
+def _check_bounds(tree: t.Condition) -> None:
     nodes = 0
-    for node, depth in walk(tree):
-        nodes += not isinstance(node, Truth)
-        if depth > MAX_FILTER_DEPTH:
+    for node, depth in t.walk(tree):
+        nodes += not isinstance(node, t.Truth)
+        if depth > t.MAX_FILTER_DEPTH:
             raise BadFilter(
-                f"The filter nests deeper than {MAX_FILTER_DEPTH}; use brackets to balance it.",
+                f"The filter nests deeper than {t.MAX_FILTER_DEPTH}; use brackets to balance it.",
                 position=0,
-                limit=MAX_FILTER_DEPTH,
+                limit=t.MAX_FILTER_DEPTH,
             )
     if nodes > MAX_FILTER_NODES:
         raise BadFilter(
@@ -167,29 +134,29 @@ class _Reader:
         self._tokens = tokens
         self._depth = 0
 
-    def condition(self, node: exp.Expr) -> Condition:
+    def condition(self, node: exp.Expr) -> t.Condition:
         node = _bare(node)
         if isinstance(node, exp.And | exp.Or):
             return self._connected(node)
         if isinstance(node, exp.Not):
-            return Not(self.condition(self._only(node, "this")["this"]))
+            return t.Not(self.condition(self._only(node, "this")["this"]))
         if type(node) in _COMPARE:
             sides = self._only(node, "this", "expression")
-            return Compare(
+            return t.Compare(
                 _COMPARE[type(node)], self.value(sides["this"]), self.value(sides["expression"])
             )
         reader = self._predicates.get(type(node))
         if reader is not None:
             return reader(self, node)
         value = self.value(node)
-        if not may_be_boolean(value):
+        if not t.may_be_boolean(value):
             self._refuse(node, "is not a condition: compare it with something")
-        return Truth(value)
+        return t.Truth(value)
 
-    def _connected(self, node: exp.And | exp.Or) -> Condition:
+    def _connected(self, node: exp.And | exp.Or) -> t.Condition:
         """Read a chain of ANDs or of ORs, which nests to the left and may be hundreds long."""
         kind = type(node)
-        flat: list[Condition] = []
+        flat: list[t.Condition] = []
         pending: list[exp.Expr] = [node]
         while pending:
             part = _bare(pending.pop())
@@ -198,24 +165,24 @@ class _Reader:
                 pending += (sides["expression"], sides["this"])
             else:
                 flat.append(self.condition(part))
-        return And(tuple(flat)) if kind is exp.And else Or(tuple(flat))
+        return t.And(tuple(flat)) if kind is exp.And else t.Or(tuple(flat))
 
-    def _in(self, node: exp.Expr) -> Condition:
+    def _in(self, node: exp.Expr) -> t.Condition:
         parts = self._only(node, "this", "expressions")
         items = tuple(self._constant(item) for item in parts["expressions"])
-        return In(self.value(parts["this"]), items)
+        return t.In(self.value(parts["this"]), items)
 
-    def _between(self, node: exp.Expr) -> Condition:
+    def _between(self, node: exp.Expr) -> t.Condition:
         parts = self._only(node, "this", "low", "high")
-        return Between(*(self.value(parts[name]) for name in ("this", "low", "high")))
+        return t.Between(*(self.value(parts[name]) for name in ("this", "low", "high")))
 
-    def _is_null(self, node: exp.Expr) -> Condition:
+    def _is_null(self, node: exp.Expr) -> t.Condition:
         parts = self._only(node, "this", "expression")
-        if self.value(parts["expression"]) != Null():
+        if self.value(parts["expression"]) != t.Null():
             self._refuse(node, "uses IS with something other than NULL or NOT NULL")
-        return IsNull(self.value(parts["this"]))
+        return t.IsNull(self.value(parts["this"]))
 
-    def _like(self, node: exp.Expr) -> Condition:
+    def _like(self, node: exp.Expr) -> t.Condition:
         """``NOT LIKE`` is a flag on the node, below the ESCAPE if there is one."""
         escape: str | None = None
         if isinstance(node, exp.Escape):
@@ -231,10 +198,10 @@ class _Reader:
             parse_pattern(pattern, escape)
         except ValueError as error:
             self._refuse(parts["expression"], f"is a malformed LIKE pattern: {error}")
-        like = Like(self.value(parts["this"]), pattern, escape)
-        return Not(like) if negated else like
+        like = t.Like(self.value(parts["this"]), pattern, escape)
+        return t.Not(like) if negated else like
 
-    _predicates: Final[dict[type[Any], Callable[[_Reader, exp.Expr], Condition]]] = {
+    _predicates: Final[dict[type[Any], Callable[[_Reader, exp.Expr], t.Condition]]] = {
         exp.In: _in,
         exp.Between: _between,
         exp.Is: _is_null,
@@ -242,86 +209,88 @@ class _Reader:
         exp.Escape: _like,
     }
 
-    def value(self, node: exp.Expr) -> Value:
+    def value(self, node: exp.Expr) -> t.Value:
         node = _bare(node)
         if isinstance(node, exp.Column | exp.Literal):
             return self._operand(self._token(node))
         # A chain of + nests to the left without brackets, so the scanner has not bounded it.
         self._depth += 1
-        if self._depth > MAX_FILTER_DEPTH:
-            self._refuse(node, f"nests deeper than {MAX_FILTER_DEPTH}; use brackets to balance it")
+        if self._depth > t.MAX_FILTER_DEPTH:
+            self._refuse(
+                node, f"nests deeper than {t.MAX_FILTER_DEPTH}; use brackets to balance it"
+            )
         value = self._computed(node)
         self._depth -= 1
         return value
 
-    def _computed(self, node: exp.Expr) -> Value:
+    def _computed(self, node: exp.Expr) -> t.Value:
         if isinstance(node, exp.Neg):
             operand = self._only(node, "this")["this"]
             if isinstance(operand, exp.Column) and self._token(operand).kind == "number":
                 return self._number(self._token(operand), "-")
-            return Negate(self.value(operand))
+            return t.Negate(self.value(operand))
         if type(node) in _ARITHMETIC:
             sides = self._only(node, "this", "expression", ignore=("typed", "safe"))
-            return Arithmetic(
+            return t.Arithmetic(
                 _ARITHMETIC[type(node)], self.value(sides["this"]), self.value(sides["expression"])
             )
         if not isinstance(node, exp.Anonymous):
             self._refuse(node, "is a condition or a list where a value is expected")
         return self._call(node)
 
-    def _call(self, node: exp.Anonymous) -> Value:
+    def _call(self, node: exp.Anonymous) -> t.Value:
         parts = self._only(node, "this", ignore="expressions")
         token = self._tokens[int(parts["this"].removeprefix(_FUNCTION))]
-        name = cast("FunctionName", token.text)
+        name = cast("t.FunctionName", token.text)
         arguments = tuple(self.value(part) for part in node.args.get("expressions") or ())
-        fewest, most = FUNCTIONS[name]
+        fewest, most = t.FUNCTIONS[name]
         if len(arguments) < fewest or (most is not None and len(arguments) > most):
             count = f"at least {fewest}" if most is None else str(fewest)
             self._refuse(node, f"takes {count} argument(s), not {len(arguments)}")
-        return Call(name, arguments)
+        return t.Call(name, arguments)
 
-    def _constant(self, node: exp.Expr) -> Constant:
+    def _constant(self, node: exp.Expr) -> t.Constant:
         value = self.value(node)
-        if not isinstance(value, Text | Integer | Float | Boolean | Null):
+        if not isinstance(value, t.Constant):
             self._refuse(node, "is not a literal, and IN lists literals only")
         return value
 
     def _string(self, node: exp.Expr, reason: str) -> str:
         value = self.value(node)
-        if not isinstance(value, Text):
+        if not isinstance(value, t.Text):
             self._refuse(node, f"is not valid here: {reason}")
         return value.value
 
-    def _operand(self, token: Scanned) -> Value:
+    def _operand(self, token: Scanned) -> t.Value:
         match token.kind:
             case "name":
-                field = FIELD_NAMES.get(token.text.lower())
-                return Header(token.text) if field is None else Field(field)
+                field = t.FIELD_NAMES.get(token.text.lower())
+                return t.Header(token.text) if field is None else t.Field(field)
             case "quoted":
-                return Header(token.text)
+                return t.Header(token.text)
             case "text":
-                return Text(token.text)
+                return t.Text(token.text)
             case "number":
                 return self._number(token, "")
             case _:
-                return Null() if token.text == "NULL" else Boolean(token.text == "TRUE")
+                return t.Null() if token.text == "NULL" else t.Boolean(token.text == "TRUE")
 
-    def _number(self, token: Scanned, sign: str) -> Constant:
+    def _number(self, token: Scanned, sign: str) -> t.Constant:
         if token.text.isdigit():
             whole = int(sign + token.text)
-            if not INT64_MIN <= whole <= INT64_MAX:
+            if not t.INT64_MIN <= whole <= t.INT64_MAX:
                 raise BadFilter(
                     f"The integer at {token.position} does not fit 64 bits; "
                     f"write {token.text}.0 for a float.",
                     position=token.position,
                 )
-            return Integer(whole)
+            return t.Integer(whole)
         real = float(sign + token.text)
         if math.isinf(real):
             raise BadFilter(
                 f"The number at {token.position} does not fit a float64.", position=token.position
             )
-        return Float(real)
+        return t.Float(real)
 
     def _token(self, node: exp.Column | exp.Literal) -> Scanned:
         part = node.this

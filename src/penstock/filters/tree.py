@@ -14,48 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final, Literal, TypeAlias, assert_never
+from typing import Final, Literal, TypeAlias, assert_never, get_args
 
 from msgspec import Struct
-
-__all__ = [
-    "FIELD_NAMES",
-    "FUNCTIONS",
-    "INT64_MAX",
-    "INT64_MIN",
-    "KEYWORDS",
-    "MAX_FILTER_DEPTH",
-    "TEXT_FIELDS",
-    "WORD",
-    "And",
-    "Arithmetic",
-    "ArithmeticOperator",
-    "Between",
-    "Boolean",
-    "Call",
-    "Compare",
-    "CompareOperator",
-    "Condition",
-    "Constant",
-    "Field",
-    "FieldName",
-    "Float",
-    "FunctionName",
-    "Header",
-    "In",
-    "Integer",
-    "IsNull",
-    "Like",
-    "Negate",
-    "Not",
-    "Null",
-    "Or",
-    "Text",
-    "Truth",
-    "Value",
-    "may_be_boolean",
-    "walk",
-]
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
@@ -73,15 +34,7 @@ FunctionName: TypeAlias = Literal[
 ArithmeticOperator: TypeAlias = Literal["+", "-", "*", "/", "%"]
 CompareOperator: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
 
-FIELD_NAMES: Final[dict[str, FieldName]] = {
-    "topic": "topic",
-    "partition_key": "partition_key",
-    "key": "key",
-    "priority": "priority",
-    "published_at": "published_at",
-    "size": "size",
-    "content_type": "content_type",
-}
+FIELD_NAMES: Final[dict[str, FieldName]] = {name: name for name in get_args(FieldName)}
 #: The system fields that hold strings; the others hold int64.
 TEXT_FIELDS: Final[frozenset[FieldName]] = frozenset(
     ("topic", "partition_key", "key", "content_type")
@@ -214,13 +167,13 @@ class Not(Struct, frozen=True, gc=False):
 
 
 class And(Struct, frozen=True, gc=False):
-    """The conjunction of at least two conditions, none of them an ``And``."""
+    """The conjunction of at least two conditions, which are not ``And`` themselves."""
 
     operands: tuple[Condition, ...]
 
 
 class Or(Struct, frozen=True, gc=False):
-    """The disjunction of at least two conditions, none of them an ``Or``."""
+    """The disjunction of at least two conditions, which are not ``Or`` themselves."""
 
     operands: tuple[Condition, ...]
 

@@ -1,8 +1,9 @@
 """The semantics of a filter's operators, one function each, on plain Python values.
 
 ``None`` is NULL. These functions are the reference (R1): the Python compiler calls them
-unless it has faster code with the same result, ``explain`` evaluates the tree with them, and
-the other compilers are tested against them.
+unless it has faster code with the same result, and the other compilers are tested against them.
+``evaluate`` applies them to a whole tree: slow, but ``explain`` needs the value of any node, which
+the compiled predicate does not keep.
 
 The rules: NaN is NULL; different types compare as NULL, and bool is a type of its own; int
 and float compare exactly; arithmetic is on numbers only, and a result that does not fit
@@ -14,24 +15,24 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias, assert_never
+from typing import Any, Final, TypeAlias, assert_never, cast
 
-from penstock.filters.tree import (
-    INT64_MAX,
-    INT64_MIN,
-    ArithmeticOperator,
-    CompareOperator,
-    FunctionName,
-)
+from penstock.filters import tree as t
+from penstock.filters.like import matcher, parse_pattern
+from penstock.filters.tree import INT64_MAX, INT64_MIN
+from penstock.model.message import Message
 
 __all__ = [
     "INVERSE",
+    "MIRROR",
     "Scalar",
     "arithmetic",
     "ascii_lower",
     "ascii_upper",
     "call",
     "compare",
+    "evaluate",
+    "evaluate_value",
     "known",
     "like",
     "negate",
@@ -40,7 +41,7 @@ __all__ = [
 Scalar: TypeAlias = str | int | float | bool | None
 
 #: The operator that is TRUE exactly where the key is FALSE.
-INVERSE: Final[dict[CompareOperator, CompareOperator]] = {
+INVERSE: Final[dict[t.CompareOperator, t.CompareOperator]] = {
     "=": "<>",
     "<>": "=",
     "<": ">=",
@@ -48,7 +49,16 @@ INVERSE: Final[dict[CompareOperator, CompareOperator]] = {
     ">": "<=",
     ">=": "<",
 }
-_COMPARE: Final[dict[CompareOperator, Callable[[Any, Any], bool]]] = {
+#: The operator with the operands exchanged.
+MIRROR: Final[dict[t.CompareOperator, t.CompareOperator]] = {
+    "=": "=",
+    "<>": "<>",
+    "<": ">",
+    "<=": ">=",
+    ">": "<",
+    ">=": "<=",
+}
+_COMPARE: Final[dict[t.CompareOperator, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
     "<>": operator.ne,
     "<": operator.lt,
@@ -65,7 +75,7 @@ def known(value: Scalar) -> Scalar:
     return value if value == value else None  # noqa: PLR0124 - only NaN differs from itself
 
 
-def compare(sign: CompareOperator, left: Scalar, right: Scalar) -> bool | None:
+def compare(sign: t.CompareOperator, left: Scalar, right: Scalar) -> bool | None:
     """``left sign right``; Python compares int with float exactly, and str by code point."""
     alike = _kind(left)
     if alike is None or alike != _kind(right):
@@ -91,7 +101,7 @@ def _number(value: Scalar) -> int | float | None:
     return value
 
 
-def arithmetic(sign: ArithmeticOperator, left: Scalar, right: Scalar) -> int | float | None:
+def arithmetic(sign: t.ArithmeticOperator, left: Scalar, right: Scalar) -> int | float | None:
     """``left sign right``: int64 if both are, except that ``/`` always divides as float64."""
     a, b = _number(left), _number(right)
     if a is None or b is None:
@@ -139,7 +149,7 @@ def ascii_upper(text: str) -> str:
     return text.upper() if text.isascii() else text.translate(_TO_UPPER)
 
 
-def call(function: FunctionName, *arguments: Scalar) -> Scalar:
+def call(function: t.FunctionName, *arguments: Scalar) -> Scalar:
     """``function(arguments)``; the parser has checked the number of arguments."""
     match function, arguments:
         case "coalesce", _:
@@ -163,3 +173,69 @@ def call(function: FunctionName, *arguments: Scalar) -> Scalar:
 def like(matches: Callable[[str], bool], value: Scalar) -> bool | None:
     """``value LIKE`` the pattern of ``matches``."""
     return matches(value) if isinstance(value, str) else None
+
+
+# -- whole trees ------------------------------------------------------------------------------
+
+
+def evaluate(node: t.Condition, message: Message) -> bool | None:
+    """Return whether ``node`` is TRUE, FALSE or NULL (``None``) for ``message``."""
+    match node:
+        case t.Compare(operator, left, right):
+            return compare(operator, evaluate_value(left, message), evaluate_value(right, message))
+        case t.In(operand, items):
+            value = evaluate_value(operand, message)
+            return _any([compare("=", value, evaluate_value(i, message)) for i in items])
+        case t.Between(operand, low, high):
+            value = evaluate_value(operand, message)
+            above = compare(">=", value, evaluate_value(low, message))
+            below = compare("<=", value, evaluate_value(high, message))
+            return _not(_any([_not(above), _not(below)]))
+        case t.Like(operand, pattern, escape):
+            return like(matcher(parse_pattern(pattern, escape)), evaluate_value(operand, message))
+        case t.IsNull(operand):
+            return evaluate_value(operand, message) is None
+        case t.Truth(value_node):
+            value = evaluate_value(value_node, message)
+            return value if isinstance(value, bool) else None
+        case t.Not(condition):
+            return _not(evaluate(condition, message))
+        case t.And(operands):
+            return _not(_any([_not(evaluate(operand, message)) for operand in operands]))
+        case t.Or(operands):
+            return _any([evaluate(operand, message) for operand in operands])
+        case _:
+            assert_never(node)
+
+
+def evaluate_value(node: t.Value, message: Message) -> Scalar:
+    """Return the value of ``node`` for ``message``; NULL is ``None``."""
+    match node:
+        case t.Field(name):
+            return cast("str | int | None", getattr(message, name))
+        case t.Header(name):
+            return known(message.headers.get(name))
+        case t.Text() | t.Integer() | t.Float() | t.Boolean():
+            return node.value
+        case t.Null():
+            return None
+        case t.Arithmetic(operator, left, right):
+            return arithmetic(
+                operator, evaluate_value(left, message), evaluate_value(right, message)
+            )
+        case t.Negate(operand):
+            return negate(evaluate_value(operand, message))
+        case t.Call(function, arguments):
+            return call(function, *(evaluate_value(part, message) for part in arguments))
+        case _:
+            assert_never(node)
+
+
+def _any(verdicts: list[bool | None]) -> bool | None:
+    if True in verdicts:
+        return True
+    return None if None in verdicts else False
+
+
+def _not(verdict: bool | None) -> bool | None:
+    return None if verdict is None else not verdict

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from penstock.settings.effective import Effective, effective, to_toml
 from penstock.settings.fields import Setting, Settings, all_settings
-from penstock.settings.loading import Loaded, load_settings
-from penstock.settings.sources import Source
+from penstock.settings.loading import Loaded, Source, load_settings
 
 __all__ = [
     "Effective",

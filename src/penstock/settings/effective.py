@@ -13,8 +13,7 @@ from msgspec import Struct
 
 from penstock.model.secrets import MASK, mask_password
 from penstock.settings.fields import FILE_SUFFIX, Setting, all_settings
-from penstock.settings.loading import Loaded
-from penstock.settings.sources import Source
+from penstock.settings.loading import Loaded, Source
 
 __all__ = ["Effective", "effective", "to_toml"]
 

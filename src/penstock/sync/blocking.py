@@ -27,11 +27,23 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class BlockingVerbs:
+class _Blocking:
+    """Has the event loop, which the generated methods run in."""
+
+    def __init__(self, loop: LoopThread) -> None:
+        self._loop = loop
+
+    def _run(
+        self, verb: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return self._loop.run(verb, *args, **kwargs)
+
+
+class BlockingVerbs(_Blocking):
     """The verbs of an open store or client, and the event loop that runs them."""
 
     def __init__(self, loop: LoopThread, verbs: Verbs) -> None:
-        self._loop = loop
+        super().__init__(loop)
         self._verbs = verbs
 
     def close(self) -> None:
@@ -47,7 +59,7 @@ class BlockingVerbs:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -56,11 +68,6 @@ class BlockingVerbs:
         if loop is not None and not loop.is_closed:
             warnings.warn(f"{self!r} was not closed.", ResourceWarning, source=self, stacklevel=1)
             loop.close()
-
-    def _run(
-        self, verb: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        return self._loop.run(verb, *args, **kwargs)
 
     def _iterate(
         self, verb: Callable[P, AsyncIterator[Lease]], *args: P.args, **kwargs: P.kwargs
@@ -103,7 +110,7 @@ class SyncConsumption(Iterator["SyncLease"]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def _take(self) -> Lease | None:
@@ -113,7 +120,7 @@ class SyncConsumption(Iterator["SyncLease"]):
             return None
 
 
-class BlockingLease:
+class BlockingLease(_Blocking):
     """A lease that is extended in the background while a thread works under it.
 
     ::
@@ -126,7 +133,7 @@ class BlockingLease:
     """
 
     def __init__(self, loop: LoopThread, lease: Lease) -> None:
-        self._loop = loop
+        super().__init__(loop)
         self._lease = lease
 
     @property
@@ -149,11 +156,6 @@ class BlockingLease:
         trace: TracebackType | None,
     ) -> bool:
         return self._loop.run(self._lease.__aexit__, kind, error, trace)
-
-    def _run(
-        self, verb: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        return self._loop.run(verb, *args, **kwargs)
 
     def _do(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         async def done() -> None:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -72,8 +73,8 @@ def generate(twin: Twin) -> str:
     (original,) = (
         node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == twin.of
     )
-    members = list(_members(twin, original))
-    body = "\n\n".join(members)
+    body = "\n\n".join(_members(twin, original))
+    used = _names(ast.parse(f"class _:\n{body}"))
     lines = [
         f'"""{twin.promise}',
         "",
@@ -82,11 +83,11 @@ def generate(twin: Twin) -> str:
         "",
         "from __future__ import annotations",
         "",
-        *_imports(twin, tree, body),
+        *_imports(twin, tree, used),
         "",
         f"__all__ = [{twin.name!r}]",
         "",
-        *_variables(tree, body),
+        *_variables(tree, used),
         f"class {twin.name}({twin.base}):",
         f'    """{ast.get_docstring(original)}"""',
         "",
@@ -96,10 +97,13 @@ def generate(twin: Twin) -> str:
 
 
 def _members(twin: Twin, original: ast.ClassDef) -> Iterator[str]:
-    functions = [node for node in original.body if isinstance(node, _Function)]
-    for node in functions:
-        if not node.name.startswith("_") and node.name not in twin.by_hand:
-            yield _indented(_member(twin, node))
+    for node in original.body:
+        if (
+            isinstance(node, _Function)
+            and not node.name.startswith("_")
+            and node.name not in twin.by_hand
+        ):
+            yield indent(_member(twin, node), "    ")
 
 
 def _member(twin: Twin, node: _Function) -> str:
@@ -146,11 +150,10 @@ def _docstring(node: _Function) -> str:
     return text if "\n" not in text else text.replace("\n", "\n    ") + "\n    "
 
 
-def _imports(twin: Twin, tree: ast.Module, body: str) -> Iterator[str]:
+def _imports(twin: Twin, tree: ast.Module, used: set[str]) -> Iterator[str]:
     """Imports of the names that the members use; ruff sorts them."""
-    used = _names(body)
-    if any(True for _ in _variables(tree, body)):
-        used.add("TypeVar")
+    if list(_variables(tree, used)):
+        used = used | {"TypeVar"}
     base = [twin.base, *(["SyncConsumption"] if "SyncConsumption" in used else [])]
     yield f"from penstock.sync.blocking import {', '.join(base)}"
     for node in ast.walk(tree):
@@ -174,12 +177,10 @@ def _constants(tree: ast.Module) -> set[str]:
     }
 
 
-def _variables(tree: ast.Module, body: str) -> Iterator[str]:
+def _variables(tree: ast.Module, used: set[str]) -> Iterator[str]:
     """The type variables that the members use: each module needs its own."""
-    used = _names(body)
-    variables = [node for node in tree.body if isinstance(node, ast.Assign) and _is_variable(node)]
-    for node in variables:
-        if any(isinstance(target, ast.Name) and target.id in used for target in node.targets):
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and _is_variable(node) and used & _names(node.targets[0]):
             yield ast.unparse(node)
 
 
@@ -188,13 +189,8 @@ def _is_variable(node: ast.Assign) -> bool:
     return isinstance(called, ast.Name) and called.id == "TypeVar"
 
 
-def _names(body: str) -> set[str]:
-    tree = ast.parse(f"class _:\n{body}")
+def _names(tree: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}".rstrip() for line in text.split("\n"))
 
 
 def _formatted(text: str) -> str:
@@ -210,10 +206,6 @@ def _formatted(text: str) -> str:
     return text
 
 
-def _main() -> None:
-    for twin in TWINS:
-        (_HERE / twin.file).write_text(generate(twin))
-
-
 if __name__ == "__main__":
-    _main()
+    for each in TWINS:
+        (_HERE / each.file).write_text(generate(each))

@@ -10,8 +10,8 @@ what it cannot detect.
 
 from __future__ import annotations
 
+from penstock.verify.inspection import Store
 from penstock.verify.report import Check, Report, Violation
 from penstock.verify.run import verify
-from penstock.verify.store import Store
 
 __all__ = ["Check", "Report", "Store", "Violation", "verify"]

@@ -23,7 +23,7 @@ from penstock.model.delivery import Page, Snapshot
 from penstock.model.limits import DLQ_SUFFIX, MAX_PRIORITY
 from penstock.model.message import Message
 from penstock.model.states import State
-from penstock.verify.store import Damaged, Gone, Missing, Store, look
+from penstock.verify.inspection import PAGE, Damaged, Gone, Inspection, Missing
 
 __all__ = [
     "Place",
@@ -35,6 +35,7 @@ __all__ = [
     "find",
     "find_many",
     "home_of",
+    "peek",
     "place_of",
     "places_of",
     "rank_of",
@@ -182,7 +183,20 @@ class Turn(Struct, frozen=True):
     """Missing: there are no more pages, for this reason."""
 
 
-async def browse(store: Store, place: Place, limit: int) -> AsyncIterator[Turn]:
+async def peek(
+    work: Inspection,
+    place: Place,
+    cursor: str | None,
+    *,
+    limit: int = PAGE,
+    payloads: bool = False,
+) -> Page | Missing:
+    """One page of a place."""
+    call = work.store.peek(place.queue, place.state, limit=limit, cursor=cursor, payloads=payloads)
+    return await work.look(call)
+
+
+async def browse(work: Inspection, place: Place) -> AsyncIterator[Turn]:
     """The pages of a place.
 
     Around damage it reads one delivery at a time, so that all before it are seen.
@@ -190,10 +204,10 @@ async def browse(store: Store, place: Place, limit: int) -> AsyncIterator[Turn]:
     cursor: str | None = None
     before, singly = -1, 0
     while True:
-        size = 1 if singly else limit
-        page = await look(store, store.peek(place.queue, place.state, limit=size, cursor=cursor))
+        limit = 1 if singly else PAGE
+        page = await peek(work, place, cursor, limit=limit)
         if isinstance(page, Damaged) and not singly:
-            singly = limit
+            singly = PAGE
             continue
         yield Turn(before, cursor, page)
         if isinstance(page, Missing) or page.cursor is None:
@@ -224,16 +238,15 @@ async def tally_ids(scans: Iterable[Scan]) -> AsyncIterator[tuple[int, int]]:
         yield last, count
 
 
-async def find(store: Store, scan: Scan, message: Message, limit: int) -> Snapshot | Missing:
+async def find(work: Inspection, scan: Scan, message: Message) -> Snapshot | Missing:
     """The delivery's current snapshot at the scan's place; ``Gone`` if it is not there."""
-    return (await find_many(store, scan, [message], limit))[message.id]
+    return (await find_many(work, scan, [message]))[message.id]
 
 
 async def find_many(
-    store: Store, scan: Scan, messages: Iterable[Message], limit: int
+    work: Inspection, scan: Scan, messages: Iterable[Message]
 ) -> dict[int, Snapshot | Missing]:
     """``find`` for several messages, by id; those of one page cost one call."""
-    place = scan.place
     found: dict[int, Snapshot | Missing] = {}
     left = sorted(messages, key=rank_of)
     cursor: str | None = None
@@ -242,7 +255,7 @@ async def find_many(
         before, start = scan.page_of(rank_of(left[0]))
         if before > passed:
             cursor, passed, turns = start, before, 0
-        page = await look(store, store.peek(place.queue, place.state, limit=limit, cursor=cursor))
+        page = await peek(work, scan.place, cursor)
         turns += 1
         if isinstance(page, Missing) or turns > _MAX_TURNS:
             answer = page if isinstance(page, Missing) else Missing()

@@ -1,10 +1,15 @@
-"""Q2: the counts in stats equal a full scan, and so do the watermark and the lag.
+"""Stats: their counts, watermark and lag equal a full scan (Q2), and partitions have owners (O1).
 
 Within one reply of stats the sums must agree: consumers with what is in flight, partitions
 with the depth. For the comparison with a scan, stats are read before and after it. Only if
 both are equal, including grants and acks, did nothing move, and the scan must equal them. A
 scan that differs is repeated, and has to differ again. A queue that always moves during a
 scan is not checked, and the report says so.
+
+O1: a partition has one owner per epoch, and an older epoch is fenced. All replies of stats in a
+run must name one owner per epoch. The owner also holds everything in flight: when a partition
+changes hands, the claims of its former owner are returned. If stats name the same owner and epoch
+before and after a page was read, it owned the partition all the time in between.
 """
 
 from __future__ import annotations
@@ -21,11 +26,10 @@ from penstock.model.limits import DLQ_SUFFIX
 from penstock.model.message import Offset
 from penstock.model.queue import Ordering, QueueInfo
 from penstock.model.states import LIVE, State
-from penstock.verify.browse import Place, browse, places_of
-from penstock.verify.inspection import PAGE, RECHECKS, Inspection
-from penstock.verify.store import Missing
+from penstock.verify.browse import Place, Scan, browse, find, places_of
+from penstock.verify.inspection import MOVED, RECHECKS, Inspection, Missing
 
-__all__ = ["Picture", "Tally", "check_counts", "take_picture"]
+__all__ = ["Owners", "Picture", "Tally", "check_counts", "take_picture"]
 
 _NO_STATS: Final = QueueStats(in_flight_by_consumer={}, watermark=Offset(-1), lag=0)
 
@@ -43,17 +47,14 @@ class Picture(Struct, frozen=True):
         """The number of deliveries, in all states."""
         return sum(stats.depth + stats.done + stats.expired for stats in (self.queue, self.dead))
 
-    def is_still(self, other: Picture) -> bool:
-        """Whether nothing moved between the two; the log may have grown with other messages."""
-        return _moving(self.queue) == _moving(other.queue) and (
-            _moving(self.dead) == _moving(other.dead)
-        )
+    @property
+    def moving(self) -> tuple[QueueStats, ...]:
+        """Changes whenever a delivery moves, but not with ages and the end of the log."""
+        return _moving(self.queue), _moving(self.dead)
 
-    def is_fixed(self, other: Picture) -> bool:
-        """Whether the log did not move either."""
-        return self._ends() == other._ends()
-
-    def _ends(self) -> tuple[int | None, ...]:
+    @property
+    def ends(self) -> tuple[int | None, ...]:
+        """Changes whenever the log, the watermarks or the lags move."""
         queue, dead = self.queue, self.dead
         marks = (queue.watermark, queue.lag, dead.watermark, dead.lag)
         return (self.log_end, self.info.cursor, *marks)
@@ -100,12 +101,9 @@ class Tally:
 async def take_picture(work: Inspection, name: str) -> Picture | Missing:
     """The statistics of a queue and its dead letters, each checked on its own."""
     end = await work.look(work.store.log_end())
-    info = await work.look(work.store.queue(name))
-    queue = await work.look(work.store.stats(name))
-    dead = await work.look(work.store.stats(name + DLQ_SUFFIX))
-    for answer in (info, queue, dead):
-        if isinstance(answer, Missing):
-            work.damaged(answer, "the queue", queue=name)
+    info = await work.read(work.store.queue(name), "the queue", queue=name)
+    queue = await work.read(work.store.stats(name), "the queue", queue=name)
+    dead = await work.read(work.store.stats(name + DLQ_SUFFIX), "the queue", queue=name)
     if (
         isinstance(info, Missing)
         or isinstance(queue, Missing)
@@ -128,7 +126,7 @@ async def check_counts(work: Inspection, before: Picture, tally: Tally) -> None:
         after = await take_picture(work, name)
         if isinstance(after, Missing):
             return
-        if before.is_still(after):
+        if before.moving == after.moving:
             differences = list(_differences(work, before, after, tally))
             if not differences:
                 work.ledger.examined("Q2")
@@ -149,7 +147,7 @@ async def check_counts(work: Inspection, before: Picture, tally: Tally) -> None:
 async def _scan(work: Inspection, info: QueueInfo) -> Tally | None:
     tally = Tally(info)
     for place in places_of(info.name):
-        async for turn in browse(work.store, place, PAGE):
+        async for turn in browse(work, place):
             if isinstance(turn.page, Missing):
                 return None
             for item in turn.page.items:
@@ -158,7 +156,6 @@ async def _scan(work: Inspection, info: QueueInfo) -> Tally | None:
 
 
 def _moving(stats: QueueStats) -> QueueStats:
-    """The fields that change only when a delivery moves: no ages, and no end of the log."""
     return replace(
         stats,
         oldest_available_ms=None,
@@ -200,7 +197,7 @@ def _differences(work: Inspection, before: Picture, after: Picture, tally: Tally
     if before.queue.failed != before.dead.depth:
         yield f"{before.queue.failed} failed, and the dead letters are {before.dead.depth}"
     yield from _partition_differences(before, tally)
-    if before.is_fixed(after):
+    if before.ends == after.ends:
         yield from _end_differences(work, before, tally)
 
 
@@ -243,3 +240,79 @@ def _unrouted(work: Inspection, cursor: int | None, end: int) -> int | None:
     if end != work.index.end or work.index.holes:
         return None
     return len(work.index) - work.index.position_of(cursor)
+
+
+# -- owners -----------------------------------------------------------------------------------
+
+
+class Owners:
+    """The check of one ordered queue; does nothing for other queues."""
+
+    def __init__(self, work: Inspection, first: Picture) -> None:
+        self._work = work
+        self._name = first.info.name
+        self._applies = first.info.policy.ordering is Ordering.PARTITION
+        #: (partition, epoch) to its only possible owner.
+        self._known: dict[tuple[str, int], str] = {}
+        self._now: dict[str, str | None] = {}
+        self.note(first.queue)
+
+    def note(self, stats: QueueStats) -> None:
+        """Compare the owners in stats with all earlier replies."""
+        if not self._applies:
+            return
+        names = [item.partition for item in stats.partitions]
+        self._work.ledger.examined("O1", len(names))
+        if len(set(names)) != len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            self._broken(f"partition {twice[0]!r} is listed more than once")
+        for item in stats.partitions:
+            if item.owner is None:
+                continue
+            first = self._known.setdefault((item.partition, item.epoch), item.owner)
+            if first != item.owner:
+                self._broken(
+                    f"partition {item.partition!r} has the owners {first!r} and {item.owner!r} in "
+                    f"epoch {item.epoch}"
+                )
+        self._now = {item.partition: item.owner for item in stats.partitions}
+
+    async def check(self, scan: Scan, shown: Snapshot) -> None:
+        """Check that the partition's owner holds a delivery in flight."""
+        if not self._applies or scan.place != Place(self._name, State.IN_FLIGHT):
+            return
+        if self._now.get(shown.message.partition_key or "") == shown.consumer:
+            return
+        if self._work.may_confirm("O1", self._name):
+            await self._confirm(scan, shown)
+
+    async def _confirm(self, scan: Scan, shown: Snapshot) -> None:
+        work, partition = self._work, shown.message.partition_key or ""
+
+        async def check() -> str | None:
+            before = await self._ask(partition)
+            held = await find(work, scan, shown.message)
+            after = await self._ask(partition)
+            if isinstance(held, Missing):
+                return None
+            if before != after:
+                return MOVED
+            if before is not None and before[0] == held.consumer:
+                return None
+            return f"{shown.consumer!r} holds it without owning partition {partition!r}"
+
+        await work.confirm("O1", check, queue=self._name, message_id=shown.message.id)
+
+    async def _ask(self, partition: str) -> tuple[str | None, int] | None:
+        """The partition's current owner and epoch."""
+        stats = await self._work.look(self._work.store.stats(self._name))
+        if isinstance(stats, Missing):
+            return None
+        self.note(stats)
+        for item in stats.partitions:
+            if item.partition == partition:
+                return item.owner, item.epoch
+        return None
+
+    def _broken(self, detail: str) -> None:
+        self._work.ledger.violation("O1", detail, queue=self._name)

@@ -13,11 +13,10 @@ from functools import partial
 from penstock.model.delivery import Page, Snapshot
 from penstock.model.limits import DLQ_SUFFIX
 from penstock.model.states import State, Transition
-from penstock.verify.browse import Place, Scans, browse, failed_place, tally_ids
-from penstock.verify.inspection import PAGE, PAYLOAD_BYTES, RECHECKS, Inspection
+from penstock.verify.browse import Place, Scans, browse, failed_place, peek, tally_ids
+from penstock.verify.inspection import PAGE, PAYLOAD_BYTES, Inspection, Missing
 from penstock.verify.log import is_intact
 from penstock.verify.states import confirm_places
-from penstock.verify.store import Missing
 
 __all__ = ["check_granted", "check_lists", "check_payloads"]
 
@@ -32,10 +31,8 @@ async def check_lists(work: Inspection, scans: Scans) -> None:
     async for message_id, count in tally_ids((claimable, scans.failed)):
         if count == len(both) or not work.may_confirm("D1", scans.home):
             continue
-        found = await work.look(work.store.message(message_id))
-        if isinstance(found, Missing):
-            work.damaged(found, "the message", message_id=message_id)
-        else:
+        found = await work.message(message_id)
+        if not isinstance(found, Missing):
             judge = partial(_one_sided, both)
             await confirm_places(work, scans, found.message, both, judge, "D1")
 
@@ -45,22 +42,22 @@ async def check_granted(work: Inspection, shown: Snapshot) -> None:
     message_id = shown.message.id
     if shown.attempts > 0 or not work.may_confirm("D1", shown.queue):
         return
-    for _ in range(RECHECKS):
-        events = await work.look(work.store.history(message_id))
-        if isinstance(events, Missing):
-            work.damaged(events, "the history", message_id=message_id)
-            return
-        if not events or any(event.transition is Transition.REPLAY for event in events):
-            return
-    detail = "it failed without ever having been granted"
-    work.ledger.violation("D1", detail, queue=shown.queue, message_id=message_id)
+
+    async def check() -> str | None:
+        events = await work.history(message_id)
+        if isinstance(events, Missing) or not events:
+            return None
+        replayed = any(event.transition is Transition.REPLAY for event in events)
+        return None if replayed else "it failed without ever having been granted"
+
+    await work.confirm("D1", check, queue=shown.queue, message_id=message_id)
 
 
 async def check_payloads(work: Inspection, home: str) -> None:
     """Read every dead letter's payload from the dead-letter queue."""
     for state in (State.DELAYED, State.IN_FLIGHT, State.AVAILABLE):
         place = Place(home + DLQ_SUFFIX, state)
-        async for turn in browse(work.store, place, PAGE):
+        async for turn in browse(work, place):
             if not isinstance(turn.page, Missing):
                 await _check_page(work, place, turn.cursor, turn.page)
 
@@ -71,38 +68,28 @@ async def _check_page(work: Inspection, place: Place, cursor: str | None, known:
     limit = max(1, min(PAGE, PAYLOAD_BYTES // max(1, largest)))
     left = len(known.items)
     while left > 0:
-        page = await _peek(work, place, limit, cursor, payloads=True)
+        page = await peek(work, place, cursor, limit=limit, payloads=True)
         if isinstance(page, Missing) and limit > 1:
             limit = 1
             continue
         if isinstance(page, Missing):
             damage = page
-            page = await _peek(work, place, 1, cursor, payloads=False)
+            page = await peek(work, place, cursor, limit=1)
             if isinstance(page, Missing):
                 return
             for item in page.items:
                 work.damaged(damage, "the payload", queue=place.queue, message_id=item.message.id)
         else:
             for item in page.items:
-                _check_payload(work, place, item)
+                if not is_intact(item.message, item.payload):
+                    detail = "its payload in the dead-letter queue is not what was published"
+                    work.ledger.violation(
+                        "D1", detail, queue=place.queue, message_id=item.message.id
+                    )
         if page.cursor is None:
             return
         left -= max(1, len(page.items))
         cursor = page.cursor
-
-
-async def _peek(
-    work: Inspection, place: Place, limit: int, cursor: str | None, *, payloads: bool
-) -> Page | Missing:
-    return await work.look(
-        work.store.peek(place.queue, place.state, limit=limit, cursor=cursor, payloads=payloads)
-    )
-
-
-def _check_payload(work: Inspection, place: Place, item: Snapshot) -> None:
-    if not is_intact(item.message, item.payload):
-        detail = "its payload in the dead-letter queue is not what was published"
-        work.ledger.violation("D1", detail, queue=place.queue, message_id=item.message.id)
 
 
 def _one_sided(both: tuple[Place, Place], said: Place | None, there: list[Place]) -> str | None:

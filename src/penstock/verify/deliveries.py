@@ -1,4 +1,4 @@
-"""Checks on a single snapshot of a delivery: C1, C2, C3, C4, D1 and S3.
+"""Checks on a single snapshot of a delivery: C1, C2, C3, C4, D1 and S3, and G1 against the log.
 
 A page shows one moment, so a defect inside a snapshot, or between two of one page, is
 permanent and needs no second check.
@@ -10,6 +10,13 @@ permanent and needs no second check.
 - C3: nothing is due before its ``deliver_at``, nothing expired before its ``expires_at``.
 - C4: priority descending, then message id.
 - D1: a failed delivery has a time of failure.
+
+Every delivery also names the log entry that its values come from, which must be in the log (G1)
+and be equal (P3). The log was read before the queue, so deliveries of later messages are not
+compared. If the log lacks the entry of an earlier message, it is looked up again:
+
+- the log has the entry now: the first reading missed it (L2);
+- the message is unknown, and the delivery is still there: it was removed too early (G1).
 """
 
 from __future__ import annotations
@@ -22,9 +29,11 @@ from msgspec import Struct
 from penstock.model.delivery import Snapshot
 from penstock.model.limits import MAX_ATTEMPTS, MAX_PRIORITY
 from penstock.model.states import State
-from penstock.verify.browse import Place, rank_of
+from penstock.verify.browse import Place, Scan, find, rank_of
+from penstock.verify.inspection import Gone, Inspection, Missing, fingerprint
+from penstock.verify.log import appeared, entry_at
 
-__all__ = ["CLOCK_STEP_MS", "Defect", "defects_of", "out_of_order"]
+__all__ = ["CLOCK_STEP_MS", "Defect", "check_reference", "defects_of", "out_of_order"]
 
 #: The clock of a store may be set back a little. Smaller deviations than this are attributed to
 #: that.
@@ -88,3 +97,51 @@ def _time_defects(shown: Snapshot) -> Iterator[Defect]:
             yield Defect("C3", "it expired without an expires_at")
         elif at is not None and at + CLOCK_STEP_MS < message.expires_at:
             yield Defect("C3", f"it expired at {at}, before its expires_at {message.expires_at}")
+
+
+# -- the log ----------------------------------------------------------------------------------
+
+
+async def check_reference(work: Inspection, scan: Scan, shown: Snapshot) -> None:
+    """Compare one delivery with the log."""
+    message = shown.message
+    if not work.index.covers(message.offset):
+        return
+    work.ledger.examined("G1")
+    position = work.index.find(message.offset)
+    if position is None:
+        if work.may_confirm("G1", scan.place.queue):
+            await _confirm_missing(work, scan, shown)
+    elif work.index.prints[position] != fingerprint(message):
+        await _confirm_difference(work, scan, shown)
+
+
+async def _confirm_missing(work: Inspection, scan: Scan, shown: Snapshot) -> None:
+    message, queue = shown.message, scan.place.queue
+    entry = await entry_at(work, message.offset)
+    if not isinstance(entry, Missing):
+        appeared(work, message)
+        return
+    known = await work.message(message.id)
+    if not isinstance(known, Missing):
+        if known.message.offset == message.offset:
+            detail = f"the log left out the entry at offset {message.offset}"
+            work.ledger.violation("L2", detail, message_id=message.id)
+        return
+    if not isinstance(known, Gone):
+        return
+    # A message never comes back. If its delivery is still there, it was removed too early.
+    there = await find(work, scan, message)
+    if not isinstance(there, Missing):
+        detail = f"it is {scan.place}, and its message is gone"
+        work.ledger.violation("G1", detail, queue=queue, message_id=message.id)
+
+
+async def _confirm_difference(work: Inspection, scan: Scan, shown: Snapshot) -> None:
+    """An entry never changes, so the delivery that names it is wrong, or the log is (L1)."""
+    message = shown.message
+    entry = await entry_at(work, message.offset)
+    if isinstance(entry, Missing) or fingerprint(entry.message) == fingerprint(message):
+        return
+    detail = f"its metadata differs from the log at offset {message.offset}"
+    work.ledger.violation("P3", detail, queue=scan.place.queue, message_id=message.id)

@@ -20,9 +20,16 @@ from typing import Final
 from penstock.model.checksum import checksum
 from penstock.model.delivery import LogEntry
 from penstock.model.message import Message
-from penstock.verify.index import LogIndex, fingerprint
-from penstock.verify.inspection import PAGE, PAYLOAD_BYTES, RECHECKS, Inspection
-from penstock.verify.store import Damaged, Gone, Missing
+from penstock.verify.inspection import (
+    PAGE,
+    PAYLOAD_BYTES,
+    Damaged,
+    Gone,
+    Inspection,
+    LogIndex,
+    Missing,
+    fingerprint,
+)
 
 __all__ = ["entry_at", "is_intact", "read_again", "read_first"]
 
@@ -52,9 +59,8 @@ async def entry_at(work: Inspection, offset: int, *, payloads: bool = False) -> 
 
 async def read_first(work: Inspection) -> None:
     """Read the whole log, with payloads in a deep run, and index it."""
-    end = await work.look(work.store.log_end())
+    end = await work.read(work.store.log_end(), "the end of the log")
     if isinstance(end, Missing):
-        work.damaged(end, "the end of the log")
         for law in ("L1", "L2", "P3", "G1"):
             work.ledger.skip(law, "the log has no readable end")
         return
@@ -217,18 +223,17 @@ def _runs(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
 
 async def _confirm_payload(work: Inspection, message: Message) -> None:
     """Wrong bytes stay wrong, unless the entry was replaced meanwhile."""
-    for _ in range(RECHECKS):
-        newest = await work.look(work.store.message(message.id))
-        if isinstance(newest, Missing):
-            work.damaged(newest, "the message", message_id=message.id)
-            return
-        if newest.message.offset != message.offset:
-            return
+
+    async def check() -> str | None:
+        newest = await work.message(message.id)
+        if isinstance(newest, Missing) or newest.message.offset != message.offset:
+            return None
         entry = await entry_at(work, message.offset, payloads=True)
         if isinstance(entry, Missing) or is_intact(message, entry.payload):
-            return
-    detail = "the payload in the log is not what was published"
-    work.ledger.violation("P3", detail, message_id=message.id)
+            return None
+        return "the payload in the log is not what was published"
+
+    await work.confirm("P3", check, message_id=message.id)
 
 
 # -- removed entries -----------------------------------------------------------------------
@@ -239,18 +244,17 @@ async def _check_removed(work: Inspection, position: int) -> None:
     offset, message_id = work.index.offsets[position], work.index.ids[position]
     if not work.index.covers(offset) or not work.may_confirm("L2"):
         return
-    for _ in range(RECHECKS):
+
+    async def check() -> str | None:
         known = await work.look(work.store.message(message_id))
         if isinstance(known, Missing):
             await _check_routed(work, offset, message_id)
-            return
-        if known.message.offset != offset:
-            return
-        entry = await entry_at(work, offset)
-        if isinstance(entry, Damaged):
-            return
-    detail = f"the second reading of the log left out the entry at offset {offset}"
-    work.ledger.violation("L2", detail, message_id=message_id)
+            return None
+        if known.message.offset != offset or isinstance(await entry_at(work, offset), Damaged):
+            return None
+        return f"the second reading of the log left out the entry at offset {offset}"
+
+    await work.confirm("L2", check, message_id=message_id)
 
 
 async def _check_routed(work: Inspection, offset: int, message_id: int) -> None:

@@ -14,8 +14,7 @@ from penstock.filters import Filter, parse
 from penstock.model.delivery import MessageDeliveries, Snapshot
 from penstock.model.queue import QueueInfo
 from penstock.verify.browse import home_of
-from penstock.verify.inspection import Inspection
-from penstock.verify.store import Missing
+from penstock.verify.inspection import Inspection, Missing
 
 __all__ = ["Accounts", "Routing"]
 

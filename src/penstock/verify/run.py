@@ -8,24 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from penstock.errors import StoreCorrupt
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.queue import QueueInfo
-from penstock.verify.browse import Scan, Scans, Turn, browse, failed_place, home_of
-from penstock.verify.counts import Picture, Tally, check_counts, take_picture
+from penstock.verify.browse import Scan, Scans, Turn, browse, failed_place, home_of, peek
+from penstock.verify.counts import Owners, Picture, Tally, check_counts, take_picture
 from penstock.verify.dead_letters import check_granted, check_lists, check_payloads
-from penstock.verify.deliveries import defects_of, out_of_order
-from penstock.verify.inspection import PAGE, RECHECKS, Inspection, Progress
+from penstock.verify.deliveries import check_reference, defects_of, out_of_order
+from penstock.verify.inspection import (
+    Damaged,
+    Gone,
+    Inspection,
+    Missing,
+    Progress,
+    Store,
+)
 from penstock.verify.log import read_again, read_first
-from penstock.verify.messages import check_messages
-from penstock.verify.partitions import Owners
-from penstock.verify.references import check_reference
 from penstock.verify.report import Report
 from penstock.verify.routing import Routing
-from penstock.verify.states import check_seen_twice
-from penstock.verify.store import Damaged, Gone, Missing, Store
+from penstock.verify.states import check_messages, check_seen_twice
 
 __all__ = ["verify"]
 
@@ -62,7 +63,7 @@ async def verify(
         started_at=started_at,
         finished_at=clock.now(),
         deep=deep,
-        quiescent=before is not None and after is not None and before.is_same(after),
+        quiescent=before is not None and before == after,
         queues=len(work.queues),
         log_entries=len(work.index),
         deliveries=sum(scans.count for scans in work.scans.values()),
@@ -78,9 +79,8 @@ async def _selected(work: Inspection, names: Sequence[str] | None) -> dict[str, 
             except StoreCorrupt as error:
                 work.damaged(Damaged(error.detail), "the queue", queue=home)
         return chosen
-    infos = await work.look(work.store.queues())
+    infos = await work.read(work.store.queues(), "the list of queues")
     if isinstance(infos, Missing):
-        work.damaged(infos, "the list of queues")
         return {}
     return {info.name: info for info in infos}
 
@@ -88,7 +88,7 @@ async def _selected(work: Inspection, names: Sequence[str] | None) -> dict[str, 
 # -- one queue -----------------------------------------------------------------------------
 
 
-class _Room:
+class _Browsing:
     """The state while one queue is browsed."""
 
     def __init__(self, work: Inspection, picture: Picture) -> None:
@@ -102,7 +102,7 @@ class _Room:
     async def browse(self, scan: Scan) -> None:
         """Scan one place, and check each delivery on its own."""
         place = scan.place
-        async for turn in browse(self.work.store, place, PAGE):
+        async for turn in browse(self.work, place):
             if isinstance(turn.page, Missing):
                 self.work.damaged(turn.page, f"what is {place}", queue=place.queue)
                 return
@@ -132,40 +132,40 @@ class _Room:
         """C4 within a page is one moment; between two pages, the cursor has to be read again."""
         assert not isinstance(turn.page, Missing)
         place = scan.place
+        detail = f"{place}, it comes after a delivery that it precedes in claim order"
         for item in out_of_order(-1, turn.page.items):
-            self._broken_order(scan, item.message.id)
+            self.work.ledger.violation("C4", detail, queue=place.queue, message_id=item.message.id)
         if not list(out_of_order(turn.before, turn.page.items[:1])):
             return
-        for _ in range(RECHECKS):
-            call = self.work.store.peek(place.queue, place.state, limit=PAGE, cursor=turn.cursor)
-            page = await self.work.look(call)
-            if isinstance(page, Missing) or not list(out_of_order(turn.before, page.items[:1])):
-                return
-        self._broken_order(scan, turn.page.items[0].message.id)
 
-    def _broken_order(self, scan: Scan, message_id: int) -> None:
-        detail = f"{scan.place}, it comes after a delivery that it precedes in claim order"
-        self.work.ledger.violation("C4", detail, queue=scan.place.queue, message_id=message_id)
+        async def check() -> str | None:
+            page = await peek(self.work, place, turn.cursor)
+            if isinstance(page, Missing) or not list(out_of_order(turn.before, page.items[:1])):
+                return None
+            return detail
+
+        message_id = turn.page.items[0].message.id
+        await self.work.confirm("C4", check, queue=place.queue, message_id=message_id)
 
 
 async def _check_queue(work: Inspection, info: QueueInfo) -> None:
     before = await take_picture(work, info.name)
     if isinstance(before, Missing):
         return
-    room = _Room(work, before)
-    scans = room.scans
+    browsing = _Browsing(work, before)
+    scans = browsing.scans
     for place, scan in scans.by_place.items():
-        await room.browse(scan)
+        await browsing.browse(scan)
         if place == failed_place(info.name):
-            await room.browse(scans.failed)
+            await browsing.browse(scans.failed)
     after = await work.look(work.store.stats(info.name))
     if isinstance(after, Gone):
         return  # Deleted while it was browsed.
     if not isinstance(after, Missing):
-        room.owners.note(after)
+        browsing.owners.note(after)
     work.scans[info.name] = scans
     if scans.complete:
-        await check_counts(work, before, room.tally)
+        await check_counts(work, before, browsing.tally)
     else:
         for law in ("S3", "Q2"):
             work.ledger.skip(law, f"{info.name!r} could not be read completely")
@@ -178,27 +178,11 @@ async def _check_queue(work: Inspection, info: QueueInfo) -> None:
 # -- whether anything moved ----------------------------------------------------------------
 
 
-class _Pulse(Struct, frozen=True):
-    """The ends and counters of all verified queues."""
-
-    log_end: int
-    pictures: tuple[Picture, ...]
-
-    def is_same(self, other: _Pulse) -> bool:
-        pairs = zip(self.pictures, other.pictures, strict=True)
-        return self.log_end == other.log_end and all(
-            before.info == after.info
-            and before.is_still(after)
-            and before.queue.partitions == after.queue.partitions
-            for before, after in pairs
-        )
-
-
-async def _pulse(work: Inspection) -> _Pulse | None:
-    """None if something could not be read, or a queue is gone."""
+async def _pulse(work: Inspection) -> object:
+    """The ends and counters of all verified queues, to compare; None if one cannot be read."""
     end = await work.look(work.store.log_end())
     pictures = [await take_picture(work, name) for name in work.queues]
-    known = tuple(picture for picture in pictures if not isinstance(picture, Missing))
+    known = [picture for picture in pictures if not isinstance(picture, Missing)]
     if isinstance(end, Missing) or len(known) != len(pictures):
         return None
-    return _Pulse(end, known)
+    return end, [(item.info, item.moving, item.queue.partitions) for item in known]

@@ -1,20 +1,27 @@
-"""S3: a delivery is in exactly one state, never in two, never in none.
+"""S3: a delivery is in exactly one state; and the deep part of a run, which checks every message.
 
 Two views must agree: ``peek``, which was called for every state of the queue, and ``message``,
 which shows one moment. A suspect was seen at two places, at another than ``message`` says, or at
 none. It may only have moved, so it is checked again: ``message`` and ``history``, then ``peek``
 at the places in question, then ``message`` and ``history``. If the first and last replies are
 equal, it did not move in between, and ``peek`` must show it at the place that ``message`` names.
+
+For every message of the log, a deep run compares the reply of ``message`` with what was seen in
+the queues, its payload with the checksum (P3), and its history with the delivery. If a history does
+not fit, it is read again before and after the message: if both are equal, nothing happened in
+between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
 
-from penstock.model.delivery import Event, Snapshot
+from penstock.model.delivery import Event, MessageDeliveries, Snapshot
 from penstock.model.message import Message
 from penstock.verify.browse import (
     Place,
@@ -25,19 +32,24 @@ from penstock.verify.browse import (
     place_of,
     tally_ids,
 )
-from penstock.verify.inspection import PAGE, RECHECKS, Inspection
-from penstock.verify.store import Gone, Missing
+from penstock.verify.histories import history_defects, is_whole
+from penstock.verify.inspection import MOVED, Gone, Inspection, Missing
+from penstock.verify.log import is_intact
+from penstock.verify.routing import Accounts
 
-__all__ = ["Standing", "Standings", "check_seen_twice", "confirm_places", "standing_of"]
+__all__ = ["check_messages", "check_seen_twice", "confirm_places"]
 
 #: Suspects that are checked as one batch: in a larger one they would move meanwhile.
 _TOGETHER: Final = 256
+#: Messages that are requested concurrently: enough to hide the round trips of a network.
+_AT_ONCE: Final = 16
+#: The laws that a history is checked for.
+_HISTORY_LAWS: Final = ("C1", "C2", "C3", "S2")
 
 
 class Standing(Struct, frozen=True):
     """A message's state in one queue at one moment, and its history."""
 
-    message: Message
     shown: Snapshot | None
     """None if it is not in the queue."""
     events: tuple[Event, ...]
@@ -45,17 +57,14 @@ class Standing(Struct, frozen=True):
 
 async def standing_of(work: Inspection, home: str, message_id: int) -> Standing | Missing:
     """The replies of ``message`` and ``history``; ``Missing`` too if it moved between them."""
-    events = await work.look(work.store.history(message_id))
-    found = await work.look(work.store.message(message_id))
-    again = await work.look(work.store.history(message_id))
-    for answer in (events, found, again):
-        if isinstance(answer, Missing):
-            work.damaged(answer, "the message", message_id=message_id)
+    events = await work.history(message_id)
+    found = await work.message(message_id)
+    again = await work.history(message_id)
     if isinstance(events, Missing) or isinstance(found, Missing) or again != events:
         return Missing()
     shown = [item for item in found.deliveries if home_of(item.queue) == home]
     mine = tuple(event for event in events if home_of(event.queue) == home)
-    return Standing(found.message, shown[0] if shown else None, mine)
+    return Standing(shown[0] if shown else None, mine)
 
 
 async def check_seen_twice(work: Inspection, scans: Scans) -> None:
@@ -64,10 +73,8 @@ async def check_seen_twice(work: Inspection, scans: Scans) -> None:
     async for message_id, count in tally_ids(scans.by_place.values()):
         if count == 1 or not work.may_confirm("S3", scans.home):
             continue
-        found = await work.look(work.store.message(message_id))
-        if isinstance(found, Missing):
-            work.damaged(found, "the message", message_id=message_id)
-        else:
+        found = await work.message(message_id)
+        if not isinstance(found, Missing):
             places = scans.where(found.message)
             await confirm_places(work, scans, found.message, places)
 
@@ -104,7 +111,7 @@ class Standings:
         there: dict[int, list[Place]] = {suspect.message.id: [] for suspect in suspects}
         for place in scans.by_place:
             messages = [item.message for item in suspects if place in item.places]
-            found = await find_many(work.store, scans.of(place), messages, PAGE)
+            found = await find_many(work, scans.of(place), messages)
             for message_id, answer in found.items():
                 if not isinstance(answer, Missing):
                     there[message_id].append(place)
@@ -122,51 +129,6 @@ class _Suspect(Struct, frozen=True):
     said: list[Place]
 
 
-async def confirm_places(
-    work: Inspection,
-    scans: Scans,
-    message: Message,
-    places: Iterable[Place],
-    judge: Callable[[Place | None, list[Place]], str | None] | None = None,
-    law: str = "S3",
-) -> None:
-    """Report a violation if the views disagree repeatedly while nothing moves."""
-    wrong: list[str] = []
-    for _ in range(RECHECKS):
-        before = await standing_of(work, scans.home, message.id)
-        if isinstance(before, Missing):
-            continue
-        said = None if before.shown is None else place_of(before.shown)
-        asked = dict.fromkeys([*places, *([said] if said is not None else [])])
-        there = await _where(work, scans, message, asked)
-        after = await standing_of(work, scans.home, message.id)
-        if there is None or after != before:
-            continue
-        detail = (judge or _disagreement)(said, there)
-        if detail is None:
-            return
-        wrong.append(detail)
-    if len(wrong) > 1:
-        work.ledger.violation(law, wrong[-1], queue=scans.home, message_id=message.id)
-    else:
-        work.ledger.unresolved(law)
-
-
-async def _where(
-    work: Inspection, scans: Scans, message: Message, places: Iterable[Place]
-) -> list[Place] | None:
-    """The places where ``peek`` shows the message now; None if one cannot be read."""
-    there: list[Place] = []
-    for place in places:
-        found = await find(work.store, scans.of(place), message, PAGE)
-        if not isinstance(found, Missing):
-            there.append(place)
-        elif not isinstance(found, Gone):
-            work.damaged(found, f"what is {place}", queue=place.queue)
-            return None
-    return there
-
-
 def _disagreement(said: Place | None, there: list[Place]) -> str | None:
     if len(there) > 1:
         return "it is " + " and ".join(str(place) for place in there)
@@ -175,3 +137,135 @@ def _disagreement(said: Place | None, there: list[Place]) -> str | None:
     if not there:
         return f"message() says that it is {said}, and peek does not show it"
     return None if there == [said] else f"message() says that it is {said}, peek {there[0]}"
+
+
+async def confirm_places(
+    work: Inspection,
+    scans: Scans,
+    message: Message,
+    places: Iterable[Place],
+    judge: Callable[[Place | None, list[Place]], str | None] = _disagreement,
+    law: str = "S3",
+) -> None:
+    """Report a violation if the views disagree repeatedly while nothing moves."""
+
+    async def check() -> str | None:
+        before = await standing_of(work, scans.home, message.id)
+        if isinstance(before, Missing):
+            return MOVED
+        said = None if before.shown is None else place_of(before.shown)
+        asked = dict.fromkeys([*places, *([said] if said is not None else [])])
+        there = await _where(work, scans, message, asked)
+        after = await standing_of(work, scans.home, message.id)
+        return MOVED if there is None or after != before else judge(said, there)
+
+    await work.confirm(law, check, queue=scans.home, message_id=message.id)
+
+
+async def _where(
+    work: Inspection, scans: Scans, message: Message, places: Iterable[Place]
+) -> list[Place] | None:
+    """The places where ``peek`` shows the message now; None if one cannot be read."""
+    there: list[Place] = []
+    for place in places:
+        found = await find(work, scans.of(place), message)
+        if not isinstance(found, Missing):
+            there.append(place)
+        elif not isinstance(found, Gone):
+            work.damaged(found, f"what is {place}", queue=place.queue)
+            return None
+    return there
+
+
+# -- every message ----------------------------------------------------------------------------
+
+
+async def check_messages(work: Inspection) -> None:
+    """Check every message that the log had when it was first read."""
+    accounts, standings = Accounts(work), Standings(work)
+    total = len(work.index)
+    ids = _message_ids(work)
+    done = 0
+    while batch := list(islice(ids, _AT_ONCE)):
+        checks = (_check(work, accounts, standings, message_id) for message_id in batch)
+        # Let all of them finish before the first error is raised.
+        for outcome in await asyncio.gather(*checks, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        done += len(batch)
+        work.tell("messages", done, total)
+    await standings.close()
+    work.tell("messages", total, total)
+    accounts.close()
+
+
+def _message_ids(work: Inspection) -> Iterator[int]:
+    index = work.index
+    return (index.ids[position] for position in range(len(index)) if index.is_first(position))
+
+
+async def _check(
+    work: Inspection, accounts: Accounts, standings: Standings, message_id: int
+) -> None:
+    found = await work.message(message_id)
+    if isinstance(found, Missing):
+        return
+    work.ledger.examined("X1")
+    if not is_intact(found.message, found.payload):
+        detail = "its payload is not what was published"
+        work.ledger.violation("P3", detail, message_id=message_id)
+    accounts.see(found)
+    by_home = _by_home(work, found)
+    for home, scans in work.scans.items():
+        if scans.complete:
+            await standings.see(scans, found.message, by_home.get(home))
+    if by_home:
+        await _check_history(work, message_id, by_home)
+
+
+def _by_home(work: Inspection, found: MessageDeliveries) -> dict[str, Snapshot]:
+    """Its delivery per queue; ``message`` shows one moment, so two in a queue are two states."""
+    by_home: dict[str, Snapshot] = {}
+    for item in found.deliveries:
+        home = home_of(item.queue)
+        if home not in work.scans:
+            continue
+        first = by_home.setdefault(home, item)
+        if first is not item:
+            detail = f"message() says that it is {first.state.value} and {item.state.value}"
+            work.ledger.violation("S3", detail, queue=home, message_id=found.message.id)
+    return by_home
+
+
+async def _check_history(work: Inspection, message_id: int, by_home: dict[str, Snapshot]) -> None:
+    events = await work.history(message_id)
+    if isinstance(events, Missing):
+        return
+    for home, shown in by_home.items():
+        mine = _events_of(home, events)
+        if not is_whole(mine):
+            continue
+        for law in _HISTORY_LAWS:
+            work.ledger.examined(law)
+        for law in dict.fromkeys(defect.law for defect in history_defects(shown, mine)):
+            if work.may_confirm(law, home):
+                await _confirm(work, law, home, message_id)
+
+
+async def _confirm(work: Inspection, law: str, home: str, message_id: int) -> None:
+    """Read the delivery and its history together until they do not move."""
+
+    async def check() -> str | None:
+        standing = await standing_of(work, home, message_id)
+        if isinstance(standing, Missing):
+            return MOVED
+        if standing.shown is None or not is_whole(standing.events):
+            return None
+        defects = history_defects(standing.shown, standing.events)
+        return next((defect.detail for defect in defects if defect.law == law), None)
+
+    await work.confirm(law, check, queue=home, message_id=message_id)
+
+
+def _events_of(home: str, events: tuple[Event, ...]) -> list[Event]:
+    return [event for event in events if home_of(event.queue) == home]

@@ -16,7 +16,7 @@ import pytest
 
 from penstock import errors
 from penstock.cli.exits import Exit, exit_of
-from penstock.cli.queue import looking
+from penstock.cli.queue import commands
 from penstock.errors import PenstockError
 from penstock.testing.laws import law
 from tests.unit.cli.conftest import Shell
@@ -71,7 +71,7 @@ def test_every_family_of_errors_has_a_code(
     def refuse(*_: object) -> None:
         raise make(kind)
 
-    monkeypatch.setattr(looking, "called", refuse)
+    monkeypatch.setattr(commands, "called", refuse)
     result = orders("queue", "list", code=CODES[kind])
     first, second = result.stderr.splitlines()
     assert first == "error: What is wrong."
@@ -98,7 +98,7 @@ def test_something_unexpected_is_one_line_and_a_traceback_on_request(
     def stumble(*_: object) -> None:
         raise RuntimeError("out of cheese")
 
-    monkeypatch.setattr(looking, "called", stumble)
+    monkeypatch.setattr(commands, "called", stumble)
     result = orders("queue", "list", code=1)
     assert result.stderr.splitlines()[0] == "error: RuntimeError: out of cheese"
     assert "Traceback" not in result.stderr

@@ -1,4 +1,7 @@
-"""The pipeline jobs as commands; ``penstock.pipeline.jobs`` implements them."""
+"""``penstock pipeline``: the jobs as commands; ``penstock.pipeline.jobs`` implements them.
+
+The options of a command have the names of its job's parameters.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,30 @@ from typing import Any
 
 import click
 
-from penstock.cli.exits import Exit
-from penstock.cli.pipeline.running import job_options, run
-from penstock.errors import BadInput
+from penstock.cli.options import Family
+from penstock.cli.pipeline.running import job_options, run, to_pairs
 
-__all__ = ["archive", "ingest", "replay", "report", "retention", "route", "run_all", "verify"]
+__all__ = ["pipeline"]
 
 
-@click.command
+@click.group(cls=Family)
+def pipeline() -> None:
+    """Spark jobs over all published messages.
+
+    They run on this machine unless --master says otherwise, and may be killed and restarted at
+    any moment. Requires Java and penstock[spark].
+
+    \b
+    Examples:
+      penstock pipeline archive --lake ./lake
+      penstock pipeline report --lake ./lake --output ./report
+    """
+
+
+@pipeline.command
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @job_options
-def route(queues: tuple[str, ...], **options: Any) -> None:
+def route(**options: Any) -> None:
     """Fill queues that are behind from the log: all of them, or those named.
 
     \b
@@ -26,12 +42,24 @@ def route(queues: tuple[str, ...], **options: Any) -> None:
     """
     from penstock.pipeline.jobs.route import route as job  # noqa: PLC0415
 
-    run("route", lambda context: job(context, queues=queues), **options)
+    run("route", job, **options)
 
 
-@click.command
-@click.option("--no-history", is_flag=True, help="Leave out the histories of the messages.")
-@click.option("--no-compaction", is_flag=True, help="Do not merge small files.")
+@pipeline.command
+@click.option(
+    "--no-history",
+    "history",
+    flag_value=False,
+    default=True,
+    help="Leave out the histories of the messages.",
+)
+@click.option(
+    "--no-compaction",
+    "compaction",
+    flag_value=False,
+    default=True,
+    help="Do not merge small files.",
+)
 @click.option("--skip-missing", is_flag=True, help="Continue past entries that retention removed.")
 @click.option(
     "--tell/--no-tell",
@@ -56,16 +84,7 @@ def route(queues: tuple[str, ...], **options: Any) -> None:
     help="After a restore: continue the lake of an earlier epoch, if all entries are the same.",
 )
 @job_options
-def archive(
-    no_history: bool,
-    no_compaction: bool,
-    skip_missing: bool,
-    tell: bool,
-    table_format: str,
-    step: int | None,
-    adopt: bool,
-    **options: Any,
-) -> None:
+def archive(**options: Any) -> None:
     """Copy the log and the histories of its messages into the lake.
 
     The copy is read back and compared before the broker may remove anything.
@@ -77,26 +96,13 @@ def archive(
     """
     from penstock.pipeline.jobs.archive import archive as job  # noqa: PLC0415
 
-    run(
-        "archive",
-        lambda context: job(
-            context,
-            history=not no_history,
-            compaction=not no_compaction,
-            skip_missing=skip_missing,
-            table_format=table_format,
-            tell=tell,
-            step=step,
-            adopt=adopt,
-        ),
-        **options,
-    )
+    run("archive", job, **options)
 
 
-@click.command
+@pipeline.command
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @job_options
-def retention(dry_run: bool, **options: Any) -> None:
+def retention(**options: Any) -> None:
     """Remove entries from the store that nothing refers to and that the lake verifiably has.
 
     \b
@@ -105,13 +111,13 @@ def retention(dry_run: bool, **options: Any) -> None:
     """
     from penstock.pipeline.jobs.retention import retention as job  # noqa: PLC0415
 
-    run("retention", lambda context: job(context, dry_run=dry_run), **options)
+    run("retention", job, **options)
 
 
-@click.command
+@pipeline.command
 @click.option("--output", metavar="DIR", help="Output folder; by default the lake's `reports`.")
 @job_options
-def report(output: str | None, **options: Any) -> None:
+def report(**options: Any) -> None:
     """Report throughput, depth, latencies and failures, as a page and as tables.
 
     \b
@@ -120,10 +126,10 @@ def report(output: str | None, **options: Any) -> None:
     """
     from penstock.pipeline.jobs.report import report as job  # noqa: PLC0415
 
-    run("report", lambda context: job(context, output=output), **options)
+    run("report", job, **options)
 
 
-@click.command
+@pipeline.command
 @click.argument("queue", required=False)
 @click.option(
     "--source",
@@ -145,17 +151,7 @@ def report(output: str | None, **options: Any) -> None:
 @click.option("--rate", type=click.IntRange(min=1), metavar="N", help="Deliveries per second.")
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @job_options
-def replay(
-    queue: str | None,
-    source: str,
-    where: str | None,
-    fingerprints: tuple[str, ...],
-    topic: str | None,
-    replay_id: str | None,
-    rate: int | None,
-    dry_run: bool,
-    **options: Any,
-) -> None:
+def replay(**options: Any) -> None:
     """Redeliver failed, done or logged messages, or publish messages from the lake again.
 
     \b
@@ -166,24 +162,10 @@ def replay(
     """
     from penstock.pipeline.jobs.replay import replay as job  # noqa: PLC0415
 
-    run(
-        "replay",
-        lambda context: job(
-            context,
-            queue=queue,
-            source=source,
-            where=where,
-            fingerprints=fingerprints,
-            topic=topic,
-            replay_id=replay_id,
-            rate=rate,
-            dry_run=dry_run,
-        ),
-        **options,
-    )
+    run("replay", job, **options)
 
 
-@click.command
+@pipeline.command
 @click.argument("path")
 @click.argument("topic")
 @click.option(
@@ -199,19 +181,12 @@ def replay(
     "columns",
     multiple=True,
     metavar="NAME=COLUMN",
+    callback=to_pairs,
     help="key, partition_key, priority or headers, and the column to take it from.",
 )
 @click.option("--ingest-id", metavar="ID", help="By default derived from the names of the files.")
 @job_options
-def ingest(
-    path: str,
-    topic: str,
-    format: str,
-    value: str | None,
-    columns: tuple[str, ...],
-    ingest_id: str | None,
-    **options: Any,
-) -> None:
+def ingest(**options: Any) -> None:
     """Publish each row of Parquet, JSON, CSV, text or ORC files once.
 
     \b
@@ -219,30 +194,12 @@ def ingest(
       penstock pipeline ingest orders.parquet orders
       penstock pipeline ingest 'in/*.csv' orders --format csv --column partition_key=customer
     """
-    pairs: dict[str, str] = {}
-    for item in columns:
-        name, equals, column = item.partition("=")
-        if not equals:
-            raise BadInput(f"{item!r} is not NAME=COLUMN.", field="column")
-        pairs[name] = column
     from penstock.pipeline.jobs.ingest import ingest as job  # noqa: PLC0415
 
-    run(
-        "ingest",
-        lambda context: job(
-            context,
-            path=path,
-            topic=topic,
-            format=format,
-            value=value,
-            columns=pairs,
-            ingest_id=ingest_id,
-        ),
-        **options,
-    )
+    run("ingest", job, **options)
 
 
-@click.command
+@pipeline.command
 @job_options
 def verify(**options: Any) -> None:
     """Check the laws over the whole store and the lake; exits with 9 if one is broken.
@@ -253,14 +210,14 @@ def verify(**options: Any) -> None:
     """
     from penstock.pipeline.jobs.verify import verify as job  # noqa: PLC0415
 
-    if run("verify", job, **options).get("violations"):
-        raise click.exceptions.Exit(Exit.VIOLATIONS)
+    run("verify", job, **options)
 
 
-@click.command("run")
+@pipeline.command("run")
 @click.option("--output", metavar="DIR", help="Folder for reports; by default below the lake.")
 @click.option(
     "--report-every",
+    "report_every_s",
     type=click.FloatRange(min=1),
     default=300.0,
     show_default=True,
@@ -268,7 +225,7 @@ def verify(**options: Any) -> None:
     help="Interval between reports.",
 )
 @job_options
-def run_all(output: str | None, report_every: float, **options: Any) -> None:
+def run_all(**options: Any) -> None:
     """Route, archive and report in one Spark session; with --continuous, until it is stopped.
 
     \b
@@ -277,8 +234,4 @@ def run_all(output: str | None, report_every: float, **options: Any) -> None:
     """
     from penstock.pipeline.jobs.run import run as job  # noqa: PLC0415
 
-    run(
-        "run",
-        lambda context: job(context, output=output, report_every_s=report_every),
-        **options,
-    )
+    run("run", job, **options)

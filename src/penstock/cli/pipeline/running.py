@@ -12,31 +12,45 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from penstock.cli import printing
-from penstock.cli.options import choices, target_options
+from penstock.cli.exits import Exit
+from penstock.cli.options import choices, stacked, target_options
 from penstock.cli.progress import Meter, meter
-from penstock.cli.target import settings
+from penstock.cli.session import SOON_MS, settings
 from penstock.errors import BadInput
 
 if TYPE_CHECKING:
-    from penstock.pipeline.context import Context, Summary
+    from penstock.pipeline.context import Summary
 
-__all__ = ["job_options", "run"]
-
-F = TypeVar("F", bound=Callable[..., Any])
+__all__ = ["job_options", "run", "to_pairs"]
 
 #: Seconds between two lines of progress without a terminal.
 _LINE_EVERY_S: Final = 5.0
-#: How long to retry a server that does not answer before a job begins.
-_SOON_MS: Final = 2_000
 #: Length of a run id, which is part of file names.
 _RUN_DIGITS: Final = 12
-_OPTIONS: Final = (
+
+
+def to_pairs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """A mapping from options of the form of their metavar, KEY=VALUE; used as a callback."""
+    del ctx
+    pairs: dict[str, str] = {}
+    for item in given:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise BadInput(f"{item!r} is not {param.metavar}.", field=param.opts[0].lstrip("-"))
+        pairs[key] = value
+    return pairs
+
+
+#: The options that every job has.
+job_options: Final = stacked(
+    target_options,
     click.option("--ca", metavar="FILE", help="CA certificates for an https server."),
     click.option(
         "--master",
@@ -45,7 +59,11 @@ _OPTIONS: Final = (
     ),
     click.option("--lake", metavar="PATH", help="The lake: a folder, or a URI for Spark."),
     click.option(
-        "--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."
+        "--conf",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=to_pairs,
+        help="A Spark setting; may be repeated.",
     ),
     click.option(
         "--once/--continuous",
@@ -63,25 +81,19 @@ _OPTIONS: Final = (
 )
 
 
-def job_options(function: F) -> F:
-    """Add the options that every job has."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return target_options(function)
-
-
 def run(
     name: str,
-    job: Callable[[Context], Summary],
+    job: Callable[..., Summary],
     *,
     ca: str | None,
     master: str | None,
     lake: str | None,
-    conf: tuple[str, ...],
+    conf: dict[str, str],
     once: bool,
     interval: float,
-) -> Summary:
-    """Run the job and print its summary."""
+    **parameters: Any,
+) -> None:
+    """Run the job with its parameters and print its summary; violations set the exit code."""
     if choices().store is not None:
         raise BadInput("Jobs talk to a server: use --url.", field="store")
     found = settings().settings
@@ -97,27 +109,30 @@ def run(
         server=Server(found.url, found.credential, ca),
         lake=lake,
         master=master,
-        settings=_settings(conf),
+        settings=conf,
         continuous=not once,
         interval_s=interval,
     )
     # Fail early if the server is unreachable; later the job waits for a server to restart.
-    with options.server.open(ClientOptions(retry_ms=_SOON_MS)) as remote:
+    with options.server.open(ClientOptions(retry_ms=SOON_MS)) as remote:
         remote.ask(lambda q: q.log_end())
     stopping = threading.Event()
-    with _watching(name) as watcher, _asked_to_end(stopping):
+    with meter(name) as bar, _asked_to_end(stopping):
         context = Context(
-            options, run=random_prefix()[:_RUN_DIGITS], job=name, watcher=watcher, stopping=stopping
+            options,
+            run=random_prefix()[:_RUN_DIGITS],
+            job=name,
+            watcher=_Watcher(bar),
+            stopping=stopping,
         )
         try:
-            summary = run_job(job, context)
+            summary = run_job(partial(job, **parameters), context)
         finally:
             context.close()
-    if choices().json:
-        printing.document({"job": name, "run": context.run, **summary})
-    else:
+    if not printing.as_json({"job": name, "run": context.run, **summary}):
         printing.fields([("job", name), ("run", context.run), *_shown(summary)])
-    return summary
+    if summary.get("violations"):
+        raise click.exceptions.Exit(Exit.VIOLATIONS)
 
 
 def _shown(summary: Summary) -> list[tuple[str, str]]:
@@ -127,43 +142,19 @@ def _shown(summary: Summary) -> list[tuple[str, str]]:
     ]
 
 
-def _settings(given: tuple[str, ...]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for item in given:
-        key, equals, value = item.partition("=")
-        if not equals or not key:
-            raise BadInput(f"{item!r} is not KEY=VALUE.", field="conf")
-        pairs[key] = value
-    return pairs
-
-
-class _Bar:
-    """Progress on a terminal."""
+class _Watcher:
+    """A bar on a terminal; elsewhere a line for each new activity, and every few seconds."""
 
     def __init__(self, bar: Meter) -> None:
         self._bar = bar
-
-    def reach(self, what: str, done: int, total: int | None = None) -> None:
-        """Move the bar."""
-        self._bar.name(what)
-        self._bar.reach(done, total)
-
-    def note(self, text: str) -> None:
-        """Write a line."""
-        printing.note(text)
-
-
-class _Lines:
-    """Progress in a log: a line for each new activity, and every few seconds."""
-
-    def __init__(self) -> None:
         self._what = ""
         self._at = 0.0
 
     def reach(self, what: str, done: int, total: int | None = None) -> None:
-        """Write a line if it is due."""
+        """Move the bar, or write a line if it is due."""
+        self._bar(description=what, completed=done, total=total)
         now = time.monotonic()
-        if what == self._what and now - self._at < _LINE_EVERY_S:
+        if sys.stderr.isatty() or (what == self._what and now - self._at < _LINE_EVERY_S):
             return
         self._what, self._at = what, now
         printing.note(f"{what} {done:,}" + ("" if total is None else f" of {total:,}"))
@@ -171,15 +162,6 @@ class _Lines:
     def note(self, text: str) -> None:
         """Write a line."""
         printing.note(text)
-
-
-@contextmanager
-def _watching(name: str) -> Iterator[_Bar | _Lines]:
-    if sys.stderr.isatty():
-        with meter(name) as bar:
-            yield _Bar(bar)
-    else:
-        yield _Lines()
 
 
 @contextmanager

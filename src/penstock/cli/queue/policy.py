@@ -5,20 +5,19 @@ Only the format is checked here. The broker checks limits (exit 3, with the fiel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Final
 
 import click
 
-from penstock.cli.amounts import COUNT_OR_NONE, DURATION, SECONDS, CountOrNone
+from penstock.cli.amounts import COUNT_OR_NONE, DURATION, NO_LIMIT, SECONDS
+from penstock.cli.options import stacked
 from penstock.model.queue import Backoff, Ordering
 
 __all__ = ["policy_options", "to_changes"]
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-#: One option per field of the policy, except the two of the backoff.
-_OPTIONS: Final = (
+#: An option for every field of a queue's policy except the filter; two for the backoff.
+policy_options: Final = stacked(
     click.option("--max-attempts", type=int, help="Attempts before a delivery fails."),
     click.option(
         "--visibility-timeout",
@@ -60,18 +59,11 @@ _OPTIONS: Final = (
 )
 
 
-def policy_options(function: F) -> F:
-    """Add an option for every field of a queue's policy except the filter."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
-
-
 def to_changes(given: Mapping[str, object], backoff: Backoff) -> dict[str, object]:
     """The given fields; a backoff that is given in part takes the rest from ``backoff``."""
     changes = {name: value for name, value in given.items() if value is not None}
     for name in ("max_depth", "throughput_limit"):
-        if changes.get(name) == CountOrNone.NONE:
+        if changes.get(name) == NO_LIMIT:
             changes[name] = None
     base, most = changes.pop("backoff_base", None), changes.pop("backoff_max", None)
     if base is not None or most is not None:

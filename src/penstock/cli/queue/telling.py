@@ -4,43 +4,65 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from penstock.cli import printing
-from penstock.cli.options import choices
-from penstock.cli.printing import Cell, Column
-from penstock.cli.showing import age, moment
-from penstock.model.delivery import QueueStats
+from penstock.cli.printing import Cell, Column, age, moment
+from penstock.model.delivery import PartitionStats, QueueStats
+from penstock.model.message import Message
 from penstock.model.queue import QueueInfo
 
-__all__ = ["NUMBERS", "called", "combined", "info_fields", "numbers", "print_info", "stat_fields"]
+__all__ = [
+    "MESSAGES",
+    "NUMBERS",
+    "PARTITIONS",
+    "QUEUES",
+    "Counted",
+    "called",
+    "combined",
+    "info_fields",
+    "print_info",
+    "stat_fields",
+]
 
-NUMBERS: Final = (
-    Column("queue", style="bold"),
-    Column("available", right=True),
-    Column("in flight", right=True),
-    Column("delayed", right=True),
-    Column("done", right=True),
-    Column("failed", right=True, alarm=True),
-    Column("expired", right=True),
-    Column("lag", right=True),
-    Column("oldest", right=True),
+
+class Counted(Struct, frozen=True):
+    """A queue in a table of statistics."""
+
+    name: str
+    stats: QueueStats
+    filter: str = ""
+
+
+NUMBERS: Final[tuple[Column[Counted], ...]] = (
+    Column("queue", lambda item: item.name, style="bold"),
+    Column("available", lambda item: item.stats.available, right=True),
+    Column("in flight", lambda item: item.stats.in_flight, right=True),
+    Column("delayed", lambda item: item.stats.delayed, right=True),
+    Column("done", lambda item: item.stats.done, right=True),
+    Column("failed", lambda item: item.stats.failed, right=True, alarm=True),
+    Column("expired", lambda item: item.stats.expired, right=True),
+    Column("lag", lambda item: item.stats.lag, right=True),
+    Column("oldest", lambda item: age(item.stats.oldest_available_ms), right=True),
 )
-
-
-def numbers(name: str, stats: QueueStats) -> tuple[Cell, ...]:
-    """A row under ``NUMBERS``."""
-    return (
-        name,
-        stats.available,
-        stats.in_flight,
-        stats.delayed,
-        stats.done,
-        stats.failed,
-        stats.expired,
-        stats.lag,
-        age(stats.oldest_available_ms),
-    )
+QUEUES: Final = (
+    *NUMBERS,
+    Column[Counted]("filter", lambda item: item.filter, style="dim", wide=True),
+)
+PARTITIONS: Final[tuple[Column[PartitionStats], ...]] = (
+    Column("partition", lambda part: part.partition),
+    Column("owner", lambda part: part.owner),
+    Column("epoch", lambda part: part.epoch, right=True),
+    Column("unsettled", lambda part: part.unsettled, right=True),
+    Column("in flight", lambda part: part.in_flight, right=True),
+    Column("watermark", lambda part: part.watermark, right=True),
+)
+MESSAGES: Final[tuple[Column[Message], ...]] = (
+    Column("id", lambda message: message.id, right=True),
+    Column("topic", lambda message: message.topic),
+    Column("headers", lambda message: printing.headers(message.headers), wide=True),
+)
 
 
 def called(info: QueueInfo) -> str:
@@ -55,9 +77,7 @@ def combined(info: QueueInfo, stats: QueueStats) -> dict[str, object]:
 
 def print_info(info: QueueInfo) -> None:
     """Print the queue's current policy."""
-    if choices().json:
-        printing.document(info)
-    else:
+    if not printing.as_json(info):
         printing.fields(info_fields(info))
 
 

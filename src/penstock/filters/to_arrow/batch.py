@@ -1,8 +1,8 @@
 """Message metadata as Arrow columns, and the typed columns that filters read.
 
-A header value is a struct with one field per type, exactly one of which is set, in a map from
-header name to value. Parquet and Spark store that unchanged, and one schema fits any number of
-header names.
+Headers are a map from name to value. A value is a struct with one field per type, and only the
+field of its own type is set. Parquet and Spark store that unchanged, and one schema fits any
+number of header names.
 """
 
 from __future__ import annotations

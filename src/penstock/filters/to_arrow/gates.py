@@ -72,9 +72,9 @@ class Gate:
                 found[there] = self._part(kind, part.drop_null())
         if entries.rows is None:
             return found
-        spread = np.full(rows, self._absent)
-        spread[entries.rows] = found
-        return spread
+        by_row = np.full(rows, self._absent)
+        by_row[entries.rows] = found
+        return by_row
 
     def _make_room(self) -> None:
         if len(self._numbers) > MAX_KNOWN:
@@ -90,12 +90,12 @@ class Gate:
         """The class of each value of one type."""
         if kind == 0:
             encoded = part.dictionary_encode()
-            return _spread(self._texts(encoded.dictionary), encoded)
+            return _decoded(self._texts(encoded.dictionary), encoded)
         if kind == 1:
             encoded = part.dictionary_encode()
             if len(encoded.dictionary) < len(part) // 2:
                 # Amounts, counts, years: the same numbers recur.
-                return _spread(self._remembered(kind, encoded.dictionary), encoded)
+                return _decoded(self._remembered(kind, encoded.dictionary), encoded)
         return self._judge(_of_kind(kind, part), len(part))
 
     def _texts(self, texts: pa.Array) -> Numbers:
@@ -207,10 +207,10 @@ def _of_kind(kind: int, part: pa.Array) -> Typed:
     return Typed(*(part if kind == n else None for n in range(len(_TYPES))))
 
 
-def _spread(classes: Numbers, encoded: pa.DictionaryArray) -> Numbers:
+def _decoded(classes: Numbers, encoded: pa.DictionaryArray) -> Numbers:
     """The class of each value, from the classes of the distinct values."""
-    spread: Numbers = classes[encoded.indices.to_numpy()]
-    return spread
+    by_value: Numbers = classes[encoded.indices.to_numpy()]
+    return by_value
 
 
 def _slice(value: Typed, start: int, length: int) -> Typed:

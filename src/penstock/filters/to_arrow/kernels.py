@@ -14,20 +14,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.filters import tree as t
 from penstock.filters import values
 from penstock.filters.like import ONE, Pattern, Piece, matcher
 from penstock.filters.to_arrow.batch import Typed
-from penstock.filters.tree import (
-    INT64_MIN,
-    ArithmeticOperator,
-    Boolean,
-    CompareOperator,
-    Constant,
-    Float,
-    Integer,
-    Null,
-    Text,
-)
 
 __all__ = [
     "MAX_RE2_PATTERN",
@@ -50,7 +40,7 @@ _TWO_63: Final = 2.0**63
 #: The longest LIKE pattern that is given to RE2; see :func:`like`.
 MAX_RE2_PATTERN: Final = 64
 
-_COMPARE: Final[dict[CompareOperator, Callable[[Any, Any], Any]]] = {
+_COMPARE: Final[dict[t.CompareOperator, Callable[[Any, Any], Any]]] = {
     "=": pc.equal,
     "<>": pc.not_equal,
     "<": pc.less,
@@ -58,17 +48,9 @@ _COMPARE: Final[dict[CompareOperator, Callable[[Any, Any], Any]]] = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
-_MIRROR: Final[dict[CompareOperator, CompareOperator]] = {
-    "=": "=",
-    "<>": "<>",
-    "<": ">",
-    "<=": ">=",
-    ">": "<",
-    ">=": "<=",
-}
 
 
-def compare(sign: CompareOperator, left: Typed, right: Typed) -> pa.Array:
+def compare(sign: t.CompareOperator, left: Typed, right: Typed) -> pa.Array:
     """``left sign right``: a row has a verdict if both sides have the same type."""
     kernel = _COMPARE[sign]
     verdicts = []
@@ -83,11 +65,11 @@ def compare(sign: CompareOperator, left: Typed, right: Typed) -> pa.Array:
     if left.integer is not None and right.real is not None:
         verdicts.append(_compare_exactly(sign, left.integer, right.real))
     if left.real is not None and right.integer is not None:
-        verdicts.append(_compare_exactly(_MIRROR[sign], right.integer, left.real))
+        verdicts.append(_compare_exactly(values.MIRROR[sign], right.integer, left.real))
     return _first(verdicts, UNKNOWN)
 
 
-def _compare_exactly(sign: CompareOperator, integer: pa.Array, real: pa.Array) -> pa.Array:
+def _compare_exactly(sign: t.CompareOperator, integer: pa.Array, real: pa.Array) -> pa.Array:
     """Compare with the floor of ``real``, which int64 represents exactly if it is in range."""
     above = pc.greater_equal(real, _TWO_63)
     outside = pc.or_(above, pc.less(real, -_TWO_63))
@@ -114,7 +96,7 @@ def _compare_exactly(sign: CompareOperator, integer: pa.Array, real: pa.Array) -
             return pc.invert(pc.or_(less, equal))
 
 
-def arithmetic(sign: ArithmeticOperator, left: Typed, right: Typed) -> Typed:
+def arithmetic(sign: t.ArithmeticOperator, left: Typed, right: Typed) -> Typed:
     """``left sign right``, NULL if the result does not fit its type."""
     if sign == "/":
         return Typed(real=_finite(_reals(pc.divide, left, right)))
@@ -163,7 +145,7 @@ def _multiply(a: pa.Array, b: pa.Array) -> pa.Array:
     product = pc.multiply(a, b)
     divisor = pc.if_else(pc.or_(pc.equal(a, 0), pc.equal(a, -1)), 1, a)
     undone = pc.equal(pc.divide(product, divisor), b)
-    minus = pc.and_(pc.equal(a, -1), pc.not_equal(b, INT64_MIN))
+    minus = pc.and_(pc.equal(a, -1), pc.not_equal(b, t.INT64_MIN))
     fits = pc.or_(pc.or_(pc.equal(a, 0), minus), pc.and_(undone, pc.not_equal(a, -1)))
     return pc.if_else(fits, product, _NO_INTEGER)
 
@@ -176,13 +158,13 @@ def _remainder(a: pa.Array, b: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(b, 0), _NO_INTEGER, rest)
 
 
-_INTEGERS: Final[dict[ArithmeticOperator, Callable[[Any, Any], Any]]] = {
+_INTEGERS: Final[dict[t.ArithmeticOperator, Callable[[Any, Any], Any]]] = {
     "+": _add,
     "-": _subtract,
     "*": _multiply,
     "%": _remainder,
 }
-_REALS: Final[dict[ArithmeticOperator, Callable[[Any, Any], Any]]] = {
+_REALS: Final[dict[t.ArithmeticOperator, Callable[[Any, Any], Any]]] = {
     "+": pc.add,
     "-": pc.subtract,
     "*": pc.multiply,
@@ -202,14 +184,14 @@ def is_null(value: Typed) -> pa.Array:
     return reduce(pc.and_, absent) if absent else pa.scalar(True)
 
 
-def is_in(value: Typed, items: tuple[Constant, ...]) -> pa.Array:
+def is_in(value: Typed, items: tuple[t.Constant, ...]) -> pa.Array:
     """The OR of ``value = item``, with one set lookup for strings and one for integers."""
-    texts = {item.value for item in items if isinstance(item, Text)}
-    numbers = {item.value for item in items if isinstance(item, Integer | Float)}
-    truths = {item.value for item in items if isinstance(item, Boolean)}
+    texts = {item.value for item in items if isinstance(item, t.Text)}
+    numbers = {item.value for item in items if isinstance(item, t.Integer | t.Float)}
+    truths = {item.value for item in items if isinstance(item, t.Boolean)}
     kinds = sum(map(bool, (texts, numbers, truths)))
     # A miss is FALSE only if every item is comparable; a NULL item or another type makes it NULL.
-    miss = UNKNOWN if kinds > 1 or Null() in items else pa.scalar(False)
+    miss = UNKNOWN if kinds > 1 or t.Null() in items else pa.scalar(False)
     wholes = {int(n) for n in numbers if n == int(n) and -(2**63) <= n < 2**63}
     reals = {float(n) for n in numbers if float(n) == n}
     verdicts = []

@@ -2,7 +2,7 @@
 
 ``ManyFilters`` is compiled once and finds for each batch which filters are TRUE for which rows,
 as :class:`~penstock.filters.index.FilterIndex` does for one message. Its cost hardly depends on
-the number of filters: every branch of a filter is a bit, every source gives each row a set
+the number of filters: every branch of a filter is a bit, every source maps each row to a set
 of bits (``gates``), and the AND of these over all sources is the answer. Filters are grouped by the
 equality they require (``access``), so that the value of its source leaves only a few words of
 bits to check. Only conditions on several sources, such as ``a + b > 5``, are evaluated one by
@@ -26,9 +26,8 @@ import pyarrow.compute as pc
 from penstock.filters.access import Key, Source, choose_access
 from penstock.filters.filter import Filter
 from penstock.filters.to_arrow.batch import Columns
-from penstock.filters.to_arrow.branches import Branch, GateKey, branches, sources
+from penstock.filters.to_arrow.branches import Branch, GateKey, branches, parts_read, sources
 from penstock.filters.to_arrow.gates import WORD, Gate, PlainGate
-from penstock.filters.to_arrow.parts import parts_read
 from penstock.filters.to_arrow.reading import Numbers, Rows
 from penstock.filters.to_arrow.verdict import to_arrow
 from penstock.filters.tree import And, Condition, Field, FieldName

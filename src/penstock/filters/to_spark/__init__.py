@@ -4,13 +4,12 @@
 the columns that the filter reads, of ``topic``, ``key``, ``partition_key``, ``priority``,
 ``timestamp`` (``published_at``), ``size``, ``content_type`` and ``headers``, whose values are
 ``struct<s, i, d, b>``. It is meant for one filter or a few; use ``to_arrow.many`` for many, with
-the columns that ``narrow`` selects.
-pyspark comes with the extra ``spark``; of the filters, only this package imports it.
+the columns that ``narrow`` selects. pyspark comes with the extra ``spark``; of the filters, only
+this package imports it.
 """
 
 from __future__ import annotations
 
-from penstock.filters.to_spark.narrow import narrow
-from penstock.filters.to_spark.verdict import matches, to_spark
+from penstock.filters.to_spark.verdict import matches, narrow, to_spark
 
 __all__ = ["matches", "narrow", "to_spark"]

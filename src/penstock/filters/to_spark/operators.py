@@ -16,23 +16,11 @@ from typing import Final, NamedTuple, assert_never
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
+from penstock.filters import tree as t
 from penstock.filters.like import Pattern, Piece
-from penstock.filters.tree import (
-    INT64_MAX,
-    INT64_MIN,
-    ArithmeticOperator,
-    Boolean,
-    CompareOperator,
-    Constant,
-    Float,
-    FunctionName,
-    Integer,
-    Null,
-    Text,
-)
+from penstock.filters.values import MIRROR
 
 __all__ = [
-    "MIRROR",
     "Typed",
     "arithmetic",
     "call",
@@ -50,21 +38,13 @@ _TWO_63: Final = 2.0**63
 _CAPITALS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _SMALLS: Final = _CAPITALS.lower()
 
-_COMPARE: Final[dict[CompareOperator, Callable[[Column, Column], Column]]] = {
+_COMPARE: Final[dict[t.CompareOperator, Callable[[Column, Column], Column]]] = {
     "=": lambda a, b: a == b,
     "<>": lambda a, b: a != b,
     "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b,
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
-}
-MIRROR: Final[dict[CompareOperator, CompareOperator]] = {
-    "=": "=",
-    "<>": "<>",
-    "<": ">",
-    "<=": ">=",
-    ">": "<",
-    ">=": "<=",
 }
 
 
@@ -100,7 +80,7 @@ def present(value: Typed) -> Column:
     return reduce(Column.__or__, found) if found else f.lit(False)
 
 
-def compare(sign: CompareOperator, left: Typed, right: Typed) -> Column:
+def compare(sign: t.CompareOperator, left: Typed, right: Typed) -> Column:
     """``left sign right``: a row has a verdict if both sides have the same type."""
     holds = _COMPARE[sign]
     verdicts = [
@@ -113,7 +93,7 @@ def compare(sign: CompareOperator, left: Typed, right: Typed) -> Column:
     return _first(verdicts)
 
 
-def compare_number(sign: CompareOperator, value: Typed, number: float) -> Column:
+def compare_number(sign: t.CompareOperator, value: Typed, number: float) -> Column:
     """``value sign number``, for a number that can be rounded to either type beforehand."""
     verdicts = []
     if value.integer is not None:
@@ -123,30 +103,30 @@ def compare_number(sign: CompareOperator, value: Typed, number: float) -> Column
     return _first(verdicts)
 
 
-def _compare_whole(sign: CompareOperator, part: Column, number: float) -> Column:
+def _compare_whole(sign: t.CompareOperator, part: Column, number: float) -> Column:
     below = math.floor(number)
-    if below < INT64_MIN:
+    if below < t.INT64_MIN:
         return _all(part, sign in ("<>", ">", ">="))
-    if below == number and below <= INT64_MAX:
+    if below == number and below <= t.INT64_MAX:
         return _COMPARE[sign](part, whole(below))
-    return _beside(sign, part, whole(min(below, INT64_MAX)))
+    return _beside(sign, part, whole(min(below, t.INT64_MAX)))
 
 
-def _compare_real(sign: CompareOperator, part: Column, number: float) -> Column:
+def _compare_real(sign: t.CompareOperator, part: Column, number: float) -> Column:
     near = float(number)
     if near == number:
         return _COMPARE[sign](part, f.lit(near))
     return _beside(sign, part, f.lit(near if near < number else math.nextafter(near, -math.inf)))
 
 
-def _beside(sign: CompareOperator, part: Column, below: Column) -> Column:
+def _beside(sign: t.CompareOperator, part: Column, below: Column) -> Column:
     """Compare with a number that the type cannot represent; ``below`` is the next one below."""
     if sign in ("=", "<>"):
         return _all(part, sign == "<>")
     return part <= below if sign in ("<", "<=") else part > below
 
 
-def _compare_exactly(sign: CompareOperator, integer: Column, real: Column) -> Column:
+def _compare_exactly(sign: t.CompareOperator, integer: Column, real: Column) -> Column:
     """Compare with the whole part of ``real`` first, which int64 can hold if it is in range."""
     whole = real.try_cast("bigint")
     again = whole.cast("double")
@@ -169,11 +149,11 @@ def _first(verdicts: list[Column]) -> Column:
     return verdicts[0] if len(verdicts) == 1 else f.coalesce(*verdicts)
 
 
-def is_in(value: Typed, items: tuple[Constant, ...]) -> Column:
+def is_in(value: Typed, items: tuple[t.Constant, ...]) -> Column:
     """The OR of ``value = item``, with one set lookup for strings and one for integers."""
-    texts = {item.value for item in items if isinstance(item, Text)}
-    numbers = {item.value for item in items if isinstance(item, Integer | Float)}
-    truths = {item.value for item in items if isinstance(item, Boolean)}
+    texts = {item.value for item in items if isinstance(item, t.Text)}
+    numbers = {item.value for item in items if isinstance(item, t.Integer | t.Float)}
+    truths = {item.value for item in items if isinstance(item, t.Boolean)}
     wholes = {int(n) for n in numbers if n == int(n) and -(2**63) <= n < 2**63}
     reals = {float(n) for n in numbers if float(n) == n}
     verdicts = []
@@ -188,7 +168,7 @@ def is_in(value: Typed, items: tuple[Constant, ...]) -> Column:
         verdicts.append(_any_equal(value.truth, sorted(truths)))
     found = _first(verdicts)
     # A miss is FALSE only if every item is comparable; a NULL item or another type makes it NULL.
-    mixed = sum(map(bool, (texts, numbers, truths))) > 1 or Null() in items
+    mixed = sum(map(bool, (texts, numbers, truths))) > 1 or t.Null() in items
     return f.when(found, f.lit(True)) if mixed else found
 
 
@@ -205,7 +185,7 @@ def _all(part: Column, verdict: bool) -> Column:
     return f.when(part.isNotNull(), f.lit(verdict))
 
 
-def arithmetic(sign: ArithmeticOperator, left: Typed, right: Typed) -> Typed:
+def arithmetic(sign: t.ArithmeticOperator, left: Typed, right: Typed) -> Typed:
     """``left sign right``, NULL if the result does not fit its type."""
     a, b = _as_real(left), _as_real(right)
     if a is None or b is None:
@@ -223,13 +203,13 @@ def arithmetic(sign: ArithmeticOperator, left: Typed, right: Typed) -> Typed:
     return Typed(integer=integer, real=real)
 
 
-_INTEGERS: Final[dict[ArithmeticOperator, Callable[[Column, Column], Column]]] = {
+_INTEGERS: Final[dict[t.ArithmeticOperator, Callable[[Column, Column], Column]]] = {
     "+": f.try_add,
     "-": f.try_subtract,
     "*": f.try_multiply,
     "%": f.try_mod,
 }
-_REALS: Final[dict[ArithmeticOperator, Callable[[Column, Column], Column]]] = {
+_REALS: Final[dict[t.ArithmeticOperator, Callable[[Column, Column], Column]]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
@@ -254,7 +234,7 @@ def negate(value: Typed) -> Typed:
     return Typed(integer=integer, real=None if value.real is None else _finite(-value.real))
 
 
-def call(function: FunctionName, *arguments: Typed) -> Typed:
+def call(function: t.FunctionName, *arguments: Typed) -> Typed:
     """``function(arguments)``."""
     if function == "coalesce":
         return _coalesce(arguments)
@@ -275,7 +255,7 @@ def call(function: FunctionName, *arguments: Typed) -> Typed:
             assert_never(function)
 
 
-_SEARCH: Final[dict[FunctionName, Callable[[Column, Column], Column]]] = {
+_SEARCH: Final[dict[t.FunctionName, Callable[[Column, Column], Column]]] = {
     "starts_with": f.startswith,
     "ends_with": f.endswith,
     "contains": f.contains,

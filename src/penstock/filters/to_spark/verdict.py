@@ -3,53 +3,39 @@
 An operator reads its operands several times, once per type. So a computed operand is bound to a
 name first (:func:`_let`); otherwise the expression would grow exponentially with the depth of
 the tree.
+
+``narrow`` selects the columns of the ``log`` table that many filters read, and no others. Data for
+Python is written row by row and value by value, and a map of structs has many values: three
+headers take three times as long as separate columns of the parts that matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from typing import TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
+from penstock.filters import tree as t
 from penstock.filters.filter import Filter
 from penstock.filters.like import parse_pattern
-from penstock.filters.to_arrow.batch import PARTS
+from penstock.filters.to_arrow.batch import PARTS, flat_name
 from penstock.filters.to_spark import operators
-from penstock.filters.to_spark.operators import MIRROR, Typed, or_null
-from penstock.filters.tree import (
-    TEXT_FIELDS,
-    And,
-    Arithmetic,
-    Between,
-    Boolean,
-    Call,
-    Compare,
-    CompareOperator,
-    Condition,
-    Constant,
-    Field,
-    FieldName,
-    Float,
-    Header,
-    In,
-    Integer,
-    IsNull,
-    Like,
-    Negate,
-    Not,
-    Null,
-    Or,
-    Text,
-    Truth,
-    Value,
-)
+from penstock.filters.to_spark.operators import Typed, or_null
+from penstock.filters.values import MIRROR
 
-__all__ = ["matches", "to_spark"]
+if TYPE_CHECKING:
+    from penstock.filters.to_arrow.many import ManyFilters
 
-_Computed: TypeAlias = Arithmetic | Negate | Call
+__all__ = ["MOST_FLAT", "matches", "narrow", "to_spark"]
+
+#: The most headers that get separate columns. Filters that name more read the map: a message has
+#: only a few of them, and every column costs something in every row.
+MOST_FLAT: Final = 8
+
+_Computed: TypeAlias = t.Arithmetic | t.Negate | t.Call
 
 
 def matches(filter: Filter) -> Column:
@@ -57,56 +43,67 @@ def matches(filter: Filter) -> Column:
     return f.coalesce(to_spark(filter.tree), f.lit(False))
 
 
-def to_spark(condition: Condition) -> Column:
+def to_spark(condition: t.Condition) -> Column:
     """The verdict of ``condition`` for a row: true, false or null."""
     match condition:
-        case Compare(operator, Text() | Integer() | Float() | Boolean() | Null() as left, right):
+        case t.Compare(operator, left, right) if isinstance(left, t.Constant):
             return _value(right, lambda value: _against(MIRROR[operator], value, left))
-        case Compare(operator, left, right):
+        case t.Compare(operator, left, right):
             return _value(left, lambda value: _against(operator, value, right))
-        case In(operand, items):
+        case t.In(operand, items):
             return _value(operand, lambda value: operators.is_in(value, items))
-        case Between(operand, low, high):
+        case t.Between(operand, low, high):
             return _value(
                 operand, lambda value: _against(">=", value, low) & _against("<=", value, high)
             )
-        case Like(operand, pattern, escape):
+        case t.Like(operand, pattern, escape):
             parsed = parse_pattern(pattern, escape)
             return _value(operand, lambda value: operators.like(value.text, parsed))
-        case IsNull(operand):
+        case t.IsNull(operand):
             return _value(operand, lambda value: ~operators.present(value))
-        case Truth(operand):
+        case t.Truth(operand):
             return _value(operand, lambda value: or_null(value.truth, "boolean"))
-        case Not(operand):
+        case t.Not(operand):
             return ~to_spark(operand)
-        case And(operands):
+        case t.And(operands):
             return reduce(Column.__and__, map(to_spark, operands))
-        case Or(operands):
+        case t.Or(operands):
             return reduce(Column.__or__, map(to_spark, operands))
         case _:
             assert_never(condition)
 
 
-def _against(sign: CompareOperator, value: Typed, other: Value) -> Column:
-    if isinstance(other, Integer | Float):
+def narrow(many: ManyFilters) -> list[Column]:
+    """The columns that ``many`` reads."""
+    columns = [f.col("timestamp" if name == "published_at" else name) for name in many.fields]
+    if len(many.headers) > MOST_FLAT:
+        return [*columns, f.col("headers")]
+    for number, (name, parts) in enumerate(many.headers.items()):
+        value = f.try_element_at(f.col("headers"), f.lit(name))
+        columns += [value.getField(part).alias(flat_name(number, part)) for part in parts]
+    return columns
+
+
+def _against(sign: t.CompareOperator, value: Typed, other: t.Value) -> Column:
+    if isinstance(other, t.Integer | t.Float):
         return operators.compare_number(sign, value, other.value)
     return _value(other, lambda with_it: operators.compare(sign, value, with_it))
 
 
-def _value(node: Value, then: Callable[[Typed], Column]) -> Column:
+def _value(node: t.Value, then: Callable[[Typed], Column]) -> Column:
     """Pass the value of ``node`` to ``then``, which may read it several times."""
     match node:
-        case Arithmetic(operator, left, right):
+        case t.Arithmetic(operator, left, right):
             return _operands((left, right), lambda a, b: then(operators.arithmetic(operator, a, b)))
-        case Negate(operand):
+        case t.Negate(operand):
             return _operands((operand,), lambda a: then(operators.negate(a)))
-        case Call(function, arguments):
+        case t.Call(function, arguments):
             return _operands(arguments, lambda *values: then(operators.call(function, *values)))
         case _:
             return then(_leaf(node))
 
 
-def _operands(nodes: tuple[Value, ...], then: Callable[..., Column]) -> Column:
+def _operands(nodes: tuple[t.Value, ...], then: Callable[..., Column]) -> Column:
     """Pass the values of ``nodes`` to ``then``, with names for the computed ones."""
     leaves = [None if isinstance(node, _Computed) else _leaf(node) for node in nodes]
     computed = [
@@ -145,28 +142,28 @@ def _unpacked(packed: Column) -> Typed:
     return Typed(*(packed.getField(part) for part in PARTS))
 
 
-def _leaf(node: Field | Header | Constant) -> Typed:
+def _leaf(node: t.Field | t.Header | t.Constant) -> Typed:
     match node:
-        case Field(name):
+        case t.Field(name):
             return _field(name)
-        case Header(name):
+        case t.Header(name):
             return _header(name)
-        case Text(value):
+        case t.Text(value):
             return Typed(text=f.lit(value))
-        case Integer(value):
+        case t.Integer(value):
             return Typed(integer=operators.whole(value))
-        case Float(value):
+        case t.Float(value):
             return Typed(real=f.lit(value))
-        case Boolean(value):
+        case t.Boolean(value):
             return Typed(truth=f.lit(value))
-        case Null():
+        case t.Null():
             return Typed()
         case _:
             assert_never(node)
 
 
-def _field(name: FieldName) -> Typed:
-    if name in TEXT_FIELDS:
+def _field(name: t.FieldName) -> Typed:
+    if name in t.TEXT_FIELDS:
         return Typed(text=f.col(name))
     if name == "published_at":
         return Typed(integer=f.unix_millis(f.col("timestamp")))

@@ -7,14 +7,14 @@ import json
 import sys
 import unicodedata
 from collections.abc import Callable
+from operator import itemgetter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cli import printing, progress
-from penstock.cli.printing import Column
-from penstock.cli.showing import age, amount, moment, preview, safe
+from penstock.cli.printing import Column, age, amount, moment, preview, safe
 from penstock.wire.payloads import Shown, show
 
 
@@ -77,7 +77,11 @@ def test_a_preview_is_one_short_line(payload: bytes) -> None:
 
 # -- tables ------------------------------------------------------------------------------
 
-COLUMNS = (Column("queue"), Column("failed", right=True, alarm=True), Column("note"))
+COLUMNS = (
+    Column("queue", itemgetter(0)),
+    Column("failed", itemgetter(1), right=True, alarm=True),
+    Column("note", itemgetter(2)),
+)
 ROWS = [("billing", 12_345, "a\x1b[2Jb"), ("audit", 0, None)]
 
 
@@ -115,7 +119,7 @@ def at_terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Terminal]:
 
 
 def test_a_pipe_gets_aligned_text_and_bare_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    printing.table(COLUMNS, ROWS, "")
+    printing.table(COLUMNS, ROWS)
     assert capsys.readouterr().out == (
         "queue    failed  note\nbilling   12345  a\\x1b[2Jb\naudit         0\n"
     )
@@ -123,7 +127,7 @@ def test_a_pipe_gets_aligned_text_and_bare_numbers(capsys: pytest.CaptureFixture
 
 def test_a_terminal_gets_colours_and_grouped_digits(at_terminal: Callable[[], Terminal]) -> None:
     terminal = at_terminal()
-    printing.table(COLUMNS, ROWS, "")
+    printing.table(COLUMNS, ROWS)
     shown = terminal.text()
     assert "\x1b[1;31m12,345\x1b[0m" in shown
     assert "\\x1b[2Jb" in shown
@@ -132,7 +136,7 @@ def test_a_terminal_gets_colours_and_grouped_digits(at_terminal: Callable[[], Te
 
 def test_text_that_looks_like_markup_is_text(at_terminal: Callable[[], Terminal]) -> None:
     terminal = at_terminal()
-    printing.table((Column("error"),), [("[red]not red[/red]",)], "")
+    printing.table((Column("error", str),), ["[red]not red[/red]"])
     assert "[red]not red[/red]" in terminal.text()
 
 
@@ -141,8 +145,12 @@ def test_a_narrow_terminal_hides_nothing(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     terminal = at_terminal()
-    columns = (Column("queue"), Column("nothing"), Column("filter", wide=True))
-    printing.table(columns, [("a-queue-with-a-long-name" * 2, None, "amount >= 100 " * 5)], "")
+    columns = (
+        Column("queue", itemgetter(0)),
+        Column("nothing", itemgetter(1)),
+        Column("filter", itemgetter(2), wide=True),
+    )
+    printing.table(columns, [("a-queue-with-a-long-name" * 2, None, "amount >= 100 " * 5)])
     shown = terminal.text()
     assert "a-queue-with-a-long-name" * 2 in shown
     assert shown.count("amount") == 5
@@ -154,7 +162,7 @@ def test_no_color_is_respected(
 ) -> None:
     terminal = at_terminal()
     monkeypatch.setenv("NO_COLOR", "1")
-    printing.table(COLUMNS, ROWS, "")
+    printing.table(COLUMNS, ROWS)
     assert "\x1b[1;31m" not in terminal.text()
 
 
@@ -184,16 +192,14 @@ def test_json_keeps_a_payloads_numbers_as_they_were_written(
 def test_a_bar_is_drawn_on_a_terminal(at_terminal: Callable[[], Terminal]) -> None:
     terminal = at_terminal()
     with progress.meter("publishing", 10) as bar:
-        bar.advance(4)
-        bar.reach(10)
-        bar.name("published 10")
+        bar(advance=4)
+        bar(completed=10, description="published 10")
     assert "published 10" in terminal.text()
 
 
 def test_nothing_is_drawn_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     with progress.meter("publishing", 10) as bar:
-        bar.advance(4)
-        bar.reach(10)
-        bar.name("published 10")
+        bar(advance=4)
+        bar(completed=10, description="published 10")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.filters import parse
-from penstock.filters.to_arrow.parts import parts_read
+from penstock.filters.to_arrow.branches import parts_read
 
 
 @pytest.mark.parametrize(

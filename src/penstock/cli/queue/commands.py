@@ -1,0 +1,311 @@
+"""``penstock queue``: create, change, inspect and empty queues."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import click
+from msgspec.structs import asdict
+
+from penstock.broker.queues import preview_of
+from penstock.cli import printing
+from penstock.cli.amounts import DURATION, START
+from penstock.cli.options import Family, choices
+from penstock.cli.printing import safe
+from penstock.cli.progress import meter
+from penstock.cli.queue.policy import policy_options, to_changes
+from penstock.cli.queue.telling import (
+    MESSAGES,
+    NUMBERS,
+    PARTITIONS,
+    QUEUES,
+    Counted,
+    called,
+    combined,
+    info_fields,
+    print_info,
+    stat_fields,
+)
+from penstock.cli.session import confirm, creating, on_target
+from penstock.model.message import Offset
+from penstock.model.queue import Backoff, QueueInfo, Start
+from penstock.model.states import State
+from penstock.verbs import BULK_LIMIT, Verbs
+
+__all__ = ["queue"]
+
+#: Deliveries per call of purge: keeps commits small and the progress bar moving.
+_PURGE_STEP: Final = 10_000
+_PURGED_STATES: Final = [state.value for state in State if state is not State.IN_FLIGHT]
+
+
+@click.group(cls=Family)
+def queue() -> None:
+    """Create, change, inspect and empty queues.
+
+    A queue is a filter over all published messages, with its own delivery state. NAME.dlq is its
+    dead-letter queue, with the failed deliveries.
+
+    \b
+    Examples:
+      penstock queue create billing --filter "topic = 'orders' AND amount >= 100"
+      penstock queue list
+      penstock queue explain billing 17
+    """
+
+
+@queue.command
+@click.argument("name")
+@click.option("--filter", default="TRUE", show_default=True, help="The messages that it takes.")
+@click.option(
+    "--start",
+    type=START,
+    default="latest",
+    show_default=True,
+    help="Where in the log it starts; all but latest include older messages.",
+)
+@click.option("--dry-run", is_flag=True, help="Only print what the filter would take from the log.")
+@policy_options
+@creating
+async def create(
+    q: Verbs, /, name: str, filter: str, start: Start, dry_run: bool, **policy: object
+) -> None:
+    """Create the queue NAME, or replace the policy of an existing one.
+
+    \b
+    Examples:
+      penstock queue create billing --filter "topic = 'orders' AND amount >= 100"
+      penstock queue create audit --start earliest --done-retention 7d
+      penstock queue create alps --filter "country IN ('AT', 'CH')" --dry-run
+    """
+    if dry_run:
+        await _preview(q, filter, start)
+        return
+    changes = to_changes(policy, Backoff())
+    info = await q.create_queue(name, filter, start=start, **changes)
+    await _catch_up(q, info)
+    print_info(await q.queue(name))
+
+
+@queue.command
+@click.argument("name")
+@click.option("--filter", help="The messages that it takes from now on.")
+@policy_options
+@on_target
+async def update(q: Verbs, /, name: str, filter: str | None, **policy: object) -> None:
+    """Change some fields of the queue's policy; the others stay.
+
+    \b
+    Examples:
+      penstock queue update billing --max-attempts 10 --visibility-timeout 2m
+      penstock queue update billing --max-depth none
+    """
+    changes = to_changes(policy, (await q.queue(name)).policy.backoff)
+    if filter is not None:
+        changes["filter"] = filter
+    if not changes:
+        raise click.UsageError("There is nothing to change: use at least one option.")
+    print_info(await q.update_queue(name, **changes))
+
+
+@queue.command(name="list")
+@on_target
+async def list_queues(q: Verbs) -> None:
+    """List all queues with their statistics.
+
+    \b
+    Examples:
+      penstock queue list
+      penstock queue list --json | jq '.[] | select(.stats.failed > 0) | .name'
+    """
+    listed = [(info, await q.stats(info.name)) for info in await q.queues()]
+    if not printing.as_json([combined(info, counted) for info, counted in listed]):
+        rows = [Counted(called(info), counted, info.policy.filter) for info, counted in listed]
+        printing.table(QUEUES, rows, "There are no queues.")
+
+
+@queue.command
+@click.argument("name")
+@on_target
+async def show(q: Verbs, name: str) -> None:
+    """Show the queue's policy and statistics.
+
+    \b
+    Examples:
+      penstock queue show billing
+      penstock queue show billing.dlq --json
+    """
+    info, counted = await q.queue(name), await q.stats(name)
+    if printing.as_json(combined(info, counted)):
+        return
+    printing.fields(info_fields(info))
+    click.echo()
+    printing.fields(stat_fields(counted))
+    if counted.partitions:
+        click.echo()
+        printing.table(PARTITIONS, counted.partitions)
+
+
+@queue.command
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
+@click.option(
+    "--every", "every_ms", type=DURATION, default="1s", show_default=True, help="The interval."
+)
+@on_target
+async def stats(q: Verbs, names: tuple[str, ...], watch: bool, every_ms: int) -> None:
+    """Print statistics of the queues NAME, or of all. With --json, one line per queue.
+
+    \b
+    Examples:
+      penstock queue stats
+      penstock queue stats billing billing.dlq --watch
+      penstock queue stats billing --json | jq .available
+    """
+    while True:
+        wanted = names or tuple(info.name for info in await q.queues())
+        counted = [Counted(name, await q.stats(name)) for name in wanted]
+        if watch and not choices().json:
+            # Does nothing unless stdout is a terminal.
+            click.clear()
+        if choices().json:
+            for item in counted:
+                printing.line({"queue": item.name, **asdict(item.stats)})
+        else:
+            printing.table(NUMBERS, counted, "There are no queues.")
+        if not watch:
+            return
+        await asyncio.sleep(every_ms / 1000)
+
+
+@queue.command
+@click.argument("name")
+@click.argument("message_id", type=int)
+@on_target
+async def explain(q: Verbs, name: str, message_id: int) -> None:
+    """Explain why the queue does, or does not, hand out a message.
+
+    \b
+    Example:
+      penstock queue explain billing 17
+    """
+    why = await q.explain(name, message_id)
+    if printing.as_json(why):
+        return
+    state = "not in the queue" if why.state is None else why.state.value
+    claim = "a claim would get it now" if why.deliverable else "a claim would not get it"
+    click.echo(f"message {why.message_id} in {why.queue}: {state}; {claim}")
+    for reason in why.reasons:
+        click.echo(f"  {safe(reason)}")
+
+
+@queue.command
+@click.argument("name")
+@on_target
+async def pause(q: Verbs, name: str) -> None:
+    """Hand out nothing until `resume`; publishing continues.
+
+    \b
+    Example:
+      penstock queue pause billing
+    """
+    await q.pause(name)
+    await _print_done(q, name, "paused")
+
+
+@queue.command
+@click.argument("name")
+@on_target
+async def resume(q: Verbs, name: str) -> None:
+    """Hand out deliveries again.
+
+    \b
+    Example:
+      penstock queue resume billing
+    """
+    await q.resume(name)
+    await _print_done(q, name, "resumed")
+
+
+@queue.command
+@click.argument("name")
+@click.option(
+    "--state", type=click.Choice(_PURGED_STATES), required=True, help="The state to remove."
+)
+@click.option("--where", help="Only deliveries for which this filter is TRUE.")
+@click.option(
+    "--limit", type=click.IntRange(1, BULK_LIMIT), help="At most this many; by default all."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@on_target
+async def purge(
+    q: Verbs, name: str, state: str, where: str | None, limit: int | None, yes: bool
+) -> None:
+    """Permanently remove deliveries in one state. Messages stay in the log.
+
+    \b
+    Examples:
+      penstock queue purge billing --state failed --where "country = 'AT'" --yes
+      penstock queue purge billing --state available
+    """
+    present = getattr(await q.stats(name), state)
+    narrowed = f" where {where}" if where else ""
+    confirm(f"Purge {state} deliveries of {name}{narrowed} (of {present})?", yes)
+    count, more = 0, True
+    with meter("purging", present if where is None else None) as bar:
+        while more and (limit is None or count < limit):
+            step = _PURGE_STEP if limit is None else min(_PURGE_STEP, limit - count)
+            reply = await q.purge(name, state, where=where, limit=step)
+            count, more = count + reply.count, reply.more
+            bar(completed=count)
+    text = f"purged {count} {state} deliveries of {name}{', more are left' * more}"
+    printing.outcome({"count": count, "more": more}, text)
+
+
+@queue.command
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@on_target
+async def delete(q: Verbs, name: str, yes: bool) -> None:
+    """Remove the queue, its deliveries and its dead letters; the log stays.
+
+    \b
+    Example:
+      penstock queue delete billing --yes
+    """
+    numbers = await q.stats(name)
+    confirm(f"Delete {name} with {numbers.depth} live and {numbers.failed} failed deliveries?", yes)
+    await q.delete_queue(name)
+    printing.outcome({"deleted": name}, f"deleted {name}")
+
+
+async def _print_done(q: Verbs, name: str, what: str) -> None:
+    if choices().json:
+        printing.document(await q.queue(name))
+    else:
+        click.echo(f"{what} {name}")
+
+
+async def _catch_up(q: Verbs, info: QueueInfo) -> None:
+    """Route the older messages that a queue asked for; a crash meanwhile repeats nothing."""
+    if info.cursor is None:
+        return
+    begin = info.cursor
+    cursor: Offset | None = begin
+    total = await q.log_end() - begin
+    with meter("routing", total) as bar:
+        while cursor is not None:
+            bar(completed=cursor - begin)
+            cursor = (await q.route(info.name)).cursor
+
+
+async def _preview(q: Verbs, filter: str, start: Start) -> None:
+    wanted, first = preview_of(filter, start)
+    with meter("reading the log"):
+        found = await q.preview(wanted, start=first)
+    messages = [entry.message for entry in found.sample]
+    if printing.as_json({"count": found.count, "scanned": found.scanned, "sample": messages}):
+        return
+    click.echo(f"{found.count} of {found.scanned} messages in the log match")
+    printing.table(MESSAGES, messages)
