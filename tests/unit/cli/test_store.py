@@ -1,4 +1,4 @@
-"""``penstock store`` and ``repair``: identity and epoch; what is missing, and going on without it."""
+"""``penstock store`` and ``repair``: identity and epoch, and what is missing from a store."""
 
 from __future__ import annotations
 
