@@ -22,7 +22,7 @@ from bench.measuring import PAYLOAD_BYTES, Figure, middle, per_second, scratch
 from bench.processes import penstock_server
 from bench.spark import bench_session
 from penstock import NewMessage
-from penstock.pipeline.context import Context, JobOptions, Summary
+from penstock.pipeline.context import JobContext, JobOptions, Summary
 from penstock.pipeline.jobs.archive import archive
 from penstock.pipeline.jobs.job import run_job
 from penstock.pipeline.remote import Server
@@ -90,7 +90,7 @@ def _read(spark: SparkSession, server: Server) -> float:
 
 def _archive(spark: SparkSession, server: Server, lake: Path, run: str) -> Summary:
     options = JobOptions(server=server, lake=str(lake))
-    context = Context(options, run=run, job="archive", spark=spark)
+    context = JobContext(options, run=run, job="archive", spark=spark)
     try:
         return run_job(lambda one: archive(one, history=False, tell=False), context)
     finally:

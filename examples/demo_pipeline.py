@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock.pipeline.context import Context, JobOptions, Summary
+from penstock.pipeline.context import JobContext, JobOptions, Summary
 from penstock.pipeline.jobs.archive import archive
 from penstock.pipeline.jobs.job import Job, run_job
 from penstock.pipeline.jobs.replay import replay
@@ -39,7 +39,7 @@ def run_pipeline(folder: str) -> list[str]:
         options = JobOptions(server=server, lake=f"{folder}/lake")
 
         def run(name: str, job: Job) -> Summary:
-            context = Context(options, run=f"demo-{name}", job=name, spark=spark)
+            context = JobContext(options, run=f"demo-{name}", job=name, spark=spark)
             try:
                 summary = run_job(job, context)
             finally:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
+from penstock.api import QueueApi
 from penstock.model.states import State
 from penstock.testing.checker import check
 from penstock.testing.history import (
@@ -26,12 +27,11 @@ from penstock.testing.history import (
     digest,
     read_history,
 )
-from penstock.verbs import Verbs
 from tests.recording import PAGE, QUEUE, History
 
 
 async def scan(
-    client: Verbs, history: History, *, drained: bool, queues: Iterable[str] = (QUEUE,)
+    client: QueueApi, history: History, *, drained: bool, queues: Iterable[str] = (QUEUE,)
 ) -> dict[str, set[int]]:
     """Record the whole log and the whole of the queues; counts equal what is found (Q2).
 
@@ -54,7 +54,7 @@ async def scan(
     return partitions
 
 
-async def _scan_queue(client: Verbs, history: History, queue: str) -> None:
+async def _scan_queue(client: QueueApi, history: History, queue: str) -> None:
     counts: Counter[State] = Counter()
     for state in State:
         cursor: str | None = None

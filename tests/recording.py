@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Final
 
+from penstock.api import QueueApi
 from penstock.errors import (
     BadReply,
     CommitFailed,
@@ -54,7 +55,6 @@ from penstock.testing.history import (
     Unanswered,
     digest,
 )
-from penstock.verbs import Verbs
 
 TOPIC, QUEUE = "orders", "jobs"
 #: Longer than a reply takes to be read on a busy machine, so that replies are recorded in the
@@ -149,12 +149,12 @@ class History:
 class Doors:
     """Where a worker may call. It stays at one door until it is failed there."""
 
-    def __init__(self, clients: Sequence[Verbs], first: int = 0) -> None:
+    def __init__(self, clients: Sequence[QueueApi], first: int = 0) -> None:
         self._clients = clients
         self._at = first
 
     @property
-    def here(self) -> Verbs:
+    def here(self) -> QueueApi:
         """The door that it is at."""
         return self._clients[self._at % len(self._clients)]
 

@@ -18,13 +18,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from penstock import errors
+from penstock.api import QueueApi
 from penstock.errors import PenstockError
 from penstock.model.delivery import Ack, Delivery, Extend, Nack, Reject, Release, ReplaySource
 from penstock.model.limits import Limits
 from penstock.model.message import Message, NewMessage, Outgoing
 from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start, TopicPolicy
 from penstock.model.states import State
-from penstock.verbs import Verbs
 
 if TYPE_CHECKING:
     from penstock import sync
@@ -55,6 +55,7 @@ __all__ = [
     "Ordering",
     "Outgoing",
     "PenstockError",
+    "QueueApi",
     "QueuePolicy",
     "Reject",
     "Release",
@@ -63,7 +64,6 @@ __all__ = [
     "Start",
     "State",
     "TopicPolicy",
-    "Verbs",
     "connect",
     "errors",
     "open",

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from penstock.pipeline.context import Context, JobOptions, Summary
+from penstock.pipeline.context import JobContext, JobOptions, Summary
 from penstock.pipeline.jobs.job import run_job
 from penstock.pipeline.remote import Server
 from tests.pipeline.hosted import Hosted
@@ -24,7 +24,7 @@ def run(
 ) -> Summary:
     """Run a job to its end; its summary. It does not wait before it asks the server once more."""
     given = JobOptions(server=Server(server.url), lake=None if lake is None else str(lake))
-    context = Context(given, run=run, job=job.__name__, spark=spark, clock=server.clock)
+    context = JobContext(given, run=run, job=job.__name__, spark=spark, clock=server.clock)
     try:
         return run_job(lambda context: job(context, **options), context)
     finally:

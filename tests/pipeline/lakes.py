@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from penstock.pipeline.lake.commits import Lake
 from penstock.pipeline.lake.files import LocalFiles
 from penstock.pipeline.lake.manifest import Manifest
-from penstock.pipeline.lake.reading import read_lake
+from penstock.pipeline.lake.reader import read_lake
 from tests.pipeline.hosted import Hosted
 
 

@@ -20,7 +20,7 @@ from penstock.pipeline.lake import archive as archiving
 from penstock.pipeline.lake import compaction
 from penstock.pipeline.lake.archive import Archiver
 from penstock.pipeline.lake.files import LocalFiles
-from penstock.pipeline.lake.reading import read_lake
+from penstock.pipeline.lake.reader import read_lake
 from penstock.testing.laws import law
 from tests.databases import store_url
 from tests.pipeline.hosted import HOUR_MS, Hosted
@@ -278,12 +278,12 @@ def test_two_passes_of_a_continuous_run(
     server: Hosted, spark: SparkSession, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Histories of one block are replaced by the same run more than once."""
-    from penstock.pipeline.context import Context, JobOptions
+    from penstock.pipeline.context import JobContext, JobOptions
     from penstock.pipeline.lake.histories import archive_histories
     from penstock.pipeline.remote import Server
 
     server.publish("t", b"x", b"y")
-    context = Context(
+    context = JobContext(
         JobOptions(server=Server(server.url), lake=str(lake), continuous=True),
         run="r",
         job="archive",

@@ -13,7 +13,7 @@ from pyspark.sql.functions import col, lit, when
 
 from penstock import NewMessage
 from penstock.errors import Conflict, LakeCorrupt
-from penstock.pipeline.context import Context, JobOptions
+from penstock.pipeline.context import JobContext, JobOptions
 from penstock.pipeline.jobs.archive import archive
 from penstock.pipeline.lake import archive as archiving
 from penstock.pipeline.lake import checks, staging
@@ -143,7 +143,7 @@ def test_of_two_runs_the_one_that_began_last_goes_on(
     server: Hosted, spark: SparkSession, lake: Path
 ) -> None:
     contexts = [
-        Context(
+        JobContext(
             JobOptions(server=Server(server.url), lake=str(lake)),
             run=name,
             job="archive",

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.model.message import Message, MessageId, NewMessage, Offset
-from penstock.pipeline.format.chunks import Kind, Lane, Stored, stored_of
+from penstock.pipeline.format.chunks import Kind, RowSequence, Stored, stored_of
 from penstock.testing.laws import law
 
 #: Later than any simulated time.
@@ -64,7 +64,7 @@ class Running:
     """An attempt that does one thing after the other."""
 
     def __init__(self, chunks: Chunks, rows: list[NewMessage], chunk_rows: int) -> None:
-        self.lane = Lane(chunks.kind, chunk_rows, chunk_bytes=6)
+        self.lane = RowSequence(chunks.kind, chunk_rows, chunk_bytes=6)
         self.fed = 0
         self._chunks = chunks
         self._input = rows
@@ -201,7 +201,7 @@ def test_rows_that_the_last_attempt_does_not_have_are_counted() -> None:
 
 
 def test_a_chunk_is_bounded_in_rows_and_bytes() -> None:
-    lane = Lane(Kind(), chunk_rows=3, chunk_bytes=10)
+    lane = RowSequence(Kind(), chunk_rows=3, chunk_bytes=10)
     lane.add([NewMessage(b"x" * size) for size in (4, 4, 4, 30, 1, 1, 1, 1)])
     sizes = []
     while not lane.is_empty:

@@ -1,5 +1,5 @@
 """On a cluster, a master and two workers: jobs give what ``local[2]`` gives, and a task that runs
-twice at once, because Spark lost patience with it, publishes each row once (P4).
+twice at once, because Spark lost timeouts with it, publishes each row once (P4).
 """
 
 from __future__ import annotations

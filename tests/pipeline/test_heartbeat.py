@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from penstock.errors import Unreachable
 from penstock.model.runs import Run
-from penstock.pipeline.context import Context, JobOptions
+from penstock.pipeline.context import JobContext, JobOptions
 from penstock.pipeline.heartbeat import Heartbeat
 from penstock.pipeline.remote import Server
 from penstock.testing.clock import FakeClock
@@ -57,7 +57,7 @@ def test_a_run_is_recorded_until_it_is_over() -> None:
 
 def test_a_job_that_is_over_is_not_recorded_as_running(server: Hosted) -> None:
     options = JobOptions(server=Server(server.url))
-    context = Context(options, run="r", job="archive", clock=server.clock)
+    context = JobContext(options, run="r", job="archive", clock=server.clock)
     context.record("running")
     beating = context._heartbeat
     assert beating is not None

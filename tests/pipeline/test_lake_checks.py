@@ -16,7 +16,7 @@ from penstock.pipeline.lake.checks import (
     row_hash,
 )
 from penstock.pipeline.lake.commits import File
-from penstock.pipeline.lake.reading import SCHEMAS
+from penstock.pipeline.lake.reader import SCHEMAS
 from penstock.testing.laws import law
 
 PAYLOADS = [b"", b"a", b"\x00" * 1000, b"b"]

@@ -28,7 +28,7 @@ def stream(*marks: str | None, rows: int = 1) -> bytes:
 
 
 def test_everything_comes_in_order() -> None:
-    found = ahead(lambda: map(batch, range(50)), room=20_000)
+    found = ahead(lambda: map(batch, range(50)), remaining=20_000)
     assert [one.column("n")[0].as_py() for one in found] == list(range(50))
 
 
@@ -43,7 +43,7 @@ def test_no_more_waits_than_there_is_room_for() -> None:
             full.release()
             yield batch(number)
 
-    found = ahead(source, room=3 * 8_000)
+    found = ahead(source, remaining=3 * 8_000)
     next(found)
     # One is taken, three wait, and one is on its way.
     for _ in range(5):
@@ -54,7 +54,7 @@ def test_no_more_waits_than_there_is_room_for() -> None:
 
 
 def test_a_batch_that_is_too_large_goes_alone() -> None:
-    assert [one.num_rows for one in ahead(lambda: iter([batch(0), batch(1)]), room=1)] == [
+    assert [one.num_rows for one in ahead(lambda: iter([batch(0), batch(1)]), remaining=1)] == [
         1_000
     ] * 2
 
@@ -80,7 +80,7 @@ def test_whoever_has_enough_ends_it() -> None:
         finally:
             ended.set()
 
-    found = ahead(source, room=1)
+    found = ahead(source, remaining=1)
     next(found)
     found.close()  # type: ignore[attr-defined]
     assert ended.wait(30)

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from penstock.broker import Broker
 from penstock.errors import BadInput, LakeCorrupt, OffsetsGone, OtherStore
-from penstock.pipeline.context import Context, JobOptions
+from penstock.pipeline.context import JobContext, JobOptions
 from penstock.pipeline.jobs.archive import archive
 from penstock.pipeline.jobs.replay import replay
 from penstock.pipeline.jobs.report import report
@@ -68,10 +68,10 @@ def copy_of(folder: Path, name: str) -> Path:
     return folder.parent / name
 
 
-def context_of(server: Hosted, lake: Path) -> Context:
+def context_of(server: Hosted, lake: Path) -> JobContext:
     """The surroundings of a job that needs no Spark."""
     options = JobOptions(server=Server(server.url), lake=str(lake))
-    return Context(options, run="r", job="test", clock=server.clock)
+    return JobContext(options, run="r", job="test", clock=server.clock)
 
 
 def note(server: Hosted, lake: Path, *, named: bool = True, end: int | None = None) -> Lake:

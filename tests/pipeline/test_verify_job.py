@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from penstock import NewMessage
 from penstock.model.delivery import Snapshot
 from penstock.model.states import State
-from penstock.pipeline.context import Context
+from penstock.pipeline.context import JobContext
 from penstock.pipeline.jobs import verify as job
 from penstock.pipeline.jobs.archive import archive
 from penstock.pipeline.jobs.verify import verify
@@ -123,7 +123,7 @@ def test_suspects_are_looked_at_again(
     summary = run(busy, spark, verify)
     assert (summary["violations"], summary["unresolved"]) == (0, 1)
 
-    def places(context: Context, message_id: int, queue: str) -> list[Snapshot]:
+    def places(context: JobContext, message_id: int, queue: str) -> list[Snapshot]:
         (place,) = found(context, message_id, queue)
         return [place, replace(place, state=State.IN_FLIGHT)]
 

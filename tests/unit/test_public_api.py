@@ -44,7 +44,7 @@ PUBLIC: Final = {
     "Start",
     "State",
     "TopicPolicy",
-    "Verbs",
+    "QueueApi",
     "connect",
     "errors",
     "open",

@@ -18,7 +18,7 @@ from typing import Protocol, Self
 from penstock.broker.claim import Claiming
 from penstock.broker.own_entries import OwnEntries
 from penstock.broker.queues import Queues
-from penstock.broker.reading import Reading
+from penstock.broker.read_verbs import Reading
 from penstock.broker.replay import Replaying
 from penstock.broker.runs import Runs
 from penstock.broker.scope import BrokerOptions
@@ -134,6 +134,6 @@ class Broker(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, OwnEn
         while drained < len(self._views):
             # A tenant that makes its first call during a drain adds its broker at the end.
             view = tuple(self._views.values())[drained]
-            await view._gathering.drain()  # noqa: SLF001  (another broker of this store)
+            await view._batcher.drain()  # noqa: SLF001  (another broker of this store)
             drained += 1
         await self._engine.close()

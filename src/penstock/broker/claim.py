@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from penstock.broker.lines import QueueLine
+from penstock.api import ANONYMOUS
 from penstock.broker.scope import BrokerOptions, Scope
+from penstock.broker.wait_lists import QueueWaitList
 from penstock.broker.waiting import Waiting, check_wait
 from penstock.errors import PenstockError
 from penstock.model.bucket import Bucket
@@ -25,7 +26,6 @@ from penstock.model.delivery import Delivery, Ownership, Release
 from penstock.model.limits import MAX_CLAIM, MAX_LEASE_MS, check_name, check_queue_name, check_whole
 from penstock.model.queue import Ordering
 from penstock.storage.contract import Engine
-from penstock.verbs import ANONYMOUS
 
 __all__ = ["Claiming", "Throttle", "check_claim", "check_lease", "check_wait"]
 
@@ -100,7 +100,7 @@ class Claiming(Scope):
             return deliveries
 
     async def _look(
-        self, line: QueueLine, queue: str, limit: int, consumer: str, lease_ms: int | None
+        self, line: QueueWaitList, queue: str, limit: int, consumer: str, lease_ms: int | None
     ) -> list[Delivery]:
         """Claim once for a waiter; without a token, set the line's alarm for the next one."""
         throttle = await self._throttle(queue)

@@ -82,10 +82,10 @@ class OwnEntries(Scope):
         if not page.entries:
             return page
         offsets = await own([entry.message for entry in page.entries])
-        fitting, room = 0, _PAGE_BYTES
+        fitting, remaining = 0, _PAGE_BYTES
         for entry in page.entries:
-            room -= entry.message.size if entry.message.offset in offsets else 0
-            if room < 0 and fitting:
+            remaining -= entry.message.size if entry.message.offset in offsets else 0
+            if remaining < 0 and fitting:
                 break
             fitting += 1
         full = await self._engine.read_log(self.tenant, offset, fitting, payloads=True)

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from penstock.broker.gathering import Gathering
+from penstock.broker.publish_batcher import PublishBatcher
 from penstock.broker.schemas import Demand, check_payloads
 from penstock.broker.scope import (
     BrokerOptions,
@@ -69,7 +69,7 @@ class Publishing(Scope):
 
     def __init__(self, engine: Engine, options: BrokerOptions, tenant: str) -> None:
         super().__init__(engine, options, tenant)
-        self._gathering = Gathering(engine, self.tenant)
+        self._batcher = PublishBatcher(engine, self.tenant)
 
     async def publish(
         self,
@@ -120,7 +120,7 @@ class Publishing(Scope):
                         connection, self.tenant, topic, checked, checked={topic: demand.policy}
                     )
                     return reply.messages[0]
-                return await self._gathering.publish(topic, checked[0], durability, demand.policy)
+                return await self._batcher.publish(topic, checked[0], durability, demand.policy)
             except (TopicChanged, SchemaViolation) as error:
                 tries += 1
                 await self._check_again(error, tries, topic)
@@ -300,10 +300,10 @@ def _is_large(messages: Sequence[NewMessage], demand: Demand) -> bool:
 def _slice(messages: Sequence[NewMessage], begin: int) -> list[NewMessage]:
     """The next slice of messages, with copies of their headers."""
     part: list[NewMessage] = []
-    room = _SLICE_BYTES
+    remaining = _SLICE_BYTES
     for message in messages[begin : begin + _SLICE_MESSAGES]:
-        room -= _size(message)
-        if room < 0 and part:
+        remaining -= _size(message)
+        if remaining < 0 and part:
             break
         is_shared = type(message) is NewMessage and message.headers
         if is_shared and type(message.headers) is dict:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from penstock.api import BULK_LIMIT, ROUTE_BATCH
 from penstock.broker.page_cursors import check_cursor, open_cursor, seal_cursor
 from penstock.broker.scope import (
     Scope,
@@ -29,7 +30,6 @@ from penstock.model.identity import StoreIdentity, check_identity
 from penstock.model.limits import MAX_PAGE, check_queue_name
 from penstock.model.message import Offset
 from penstock.model.states import State
-from penstock.verbs import BULK_LIMIT, ROUTE_BATCH
 
 __all__ = ["Replaying"]
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock.api import BULK_LIMIT
 from penstock.broker.schemas import Schemas
 from penstock.errors import BadFilter, BadInput, TooLarge
 from penstock.filters import Filter, Selection, parse
@@ -26,7 +27,6 @@ from penstock.model.queue import Routing
 from penstock.model.states import State
 from penstock.storage.contract import Engine, EngineOptions
 from penstock.storage.listener import Listener
-from penstock.verbs import BULK_LIMIT
 
 __all__ = [
     "BrokerOptions",

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TypeAlias
 
-from penstock.broker.lines import Place, QueueLine, ResultLine
+from penstock.broker.wait_lists import QueueWaitList, ResultWaitList, Waiter
 from penstock.errors import StoreClosed
 from penstock.model.clock import Clock
 from penstock.model.limits import MAX_WAIT_MS, check_whole
@@ -39,8 +39,8 @@ class Waiting(Listener):
         self._engine = engine
         self._clock = clock
         self._listener = listener
-        self._queues: dict[_Key, QueueLine] = {}
-        self._results: dict[_Key, ResultLine] = {}
+        self._queues: dict[_Key, QueueWaitList] = {}
+        self._results: dict[_Key, ResultWaitList] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -54,21 +54,21 @@ class Waiting(Listener):
 
     # -- joining a line ----------------------------------------------------------------
 
-    def for_deliveries(self, tenant: str, queue: str) -> Place[QueueLine]:
+    def for_deliveries(self, tenant: str, queue: str) -> Waiter[QueueWaitList]:
         """A new waiter for deliveries of the queue."""
         key = (tenant, queue)
         line = self._queues.get(key)
         if line is None:
-            line = self._queues[key] = QueueLine(self._clock, self._engine, tenant, queue)
-        return Place(line, self.check, lambda: self._queues.pop(key))
+            line = self._queues[key] = QueueWaitList(self._clock, self._engine, tenant, queue)
+        return Waiter(line, self.check, lambda: self._queues.pop(key))
 
-    def for_result(self, tenant: str, queue: str) -> Place[ResultLine]:
+    def for_result(self, tenant: str, queue: str) -> Waiter[ResultWaitList]:
         """A new waiter for a result in the queue."""
         key = (tenant, queue)
         line = self._results.get(key)
         if line is None:
-            line = self._results[key] = ResultLine(self._clock)
-        return Place(line, self.check, lambda: self._results.pop(key))
+            line = self._results[key] = ResultWaitList(self._clock)
+        return Waiter(line, self.check, lambda: self._results.pop(key))
 
     # -- notifications of the engine ---------------------------------------------------
 
@@ -77,7 +77,7 @@ class Waiting(Listener):
         if self._queues:
             line = self._queues.get((tenant, queue))
             if line is not None:
-                line.tell()
+                line.notify()
         if self._listener is not None:
             self._listener.ready(tenant, queue)
 
@@ -107,7 +107,7 @@ class Waiting(Listener):
         key = (tenant, queue)
         for line in (self._queues.get(key), self._results.get(key)):
             if line is not None:
-                line.tell_everybody()
+                line.notify_all()
 
     def settled(self, tenant: str, queue: str) -> None:
         """Notify waiters for results: deliveries of the queue were settled."""
@@ -134,6 +134,6 @@ class Waiting(Listener):
         """Wake all waiters, and wait for work whose callers were cancelled."""
         self._closed = True
         for line in (*self._queues.values(), *self._results.values()):
-            line.tell_everybody()
+            line.notify_all()
         if self._tasks:
             await asyncio.wait(self._tasks)

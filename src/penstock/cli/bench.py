@@ -24,6 +24,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.api import QueueApi
 from penstock.cli import printing
 from penstock.cli.options import target_options
 from penstock.cli.printing import Column
@@ -32,7 +33,6 @@ from penstock.cli.session import Target, find_target, open_target, run, settings
 from penstock.errors import BadInput
 from penstock.model.delivery import Ack
 from penstock.model.message import NewMessage
-from penstock.verbs import Verbs
 
 __all__ = ["bench"]
 
@@ -112,7 +112,7 @@ def _chosen() -> Target:
     return target if settings().given("url") else replace(target, url=None)
 
 
-async def _figures(q: Verbs, name: str, disk: _Disk, seconds: float, bar: Meter) -> list[Figure]:
+async def _figures(q: QueueApi, name: str, disk: _Disk, seconds: float, bar: Meter) -> list[Figure]:
     supply = cycle(
         hashlib.shake_128(number.to_bytes(2, "big")).digest(_PAYLOAD_BYTES)
         for number in range(_PAYLOADS)
@@ -185,7 +185,7 @@ class _Disk:
 
 
 @asynccontextmanager
-async def _queue(q: Verbs) -> AsyncIterator[str]:
+async def _queue(q: QueueApi) -> AsyncIterator[str]:
     """A queue for this measurement, deleted afterwards."""
     name = f"penstock-bench-{os.getpid()}"
     await q.create_queue(name, f"topic = '{name}'", done_retention_s=1)

@@ -22,6 +22,7 @@ from typing import Final
 import click
 import msgspec
 
+from penstock.api import QueueApi
 from penstock.cli import printing
 from penstock.cli.amounts import DURATION
 from penstock.cli.options import choices
@@ -31,7 +32,6 @@ from penstock.errors import StaleReceipt
 from penstock.model.delivery import Ack, Delivery, Release, Settlement
 from penstock.model.limits import MAX_CLAIM
 from penstock.model.queue import Ordering
-from penstock.verbs import Verbs
 
 __all__ = ["consume"]
 
@@ -71,7 +71,7 @@ _DEFAULT_BATCH: Final = 100
 )
 @lasting
 async def consume(
-    q: Verbs,
+    q: QueueApi,
     /,
     queue: str,
     limit: int | None,
@@ -140,7 +140,7 @@ async def _claims(
             return
 
 
-async def _print(q: Verbs, deliveries: Sequence[Delivery], *, end: bytes, ack: bool) -> None:
+async def _print(q: QueueApi, deliveries: Sequence[Delivery], *, end: bytes, ack: bool) -> None:
     """Write, then settle. Only the end of the process can interrupt between the two."""
     stream = printing.raw_output()
     try:
@@ -155,7 +155,7 @@ async def _print(q: Verbs, deliveries: Sequence[Delivery], *, end: bytes, ack: b
     await _settle(q, settlements, deliveries[0].queue)
 
 
-async def _settle(q: Verbs, settlements: Sequence[Settlement], queue: str) -> None:
+async def _settle(q: QueueApi, settlements: Sequence[Settlement], queue: str) -> None:
     """Settle completely, even if Ctrl-C comes meanwhile: the lines are written already."""
     settling = asyncio.ensure_future(q.settle(queue, settlements))
     try:
@@ -197,7 +197,7 @@ def _split(command: str | None) -> list[str]:
     return arguments
 
 
-async def _execute(q: Verbs, delivery: Delivery, arguments: Sequence[str]) -> None:
+async def _execute(q: QueueApi, delivery: Delivery, arguments: Sequence[str]) -> None:
     """Run the command with the delivery as its input, and settle by its exit code."""
     given = _as_json(delivery) if choices().json else delivery.payload
     process = await asyncio.create_subprocess_exec(
@@ -221,7 +221,7 @@ async def _execute(q: Verbs, delivery: Delivery, arguments: Sequence[str]) -> No
         printing.note(f"{error.detail} {error.advice}")
 
 
-async def _hold(q: Verbs, delivery: Delivery) -> None:
+async def _hold(q: QueueApi, delivery: Delivery) -> None:
     """Keep extending the lease, often enough that two extensions may fail."""
     lease_ms = delivery.lease_deadline - delivery.claimed_at
     while True:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from penstock.api import BULK_LIMIT, QueueApi
 from penstock.cli import printing
 from penstock.cli.options import choices
 from penstock.cli.printing import Column, moment, preview
@@ -15,7 +16,6 @@ from penstock.cli.session import on_target
 from penstock.model.delivery import Page, ReplaySource, Snapshot
 from penstock.model.limits import MAX_PAGE
 from penstock.model.states import State
-from penstock.verbs import BULK_LIMIT, Verbs
 
 __all__ = ["peek", "replay"]
 
@@ -50,7 +50,7 @@ _PAYLOAD: Final[Column[Snapshot]] = Column(
 @click.option("--payloads", is_flag=True, help="Show payloads too.")
 @on_target
 async def peek(
-    q: Verbs, /, queue: str, state: str, where: str | None, limit: int, payloads: bool
+    q: QueueApi, /, queue: str, state: str, where: str | None, limit: int, payloads: bool
 ) -> None:
     """Browse deliveries of QUEUE in claim order. With --json, one line per delivery.
 
@@ -75,7 +75,7 @@ async def peek(
 
 
 async def _pages(
-    q: Verbs, queue: str, state: str, limit: int, **options: Any
+    q: QueueApi, queue: str, state: str, limit: int, **options: Any
 ) -> AsyncIterator[Page]:
     cursor: str | None = None
     while limit > 0:
@@ -110,7 +110,7 @@ async def _pages(
 )
 @on_target
 async def replay(
-    q: Verbs,
+    q: QueueApi,
     /,
     queue: str,
     source: str,

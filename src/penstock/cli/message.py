@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from penstock.api import QueueApi
 from penstock.cli import printing
 from penstock.cli.amounts import DURATION
 from penstock.cli.exits import Exit
@@ -14,7 +15,6 @@ from penstock.cli.printing import Column, amount, moment, preview
 from penstock.cli.session import on_target
 from penstock.model.delivery import Event, Snapshot
 from penstock.model.message import Message
-from penstock.verbs import Verbs
 
 __all__ = ["history", "message", "result"]
 
@@ -42,7 +42,7 @@ _MAX_WAIT_MS: Final = 30_000
 @click.argument("message_id", type=int)
 @click.option("--payload", "only_payload", is_flag=True, help="Print only the payload's bytes.")
 @on_target
-async def message(q: Verbs, /, message_id: int, only_payload: bool) -> None:
+async def message(q: QueueApi, /, message_id: int, only_payload: bool) -> None:
     """Show a message, its payload, and its state in every queue.
 
     \b
@@ -68,7 +68,7 @@ async def message(q: Verbs, /, message_id: int, only_payload: bool) -> None:
 @click.command
 @click.argument("message_id", type=int)
 @on_target
-async def history(q: Verbs, /, message_id: int) -> None:
+async def history(q: QueueApi, /, message_id: int) -> None:
     """List every recorded transition of a message.
 
     \b
@@ -85,7 +85,7 @@ async def history(q: Verbs, /, message_id: int) -> None:
 @click.argument("message_id", type=int)
 @click.option("--wait", "wait_ms", type=DURATION, default="0", help="Wait up to this long: 10s.")
 @on_target
-async def result(q: Verbs, /, queue: str, message_id: int, wait_ms: int) -> None:
+async def result(q: QueueApi, /, queue: str, message_id: int, wait_ms: int) -> None:
     """Print the result that the ack of a message in QUEUE carried.
 
     Prints its bytes unchanged. Exits with 4 while there is none.

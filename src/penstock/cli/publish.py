@@ -13,16 +13,16 @@ import click
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from penstock.api import QueueApi
 from penstock.cli import printing
 from penstock.cli.amounts import DURATION, HEADER
+from penstock.cli.inputs import Source, open_source, read_payload
 from penstock.cli.options import target_options
 from penstock.cli.progress import meter
-from penstock.cli.reading import Source, open_source, read_payload
 from penstock.cli.session import find_target, open_target, run
 from penstock.errors import BadInput, PenstockError
 from penstock.model.limits import DEFAULT_PRIORITY, MAX_BATCH, MAX_PRIORITY
 from penstock.model.message import HeaderValue, NewMessage, PublishReply
-from penstock.verbs import Verbs
 
 __all__ = ["publish"]
 
@@ -152,7 +152,7 @@ async def _publish_stream(topic: str, argument: str | None, reader: _Reader, bat
     printing.outcome(done, f"published {done.published} messages{suffix}")
 
 
-async def _pump(q: Verbs, topic: str, source: Source, reader: _Reader, batch: int) -> Streamed:
+async def _pump(q: QueueApi, topic: str, source: Source, reader: _Reader, batch: int) -> Streamed:
     done = Streamed()
     try:
         with meter("publishing", source.size) as bar:

@@ -25,12 +25,12 @@ from urllib.parse import unquote, urlsplit
 import click
 from msgspec import Struct
 
+from penstock.api import QueueApi
 from penstock.cli.exits import Exit
 from penstock.cli.options import choices, target_options
 from penstock.cli.printing import note
 from penstock.errors import StoreUnavailable
 from penstock.settings import Loaded, load_settings
-from penstock.verbs import Verbs
 
 if TYPE_CHECKING:
     from penstock.broker import Broker, BrokerOptions
@@ -173,7 +173,7 @@ def bound(
 
 
 @asynccontextmanager
-async def open_target(target: Target, *, patient: bool = False) -> AsyncIterator[Verbs]:
+async def open_target(target: Target, *, patient: bool = False) -> AsyncIterator[QueueApi]:
     """The verbs of a server or a store; ``patient`` waits for a server to restart."""
     if target.url is None:
         async with open_store(target) as local:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from penstock.api import QueueApi
 from penstock.cli import printing
 from penstock.cli.exits import Exit
 from penstock.cli.options import Family, store_options
@@ -29,7 +30,6 @@ from penstock.cli.session import (
 from penstock.errors import BadUrl
 from penstock.model.identity import StoreIdentity
 from penstock.model.secrets import mask_password
-from penstock.verbs import Verbs
 
 if TYPE_CHECKING:
     from penstock.storage.keyvalue.repair import Loss
@@ -56,7 +56,7 @@ def store() -> None:
 
 @store.command
 @on_target
-async def show(q: Verbs, /) -> None:
+async def show(q: QueueApi, /) -> None:
     """Show identity and epoch, as the tenant sees them.
 
     \b

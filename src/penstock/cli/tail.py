@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 import click
 
+from penstock.api import QueueApi
 from penstock.cli import printing
 from penstock.cli.amounts import Parsed, is_count, to_duration_ms, to_time
 from penstock.cli.options import choices
@@ -22,7 +23,6 @@ from penstock.model.clock import SystemClock
 from penstock.model.delivery import LogEntry, LogPage
 from penstock.model.limits import MAX_PAGE
 from penstock.model.message import Offset
-from penstock.verbs import Verbs
 
 __all__ = ["tail"]
 
@@ -74,7 +74,7 @@ def _to_place(text: str) -> int | str | datetime:
 @click.option("--payloads", is_flag=True, help="Show payloads too.")
 @lasting
 async def tail(
-    q: Verbs,
+    q: QueueApi,
     /,
     where: str | None,
     place: int | str | datetime | None,
@@ -111,7 +111,7 @@ async def tail(
 
 
 async def _pages(
-    q: Verbs, first: int, payloads: bool, *, follow: bool = False, before: int | None = None
+    q: QueueApi, first: int, payloads: bool, *, follow: bool = False, before: int | None = None
 ) -> AsyncIterator[LogPage]:
     """Pages up to the end or ``before``; with ``follow``, also entries that are appended later."""
     size = _PAYLOAD_PAGE if payloads else _PAGE
@@ -130,7 +130,7 @@ async def _pages(
 
 
 async def _last(
-    q: Verbs, wanted: Wanted, count: int, end: Offset, payloads: bool
+    q: QueueApi, wanted: Wanted, count: int, end: Offset, payloads: bool
 ) -> list[LogEntry]:
     """The last ``count`` entries that match, searched backwards.
 
@@ -153,7 +153,7 @@ async def _last(
     return found
 
 
-async def _offset(q: Verbs, place: int | str | datetime, end: Offset) -> int:
+async def _offset(q: QueueApi, place: int | str | datetime, end: Offset) -> int:
     if isinstance(place, int):
         return place
     if isinstance(place, str):

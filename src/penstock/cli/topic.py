@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from penstock.api import QueueApi
 from penstock.cli import printing
 from penstock.cli.amounts import DURATION
 from penstock.cli.options import Family
@@ -14,7 +15,6 @@ from penstock.cli.printing import Column, age
 from penstock.cli.session import creating, on_target
 from penstock.errors import BadInput, UnknownTopic
 from penstock.model.queue import MAX_SCHEMA_BYTES, TopicPolicy
-from penstock.verbs import Verbs
 
 __all__ = ["topic"]
 
@@ -46,7 +46,7 @@ def topic() -> None:
 @click.option("--schema", metavar="TEXT|@FILE", help="The schema of payloads.")
 @creating
 async def put(
-    q: Verbs,
+    q: QueueApi,
     /,
     name: str,
     default_ttl: int | None,
@@ -73,7 +73,7 @@ async def put(
 
 @topic.command(name="list")
 @on_target
-async def list_topics(q: Verbs) -> None:
+async def list_topics(q: QueueApi) -> None:
     """List the registered topics.
 
     \b
@@ -88,7 +88,7 @@ async def list_topics(q: Verbs) -> None:
 @topic.command
 @click.argument("name")
 @on_target
-async def show(q: Verbs, /, name: str) -> None:
+async def show(q: QueueApi, /, name: str) -> None:
     """Show the policy of the topic NAME.
 
     \b
@@ -104,7 +104,7 @@ async def show(q: Verbs, /, name: str) -> None:
 @topic.command
 @click.argument("name")
 @on_target
-async def delete(q: Verbs, /, name: str) -> None:
+async def delete(q: QueueApi, /, name: str) -> None:
     """Remove the policy of the topic NAME; its messages stay.
 
     \b

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from penstock.api import QueueApi
 from penstock.cli import printing
 from penstock.cli.exits import Exit
 from penstock.cli.printing import Column, age, safe
 from penstock.cli.progress import meter
 from penstock.cli.session import on_target
-from penstock.verbs import Verbs
 
 if TYPE_CHECKING:
     from penstock.verify import Check
@@ -37,7 +37,7 @@ _CHECKS: Final[tuple[Column[Check], ...]] = (
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @click.option("--quick", is_flag=True, help="Leave out payloads and histories.")
 @on_target
-async def verify(q: Verbs, /, queues: tuple[str, ...], quick: bool) -> None:
+async def verify(q: QueueApi, /, queues: tuple[str, ...], quick: bool) -> None:
     """Check the laws on all queues, or on those named.
 
     Checks everything that reading can check, and changes nothing; the store may be in use.

@@ -1,4 +1,4 @@
-"""The client: the verbs of ``penstock.verbs`` over HTTP.
+"""The client: the verbs of ``penstock.api`` over HTTP.
 
 ::
 

@@ -48,7 +48,7 @@ class Body:
         self._memory[self._size : self._size + len(part)] = part
         self._size += len(part)
 
-    def room(self, missing: int) -> memoryview:
+    def remaining(self, missing: int) -> memoryview:
         """A buffer for up to ``missing`` more bytes."""
         self._provide(min(missing, _MOST_AHEAD))
         return self._memory[self._size : self._size + missing]

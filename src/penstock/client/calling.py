@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from penstock.client.connection import Lost
+from penstock.client.connection import ConnectionLost
 from penstock.client.http import Reply
 from penstock.client.options import ClientOptions
 from penstock.client.transport import Request, Transport
@@ -115,11 +115,11 @@ class Calls:
 
     async def _call(self, request: Request) -> Answer:
         repeated = False
-        patience: _Patience | None = None
+        timeouts: _Patience | None = None
         while True:
             try:
                 reply = await self._transport.exchange(request)
-            except Lost as lost:
+            except ConnectionLost as lost:
                 failure = self._lost(lost, request)
             else:
                 if reply.status < 300 or reply.status == request.accepts:
@@ -128,8 +128,8 @@ class Calls:
             repeated = repeated or failure.effective
             if not failure.again:
                 raise failure.error
-            patience = patience or _Patience(self._options)
-            wait_ms = patience.wait_ms(failure.after_ms)
+            timeouts = timeouts or _Patience(self._options)
+            wait_ms = timeouts.wait_ms(failure.after_ms)
             if wait_ms is None:
                 raise failure.error
             await self._sleep(wait_ms)
@@ -142,7 +142,7 @@ class Calls:
             return
         raise _closed()
 
-    def _lost(self, lost: Lost, request: Request) -> _Failure:
+    def _lost(self, lost: ConnectionLost, request: Request) -> _Failure:
         if self._transport.is_closed:
             raise _closed() from lost
         outcome = "the outcome is unknown" if lost.sent else "nothing was sent"

@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 
+from penstock.api import ANONYMOUS
 from penstock.broker.claim import check_claim, check_wait
 from penstock.client.calling import read
 from penstock.client.scope import Scope
 from penstock.client.transport import Request
 from penstock.model.delivery import Delivery, Ownership
 from penstock.model.limits import check_name, check_queue_name
-from penstock.verbs import ANONYMOUS
 from penstock.wire.bodies import ClaimBody, ClaimReply, JoinBody
 from penstock.wire.codecs import MSGPACK, encode_msgpack
 

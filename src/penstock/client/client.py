@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from penstock.client.claim import Claiming
 from penstock.client.queues import Queues
-from penstock.client.reading import Reading
+from penstock.client.read_verbs import Reading
 from penstock.client.replay import Replaying
 from penstock.client.runs import Runs
 from penstock.client.settle import Settling

@@ -9,13 +9,13 @@ from penstock.client.body import Memory
 from penstock.client.http import NotHttp, Reply, ReplyReader
 from penstock.errors import BadReply
 
-__all__ = ["Connection", "Lost"]
+__all__ = ["Connection", "ConnectionLost"]
 
 #: The buffer for everything but large bodies.
 _INBOX_BYTES: Final = 64 * 1024
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """No reply was received."""
 
     def __init__(self, cause: str, *, sent: bool, hopeless: bool = False) -> None:
@@ -53,7 +53,7 @@ class Connection(asyncio.BufferedProtocol):
         self.idle_since = 0.0
 
     async def exchange(self, request: bytes, timeout_s: float) -> Reply:
-        """Send the request and wait for its reply; ``Lost`` if none comes.
+        """Send the request and wait for its reply; ``ConnectionLost`` if none comes.
 
         A cancelled exchange closes the connection, because its reply may still arrive.
         """
@@ -62,7 +62,9 @@ class Connection(asyncio.BufferedProtocol):
         reply: asyncio.Future[Reply] = self._loop.create_future()
         self._reply = reply
         # Cheaper than ``asyncio.timeout``, which handles arbitrary code; this is one future.
-        timer = self._loop.call_later(timeout_s, self._fail, Lost("no answer in time", sent=True))
+        timer = self._loop.call_later(
+            timeout_s, self._fail, ConnectionLost("no answer in time", sent=True)
+        )
         try:
             self._transport.write(request)
             return await reply
@@ -89,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """The buffer for the next part of a reply."""
-        self._room = self._reader.room()
+        self._room = self._reader.remaining()
         return self._inbox if self._room is None else self._room
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -122,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         cause = "the connection ended" if error is None else str(error) or type(error).__name__
         if self._reader.begun:
             cause += " in the middle of the reply"
-        self._fail(Lost(cause, sent=True))
+        self._fail(ConnectionLost(cause, sent=True))
 
     def _answer(self, reply: Reply) -> None:
         if not self._reader.keep:

@@ -4,7 +4,7 @@ It reads replies of a known length, in chunks, or up to the end of the connectio
 replies before them. A violation of the protocol raises ``NotHttp``; the parser never guesses.
 There is no compression, since the client does not ask for it.
 
-A large body is received directly into its buffer (``room``), everything else with ``feed``.
+A large body is received directly into its buffer (``remaining``), everything else with ``feed``.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ class ReplyReader:
         self._body: Body | None = None
         self._missing = 0
 
-    def room(self) -> memoryview | None:
+    def remaining(self) -> memoryview | None:
         """The buffer for the next bytes of a large body; None: pass them to ``feed``."""
         if self._missing < _LARGE:
             return None
         if self._body is None:
             self._body = Body(self._memory, self._parts)
-        return self._body.room(self._missing)
+        return self._body.remaining(self._missing)
 
     def filled(self, count: int) -> Reply | None:
         """Record ``count`` bytes written into the buffer; returns the reply once it is complete."""

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from penstock.broker.publish import check_batch, check_batch_id, to_payload
 from penstock.client.address import Address
+from penstock.client.call_batcher import CallBatcher
 from penstock.client.calling import Calls, read
-from penstock.client.gathering import Gathering
 from penstock.client.ids import Ids
 from penstock.client.options import ClientOptions
 from penstock.client.scope import UNENCODABLE, Scope, encoded
@@ -50,7 +50,7 @@ class Publishing(Scope):
     def __init__(self, calls: Calls, address: Address, options: ClientOptions) -> None:
         super().__init__(calls, address, options)
         self._ids = Ids(options.id_prefix) if options.idempotent else None
-        self._publishes: Gathering[_Kind, NewMessage, Published] = Gathering(
+        self._publishes: CallBatcher[_Kind, NewMessage, Published] = CallBatcher(
             self._publish_singles, options
         )
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.api import BULK_LIMIT, ROUTE_BATCH
 from penstock.broker.scope import (
     check_assignment,
     check_count,
@@ -35,7 +36,6 @@ from penstock.model.identity import StoreIdentity, check_identity
 from penstock.model.limits import MAX_FILTER_BYTES, MAX_PAGE, check_queue_name
 from penstock.model.message import Offset
 from penstock.model.states import State
-from penstock.verbs import BULK_LIMIT, ROUTE_BATCH
 from penstock.wire.bodies import (
     ArchivedBody,
     AssignBody,

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from penstock.broker.publish import check_batch
 from penstock.broker.settle import check_publishes, check_settlements
 from penstock.client.address import Address
+from penstock.client.call_batcher import CallBatcher
 from penstock.client.calling import Answer, Calls, read
-from penstock.client.gathering import Gathering
 from penstock.client.options import ClientOptions
 from penstock.client.publish import Publishing, as_sendable, check_shape
 from penstock.client.scope import UNENCODABLE, encoded
@@ -55,7 +55,7 @@ class Settling(Publishing, SingleSettlements):
 
     def __init__(self, calls: Calls, address: Address, options: ClientOptions) -> None:
         super().__init__(calls, address, options)
-        self._settlements: Gathering[str, Settlement, Outcome] = Gathering(
+        self._settlements: CallBatcher[str, Settlement, Outcome] = CallBatcher(
             self._settle_singles, options
         )
 

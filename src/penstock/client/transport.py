@@ -17,7 +17,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from penstock.client.address import Address
-from penstock.client.connection import Connection, Lost
+from penstock.client.connection import Connection, ConnectionLost
 from penstock.client.http import Reply
 from penstock.client.options import ClientOptions
 from penstock.version import VERSION
@@ -74,7 +74,7 @@ class Transport:
         """Whether the transport was closed."""
 
     async def exchange(self, request: Request) -> Reply:
-        """Send the request once; ``Lost`` if no reply comes."""
+        """Send the request once; ``ConnectionLost`` if no reply comes."""
         body = request.body
         # A server without auth refuses a POST without a content type: a web page could send it.
         typed = body or request.method == "POST"
@@ -85,9 +85,9 @@ class Transport:
         )
         timeout_s = (self._options.timeout_ms + request.timeout_ms) / 1000
         pool = self._waits if request.waits else self._calls
-        async with pool.room:
+        async with pool.remaining:
             if self.is_closed:
-                raise Lost("the client is closed", sent=False)
+                raise ConnectionLost("the client is closed", sent=False)
             connection = pool.idle() or await pool.connect()
             try:
                 return await connection.exchange(head.encode() + body, timeout_s)
@@ -95,7 +95,7 @@ class Transport:
                 pool.put_back(connection)
 
     async def close(self) -> None:
-        """Close the connections; pending exchanges raise ``Lost``."""
+        """Close the connections; pending exchanges raise ``ConnectionLost``."""
         self.is_closed = True
         self._calls.abort()
         self._waits.abort()
@@ -117,7 +117,7 @@ class _Pool:
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
         self._is_closed = False
-        self.room = asyncio.Semaphore(options.max_connections)
+        self.remaining = asyncio.Semaphore(options.max_connections)
         """Held while a connection is in use."""
 
     def idle(self) -> Connection | None:
@@ -131,7 +131,7 @@ class _Pool:
         return None
 
     async def connect(self) -> Connection:
-        """A new connection, or ``Lost``."""
+        """A new connection, or ``ConnectionLost``."""
         address = self._address
         try:
             async with asyncio.timeout(self._connect_timeout_s):
@@ -143,14 +143,14 @@ class _Pool:
                     **_EYEBALLS if isinstance(self._loop, asyncio.BaseEventLoop) else {},
                 )
         except ssl.SSLError as error:
-            raise Lost(f"TLS failed: {error}", sent=False, hopeless=True) from error
+            raise ConnectionLost(f"TLS failed: {error}", sent=False, hopeless=True) from error
         except TimeoutError as error:
-            raise Lost("connecting took too long", sent=False) from error
+            raise ConnectionLost("connecting took too long", sent=False) from error
         except OSError as error:
-            raise Lost(f"cannot connect: {error}", sent=False) from error
+            raise ConnectionLost(f"cannot connect: {error}", sent=False) from error
         if self._is_closed:
             connection.abort()
-            raise Lost("the client is closed", sent=False)
+            raise ConnectionLost("the client is closed", sent=False)
         self._all.add(connection)
         return connection
 

@@ -6,7 +6,7 @@
                       └── Holdings extend what is unsettled ──┘
                       └── Membership beats for ordered queues ┘
 
-It depends only on ``penstock.verbs``, so it is the same over a store in this process and over
+It depends only on ``penstock.api``, so it is the same over a store in this process and over
 HTTP. ``consuming.py`` has the verb, ``consumption.py`` the iterator that it returns, ``lease.py``
 the lease that a program holds.
 """

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from weakref import WeakSet
 
+from penstock.api import QueueApi
 from penstock.consume.consumption import DEFAULT_IN_FLIGHT, Consumption
 from penstock.consume.prefetch import Prefetch
-from penstock.verbs import Verbs
 
 __all__ = ["Consuming"]
 
@@ -23,7 +23,7 @@ class Consuming:
     _prefetches: WeakSet[Prefetch] | None = None
 
     def consume(
-        self: Verbs,
+        self: QueueApi,
         queue: str,
         *,
         consumer: str | None = None,

@@ -23,12 +23,12 @@ import weakref
 from collections.abc import AsyncIterator
 from typing import Final, Self
 
+from penstock.api import QueueApi
 from penstock.consume.lease import Lease
 from penstock.consume.naming import new_consumer_name
 from penstock.consume.pace import LOOP_PACE, Pace
 from penstock.consume.prefetch import Plan, Prefetch
 from penstock.model.limits import MAX_BATCH, MAX_LEASE_MS, check_name, check_queue_name, check_whole
-from penstock.verbs import Verbs
 
 __all__ = ["DEFAULT_IN_FLIGHT", "Consumption"]
 
@@ -40,7 +40,7 @@ class Consumption(AsyncIterator[Lease]):
 
     def __init__(
         self,
-        verbs: Verbs,
+        verbs: QueueApi,
         queue: str,
         *,
         consumer: str | None = None,

@@ -15,12 +15,12 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from penstock.api import QueueApi
 from penstock.consume.hold import Fate, Hold
 from penstock.consume.pace import Pace
 from penstock.errors import PenstockError, UnknownQueue
 from penstock.model.delivery import Delivery, Extend, Receipt, Release
 from penstock.model.limits import MAX_LEASE_MS
-from penstock.verbs import Verbs
 
 __all__ = ["Holdings"]
 
@@ -37,7 +37,7 @@ _log = logging.getLogger("penstock.consume")
 class Holdings:
     """The claims that one consumer has not settled."""
 
-    def __init__(self, verbs: Verbs, queue: str, pace: Pace, freed: Callable[[], None]) -> None:
+    def __init__(self, verbs: QueueApi, queue: str, pace: Pace, freed: Callable[[], None]) -> None:
         self._verbs = verbs
         self._queue = queue
         self._pace = pace

@@ -25,12 +25,12 @@ from typing import Any, Self, TypeVar, overload
 
 import msgspec
 
+from penstock.api import QueueApi
 from penstock.consume.failure import describe
 from penstock.consume.hold import Fate, Hold
 from penstock.errors import BadInput, PenstockError, StaleReceipt
 from penstock.model.delivery import Ack, Delivery, Outcome, Receipt, Settlement
 from penstock.model.message import HeaderValue, Message, Outgoing
-from penstock.verbs import Verbs
 
 __all__ = ["Lease"]
 
@@ -44,7 +44,7 @@ class Lease:
 
     __slots__ = ("_hold", "_verbs", "result")
 
-    def __init__(self, verbs: Verbs, hold: Hold) -> None:
+    def __init__(self, verbs: QueueApi, hold: Hold) -> None:
         self._verbs = verbs
         self._hold = hold
         #: The result of the ack on a clean exit.

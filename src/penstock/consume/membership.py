@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from penstock.api import QueueApi
 from penstock.consume.holdings import Holdings
 from penstock.consume.pace import Pace
 from penstock.errors import PenstockError
 from penstock.model.limits import CONSUMER_LEASE_MS
-from penstock.verbs import Verbs
 
 __all__ = ["HEARTBEAT_MS", "Membership"]
 
@@ -30,7 +30,7 @@ class Membership:
     """The membership of one consumer in one ordered queue."""
 
     def __init__(
-        self, verbs: Verbs, queue: str, consumer: str, holdings: Holdings, pace: Pace
+        self, verbs: QueueApi, queue: str, consumer: str, holdings: Holdings, pace: Pace
     ) -> None:
         self._verbs = verbs
         self._queue = queue

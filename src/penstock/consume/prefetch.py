@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
+from penstock.api import QueueApi
 from penstock.consume.hold import Fate, Hold
 from penstock.consume.holdings import Holdings
 from penstock.consume.membership import Membership
@@ -28,7 +29,6 @@ from penstock.errors import Busy, PenstockError, StoreError
 from penstock.model.delivery import Delivery
 from penstock.model.limits import MAX_CLAIM
 from penstock.model.queue import Ordering
-from penstock.verbs import Verbs
 
 __all__ = ["Plan", "Prefetch"]
 
@@ -64,7 +64,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 class Prefetch:
     """The background work of one ``consume``."""
 
-    def __init__(self, verbs: Verbs, plan: Plan, pace: Pace, stop: asyncio.Event | None) -> None:
+    def __init__(self, verbs: QueueApi, plan: Plan, pace: Pace, stop: asyncio.Event | None) -> None:
         self._verbs = verbs
         self._plan = plan
         self._pace = pace
@@ -201,9 +201,9 @@ class Prefetch:
 
     def _wants_more(self) -> bool:
         most = self._plan.max_in_flight
-        room = most - len(self._holdings)
+        remaining = most - len(self._holdings)
         is_wanted = self._takers > 0 and self._buffer.empty()
-        return room > 0 and (is_wanted or 2 * room >= most)
+        return remaining > 0 and (is_wanted or 2 * remaining >= most)
 
     def _claim(self) -> Coroutine[Any, Any, list[Delivery]]:
         plan = self._plan

@@ -18,7 +18,7 @@ from penstock.pipeline.session import spark_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Context", "JobOptions", "Number", "Silent", "Summary", "Watcher"]
+__all__ = ["JobContext", "JobOptions", "Number", "Silent", "Summary", "Watcher"]
 
 Number: TypeAlias = int | float | str
 #: The result of a job, printed at its end and stored in its run record.
@@ -64,7 +64,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     """Seconds between two passes of a continuous job."""
 
 
-class Context:
+class JobContext:
     """The context of one run of a job."""
 
     def __init__(

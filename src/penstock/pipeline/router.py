@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
 
 from penstock.filters import Filter
 from penstock.filters.to_arrow.many import ManyFilters
-from penstock.filters.to_arrow.reading import Numbers
+from penstock.filters.to_arrow.rows import Numbers
 from penstock.filters.to_spark import narrow
 
 if TYPE_CHECKING:

@@ -30,7 +30,6 @@ from penstock.server.call import Call
 from penstock.server.decoding import DIRECT_BYTES
 from penstock.server.head import check_head
 from penstock.server.openapi import openapi
-from penstock.server.reading import Disconnected, Incomplete, Receive, drop_rest, read_query
 from penstock.server.replies import (
     SMALL_BYTES,
     Plain,
@@ -43,6 +42,7 @@ from penstock.server.replies import (
     send_plain,
     send_streamed,
 )
+from penstock.server.request_parsing import Disconnected, Incomplete, Receive, drop_rest, read_query
 from penstock.server.routing import AnyRoute, Empty, Routes
 from penstock.server.service import Service
 from penstock.telemetry import current_request_id, current_tenant
@@ -98,7 +98,7 @@ class Application:
             if isinstance(reply, Streamed):
                 await self._stream(send, reply, request_id, hold)
             else:
-                await send_plain(send, reply, request_id, hold, self.service.patience)
+                await send_plain(send, reply, request_id, hold, self.service.timeouts)
         except Incomplete:
             # If nothing was answered, the HTTP server would report an error of the application.
             outcome = "disconnected"
@@ -171,7 +171,7 @@ class Application:
         value = await route.handler(call, query, body)
         if type(value) is Plain or type(value) is Streamed:
             return value
-        # A read can be refused still; what a claim or a publish did has to be told.
+        # A read can be refused still; the result of a claim or a publish must be sent.
         if route.method != "GET":
             return await encode(value, route.status, as_msgpack=as_msgpack)
         if size := headers_bytes(value):
@@ -186,13 +186,13 @@ class Application:
             log.warning("%s", error)
         hold = Hold(self.service.budget)
         reply = problem_reply(error, request_id)
-        await send_plain(send, reply, request_id, hold, self.service.patience)
+        await send_plain(send, reply, request_id, hold, self.service.timeouts)
         hold.set(0)
         return type(error).__name__
 
     async def _stream(self, send: Send, reply: Streamed, request_id: str, hold: Hold) -> None:
         try:
-            await send_streamed(send, reply, request_id, hold, self.service.patience)
+            await send_streamed(send, reply, request_id, hold, self.service.timeouts)
         except (Disconnected, Unread):
             raise
         except Exception as error:

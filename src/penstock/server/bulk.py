@@ -118,16 +118,16 @@ async def _written(
 ) -> AsyncGenerator[bytes, None]:
     part: _Part | None = first
     unwritten: _Part | None = None
-    room, patience = STREAM_BYTES, _SCAN
+    remaining, timeouts = STREAM_BYTES, _SCAN
     while part is not None:
         unwritten = part
-        patience -= part.looked
+        timeouts -= part.looked
         if part.batch.num_rows:
-            room -= part.batch.nbytes
+            remaining -= part.batch.nbytes
             for written in await _write(writer, part):
                 yield written
             unwritten = None
-        if room <= 0 or patience <= 0 or call.service.stopping.is_set():
+        if remaining <= 0 or timeouts <= 0 or call.service.stopping.is_set():
             break
         part = await anext(parts, None)
     end = [] if unwritten is None else writer.write(unwritten.batch, unwritten.mark)

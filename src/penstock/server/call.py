@@ -11,7 +11,7 @@ from penstock.broker import Broker
 from penstock.errors import Busy
 from penstock.server.access import Action, Credential
 from penstock.server.budget import Hold
-from penstock.server.reading import Disconnected, Receive
+from penstock.server.request_parsing import Disconnected, Receive
 from penstock.server.routing import ANY_NAME, EVERYTHING, AnyRoute, Need
 from penstock.wire.codecs import media_type
 

@@ -12,7 +12,7 @@ import msgspec
 from penstock import errors
 from penstock.errors import PenstockError
 from penstock.model import limits
-from penstock.server.reading import RawBody
+from penstock.server.request_parsing import RawBody
 from penstock.server.routing import ANYONE, AnyRoute
 from penstock.server.service import ServiceLimits
 from penstock.version import VERSION

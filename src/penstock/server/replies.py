@@ -28,7 +28,7 @@ from penstock.model.delivery import LogPage, MessageDeliveries, Page
 from penstock.model.message import HeaderValue
 from penstock.server.budget import Hold
 from penstock.server.head import ends_connection
-from penstock.storage.patience import Patience
+from penstock.storage.timeouts import Timeouts
 from penstock.wire.bodies import ClaimReply
 from penstock.wire.codecs import JSON, MSGPACK, PROBLEM_JSON, encode_json, encode_msgpack
 from penstock.wire.msgpack_cursor import array_header
@@ -192,12 +192,12 @@ def pieces(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
         yield 0, len(sizes)
         return
     begin = 0
-    room = most
+    remaining = most
     for index, size in enumerate(sizes):
-        if size > room and index > begin:
+        if size > remaining and index > begin:
             yield begin, index
-            begin, room = index, most
-        room -= size
+            begin, remaining = index, most
+        remaining -= size
     yield begin, len(sizes)
 
 
@@ -222,7 +222,7 @@ def problem_reply(error: PenstockError, request_id: str, problem: Problem | None
 
 
 async def send_plain(
-    send: Send, reply: Plain, request_id: str, hold: Hold, patience: Patience
+    send: Send, reply: Plain, request_id: str, hold: Hold, timeouts: Timeouts
 ) -> None:
     """Send a reply whose length is known."""
     headers: Headers = [(REQUEST_ID, request_id.encode())]
@@ -238,33 +238,33 @@ async def send_plain(
         headers += reply.headers
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     if size > SMALL_BYTES:
-        await _send_parts(send, [body] if isinstance(body, bytes) else body, hold, patience)
+        await _send_parts(send, [body] if isinstance(body, bytes) else body, hold, timeouts)
         body = b""
     elif isinstance(body, list):
         body = b"".join(body)
     await send({"type": "http.response.body", "body": body})
 
 
-async def _send_parts(send: Send, body: list[bytes], hold: Hold, patience: Patience) -> None:
+async def _send_parts(send: Send, body: list[bytes], hold: Hold, timeouts: Timeouts) -> None:
     """Send a large reply; each part is released as soon as the HTTP server has accepted it."""
     body.reverse()
     while body:
         piece = body.pop()
         for begin in range(0, len(piece), PART_BYTES):
-            await _send_part(send, piece[begin : begin + PART_BYTES], patience)
+            await _send_part(send, piece[begin : begin + PART_BYTES], timeouts)
         hold.add(-len(piece))
 
 
-async def _send_part(send: Send, part: bytes, patience: Patience) -> None:
+async def _send_part(send: Send, part: bytes, timeouts: Timeouts) -> None:
     event = {"type": "http.response.body", "body": part, "more_body": True}
     try:
-        await patience.bear(send(event))
+        await timeouts.run(send(event))
     except TimeoutError as error:
         raise Unread from error
 
 
 async def send_streamed(
-    send: Send, reply: Streamed, request_id: str, hold: Hold, patience: Patience
+    send: Send, reply: Streamed, request_id: str, hold: Hold, timeouts: Timeouts
 ) -> None:
     """Send a reply part by part."""
     headers: Headers = [
@@ -277,6 +277,6 @@ async def send_streamed(
         async for part in parts:
             hold.add(len(part))
             for begin in range(0, len(part), PART_BYTES):
-                await _send_part(send, part[begin : begin + PART_BYTES], patience)
+                await _send_part(send, part[begin : begin + PART_BYTES], timeouts)
             hold.add(-len(part))
     await send({"type": "http.response.body", "body": b""})

@@ -18,7 +18,7 @@ from penstock.model.limits import shown
 
 if TYPE_CHECKING:
     from penstock.server.call import Call
-    from penstock.server.reading import Body
+    from penstock.server.request_parsing import Body
 
 __all__ = ["ANYONE", "ANY_NAME", "EVERYTHING", "Empty", "Need", "Route", "Routes"]
 

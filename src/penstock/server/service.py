@@ -17,11 +17,11 @@ from penstock.broker import Broker
 from penstock.errors import Busy
 from penstock.server.access import Access, Browsers
 from penstock.server.budget import Budget
+from penstock.server.call_slots import CallSlots
 from penstock.server.metrics import Metrics
-from penstock.server.places import Places
-from penstock.server.reading import Bodies
+from penstock.server.request_parsing import Bodies
 from penstock.server.streams import Streams
-from penstock.storage.patience import Patience
+from penstock.storage.timeouts import Timeouts
 
 __all__ = ["Service", "ServiceLimits"]
 
@@ -77,17 +77,17 @@ class Service:
         )
         self.budget = Budget(self.limits.memory_bytes)
         metrics.watch_budget(self.budget)
-        self.patience = Patience(self.limits.reply_timeout_s)
+        self.timeouts = Timeouts(self.limits.reply_timeout_s)
         """The timeout for callers that are slow to read."""
         self.streams = Streams()
         self.stopping = asyncio.Event()
         """Set once, when the server stops: calls that wait for long then end."""
         numbers = count(1)
         self.next_request_id: Callable[[], str] = lambda: f"{request_prefix}{next(numbers):x}"
-        self._waits = Places(
+        self._waits = CallSlots(
             "are waiting", self.limits.waits, self.limits.tenant_waits, field="wait_ms"
         )
-        self.scans = Places(
+        self.scans = CallSlots(
             "are reading through a log or a queue", _SCANS, self.limits.tenant_scans, field=None
         )
         """Previews, dry runs and other calls whose work grows with the number of messages."""

@@ -31,7 +31,7 @@ class Stream:
         self.held: dict[Held, tuple[int, int]] = {}
         self._bytes = 0
 
-    def room(self, now: int) -> int:
+    def remaining(self, now: int) -> int:
         """How many more deliveries may be handed out; lapsed leases give their credit back.
 
         Raises ``Conflict`` if no credit is left and every lease lapsed: the reader is gone or

@@ -19,12 +19,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from penstock import opening
+from penstock.api import QueueApi
 from penstock.broker import BrokerOptions
 from penstock.sync.blocking import SyncConsumption
 from penstock.sync.lease import SyncLease
 from penstock.sync.loop import LoopThread
 from penstock.sync.verbs import SyncVerbs
-from penstock.verbs import Verbs
 
 if TYPE_CHECKING:
     from penstock.client import ClientOptions
@@ -57,8 +57,8 @@ def connect(
     return _begin(lambda: connect(url, credential=credential, ca=ca, options=options))
 
 
-def _begin(opening: Callable[[], Awaitable[Verbs]]) -> SyncVerbs:
-    async def opened() -> Verbs:
+def _begin(opening: Callable[[], Awaitable[QueueApi]]) -> SyncVerbs:
+    async def opened() -> QueueApi:
         return await opening()
 
     loop = LoopThread()

@@ -1,7 +1,7 @@
 """The base of the generated classes of ``penstock.sync``.
 
 It has the code for calls, iteration and context managers. The verbs and their signatures are
-generated from ``penstock.verbs`` and ``penstock.consume.lease``.
+generated from ``penstock.api`` and ``penstock.consume.lease``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
+from penstock.api import QueueApi
 from penstock.consume.consumption import Consumption
 from penstock.consume.lease import Lease
 from penstock.errors import StoreClosed
 from penstock.sync.loop import LoopThread
-from penstock.verbs import Verbs
 
 if TYPE_CHECKING:
     from penstock.sync.lease import SyncLease
@@ -42,7 +42,7 @@ class _Blocking:
 class BlockingVerbs(_Blocking):
     """The verbs of an open store or client, and the event loop that runs them."""
 
-    def __init__(self, loop: LoopThread, verbs: Verbs) -> None:
+    def __init__(self, loop: LoopThread, verbs: QueueApi) -> None:
         super().__init__(loop)
         self._verbs = verbs
 

@@ -1,7 +1,7 @@
 """Writes ``verbs.py`` and ``lease.py`` of this package: ``python src/penstock/sync/generate.py``.
 
 The async code is written by hand, its blocking twin is generated: signatures and docstrings are
-read from the source of ``penstock.verbs`` and ``penstock.consume.lease``, and every coroutine
+read from the source of ``penstock.api`` and ``penstock.consume.lease``, and every coroutine
 becomes a blocking call. A test generates both files and fails if the checked-in ones differ.
 
 It imports nothing of Penstock, which may not be importable before the twin is up to date. It
@@ -45,13 +45,13 @@ class Twin(Struct, frozen=True):
 TWINS: Final = (
     Twin(
         file="verbs.py",
-        source="penstock.verbs",
-        of="Verbs",
+        source="penstock.api",
+        of="QueueApi",
         name="SyncVerbs",
         base="BlockingVerbs",
         inner="_verbs",
         by_hand=("close",),
-        promise="The verbs of ``penstock.verbs`` as blocking calls.",
+        promise="The verbs of ``penstock.api`` as blocking calls.",
     ),
     Twin(
         file="lease.py",

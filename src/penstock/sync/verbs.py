@@ -1,12 +1,13 @@
-"""The verbs of ``penstock.verbs`` as blocking calls.
+"""The verbs of ``penstock.api`` as blocking calls.
 
-Generated from ``penstock.verbs`` by ``generate.py``: change that, and generate again.
+Generated from ``penstock.api`` by ``generate.py``: change that, and generate again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from penstock.api import ANONYMOUS, BULK_LIMIT, ROUTE_BATCH
 from penstock.model.delivery import (
     Delivery,
     Event,
@@ -43,7 +44,6 @@ from penstock.model.runs import Run
 from penstock.model.states import State
 from penstock.model.writes import Write
 from penstock.sync.blocking import BlockingVerbs, SyncConsumption
-from penstock.verbs import ANONYMOUS, BULK_LIMIT, ROUTE_BATCH
 
 __all__ = ["SyncVerbs"]
 

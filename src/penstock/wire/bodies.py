@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock.api import ANONYMOUS, BULK_LIMIT, ROUTE_BATCH
 from penstock.model.delivery import Delivery, Event, ReplaySource, Result, Settlement
 from penstock.model.identity import StoreIdentity
 from penstock.model.message import (
@@ -22,7 +23,6 @@ from penstock.model.queue import QueueInfo, QueuePolicy, TopicPolicy
 from penstock.model.reports import Preview
 from penstock.model.runs import NO_VALUES, Run, RunState, RunValue
 from penstock.model.states import State
-from penstock.verbs import ANONYMOUS, BULK_LIMIT, ROUTE_BATCH
 
 __all__ = [
     "ArchivedBody",

@@ -24,11 +24,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
+from penstock.api import QueueApi
 from penstock.errors import BadInput
 from penstock.model.limits import check_name, shown
 from penstock.model.queue import Start
 from penstock.telemetry import configure_logging
-from penstock.verbs import Verbs
 from penstock.worker.handler import Function, Handler
 from penstock.worker.middleware import Middleware, Observe, timing, tracing
 from penstock.worker.registration import Registration, check_registration, prepare
@@ -56,7 +56,7 @@ class App:
 
     def __init__(
         self,
-        where: str | Verbs,
+        where: str | QueueApi,
         *,
         credential: str | None = None,
         consumer: str | None = None,
@@ -151,7 +151,7 @@ class App:
 
     # -- running -----------------------------------------------------------------------
 
-    async def prepare(self, verbs: Verbs) -> None:
+    async def prepare(self, verbs: QueueApi) -> None:
         """Create missing queues, as ``run`` does first.
 
         Call it before publishing if no worker runs yet, so that no message is missed.
@@ -181,11 +181,11 @@ class App:
                 self._running = None
                 self._loop = None
 
-    def stop(self, *, at_once: bool = False) -> None:
+    def stop(self, *, immediately: bool = False) -> None:
         """End ``run``, from any thread: gracefully, or without a grace period."""
         running, loop = self._running, self._loop
         if running is not None and loop is not None:
-            loop.call_soon_threadsafe(lambda: running.stop(at_once=at_once))
+            loop.call_soon_threadsafe(lambda: running.stop(immediately=immediately))
 
     def main(self) -> None:
         """Run as a process until SIGTERM or SIGINT; a second signal ends it immediately."""
@@ -206,7 +206,7 @@ class App:
                 # Nothing has been claimed yet.
                 work.cancel()
             else:
-                self._running.stop(at_once=heard > 1)
+                self._running.stop(immediately=heard > 1)
 
         for number in _SIGNALS:
             loop.add_signal_handler(number, hear, number)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from penstock.api import QueueApi
 from penstock.broker.queues import new_policy, to_start
 from penstock.broker.settle import MAX_NACK_DELAY_MS
 from penstock.errors import BadInput, UnknownQueue
@@ -17,7 +18,6 @@ from penstock.model.limits import (
     is_dead_letter,
 )
 from penstock.model.queue import Start
-from penstock.verbs import Verbs
 from penstock.worker.handler import Handler
 
 __all__ = ["Registration", "check_registration", "create", "prepare"]
@@ -69,7 +69,7 @@ def check_registration(registration: Registration) -> Registration:
     return registration
 
 
-async def prepare(verbs: Verbs, registration: Registration) -> None:
+async def prepare(verbs: QueueApi, registration: Registration) -> None:
     """Create the queue if it is missing. An existing one is not changed: its operator decides."""
     try:
         await verbs.queue(registration.queue)
@@ -83,6 +83,6 @@ async def prepare(verbs: Verbs, registration: Registration) -> None:
         await create(verbs, registration.queue, registration.filter, registration)
 
 
-async def create(verbs: Verbs, queue: str, filter: str, registration: Registration) -> None:
+async def create(verbs: QueueApi, queue: str, filter: str, registration: Registration) -> None:
     """Create the queue with the registration's policy."""
     await verbs.create_queue(queue, filter, start=registration.start, **registration.policy)

@@ -14,9 +14,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from penstock.api import QueueApi
 from penstock.consume.consumption import Consumption
 from penstock.consume.pace import LOOP_PACE, Pace
-from penstock.verbs import Verbs
 from penstock.worker.context import Context
 from penstock.worker.handling import Handling
 from penstock.worker.middleware import Middleware, Next, chained
@@ -33,7 +33,7 @@ class Running:
 
     def __init__(
         self,
-        verbs: Verbs,
+        verbs: QueueApi,
         registrations: Sequence[Registration],
         middleware: Sequence[Middleware],
         *,
@@ -51,10 +51,10 @@ class Running:
         self._hurry = asyncio.Event()
         self._threads: list[Threads] = []
 
-    def stop(self, *, at_once: bool = False) -> None:
-        """End gracefully; ``at_once`` skips the grace period."""
+    def stop(self, *, immediately: bool = False) -> None:
+        """End gracefully; ``immediately`` skips the grace period."""
         self._stopping.set()
-        if at_once:
+        if immediately:
             self._hurry.set()
 
     async def run(self) -> None:

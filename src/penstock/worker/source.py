@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from contextlib import AbstractAsyncContextManager
 
+from penstock.api import QueueApi
 from penstock.errors import BadInput
-from penstock.verbs import Verbs
 
 __all__ = ["opened"]
 
 
-def opened(where: str | Verbs, credential: str | None) -> AbstractAsyncContextManager[Verbs]:
+def opened(where: str | QueueApi, credential: str | None) -> AbstractAsyncContextManager[QueueApi]:
     """The verbs over ``where``. An object that was passed in is not closed."""
     # Imported lazily: a worker of a server needs no engine, and one of a store no HTTP client.
     if not isinstance(where, str):

@@ -29,7 +29,7 @@ def checker(schema: object) -> JsonChecker:
     return JsonChecker(json.dumps(schema))
 
 
-def told(schema: object, value: object) -> str | None:
+def notified(schema: object, value: object) -> str | None:
     return checker(schema).violation(json.dumps(value).encode())
 
 
@@ -117,7 +117,7 @@ EITHER: Final = [{"type": "string"}, {"type": "boolean"}]
     ],
 )
 def test_the_place_and_what_is_wrong(schema: object, value: object, place: str, what: str) -> None:
-    violation = told(schema, value)
+    violation = notified(schema, value)
     assert violation is not None
     assert violation.startswith(f"at {place}: ")
     assert what in violation
@@ -125,10 +125,10 @@ def test_the_place_and_what_is_wrong(schema: object, value: object, place: str, 
 
 def test_where_nothing_can_be_told_it_is_still_refused() -> None:
     into_an_alternative = {"anyOf": [{"type": "null"}], "items": {"$ref": "#/anyOf/0"}}
-    assert told(into_an_alternative, [1]) == "it does not match"
+    assert notified(into_an_alternative, [1]) == "it does not match"
     unevaluated = {"anyOf": [{"properties": {"a": True}}], "unevaluatedProperties": False}
-    assert told(unevaluated, {"a": 1}) is None
-    assert told(unevaluated, {"b": 1}) == "it does not match"
+    assert notified(unevaluated, {"a": 1}) is None
+    assert notified(unevaluated, {"b": 1}) == "it does not match"
 
 
 # -- schemas that are refused ----------------------------------------------------------

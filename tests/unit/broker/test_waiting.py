@@ -410,7 +410,7 @@ async def test_a_limit_that_is_lifted_is_lifted_for_those_who_wait(
 
 @law("C5")
 async def test_on_an_ordered_queue_the_owner_is_woken(q: Broker) -> None:
-    """The first in line has no share of what is published; the one who has is told too."""
+    """The first in line has no share of what is published; the one who has is notified too."""
     await q.create_queue("orders", ordering=Ordering.PARTITION)
     await fill(q, "orders", 1, partition_key="a")
     held = await take(q, "orders", consumer="owner")

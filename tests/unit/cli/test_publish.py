@@ -188,7 +188,7 @@ def test_a_slow_producers_line_is_published_at_once(sh: Shell) -> None:
 #: Reads its input as ``publish --lines`` does, and prints each line when it has it.
 FOLLOWER = """
 import asyncio, sys
-from penstock.cli.reading import Source
+from penstock.cli.inputs import Source
 async def main():
     async for lines in Source(sys.stdin.buffer).lines():
         for line in lines:

@@ -39,7 +39,7 @@ def receive(text: bytes, reads: Iterable[int], reader: ReplyReader) -> tuple[lis
     sizes = iter(reads)
     while at < len(text):
         piece = text[at : at + next(sizes, len(text))]
-        room = reader.room()
+        room = reader.remaining()
         if room is None:
             at += len(piece)
             reply = reader.feed(piece)
@@ -65,20 +65,20 @@ def in_chunks(*chunks: bytes) -> bytes:
 def test_a_body_grows_by_what_is_added_and_what_is_put_into_it() -> None:
     made = Made()
     body = Body(made, [b"one ", memoryview(b"two ")])
-    body.filled(put(body.room(6), b"three "))
+    body.filled(put(body.remaining(6), b"three "))
     body.add(b"four")
     assert bytes(body.whole()) == b"one two three four"
 
 
 def test_memory_is_not_taken_for_what_is_only_announced() -> None:
     made = Made()
-    room = Body(made, []).room(10**15)
+    room = Body(made, []).remaining(10**15)
     assert made.sizes == [len(room)] == [16 * MIB]
 
 
 def test_what_is_kept_is_not_much_more_than_what_came() -> None:
     body = Body(plain_memory, [])
-    body.room(16 * MIB)
+    body.remaining(16 * MIB)
     body.filled(3)
     whole = body.whole()
     assert len(whole) == 3
@@ -89,7 +89,7 @@ def test_a_body_of_many_chunks_is_copied_less_than_once() -> None:
     made = Made()
     body = Body(made, [])
     for _ in range(16):
-        body.filled(put(body.room(MIB), bytes(MIB)))
+        body.filled(put(body.remaining(MIB), bytes(MIB)))
     assert len(body.whole()) == 16 * MIB
     assert sum(made.sizes[:-1]) < 16 * MIB
 
@@ -133,7 +133,7 @@ def test_a_large_body_whose_head_came_alone() -> None:
     reader = ReplyReader()
     size = 300_000
     assert reader.feed(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size) is None
-    room = reader.room()
+    room = reader.remaining()
     assert room is not None
     room[:size] = b"x" * size
     reply = reader.filled(size)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.client.calling import Answer, Calls
-from penstock.client.connection import Lost
+from penstock.client.connection import ConnectionLost
 from penstock.client.http import Reply
 from penstock.client.options import ClientOptions
 from penstock.client.transport import Request, Transport
@@ -35,8 +35,8 @@ from penstock.wire.codecs import encode_json
 from penstock.wire.problems import to_problem
 
 OK = Reply(200, b"done")
-UNSENT = Lost("refused", sent=False)
-SENT = Lost("reset", sent=True)
+UNSENT = ConnectionLost("refused", sent=False)
+SENT = ConnectionLost("reset", sent=True)
 HTML = b"<html>Bad gateway</html>"
 
 
@@ -47,7 +47,7 @@ def refusal(error: PenstockError) -> Reply:
 class Script:
     """A transport that plays what it was given, and a jitter that waits for nothing."""
 
-    def __init__(self, steps: Iterable[Reply | Lost | Exception]) -> None:
+    def __init__(self, steps: Iterable[Reply | ConnectionLost | Exception]) -> None:
         self._steps = list(steps)
         self.tries = 0
         self.tried = asyncio.Event()
@@ -101,7 +101,7 @@ async def test_an_answer_is_an_answer() -> None:
         Reply(504, HTML),
     ],
 )
-async def test_what_may_pass_is_tried_again(failure: Reply | Lost) -> None:
+async def test_what_may_pass_is_tried_again(failure: Reply | ConnectionLost) -> None:
     script = Script([failure, failure, OK])
     assert (await calls(script).call(request())).body == b"done"
     assert script.tries == 3
@@ -118,11 +118,11 @@ async def test_what_may_pass_is_tried_again(failure: Reply | Lost) -> None:
         (Reply(500, HTML), BadReply),
         (Reply(404, HTML), BadReply),
         (Reply(301, b""), BadReply),
-        (Lost("certificate", sent=False, hopeless=True), Unreachable),
+        (ConnectionLost("certificate", sent=False, hopeless=True), Unreachable),
     ],
 )
 async def test_what_does_not_pass_is_raised_at_once(
-    failure: Reply | Lost, kind: type[PenstockError]
+    failure: Reply | ConnectionLost, kind: type[PenstockError]
 ) -> None:
     script = Script([failure])
     with pytest.raises(kind):
@@ -133,7 +133,7 @@ async def test_what_does_not_pass_is_raised_at_once(
 @law("P2")
 @pytest.mark.parametrize("failure", [SENT, refusal(CommitFailed("disk")), Reply(502, HTML)])
 async def test_what_is_not_repeatable_is_not_repeated_once_it_may_have_taken_effect(
-    failure: Reply | Lost,
+    failure: Reply | ConnectionLost,
 ) -> None:
     script = Script([failure, OK])
     with pytest.raises(PenstockError):
@@ -143,7 +143,7 @@ async def test_what_is_not_repeatable_is_not_repeated_once_it_may_have_taken_eff
 
 @pytest.mark.parametrize("failure", [UNSENT, refusal(Busy("stopping", retry_after_ms=1))])
 async def test_what_was_certainly_not_done_is_repeated_whatever_it_is(
-    failure: Reply | Lost,
+    failure: Reply | ConnectionLost,
 ) -> None:
     script = Script([failure, OK])
     answer = await calls(script).call(request(repeatable=False))

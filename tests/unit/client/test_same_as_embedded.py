@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import Ack, Extend, Nack, NewMessage, Outgoing, Reject, Release, Start, TopicPolicy
+from penstock.api import QueueApi
 from penstock.broker import Broker
 from penstock.client import Client, ClientOptions, connect
 from penstock.errors import PenstockError
@@ -24,11 +25,10 @@ from penstock.model.queue import Backoff
 from penstock.model.runs import Run, RunValue
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
-from penstock.verbs import Verbs
 from tests.unit.client.conftest import QUICK, application, open_broker
 from tests.unit.client.hosting import Host
 
-Program: TypeAlias = Callable[[Verbs, FakeClock], AsyncIterator[object]]
+Program: TypeAlias = Callable[[QueueApi, FakeClock], AsyncIterator[object]]
 
 
 async def tried(call: Awaitable[object]) -> object:
@@ -40,7 +40,7 @@ async def tried(call: Awaitable[object]) -> object:
         return type(error), error.detail, *limits, getattr(error, "position", None)
 
 
-async def played(program: Program, verbs: Verbs, clock: FakeClock) -> list[object]:
+async def played(program: Program, verbs: QueueApi, clock: FakeClock) -> list[object]:
     return [step async for step in program(verbs, clock)]
 
 
@@ -65,7 +65,7 @@ async def connected() -> AsyncIterator[tuple[Client, FakeClock]]:
 # -- the programs ------------------------------------------------------------------------
 
 
-async def queues_and_topics(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
+async def queues_and_topics(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.create_queue("billing", "topic = 'orders' AND amount >= 100", max_attempts=3)
     yield await q.create_queue("all", start="earliest", description="everything")
     yield await q.create_queue("late", start=Start("offset", 2), backoff=Backoff(base_ms=5))
@@ -90,7 +90,7 @@ async def queues_and_topics(q: Verbs, clock: FakeClock) -> AsyncIterator[object]
     yield await tried(q.update_queue("all", paused=True))
 
 
-async def the_flow(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
+async def the_flow(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     await q.create_queue("jobs", max_attempts=2)
     yield await q.publish("t", b"raw", headers={"n": 1, "x": 1.5, "b": True, "s": "ü"})
     yield await q.publish("t", "text", headers=MappingProxyType({"kind": "proxy"}))
@@ -135,7 +135,7 @@ async def the_flow(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.stats("jobs.dlq")
 
 
-async def looking_and_bulk(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
+async def looking_and_bulk(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     await q.create_queue("jobs", max_attempts=1)
     for n in range(6):
         await q.publish("t", b"%d" % n, headers={"n": n})
@@ -184,7 +184,7 @@ async def looking_and_bulk(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.sweep()
 
 
-async def ordered(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
+async def ordered(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     await q.create_queue("lines", ordering="partition")
     for n in range(4):
         await q.publish("t", b"%d" % n, partition_key=f"p{n % 2}")
@@ -198,7 +198,7 @@ async def ordered(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
     yield await tried(q.join("plain", "one"))
 
 
-async def pipeline_runs(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
+async def pipeline_runs(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     run = Run(id="r1", job="archive", state="running", started_at=7, updated_at=7)
     yield await q.run("r1")
     await q.put_run(run)
@@ -214,7 +214,7 @@ async def pipeline_runs(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.runs("nobody")
 
 
-async def refusals(q: Verbs, clock: FakeClock) -> AsyncIterator[object]:
+async def refusals(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     """E1: bad input gets the same typed error, and the same words, whichever way it came."""
     bad: Any = q
     await q.create_queue("jobs", max_depth=3)
@@ -413,10 +413,10 @@ async def test_http_answers_what_an_embedded_store_answers(
 def test_the_client_has_the_verbs() -> None:
     """mypy holds it; at run time there is at least every name."""
 
-    def holds(client: Client) -> Verbs:
+    def holds(client: Client) -> QueueApi:
         return client
 
-    assert {name for name in vars(Verbs) if not name.startswith("_")} <= set(dir(Client))
+    assert {name for name in vars(QueueApi) if not name.startswith("_")} <= set(dir(Client))
     assert holds is not None
 
 

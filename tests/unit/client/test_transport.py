@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.client.address import parse_address
-from penstock.client.connection import Lost
+from penstock.client.connection import ConnectionLost
 from penstock.client.http import Reply
 from penstock.client.transport import Request, Transport
 from penstock.errors import BadReply
@@ -118,7 +118,7 @@ async def test_what_nobody_asked_for_ends_the_connection(peer: Peer) -> None:
 async def test_a_late_answer_is_not_taken_for_the_next_requests(peer: Peer) -> None:
     peer.answer = lambda head: None
     wire = await transport(peer, timeout_ms=50)
-    with pytest.raises(Lost, match="in time") as caught:
+    with pytest.raises(ConnectionLost, match="in time") as caught:
         await wire.exchange(REQUEST)
     assert caught.value.sent
     peer.answer = lambda head: OK.replace(b"ok", b"no")
@@ -166,7 +166,7 @@ async def test_an_answer_that_breaks_off_is_lost(peer: Peer) -> None:
     call = asyncio.create_task(wire.exchange(REQUEST))
     await peer.arrived.wait()
     peer.connections[0].close()
-    with pytest.raises(Lost, match="in the middle of the reply") as caught:
+    with pytest.raises(ConnectionLost, match="in the middle of the reply") as caught:
         await call
     assert caught.value.sent
     await wire.close()
@@ -209,7 +209,7 @@ async def test_closing_ends_what_is_under_way(peer: Peer) -> None:
     call = asyncio.create_task(wire.exchange(REQUEST))
     await peer.arrived.wait()
     await wire.close()
-    with pytest.raises(Lost):
+    with pytest.raises(ConnectionLost):
         await call
-    with pytest.raises(Lost, match="closed"):
+    with pytest.raises(ConnectionLost, match="closed"):
         await wire.exchange(REQUEST)

@@ -10,13 +10,13 @@ from typing import Protocol
 import pytest
 
 from penstock import Broker, BrokerOptions, EngineOptions, PenstockError
+from penstock.api import ANONYMOUS
 from penstock.consume import Consumption
 from penstock.model.delivery import Delivery, Extend, Settlement, SettleReply
 from penstock.model.message import NewMessage, Outgoing
 from penstock.storage.contract import Engine
 from penstock.storage.engines import open_engine
 from penstock.testing.clock import FakeClock
-from penstock.verbs import ANONYMOUS
 
 
 class ClockPace:

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from penstock import Broker, BrokerOptions, EngineOptions, NewMessage, State
+from penstock.api import QueueApi
 from penstock.errors import UnknownQueue
 from penstock.model.delivery import Snapshot
 from penstock.storage.engines import open_engine
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
-from penstock.verbs import Verbs
 from penstock.verify import Check, Report, Store, verify
 from tests.unit.verify.liar import Liar, Stock, stock_up
 
@@ -26,7 +26,7 @@ def as_store(broker: Broker) -> Store:
     return broker
 
 
-def verbs_as_store(verbs: Verbs) -> Store:
+def verbs_as_store(verbs: QueueApi) -> Store:
     """And so has whatever answers to all verbs, over HTTP too."""
     return verbs
 

@@ -30,8 +30,8 @@ class Run:
         self.running = running
         self.task = asyncio.create_task(running.run())
 
-    async def stop(self, *, at_once: bool = False) -> None:
-        self.running.stop(at_once=at_once)
+    async def stop(self, *, immediately: bool = False) -> None:
+        self.running.stop(immediately=immediately)
         await asyncio.wait_for(asyncio.shield(self.task), 60)
 
 
@@ -441,7 +441,7 @@ async def test_what_outlives_its_grace_is_cancelled_and_released(
         with pytest.raises(asyncio.CancelledError):
             await run.task
     else:
-        await run.stop(at_once=how == "at once")
+        await run.stop(immediately=how == "at once")
     assert ended == ["cleaned up"]
     assert (await q.stats("q")).available == 1
 
@@ -460,7 +460,7 @@ async def test_a_second_stop_ends_the_grace(app: App, q: Spy, start) -> None:
     run.running.stop()
     await turns()
     assert not run.task.done()
-    await run.stop(at_once=True)
+    await run.stop(immediately=True)
     assert (await q.stats("q")).available == 1
 
 

@@ -99,7 +99,7 @@ def run(
     found = settings().settings
     # Import pyspark and pyarrow only when a job runs.
     from penstock.client.options import ClientOptions, random_prefix  # noqa: PLC0415
-    from penstock.pipeline.context import Context, JobOptions  # noqa: PLC0415
+    from penstock.pipeline.context import JobContext, JobOptions  # noqa: PLC0415
     from penstock.pipeline.jobs.job import run_job  # noqa: PLC0415
     from penstock.pipeline.remote import Server  # noqa: PLC0415
     from penstock.pipeline.session import check_java  # noqa: PLC0415
@@ -118,7 +118,7 @@ def run(
         remote.ask(lambda q: q.log_end())
     stopping = threading.Event()
     with meter(name) as bar, _asked_to_end(stopping):
-        context = Context(
+        context = JobContext(
             options,
             run=random_prefix()[:_RUN_DIGITS],
             job=name,

@@ -8,14 +8,14 @@ from typing import Final
 import click
 from msgspec.structs import asdict
 
+from penstock.api import BULK_LIMIT, QueueApi
 from penstock.broker.queues import preview_of
 from penstock.cli import printing
 from penstock.cli.amounts import DURATION, START
 from penstock.cli.options import Family, choices
 from penstock.cli.printing import safe
 from penstock.cli.progress import meter
-from penstock.cli.queue.policy import policy_options, to_changes
-from penstock.cli.queue.telling import (
+from penstock.cli.queue.formatting import (
     MESSAGES,
     NUMBERS,
     PARTITIONS,
@@ -27,11 +27,11 @@ from penstock.cli.queue.telling import (
     print_info,
     stat_fields,
 )
+from penstock.cli.queue.policy import policy_options, to_changes
 from penstock.cli.session import confirm, creating, on_target
 from penstock.model.message import Offset
 from penstock.model.queue import Backoff, QueueInfo, Start
 from penstock.model.states import State
-from penstock.verbs import BULK_LIMIT, Verbs
 
 __all__ = ["queue"]
 
@@ -69,7 +69,7 @@ def queue() -> None:
 @policy_options
 @creating
 async def create(
-    q: Verbs, /, name: str, filter: str, start: Start, dry_run: bool, **policy: object
+    q: QueueApi, /, name: str, filter: str, start: Start, dry_run: bool, **policy: object
 ) -> None:
     """Create the queue NAME, or replace the policy of an existing one.
 
@@ -93,7 +93,7 @@ async def create(
 @click.option("--filter", help="The messages that it takes from now on.")
 @policy_options
 @on_target
-async def update(q: Verbs, /, name: str, filter: str | None, **policy: object) -> None:
+async def update(q: QueueApi, /, name: str, filter: str | None, **policy: object) -> None:
     """Change some fields of the queue's policy; the others stay.
 
     \b
@@ -111,7 +111,7 @@ async def update(q: Verbs, /, name: str, filter: str | None, **policy: object) -
 
 @queue.command(name="list")
 @on_target
-async def list_queues(q: Verbs) -> None:
+async def list_queues(q: QueueApi) -> None:
     """List all queues with their statistics.
 
     \b
@@ -128,7 +128,7 @@ async def list_queues(q: Verbs) -> None:
 @queue.command
 @click.argument("name")
 @on_target
-async def show(q: Verbs, name: str) -> None:
+async def show(q: QueueApi, name: str) -> None:
     """Show the queue's policy and statistics.
 
     \b
@@ -154,7 +154,7 @@ async def show(q: Verbs, name: str) -> None:
     "--every", "every_ms", type=DURATION, default="1s", show_default=True, help="The interval."
 )
 @on_target
-async def stats(q: Verbs, names: tuple[str, ...], watch: bool, every_ms: int) -> None:
+async def stats(q: QueueApi, names: tuple[str, ...], watch: bool, every_ms: int) -> None:
     """Print statistics of the queues NAME, or of all. With --json, one line per queue.
 
     \b
@@ -183,7 +183,7 @@ async def stats(q: Verbs, names: tuple[str, ...], watch: bool, every_ms: int) ->
 @click.argument("name")
 @click.argument("message_id", type=int)
 @on_target
-async def explain(q: Verbs, name: str, message_id: int) -> None:
+async def explain(q: QueueApi, name: str, message_id: int) -> None:
     """Explain why the queue does, or does not, hand out a message.
 
     \b
@@ -203,7 +203,7 @@ async def explain(q: Verbs, name: str, message_id: int) -> None:
 @queue.command
 @click.argument("name")
 @on_target
-async def pause(q: Verbs, name: str) -> None:
+async def pause(q: QueueApi, name: str) -> None:
     """Hand out nothing until `resume`; publishing continues.
 
     \b
@@ -217,7 +217,7 @@ async def pause(q: Verbs, name: str) -> None:
 @queue.command
 @click.argument("name")
 @on_target
-async def resume(q: Verbs, name: str) -> None:
+async def resume(q: QueueApi, name: str) -> None:
     """Hand out deliveries again.
 
     \b
@@ -240,7 +240,7 @@ async def resume(q: Verbs, name: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @on_target
 async def purge(
-    q: Verbs, name: str, state: str, where: str | None, limit: int | None, yes: bool
+    q: QueueApi, name: str, state: str, where: str | None, limit: int | None, yes: bool
 ) -> None:
     """Permanently remove deliveries in one state. Messages stay in the log.
 
@@ -267,7 +267,7 @@ async def purge(
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @on_target
-async def delete(q: Verbs, name: str, yes: bool) -> None:
+async def delete(q: QueueApi, name: str, yes: bool) -> None:
     """Remove the queue, its deliveries and its dead letters; the log stays.
 
     \b
@@ -280,14 +280,14 @@ async def delete(q: Verbs, name: str, yes: bool) -> None:
     printing.outcome({"deleted": name}, f"deleted {name}")
 
 
-async def _print_done(q: Verbs, name: str, what: str) -> None:
+async def _print_done(q: QueueApi, name: str, what: str) -> None:
     if choices().json:
         printing.document(await q.queue(name))
     else:
         click.echo(f"{what} {name}")
 
 
-async def _catch_up(q: Verbs, info: QueueInfo) -> None:
+async def _catch_up(q: QueueApi, info: QueueInfo) -> None:
     """Route the older messages that a queue asked for; a crash meanwhile repeats nothing."""
     if info.cursor is None:
         return
@@ -300,7 +300,7 @@ async def _catch_up(q: Verbs, info: QueueInfo) -> None:
             cursor = (await q.route(info.name)).cursor
 
 
-async def _preview(q: Verbs, filter: str, start: Start) -> None:
+async def _preview(q: QueueApi, filter: str, start: Start) -> None:
     wanted, first = preview_of(filter, start)
     with meter("reading the log"):
         found = await q.preview(wanted, start=first)

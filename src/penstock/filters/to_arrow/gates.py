@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from penstock.filters.access import Source
 from penstock.filters.to_arrow.batch import Columns, Typed
 from penstock.filters.to_arrow.branches import constants
-from penstock.filters.to_arrow.reading import Entries, Numbers
+from penstock.filters.to_arrow.rows import Entries, Numbers
 from penstock.filters.to_arrow.verdict import to_arrow
 from penstock.filters.tree import INT64_MAX, INT64_MIN, Condition, Field, Text
 

@@ -28,7 +28,7 @@ from penstock.filters.filter import Filter
 from penstock.filters.to_arrow.batch import Columns
 from penstock.filters.to_arrow.branches import Branch, GateKey, branches, parts_read, sources
 from penstock.filters.to_arrow.gates import WORD, Gate, PlainGate
-from penstock.filters.to_arrow.reading import Numbers, Rows
+from penstock.filters.to_arrow.rows import Numbers, Rows
 from penstock.filters.to_arrow.verdict import to_arrow
 from penstock.filters.tree import And, Condition, Field, FieldName
 

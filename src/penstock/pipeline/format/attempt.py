@@ -16,7 +16,14 @@ from msgspec import Struct
 from penstock.client import Client, ClientOptions, connect
 from penstock.errors import PipelineError
 from penstock.model.message import NewMessage, PublishReply
-from penstock.pipeline.format.chunks import CHUNK_BYTES, CHUNK_ROWS, Kind, Lane, Stored, stored_of
+from penstock.pipeline.format.chunks import (
+    CHUNK_BYTES,
+    CHUNK_ROWS,
+    Kind,
+    RowSequence,
+    Stored,
+    stored_of,
+)
 from penstock.pipeline.format.read_back import entries_at
 from penstock.pipeline.format.registration import BATCH_MS, Registration, is_finished
 from penstock.pipeline.format.rows import Group
@@ -123,8 +130,8 @@ class Attempt:
     def _sender(self, topic: str, kind: Kind | None) -> _Sender:
         if kind is None:
             # With an idempotency id the server itself detects duplicates.
-            return _Sender(self._loop, topic, Lane(Kind(), self._chunk_rows), None)
-        lane = Lane(kind, self._chunk_rows)
+            return _Sender(self._loop, topic, RowSequence(Kind(), self._chunk_rows), None)
+        lane = RowSequence(kind, self._chunk_rows)
         return _Sender(self._loop, topic, lane, f"{self._prefix}/{topic}/{kind.name}")
 
     def _relieve(self) -> None:
@@ -144,7 +151,7 @@ class Attempt:
 class _Sender:
     """A lane, and its one request in flight."""
 
-    def __init__(self, loop: _Loop, topic: str, lane: Lane, prefix: str | None) -> None:
+    def __init__(self, loop: _Loop, topic: str, lane: RowSequence, prefix: str | None) -> None:
         self.lane = lane
         self._loop = loop
         self._topic = topic

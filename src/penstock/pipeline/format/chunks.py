@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from penstock.model.message import HeaderValue, Message, NewMessage
 
-__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "Kind", "Lane", "Stored", "stored_of"]
+__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "Kind", "RowSequence", "Stored", "stored_of"]
 
 #: Rows per chunk: enough to amortize a request, and few enough that the server's other callers
 #: wait for a few tens of milliseconds at most.
@@ -83,7 +83,7 @@ def _in_order(headers: Mapping[str, HeaderValue]) -> list[tuple[str, HeaderValue
     return sorted(headers.items(), key=lambda item: item[0])
 
 
-class Lane:
+class RowSequence:
     """One attempt's rows of one kind for one topic, and the state of their chunks.
 
     It does no I/O: the caller publishes ``chunk()`` under ``number`` and reports the outcome with

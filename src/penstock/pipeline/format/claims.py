@@ -95,13 +95,13 @@ def claim_of(delivery: Delivery) -> Claim:
 def cut(sizes: Sequence[int], most: int, most_bytes: int) -> list[int]:
     """The sizes of consecutive slices, each with limited rows and bytes."""
     slices: list[int] = []
-    count = room = 0
+    count = remaining = 0
     for size in sizes:
-        if count and (count == most or room + size > most_bytes):
+        if count and (count == most or remaining + size > most_bytes):
             slices.append(count)
-            count = room = 0
+            count = remaining = 0
         count += 1
-        room += size
+        remaining += size
     return [*slices, count] if count else slices
 
 

@@ -172,10 +172,10 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Claim up to ``most``, waiting briefly for the first."""
         options, remote = self._options, self._open()
         found: list[Delivery] = []
-        room = _BATCH_BYTES
+        remaining = _BATCH_BYTES
         # A query that ends with the queue does not wait for more messages.
         wait_ms = _WAIT_MS if self._left is None else 0
-        while len(found) < most and room > 0:
+        while len(found) < most and remaining > 0:
             count = min(MAX_CLAIM, most - len(found))
             try:
                 some = remote.ask(
@@ -197,7 +197,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._hold([delivery.receipt for delivery in some], lease_ms)
             found += some
             size = sum(delivery.message.size for delivery in some)
-            room -= size
+            remaining -= size
             wait_ms = 0
             # A claim of large payloads gives fewer than there are.
             if len(some) < count and size < MAX_CLAIM_BYTES // 2:

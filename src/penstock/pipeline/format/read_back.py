@@ -71,11 +71,11 @@ async def entries_at(pages: Pages, offsets: Iterable[int]) -> dict[int, LogEntry
     until they are visible.
     """
     wanted = frozenset(offsets)
-    room = asyncio.Semaphore(_UNDER_WAY)
+    remaining = asyncio.Semaphore(_UNDER_WAY)
     found: dict[int, LogEntry] = {}
 
     async def read(first: int, last: int) -> None:
-        async with room:
+        async with remaining:
             position = first
             while position <= last:
                 limit = min(MAX_PAGE, last - position + 1)

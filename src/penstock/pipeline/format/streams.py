@@ -91,10 +91,10 @@ def _stream(remote: Remote, path: str, query: Query) -> memoryview:
 
 
 def ahead(
-    source: Callable[[], Iterator[pa.RecordBatch]], room: int = AHEAD_BYTES
+    source: Callable[[], Iterator[pa.RecordBatch]], remaining: int = AHEAD_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of ``source``, which runs in a thread and stays up to ``room`` bytes ahead."""
-    waiting = _Waiting(room)
+    """The batches of ``source``; its thread stays up to ``remaining`` bytes ahead."""
+    waiting = _Waiting(remaining)
     threading.Thread(target=waiting.fill, args=(source,), daemon=True).start()
     try:
         yield from waiting.taken()
@@ -106,8 +106,8 @@ def ahead(
 class _Waiting:
     """A bounded buffer between the reading thread and the consumer."""
 
-    def __init__(self, room: int) -> None:
-        self._room = room
+    def __init__(self, remaining: int) -> None:
+        self._room = remaining
         self._batches: deque[pa.RecordBatch] = deque()
         self._bytes = 0
         self._changed = threading.Condition()

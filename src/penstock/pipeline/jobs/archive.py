@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import BadInput
-from penstock.pipeline.context import Context, Summary
+from penstock.pipeline.context import JobContext, Summary
 from penstock.pipeline.lake.archive import Archived, Archiver
 from penstock.pipeline.lake.compaction import compact
 from penstock.pipeline.lake.histories import archive_histories
@@ -13,7 +13,7 @@ __all__ = ["Archiving", "archive"]
 
 
 def archive(
-    context: Context,
+    context: JobContext,
     *,
     history: bool = True,
     compaction: bool = True,
@@ -54,7 +54,7 @@ class Archiving:
 
     def __init__(
         self,
-        context: Context,
+        context: JobContext,
         *,
         history: bool = True,
         compaction: bool = True,

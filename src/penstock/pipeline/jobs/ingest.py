@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
 
 from penstock.errors import BadInput
 from penstock.model.limits import check_name
-from penstock.pipeline.context import Context, Summary
+from penstock.pipeline.context import JobContext, Summary
 from penstock.pipeline.tables import server_options
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _MESSAGE_COLUMNS: Final = ("key", "partition_key", "priority", "headers")
 
 
 def ingest(
-    context: Context,
+    context: JobContext,
     *,
     path: str,
     topic: str,

@@ -1,6 +1,6 @@
 """Runs a job, and stores its run record with the broker while it runs and at its end.
 
-A job is a function of a :class:`Context` that returns a summary, a flat dict of names and
+A job is a function of a :class:`JobContext` that returns a summary, a flat dict of names and
 numbers.
 """
 
@@ -12,14 +12,14 @@ from typing import TypeAlias
 
 from penstock.errors import PenstockError
 from penstock.model.runs import RunState
-from penstock.pipeline.context import Context, Summary
+from penstock.pipeline.context import JobContext, Summary
 
 __all__ = ["Job", "run_job"]
 
-Job: TypeAlias = Callable[[Context], Summary]
+Job: TypeAlias = Callable[[JobContext], Summary]
 
 
-def run_job(job: Job, context: Context) -> Summary:
+def run_job(job: Job, context: JobContext) -> Summary:
     """Run the job to its end and record it. The server is contacted before Spark starts."""
     context.record("running")
     try:

@@ -16,12 +16,12 @@ from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
 from penstock.errors import BadInput
 from penstock.filters import parse
 from penstock.filters.to_spark import matches
-from penstock.pipeline.context import Context, Summary
+from penstock.pipeline.context import JobContext, Summary
 from penstock.pipeline.lake.commits import Lake
 from penstock.pipeline.lake.files import open_files
 from penstock.pipeline.lake.layout import MESSAGES
 from penstock.pipeline.lake.ownership import require_lake, store_of
-from penstock.pipeline.lake.reading import read_lake
+from penstock.pipeline.lake.reader import read_lake
 from penstock.pipeline.report.fingerprints import fingerprint
 from penstock.pipeline.tables import read_table, server_options
 
@@ -42,7 +42,7 @@ _AT_ONCE: Final = 50_000
 
 
 def replay(
-    context: Context,
+    context: JobContext,
     *,
     queue: str | None = None,
     source: str = "failed",
@@ -97,7 +97,7 @@ def replay(
     }
 
 
-def _fingerprinted(context: Context, queue: str, wanted: tuple[str, ...]) -> list[int]:
+def _fingerprinted(context: JobContext, queue: str, wanted: tuple[str, ...]) -> list[int]:
     """The failed messages of a queue whose errors have one of these fingerprints."""
     failed = read_table(context.spark, context.server, "failed", queue=queue)
     chosen = failed.where(fingerprint(F.col("error")).isin(*wanted)).select("id")
@@ -105,7 +105,7 @@ def _fingerprinted(context: Context, queue: str, wanted: tuple[str, ...]) -> lis
 
 
 def _from_lake(
-    context: Context,
+    context: JobContext,
     where: str | None,
     topic: str | None,
     replay_id: str | None,
@@ -135,14 +135,14 @@ def _from_lake(
     return {"replayed": rows.count(), **summary}
 
 
-def lake_replay_id(context: Context, lake: Lake, where: str | None, topic: str | None) -> str:
+def lake_replay_id(context: JobContext, lake: Lake, where: str | None, topic: str | None) -> str:
     """An id that is the same for the same selection of the same lake, into the same store."""
     origin = context.lake if lake.store is None else str(lake.store.store)
     text = "\0".join([origin, store_of(context).store, where or "", topic or ""])
     return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
 
 
-def _publish(context: Context, rows: DataFrame, run: str) -> None:
+def _publish(context: JobContext, rows: DataFrame, run: str) -> None:
     """Publish rows of the lake again under one write id."""
     mark = F.create_map(
         F.lit(HEADER),

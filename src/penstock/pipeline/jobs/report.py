@@ -12,12 +12,12 @@ from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
 
 from penstock.errors import BadInput
 from penstock.model.identity import check_position, check_store
-from penstock.pipeline.context import Context, Summary
+from penstock.pipeline.context import JobContext, Summary
 from penstock.pipeline.lake.files import open_files
 from penstock.pipeline.lake.histories import merged
 from penstock.pipeline.lake.layout import HISTORY, MESSAGES
 from penstock.pipeline.lake.ownership import check_last, require_lake, store_of
-from penstock.pipeline.lake.reading import read_lake
+from penstock.pipeline.lake.reader import read_lake
 from penstock.pipeline.report.page import Figures, make_page
 from penstock.pipeline.report.tables import Span, make_tables, span_of
 from penstock.pipeline.tables import read_table
@@ -34,7 +34,7 @@ _LOG_COLUMNS: Final = ("offset", "topic", "timestamp", "size")
 _HISTORY_COLUMNS: Final = ("id", "queue", "seq", "at", "transition", "state", "consumer", "error")
 
 
-def report(context: Context, *, output: str | None = None) -> Summary:
+def report(context: JobContext, *, output: str | None = None) -> Summary:
     """Write the page and its tables; if continuous, at intervals."""
     if output is None and context.options.lake is None:
         raise BadInput("The report needs a destination: use --output or --lake.", field="output")
@@ -47,7 +47,7 @@ def report(context: Context, *, output: str | None = None) -> Summary:
             return summary
 
 
-def _check_lake(context: Context) -> None:
+def _check_lake(context: JobContext) -> None:
     """Refuse a missing lake, or a lake of another store (E1, A1)."""
     lake = require_lake(context, open_files(context.lake, lambda: context.spark))
     what = f"The lake {context.lake}"
@@ -57,7 +57,7 @@ def _check_lake(context: Context) -> None:
     check_last(context, lake)
 
 
-def _report(context: Context, folder: str) -> Summary:
+def _report(context: JobContext, folder: str) -> Summary:
     spark = context.spark
     log, history = _log(context), _history(context).cache()
     try:
@@ -104,7 +104,7 @@ def _counts(rows: dict[str, list[dict[str, object]]], span: Span | None) -> Summ
     }
 
 
-def _log(context: Context) -> DataFrame:
+def _log(context: JobContext) -> DataFrame:
     hot = read_table(context.spark, context.server, "log", payload=False, failOnDataLoss=False)
     hot = hot.select(*_LOG_COLUMNS)
     if context.options.lake is None:
@@ -116,7 +116,7 @@ def _log(context: Context) -> DataFrame:
     return cold.unionByName(hot.where(F.col("offset") > through))
 
 
-def _history(context: Context) -> DataFrame:
+def _history(context: JobContext) -> DataFrame:
     hot = read_table(context.spark, context.server, "history").select(*_HISTORY_COLUMNS)
     if context.options.lake is None:
         return hot
@@ -131,7 +131,7 @@ def _through(cold: DataFrame) -> int:
     return int(found["last"])
 
 
-def _depths(context: Context) -> dict[str, int]:
+def _depths(context: JobContext) -> dict[str, int]:
     """The current depth of every queue, from the broker."""
     names = [info.name for info in context.remote.ask(lambda q: q.queues())]
     return {

@@ -15,13 +15,13 @@ from msgspec import Struct
 from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
 
 from penstock.model.limits import MAX_OFFSET, Limits
-from penstock.pipeline.context import Context, Summary
+from penstock.pipeline.context import JobContext, Summary
 from penstock.pipeline.lake.checks import LENIENT, corrupt, damaged, row_hash
 from penstock.pipeline.lake.commits import File, Lake
 from penstock.pipeline.lake.files import Files, open_files
 from penstock.pipeline.lake.layout import MESSAGES
 from penstock.pipeline.lake.ownership import check_owner, require_lake, store_of
-from penstock.pipeline.lake.reading import read_files
+from penstock.pipeline.lake.reader import read_files
 from penstock.pipeline.tables import read_table
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class _Verified(Struct, frozen=True):
 
 
 def retention(
-    context: Context, *, dry_run: bool = False, log_retention_ms: int | None = None
+    context: JobContext, *, dry_run: bool = False, log_retention_ms: int | None = None
 ) -> Summary:
     """Verify, report to the broker and sweep; or only count what would be removed.
 
@@ -99,7 +99,7 @@ def retention(
     }
 
 
-def _verify(context: Context, files: Files, lake: Lake, log: DataFrame, first: int) -> _Verified:
+def _verify(context: JobContext, files: Files, lake: Lake, log: DataFrame, first: int) -> _Verified:
     """Read the files for entries that are still in the store, and compare the two."""
     hot = [file for file in lake.of(MESSAGES) if file.last >= first]
     bad = damaged(context.spark, files, hot)
@@ -118,7 +118,7 @@ def _verify(context: Context, files: Files, lake: Lake, log: DataFrame, first: i
     return _Verified(through if lowest is None else int(lowest), len(hot), bad)
 
 
-def _count(context: Context, log: DataFrame, through: int, kept_ms: int) -> dict[str, int]:
+def _count(context: JobContext, log: DataFrame, through: int, kept_ms: int) -> dict[str, int]:
     """Count the entries that may be removed, and those that stay, by reason."""
     spark, now = context.spark, context.clock.now()
     queues = context.remote.ask(lambda q: q.queues())
@@ -139,7 +139,7 @@ def _count(context: Context, log: DataFrame, through: int, kept_ms: int) -> dict
     return {name: found.get(name, 0) for name in _REASONS}
 
 
-def _sweep(context: Context) -> int:
+def _sweep(context: JobContext) -> int:
     """Sweep until nothing is left to remove; returns the number of removed entries."""
     removed = fruitless = 0
     while not context.stopping.is_set() and fruitless < _FRUITLESS:

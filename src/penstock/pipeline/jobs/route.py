@@ -17,7 +17,7 @@ from penstock.errors import Conflict, OtherStore, UnknownQueue
 from penstock.filters import parse
 from penstock.model.identity import StoreIdentity
 from penstock.model.queue import QueueInfo
-from penstock.pipeline.context import Context, Summary
+from penstock.pipeline.context import JobContext, Summary
 from penstock.pipeline.router import routed
 from penstock.pipeline.tables import read_table
 
@@ -31,7 +31,7 @@ _ASSIGNED_AT_ONCE: Final = 10_000
 _QUEUES_AT_ONCE: Final = 8
 
 
-def route(context: Context, *, queues: Sequence[str] = (), step: int = STEP_ENTRIES) -> Summary:
+def route(context: JobContext, *, queues: Sequence[str] = (), step: int = STEP_ENTRIES) -> Summary:
     """Route up to where the log ended when the job began; if continuous, until asked to end."""
     routing = Routing(context, queues, step)
     while True:
@@ -45,7 +45,7 @@ class Routing:
     """One run of the router. Raises ``UnknownQueue`` before Spark starts."""
 
     def __init__(
-        self, context: Context, queues: Sequence[str] = (), step: int = STEP_ENTRIES
+        self, context: JobContext, queues: Sequence[str] = (), step: int = STEP_ENTRIES
     ) -> None:
         self._context = context
         self._names = frozenset(queues)

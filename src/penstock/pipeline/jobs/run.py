@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.pipeline.context import Context, Summary
+from penstock.pipeline.context import JobContext, Summary
 from penstock.pipeline.jobs.archive import Archiving
 from penstock.pipeline.jobs.report import report
 from penstock.pipeline.jobs.route import Routing
@@ -10,7 +10,9 @@ from penstock.pipeline.jobs.route import Routing
 __all__ = ["run"]
 
 
-def run(context: Context, *, output: str | None = None, report_every_s: float = 300.0) -> Summary:
+def run(
+    context: JobContext, *, output: str | None = None, report_every_s: float = 300.0
+) -> Summary:
     """Run one pass of each; if continuous, until asked to end."""
     routing = Routing(context)
     archiving = Archiving(context)

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  (what everybody calls it)
 
 from penstock.errors import OtherStore, UnknownMessage
 from penstock.model.delivery import Event, Snapshot
-from penstock.pipeline.context import Context, Summary
+from penstock.pipeline.context import JobContext, Summary
 from penstock.pipeline.lake.audit import (
     check_copies,
     check_files,
@@ -28,7 +28,7 @@ from penstock.pipeline.lake.commits import Lake
 from penstock.pipeline.lake.files import Files, open_files
 from penstock.pipeline.lake.layout import HISTORY, MESSAGES
 from penstock.pipeline.lake.ownership import check_owner, require_lake, store_of
-from penstock.pipeline.lake.reading import read_files
+from penstock.pipeline.lake.reader import read_files
 from penstock.pipeline.tables import read_table
 from penstock.verify.browse import home_of
 from penstock.verify.histories import history_defects, is_whole
@@ -47,7 +47,7 @@ _EXPLAINED: Final = ("done", "in_flight", "expired", "failed")
 _SHOWN: Final = 10
 
 
-def verify(context: Context) -> Summary:
+def verify(context: JobContext) -> Summary:
     """Check everything; the summary has the number of violations and the first of them."""
     report = verify_all(context)
     summary: Summary = {
@@ -65,7 +65,7 @@ def verify(context: Context) -> Summary:
     return summary
 
 
-def verify_all(context: Context) -> Report:
+def verify_all(context: JobContext) -> Report:
     """Run every check; without a lake, only those of the store."""
     started_at = context.clock.now()
     if context.options.lake is not None:
@@ -98,7 +98,7 @@ def verify_all(context: Context) -> Report:
     )
 
 
-def _read_log(context: Context, first: int, end: int, *, payload: bool) -> DataFrame:
+def _read_log(context: JobContext, first: int, end: int, *, payload: bool) -> DataFrame:
     return read_table(
         context.spark,
         context.server,
@@ -113,7 +113,7 @@ def _read_log(context: Context, first: int, end: int, *, payload: bool) -> DataF
 # -- the lake --------------------------------------------------------------------------
 
 
-def _lake_checks(context: Context, log: DataFrame) -> list[Check]:
+def _lake_checks(context: JobContext, log: DataFrame) -> list[Check]:
     spark = context.spark
     files = open_files(context.lake, lambda: spark)
     lake = require_lake(context, files)
@@ -136,7 +136,7 @@ def _lake_checks(context: Context, log: DataFrame) -> list[Check]:
     return checks
 
 
-def _check_identity(context: Context, files: Files, lake: Lake) -> Check:
+def _check_identity(context: JobContext, files: Files, lake: Lake) -> Check:
     """The lake holds the log of this store in its current epoch (A1)."""
     found: tuple[Violation, ...] = ()
     try:
@@ -158,7 +158,7 @@ def _check_identity(context: Context, files: Files, lake: Lake) -> Check:
 
 
 def _store_checks(
-    context: Context, log: DataFrame, deliveries: DataFrame, first: int, end: int
+    context: JobContext, log: DataFrame, deliveries: DataFrame, first: int, end: int
 ) -> list[Check]:
     payloads = found_by(
         "P3",
@@ -185,7 +185,7 @@ def _store_checks(
     return [payloads, references, states]
 
 
-def _check_states(context: Context, deliveries: DataFrame, first: int, end: int) -> Check:
+def _check_states(context: JobContext, deliveries: DataFrame, first: int, end: int) -> Check:
     """Every delivery has one state, and a history that leads to it (S3)."""
     histories = read_table(
         context.spark,
@@ -228,7 +228,7 @@ def _check_states(context: Context, deliveries: DataFrame, first: int, end: int)
     )
 
 
-def _look_again(context: Context, message_id: int, queue: str) -> str | None:
+def _look_again(context: JobContext, message_id: int, queue: str) -> str | None:
     """What is wrong with a delivery while it does not change; None if nothing is."""
 
     def events() -> Sequence[Event]:
@@ -249,6 +249,6 @@ def _look_again(context: Context, message_id: int, queue: str) -> str | None:
     return next((defect.detail for defect in history_defects(shown[0], before)), None)
 
 
-def _places(context: Context, message_id: int, queue: str) -> list[Snapshot]:
+def _places(context: JobContext, message_id: int, queue: str) -> list[Snapshot]:
     found = context.remote.ask(lambda q: q.message(message_id))
     return [place for place in found.deliveries if home_of(place.queue) == queue]

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from penstock.errors import Conflict, LakeCorrupt, OffsetsGone
 from penstock.model.identity import StoreIdentity, check_position, check_store
-from penstock.pipeline.context import Context
+from penstock.pipeline.context import JobContext
 from penstock.pipeline.lake.checks import Digest, corrupt, digest_of, lost
 from penstock.pipeline.lake.commits import Change, EntryMark, File, Lake
 from penstock.pipeline.lake.files import open_files
@@ -77,7 +77,7 @@ class Archiver:
 
     def __init__(
         self,
-        context: Context,
+        context: JobContext,
         *,
         skip_missing: bool = False,
         tell: bool = True,
@@ -232,39 +232,39 @@ class Archiver:
         return [int(one) for one in ask(lambda q: q.log_splits(start, end, entries))]
 
     def _archive_range(self, start: int, end: int) -> Archived:
-        told = digest_of(self._log(start, end, payload=False), MESSAGES)
-        if told.payload_bytes > STEP_BYTES and told.rows > 1:
+        logged = digest_of(self._log(start, end, payload=False), MESSAGES)
+        if logged.payload_bytes > STEP_BYTES and logged.rows > 1:
             # Large payloads: split into steps of fewer entries.
-            entries = max(1, told.rows * STEP_BYTES // told.payload_bytes // 2)
+            entries = max(1, logged.rows * STEP_BYTES // logged.payload_bytes // 2)
             bounds = self._bounds(start, end, entries)
             if len(bounds) > 2:
                 pieces = pairwise(bounds)
                 return sum((self._archive_range(*piece) for piece in pieces), Archived())
-        staged = self._staged(start, end, told)
-        last = mark_at(self.context, told.last) if told.rows else None
-        added = self.commit("archive", staged, start, end, entries=told.rows, last=last)
+        staged = self._staged(start, end, logged)
+        last = mark_at(self.context, logged.last) if logged.rows else None
+        added = self.commit("archive", staged, start, end, entries=logged.rows, last=last)
         return Archived(
-            entries=told.rows,
-            payload_bytes=told.payload_bytes,
+            entries=logged.rows,
+            payload_bytes=logged.payload_bytes,
             file_bytes=sum(file.bytes for file in added),
             files=len(added),
         )
 
-    def _staged(self, start: int, end: int, told: Digest) -> Staged | None:
+    def _staged(self, start: int, end: int, logged: Digest) -> Staged | None:
         """Stage the range, and check that it matches the digest."""
-        if not told.rows:
+        if not logged.rows:
             return None
-        parts = max(1, -(-told.payload_bytes // FILE_BYTES))
+        parts = max(1, -(-logged.payload_bytes // FILE_BYTES))
         staged = stage(
             self.context.spark,
             self.files,
             self._log(start, end, payload=True).coalesce(parts),
             MESSAGES,
             begun=self.begun,
-            most=told.rows * FILE_BYTES // max(told.payload_bytes, 1),
-            largest=told.largest,
+            most=logged.rows * FILE_BYTES // max(logged.payload_bytes, 1),
+            largest=logged.largest,
         )
-        compare(told, staged.digest, f"entries {start} to {end} of the log")
+        compare(logged, staged.digest, f"entries {start} to {end} of the log")
         return staged
 
     def _log(self, start: int, end: int, *, payload: bool) -> DataFrame:

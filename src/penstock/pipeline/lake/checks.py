@@ -23,7 +23,7 @@ from penstock.model.checksum import checksum
 from penstock.pipeline.lake.commits import File, Table
 from penstock.pipeline.lake.files import Files
 from penstock.pipeline.lake.layout import MESSAGES, TABLES
-from penstock.pipeline.lake.reading import read_files
+from penstock.pipeline.lake.reader import read_files
 from penstock.pipeline.lake.sessions import reading_payloads
 
 if TYPE_CHECKING:

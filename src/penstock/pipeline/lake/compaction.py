@@ -16,7 +16,7 @@ from penstock.pipeline.lake.checks import combined, corrupt
 from penstock.pipeline.lake.commits import Block, File, Table
 from penstock.pipeline.lake.histories import block_of
 from penstock.pipeline.lake.layout import HISTORY
-from penstock.pipeline.lake.reading import read_files
+from penstock.pipeline.lake.reader import read_files
 from penstock.pipeline.lake.sessions import reading_payloads
 from penstock.pipeline.lake.staging import stage
 

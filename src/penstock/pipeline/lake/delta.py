@@ -18,7 +18,7 @@ from penstock.errors import BadInput, PipelineError
 from penstock.pipeline.lake.commits import File, Table
 from penstock.pipeline.lake.files import LocalFiles
 from penstock.pipeline.lake.layout import HISTORY, MESSAGES
-from penstock.pipeline.lake.reading import ARROW_SCHEMAS, PARTITIONS
+from penstock.pipeline.lake.reader import ARROW_SCHEMAS, PARTITIONS
 
 try:
     from deltalake import CommitProperties, DeltaTable, Transaction

@@ -23,7 +23,7 @@ from penstock.pipeline.lake.archive import STEP_ENTRIES, Archived, Archiver, com
 from penstock.pipeline.lake.checks import digest_of
 from penstock.pipeline.lake.commits import Block, File
 from penstock.pipeline.lake.layout import HISTORY
-from penstock.pipeline.lake.reading import read_files
+from penstock.pipeline.lake.reader import read_files
 from penstock.pipeline.lake.staging import stage
 from penstock.pipeline.tables import read_table
 

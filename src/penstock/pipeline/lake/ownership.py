@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from penstock.errors import BadInput, OtherStore
 from penstock.model.identity import StoreIdentity, check_position, check_store
 from penstock.model.message import Message
-from penstock.pipeline.context import Context
+from penstock.pipeline.context import JobContext
 from penstock.pipeline.lake.audit import check_copies
 from penstock.pipeline.lake.checks import LENIENT, corrupt, lost, row_hash
 from penstock.pipeline.lake.commits import EntryMark, Lake
 from penstock.pipeline.lake.files import Files
 from penstock.pipeline.lake.layout import MESSAGES
 from penstock.pipeline.lake.manifest import Manifest
-from penstock.pipeline.lake.reading import read_files
+from penstock.pipeline.lake.reader import read_files
 from penstock.pipeline.tables import read_table
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ __all__ = [
 ]
 
 
-def store_of(context: Context) -> StoreIdentity:
+def store_of(context: JobContext) -> StoreIdentity:
     """The identity of the store that the server has now."""
     return context.remote.ask(lambda q: q.identity())
 
 
-def require_lake(context: Context, files: Files) -> Lake:
+def require_lake(context: JobContext, files: Files) -> Lake:
     """The lake according to its manifest; raises ``BadInput`` if there is none."""
     lake = Manifest(files).refresh()
     if not lake.number:
@@ -58,7 +58,7 @@ def require_lake(context: Context, files: Files) -> Lake:
 
 
 def check_owner(
-    context: Context, files: Files, lake: Lake, store: StoreIdentity, *, adopt: bool = False
+    context: JobContext, files: Files, lake: Lake, store: StoreIdentity, *, adopt: bool = False
 ) -> None:
     """Raise ``OtherStore`` unless the lake was made from the log of this store."""
     what = f"The lake {context.lake}"
@@ -70,7 +70,7 @@ def check_owner(
         _check_entries(context, files, lake, what)
 
 
-def mark_at(context: Context, offset: int) -> EntryMark | None:
+def mark_at(context: JobContext, offset: int) -> EntryMark | None:
     """Identifies the log's entry at an offset; None if there is none."""
     page = context.remote.ask(lambda q: q.read_log(offset, limit=1))
     found = [entry.message for entry in page.entries if entry.message.offset == offset]
@@ -88,7 +88,7 @@ def _mark(message: Message) -> EntryMark:
     )
 
 
-def check_last(context: Context, lake: Lake) -> None:
+def check_last(context: JobContext, lake: Lake) -> None:
     """Check that the log has the lake's last entry at its offset, unless retention removed it."""
     last = lake.last
     if last is None:
@@ -107,7 +107,7 @@ def check_last(context: Context, lake: Lake) -> None:
     )
 
 
-def check_left_out(context: Context, lake: Lake) -> None:
+def check_left_out(context: JobContext, lake: Lake) -> None:
     """Check that the log has no entries at offsets that the lake skipped as already removed.
 
     A store that was restored from an older backup may have such entries, and would remove them once
@@ -128,7 +128,7 @@ def check_left_out(context: Context, lake: Lake) -> None:
             )
 
 
-def _check_entries(context: Context, files: Files, lake: Lake, what: str) -> None:
+def _check_entries(context: JobContext, files: Files, lake: Lake, what: str) -> None:
     """Check that every entry that the log and the lake should both have is the same in both."""
     first = int(context.remote.ask(lambda q: q.log_start()))
     chosen = [file for file in lake.of(MESSAGES) if file.last >= first]
@@ -153,7 +153,7 @@ def _check_entries(context: Context, files: Files, lake: Lake, what: str) -> Non
         )
 
 
-def _log(context: Context, start: int, end: int) -> DataFrame:
+def _log(context: JobContext, start: int, end: int) -> DataFrame:
     return read_table(
         context.spark,
         context.server,

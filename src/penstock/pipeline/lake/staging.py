@@ -12,7 +12,7 @@ from penstock.pipeline.lake.checks import Digest, combined, corrupt, examine, re
 from penstock.pipeline.lake.commits import File, Table
 from penstock.pipeline.lake.files import Files
 from penstock.pipeline.lake.layout import MESSAGES, data_name, staging_folder
-from penstock.pipeline.lake.reading import PARTITIONS, SCHEMAS
+from penstock.pipeline.lake.reader import PARTITIONS, SCHEMAS
 from penstock.pipeline.lake.sessions import reading_payloads, writing
 
 if TYPE_CHECKING:

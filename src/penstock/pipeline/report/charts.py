@@ -79,7 +79,7 @@ def bar_chart(
     height = len(bars) * (_BAR + 8) + 8
     longest = max((sum(bar.parts) for bar in bars), default=0) or 1
     texts = [bar.text or shown(sum(bar.parts)) for bar in bars]
-    room = _WIDTH - _LABELS - max((len(text) for text in texts), default=0) * _LETTER - 12
+    remaining = _WIDTH - _LABELS - max((len(text) for text in texts), default=0) * _LETTER - 12
     drawn = [_open(height, label)]
     for row, bar in enumerate(bars):
         y = 8 + row * (_BAR + 8)
@@ -89,7 +89,7 @@ def bar_chart(
         )
         x = float(_LABELS)
         for part, colour, name in zip(bar.parts, COLOURS, names, strict=False):
-            width = part / longest * room
+            width = part / longest * remaining
             if width > 0:
                 drawn.append(
                     f'<rect x="{x:.1f}" y="{y}" width="{max(width, 1):.1f}" height="{_BAR}" rx="2" '

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from penstock.model.reports import KeeperReport
 from penstock.server.metrics.counting import CallOutcome, Calls, Histogram
-from penstock.server.metrics.gathering import Gathered
+from penstock.server.metrics.queue_stats import Gathered
 
 __all__ = [
     "Metric",

@@ -30,7 +30,7 @@ from penstock.server.metrics.exposition import (
     queue_metrics,
     to_text,
 )
-from penstock.server.metrics.gathering import Gathered, gather
+from penstock.server.metrics.queue_stats import Gathered, gather
 from penstock.storage.contract import Engine
 from penstock.storage.listener import Listener
 from penstock.version import VERSION

@@ -8,7 +8,7 @@ from penstock.broker.waiting import check_wait
 from penstock.errors import BadInput, Busy, UnknownQueue
 from penstock.model.delivery import Delivery, Release
 from penstock.server.call import Call
-from penstock.server.reading import Body, Disconnected
+from penstock.server.request_parsing import Body, Disconnected
 from penstock.server.routing import Empty, Need, Route
 from penstock.wire.bodies import ClaimBody, ClaimReply
 from penstock.wire.codecs import JSON
@@ -47,10 +47,10 @@ async def claim_within_bounds(call: Call, body: ClaimBody, wait_ms: int) -> list
         wait_ms=wait_ms,
     )
     if len(deliveries) > 1:
-        room = MAX_REPLY_BYTES
+        remaining = MAX_REPLY_BYTES
         for index, delivery in enumerate(deliveries):
-            room -= len(delivery.payload)
-            if room < 0 and index:
+            remaining -= len(delivery.payload)
+            if remaining < 0 and index:
                 excess = [Release(item.receipt) for item in deliveries[index:]]
                 await call.broker.settle(call.name, excess)
                 deliveries = deliveries[:index]

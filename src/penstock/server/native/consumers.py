@@ -7,7 +7,7 @@ from typing import Final
 from penstock.errors import BadInput, Conflict, UnknownQueue
 from penstock.model.delivery import Ownership
 from penstock.server.call import Call
-from penstock.server.reading import Body
+from penstock.server.request_parsing import Body
 from penstock.server.routing import Empty, Need, Route
 from penstock.wire.bodies import JoinBody
 from penstock.wire.codecs import JSON

@@ -13,8 +13,8 @@ from penstock.model.reports import HistoryPage
 from penstock.model.states import State
 from penstock.server.call import Call
 from penstock.server.loading import ARROW_READS, load
-from penstock.server.reading import Body, ListBody
 from penstock.server.replies import Streamed, pieces
+from penstock.server.request_parsing import Body, ListBody
 from penstock.server.routing import Empty, Need, Route
 from penstock.wire.bodies import PurgeBody, ReplayBody, SweepBody
 from penstock.wire.codecs import ARROW_STREAM, JSON

@@ -13,7 +13,7 @@ from msgspec import Struct
 from penstock.errors import BadInput, Conflict, NotFound
 from penstock.server.access import KeyInfo, NewKey
 from penstock.server.call import Call
-from penstock.server.reading import Body
+from penstock.server.request_parsing import Body
 from penstock.server.routing import Empty, Need, Route
 from penstock.wire.codecs import JSON
 

@@ -18,8 +18,8 @@ from penstock.model.message import Offset
 from penstock.model.reports import Preview
 from penstock.server.call import Call
 from penstock.server.loading import ARROW_READS, load
-from penstock.server.reading import Body
 from penstock.server.replies import Streamed
+from penstock.server.request_parsing import Body
 from penstock.server.routing import ANY_NAME, Empty, Need, Route
 from penstock.wire.bodies import ArchivedBody, LogEnd, LogSplits
 from penstock.wire.codecs import ARROW_STREAM, JSON
@@ -101,11 +101,11 @@ async def _page(call: Call, query: LogQuery, limit: int) -> LogPage:
     page = _before(query.to, await call.broker.read_log(query.start, limit=limit))
     if not query.payloads or not page.entries:
         return page
-    room = PAGE_BYTES
+    remaining = PAGE_BYTES
     fitting = 0
     for entry in page.entries:
-        room -= entry.message.size
-        if room < 0 and fitting:
+        remaining -= entry.message.size
+        if remaining < 0 and fitting:
             break
         fitting += 1
     call.hold.take(sum(entry.message.size for entry in page.entries[:fitting]))

@@ -13,7 +13,7 @@ from penstock.errors import BadInput, TooLarge, UnknownRun
 from penstock.model.limits import shown
 from penstock.model.runs import Run
 from penstock.server.call import Call
-from penstock.server.reading import Body
+from penstock.server.request_parsing import Body
 from penstock.server.routing import Empty, Need, Route
 from penstock.wire.bodies import RunBody, RunList
 from penstock.wire.codecs import JSON

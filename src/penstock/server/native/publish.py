@@ -42,7 +42,7 @@ from penstock.server.decoding import (
     item_bytes,
 )
 from penstock.server.loading import ARROW_WRITES, load
-from penstock.server.reading import RawBody
+from penstock.server.request_parsing import RawBody
 from penstock.server.routing import Need, Route
 from penstock.wire.bodies import PublishBody
 from penstock.wire.codecs import (

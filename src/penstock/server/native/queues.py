@@ -23,7 +23,7 @@ from penstock.model.delivery import QueueStats, RouteReply
 from penstock.model.limits import MAX_ASSIGN
 from penstock.model.queue import Backoff, QueueInfo, QueuePolicy, Start
 from penstock.server.call import Call
-from penstock.server.reading import Body, ListBody
+from penstock.server.request_parsing import Body, ListBody
 from penstock.server.routing import ANY_NAME, Empty, Need, Route
 from penstock.wire.bodies import AssignBody, DryRunReply, QueueList, RouteBody
 from penstock.wire.codecs import JSON

@@ -21,8 +21,8 @@ from penstock.model.limits import MAX_BATCH
 from penstock.model.message import NewMessage, Outgoing
 from penstock.server.call import Call
 from penstock.server.decoding import Lists, format_of, item_bytes
-from penstock.server.reading import ConvertedBody
 from penstock.server.replies import Plain, problem_reply
+from penstock.server.request_parsing import ConvertedBody
 from penstock.server.routing import Empty, Need, Route
 from penstock.wire.bodies import SettleBody
 from penstock.wire.codecs import JSON

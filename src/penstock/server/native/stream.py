@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock.api import ANONYMOUS
 from penstock.broker.claim import check_lease
 from penstock.errors import BadInput, Busy, PenstockError, UnknownQueue
 from penstock.model.delivery import Delivery
@@ -22,7 +23,6 @@ from penstock.server.call import Call
 from penstock.server.native.claims import claim_within_bounds
 from penstock.server.replies import Streamed, pieces
 from penstock.server.routing import Empty, Need, Route
-from penstock.verbs import ANONYMOUS
 from penstock.wire.bodies import ClaimBody
 from penstock.wire.codecs import EVENT_STREAM, encode_json
 from penstock.wire.payloads import shown_delivery
@@ -86,12 +86,12 @@ async def _deliveries(call: Call, query: StreamQuery) -> AsyncGenerator[bytes, N
         batch = _FIRST_BATCH
         while not call.service.stopping.is_set():
             await call.check_again()
-            room = opened.room(call.service.now())
-            if not room:
+            remaining = opened.remaining(call.service.now())
+            if not remaining:
                 await call.wait_for(opened.credit_given(_HEARTBEAT_MS))
-                yield b": credit\n\n" if opened.room(call.service.now()) else b": waiting\n\n"
+                yield b": credit\n\n" if opened.remaining(call.service.now()) else b": waiting\n\n"
                 continue
-            wanted = ClaimBody(min(room, batch), query.lease_ms, 0, query.consumer)
+            wanted = ClaimBody(min(remaining, batch), query.lease_ms, 0, query.consumer)
             deliveries = await claim_within_bounds(call, wanted, 0) or await call.wait_for(
                 claim_within_bounds(call, wanted, _HEARTBEAT_MS)
             )

@@ -9,7 +9,7 @@ import msgspec
 from penstock.errors import BadInput, BadPolicy, UnknownTopic
 from penstock.model.queue import MAX_SCHEMA_BYTES, TopicPolicy
 from penstock.server.call import Call
-from penstock.server.reading import SMALL_BYTES, Body
+from penstock.server.request_parsing import SMALL_BYTES, Body
 from penstock.server.routing import ANY_NAME, Empty, Need, Route
 from penstock.wire.bodies import TopicInfo, TopicList
 from penstock.wire.codecs import JSON

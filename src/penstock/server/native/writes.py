@@ -7,7 +7,7 @@ from typing import Final
 from penstock.errors import BadInput, Conflict
 from penstock.model.writes import Write
 from penstock.server.call import Call
-from penstock.server.reading import Body
+from penstock.server.request_parsing import Body
 from penstock.server.routing import Empty, Need, Route
 from penstock.wire.bodies import BeginWriteBody, FinishWriteBody
 from penstock.wire.codecs import JSON

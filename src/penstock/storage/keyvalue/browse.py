@@ -65,15 +65,15 @@ def peek(
     after = -1 if cursor is None else int(cursor, 16)
     items: list[Snapshot] = []
     position = after
-    room, headers = SLICE_BYTES, _SLICE_HEADERS
+    remaining, headers = SLICE_BYTES, _SLICE_HEADERS
     for looked, (number, snapshot) in enumerate(snapshots(queue, state, after)):
-        if len(items) == limit or looked == scan or room < 0 or headers < 0:
+        if len(items) == limit or looked == scan or remaining < 0 or headers < 0:
             return Page(tuple(items), f"{position:x}")
         position = number
         headers -= len(snapshot.message.headers)
         if where is None or where.matches(snapshot.message):
             if payloads:
-                room -= snapshot.message.size
+                remaining -= snapshot.message.size
             items.append(_with_payload(queue, snapshot) if payloads else snapshot)
     return Page(tuple(items), None)
 

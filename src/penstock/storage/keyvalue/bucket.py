@@ -17,7 +17,7 @@ from penstock.storage.keyvalue.stage import Stage
 if TYPE_CHECKING:
     from penstock.storage.keyvalue.shelf import Shelf
 
-__all__ = ["Bucket", "Lane", "read_leases"]
+__all__ = ["Bucket", "PriorityLane", "read_leases"]
 
 
 class Bucket:
@@ -46,7 +46,7 @@ class Bucket:
             self.in_order = True
 
 
-class Lane:
+class PriorityLane:
     """The buckets of one priority."""
 
     __slots__ = ("heads", "spill_high", "spill_low")

@@ -113,8 +113,8 @@ def _take_in_order(
     expires = not queue.is_dead_letter
     max_attempts = queue.policy.max_attempts
     moved = 0
-    room = MAX_CLAIM_BYTES
-    while len(taken) < limit and moved < _MOVES_A_TURN and room >= 0:
+    remaining = MAX_CLAIM_BYTES
+    while len(taken) < limit and moved < _MOVES_A_TURN and remaining >= 0:
         bucket = shelf.head()
         if bucket is None:
             break
@@ -134,8 +134,8 @@ def _take_in_order(
             elif entry.attempts >= max_attempts and is_exhausted(queue, entry):
                 exhaust(queue, entry, now)
             else:
-                room -= message.size
-                if room < 0 and taken:
+                remaining -= message.size
+                if remaining < 0 and taken:
                     queue.ready()  # Consumers that wait claim the rest.
                     break
                 del available[claim_id]
@@ -161,7 +161,7 @@ def _take_from_partitions(
 ) -> int | None:
     """As ``_take_in_order``, of the consumer's partitions, never skipping an entry."""
     moved = 0
-    room = MAX_CLAIM_BYTES
+    remaining = MAX_CLAIM_BYTES
     while len(taken) < limit and moved < _MOVES_A_TURN:
         first = partitions.first_ready(consumer)
         if first is None:
@@ -181,8 +181,8 @@ def _take_from_partitions(
             exhaust(queue, found, now)
             moved += 1
         else:
-            room -= found.message.size
-            if room < 0 and taken:
+            remaining -= found.message.size
+            if remaining < 0 and taken:
                 queue.ready()
                 break
             entry = queue.take_available(claim_id)

@@ -78,20 +78,20 @@ def read_columns(log: Log, name: str, start: Offset, limit: int) -> LogColumns:
     tenant = log.tenant(name)
     parts: list[bytes] = []
     count = 0
-    room = _MOST_BYTES
+    remaining = _MOST_BYTES
     for first, value in log.records(tenant, start):
         if first >= tenant.committed_end:
             break
         most = limit - count
-        if len(value) > room:
+        if len(value) > remaining:
             # A record has at least one element; as many as fit, if they are of one length.
-            most = min(most, max(1, room * int.from_bytes(value[:2], "little") // len(value)))
+            most = min(most, max(1, remaining * int.from_bytes(value[:2], "little") // len(value)))
         body, held = _wanted(value, first, start, most)
         parts.append(body)
         count += held
-        room -= len(body)
-        if count >= limit or held == most or room <= 0:
-            room = 0
+        remaining -= len(body)
+        if count >= limit or held == most or remaining <= 0:
+            remaining = 0
             break
     if not count:
         return LogColumns.of((), max(start, Offset(tenant.committed_end)))
@@ -100,7 +100,7 @@ def read_columns(log: Log, name: str, start: Offset, limit: int) -> LogColumns:
         return _log_columns(columns, Offset(columns.offset[-1] + 1)).before(
             Offset(columns.offset[limit])
         )
-    end = max(start, tenant.committed_end) if room else columns.offset[-1] + 1
+    end = max(start, tenant.committed_end) if remaining else columns.offset[-1] + 1
     return _log_columns(columns, Offset(end))
 
 

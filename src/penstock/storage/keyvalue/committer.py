@@ -21,8 +21,8 @@ from penstock.storage.keyvalue.batch import Batch
 from penstock.storage.keyvalue.chain import Chain
 from penstock.storage.keyvalue.long_changes import LongChanges
 from penstock.storage.keyvalue.marks import Marks
+from penstock.storage.keyvalue.notifications import Notifier
 from penstock.storage.keyvalue.stage import Stage
-from penstock.storage.keyvalue.telling import Teller
 from penstock.storage.keyvalue.writer import InlineWriter, ThreadWriter, Writer
 from penstock.storage.turns import SLICE_S
 
@@ -46,7 +46,7 @@ class Committer:
         adapter: Adapter,
         stage: Stage,
         on_commit: Callable[[int], None],
-        teller: Teller,
+        notifier: Notifier,
         writer: Writer | None = None,
         chain: Chain | None = None,
         changes: LongChanges | None = None,
@@ -54,7 +54,7 @@ class Committer:
         self._adapter = adapter
         self._stage = stage
         self._on_commit = on_commit
-        self._teller = teller
+        self._notifier = notifier
         self._loop = asyncio.get_running_loop()
         self._waiting: list[asyncio.Future[Durability]] = []
         self._scheduled = False
@@ -237,7 +237,7 @@ class Committer:
             self.poison(failure)
             return
         if self._seconds is not None:
-            self._teller.committed(self._current_size, self._seconds)
+            self._notifier.committed(self._current_size, self._seconds)
             self._seconds = None
         if self._waiting or self._stage.has_work:
             # More was staged while the disk was busy: begin the next commit immediately.

@@ -30,12 +30,12 @@ from penstock.storage.keyvalue.keys import (
 )
 from penstock.storage.keyvalue.log import SEGMENT_ENTRIES, Log
 from penstock.storage.keyvalue.long_changes import STEP, LongChanges
+from penstock.storage.keyvalue.notifications import Notifier
 from penstock.storage.keyvalue.partitions import MOST_MOVES, Partitions
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.records import KEYED_BY_NUMBER, decode_spec
 from penstock.storage.keyvalue.stage import ENCODE_STEP, Stage
-from penstock.storage.keyvalue.telling import Teller
 from penstock.storage.keyvalue.tenant import Tenant
 from penstock.storage.keyvalue.topics import decode_topic
 from penstock.storage.quotas import check_filter_quota
@@ -83,7 +83,7 @@ class Core:
         self.inline_evaluations = inline_evaluations
         self.changes = LongChanges(slice_s)
         self.stage = Stage(adapter, min(step_size, ENCODE_STEP))
-        self.teller = Teller()
+        self.notifier = Notifier()
         self.log = Log(self.stage, segment_entries)
         self.dedup = Dedup(self.stage)
         self.identity = Identity(self.stage, options.random)
@@ -257,7 +257,7 @@ class Core:
             number,
             policy,
             parse(policy.filter),
-            teller=self.teller,
+            notifier=self.notifier,
             receipts=self.receipts,
             keyed_by_number=keyed_by_number,
         )

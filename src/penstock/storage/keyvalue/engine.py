@@ -51,7 +51,7 @@ from penstock.storage.keyvalue.long_changes import STEP
 from penstock.storage.keyvalue.membership import MembershipVerbs
 from penstock.storage.keyvalue.publish import Plan
 from penstock.storage.keyvalue.queue import Queue
-from penstock.storage.keyvalue.reading import ReadingVerbs
+from penstock.storage.keyvalue.read_verbs import ReadingVerbs
 from penstock.storage.keyvalue.replay import Purge, Replay
 from penstock.storage.keyvalue.route import StartCursor, route
 from penstock.storage.keyvalue.routed_ahead import RoutedAhead, is_quick, routed_ahead
@@ -79,7 +79,7 @@ class KeyValueEngine(
     """The contract over an ordered store."""
 
     def __init__(self, core: Core, committer: Committer) -> None:
-        super().__init__(committer, core.options.clock, core.teller, core.changes)
+        super().__init__(committer, core.options.clock, core.notifier, core.changes)
         self._turns.slice_s = core.slice_s
         self.turns = self._turns
         self._core = core
@@ -127,7 +127,7 @@ class KeyValueEngine(
                 adapter,
                 core.stage,
                 core.committed,
-                core.teller,
+                core.notifier,
                 writer,
                 core.chain,
                 core.changes,
@@ -146,11 +146,11 @@ class KeyValueEngine(
 
     @property
     def listener(self) -> Listener:
-        return self._core.teller.listener
+        return self._core.notifier.listener
 
     @listener.setter
     def listener(self, listener: Listener) -> None:
-        self._core.teller.listener = listener
+        self._core.notifier.listener = listener
 
     async def close(self) -> None:
         if not self._closed:

@@ -16,8 +16,8 @@ from penstock.errors import PenstockError, StoreCorrupt
 from penstock.model.clock import Clock
 from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.long_changes import LongChanges
+from penstock.storage.keyvalue.notifications import Notifier
 from penstock.storage.keyvalue.queue import Queue
-from penstock.storage.keyvalue.telling import Teller
 from penstock.storage.turns import Turns
 
 __all__ = ["Guarded", "changing", "reading"]
@@ -43,18 +43,18 @@ class Guarded:
     """Begins verbs, and stops the store when one of them breaks."""
 
     def __init__(
-        self, committer: Committer, clock: Clock, teller: Teller, changes: LongChanges
+        self, committer: Committer, clock: Clock, notifier: Notifier, changes: LongChanges
     ) -> None:
         self._committer = committer
         self._changes = changes
         self.clock = clock
-        self._teller = teller
+        self._notifier = notifier
         self._turns = Turns()
 
     def _begin(self) -> int:
         """Check that the store can commit. Returns the verb's time."""
         self._committer.check()
-        self._teller.turn += 1
+        self._notifier.turn += 1
         return self.clock.now()
 
     async def _next_slice(self, tenant: str = _NOBODY, queue: Queue | None = None) -> None:

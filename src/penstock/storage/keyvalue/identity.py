@@ -20,7 +20,7 @@ from penstock.storage.contract import RandomBytes
 from penstock.storage.keyvalue.encoding import seal, unseal
 from penstock.storage.keyvalue.keys import IDENTITY_KEY
 from penstock.storage.keyvalue.stage import Stage
-from penstock.storage.places import is_same_place
+from penstock.storage.location import is_same_location
 
 __all__ = ["Identity"]
 
@@ -48,7 +48,7 @@ class Identity:
         if len(record) < _LEAST:
             raise StoreCorrupt("The identity of the store is incomplete.")
         self._store, self._epoch = record[:ID_BYTES], record[ID_BYTES:_LEAST]
-        if not is_same_place(record[_LEAST:].decode(), place):
+        if not is_same_location(record[_LEAST:].decode(), place):
             self.new_epoch()
 
     def new_epoch(self) -> None:

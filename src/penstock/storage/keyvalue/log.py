@@ -494,10 +494,10 @@ def _entry_end(staged: list[Logged], begin: int) -> int:
     # Adding all sizes up takes a fifth of the time of the loop below.
     if end <= _FEW or (not begin and sum(map(len, map(_metadata_of, staged))) <= _ENTRY_BYTES):
         return end
-    room = _ENTRY_BYTES
+    remaining = _ENTRY_BYTES
     for position in range(begin, end):
-        room -= len(staged[position][1])
-        if room < 0:
+        remaining -= len(staged[position][1])
+        if remaining < 0:
             return max(position, begin + 1)
     return end
 

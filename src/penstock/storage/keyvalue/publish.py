@@ -132,16 +132,16 @@ class Plan:
         outgoing: Sequence[Outgoing],
         ahead: RoutedAhead | None = None,
         *,
-        at_once: bool = True,
+        runs_now: bool = True,
     ) -> None:
         """Take over the messages; ``ahead`` has their routing if it was computed ahead.
 
         The producers may change their lists and headers between two steps. So everything is copied
-        unless the whole batch is planned in the first step, and that step runs now (``at_once``).
+        unless the whole batch is planned in the first step, and that step runs now (``runs_now``).
         """
         self._ahead = ahead
         self._taken = outgoing
-        if at_once and len(outgoing) == 1 and len(outgoing[0].messages) <= self._step:
+        if runs_now and len(outgoing) == 1 and len(outgoing[0].messages) <= self._step:
             return
         self._taken = [Outgoing(item.topic, tuple(item.messages)) for item in outgoing]
         if ahead is None:

@@ -27,6 +27,7 @@ from penstock.storage.keyvalue.encoding import seal, unseal
 from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import QueueKeys, bucket_of, claim_id_of
 from penstock.storage.keyvalue.metadata import expires_at_of
+from penstock.storage.keyvalue.notifications import Notifier
 from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.records import (
     KEYED_BY_NUMBER,
@@ -38,7 +39,6 @@ from penstock.storage.keyvalue.records import (
 from penstock.storage.keyvalue.settled import SLOT_MS, SettledShelf
 from penstock.storage.keyvalue.shelf import Shelf
 from penstock.storage.keyvalue.stage import Stage
-from penstock.storage.keyvalue.telling import Teller
 from penstock.storage.keyvalue.time_index import TimeIndex
 from penstock.storage.keyvalue.trail import Trail
 
@@ -70,13 +70,13 @@ class Queue:
         policy: QueuePolicy,
         filter_: Filter,
         *,
-        teller: Teller,
+        notifier: Notifier,
         receipts: Receipts,
         keyed_by_number: bool = False,
         home: Queue | None = None,
     ) -> None:
         self.stage = stage
-        self.teller = teller
+        self.notifier = notifier
         self.receipts = receipts
         self._told = 0
         self.tenant = tenant
@@ -134,7 +134,7 @@ class Queue:
                 number + 1,
                 policy,
                 filter_,
-                teller=teller,
+                notifier=notifier,
                 receipts=receipts,
                 keyed_by_number=keyed_by_number,
                 home=self,
@@ -279,15 +279,15 @@ class Queue:
 
     def ready(self) -> None:
         """Notify, once per turn, that a claim may return more or that ``next_due`` is earlier."""
-        teller = self.teller
-        if self._told != teller.turn:
-            self._told = teller.turn
-            teller.ready(self.tenant, self.name)
+        notifier = self.notifier
+        if self._told != notifier.turn:
+            self._told = notifier.turn
+            notifier.ready(self.tenant, self.name)
 
     def lapsed(self, count: int) -> None:
         """Notify that deliveries with lapsed leases were taken back."""
         if count:
-            self.teller.lapsed(self.tenant, self.name, count)
+            self.notifier.lapsed(self.tenant, self.name, count)
 
     # -- moving entries ----------------------------------------------------------------
 

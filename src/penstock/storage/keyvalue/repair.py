@@ -120,7 +120,7 @@ async def accept_loss(path: Path, options: EngineOptions) -> Loss | None:
         )
         record = seal(msgspec.json.encode(loss))
         core.stage.put(document_key(LOSS_KIND, f"{now}"), record)
-        committer = Committer(adapter, core.stage, core.committed, core.teller, None, core.chain)
+        committer = Committer(adapter, core.stage, core.committed, core.notifier, None, core.chain)
         await committer.commit()
         await committer.close()
     finally:

@@ -67,12 +67,12 @@ class StartCursor:
 
     def _is_time_found(self, time: int) -> bool:
         entries = self._log.read(self._tenant.name, self._offset, staged=True)
-        room = _LOOKED_AT_BYTES
+        remaining = _LOOKED_AT_BYTES
         for looked, (message, metadata) in enumerate(entries):
-            if message.published_at >= time or looked == _LOOKED_AT or room < 0:
+            if message.published_at >= time or looked == _LOOKED_AT or remaining < 0:
                 self._offset = message.offset
                 return message.published_at >= time
-            room -= len(metadata)
+            remaining -= len(metadata)
         self._offset = self._tenant.log.end
         return True
 

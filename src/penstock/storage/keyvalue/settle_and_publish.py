@@ -61,8 +61,8 @@ class SettleAndPublish:
         self, queue: Queue, publish: Sequence[Outgoing], ahead: RoutedAhead | None
     ) -> Iterator[None]:
         """The steps that settle and publish, or abort."""
-        at_once = len(self._settlements) < self._core.step_size
-        self._plan.take(publish, ahead, at_once=at_once)
+        runs_now = len(self._settlements) < self._core.step_size
+        self._plan.take(publish, ahead, runs_now=runs_now)
         return self._steps(queue)
 
     def _steps(self, queue: Queue) -> Iterator[None]:

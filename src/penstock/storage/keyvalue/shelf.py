@@ -19,7 +19,7 @@ from typing import Final
 from sortedcontainers import SortedDict
 
 from penstock.errors import StoreCorrupt
-from penstock.storage.keyvalue.bucket import Bucket, Lane, read_leases
+from penstock.storage.keyvalue.bucket import Bucket, PriorityLane, read_leases
 from penstock.storage.keyvalue.bucket_ranges import InBucket, stored_in
 from penstock.storage.keyvalue.encoding import seal
 from penstock.storage.keyvalue.entry import Entry
@@ -64,7 +64,7 @@ class Shelf:
         self._dead_letters = dead_letters
         self._waiting_prefix = keys.failed if dead_letters else keys.active
         self._buckets: SortedDict[int, Bucket] = SortedDict()
-        self._lanes = [Lane() for _ in range(LANES)]
+        self._lanes = [PriorityLane() for _ in range(LANES)]
         self._last: Bucket | None = None
 
     # -- moving entries ----------------------------------------------------------------
@@ -368,7 +368,7 @@ class Shelf:
         bucket.leased = bool(bucket.in_flight)
         return 0 if value is None else len(value)
 
-    def _load_ahead(self, lane: Lane) -> None:
+    def _load_ahead(self, lane: PriorityLane) -> None:
         prefix = self._waiting_prefix
         pairs = self._stage.scan(
             prefix + lane.spill_low.to_bytes(8, "big"),
@@ -415,5 +415,5 @@ class Shelf:
             out.append(entry)
         return out
 
-    def _lane(self, bucket_id: int) -> Lane:
+    def _lane(self, bucket_id: int) -> PriorityLane:
         return self._lanes[(bucket_id & NUMBER_MASK) // LANE_SPAN]

@@ -109,12 +109,12 @@ class Stage:
         while self._dirty:
             items, self._dirty = self._dirty, {}
             self._encoded |= items
-            left, room = self._step_size, STEP_BYTES
+            left, remaining = self._step_size, STEP_BYTES
             for item in items:
                 left -= 1
-                room -= item.write_to(self)
-                if left == 0 or room <= 0:
-                    left, room = self._step_size, STEP_BYTES
+                remaining -= item.write_to(self)
+                if left == 0 or remaining <= 0:
+                    left, remaining = self._step_size, STEP_BYTES
                     yield
 
     def take(self) -> Batch:

@@ -191,7 +191,7 @@ def _within_bytes(
     stretches: Sequence[Stretch], segments: Mapping[int, Segment]
 ) -> tuple[list[Stretch], list[Stretch]]:
     """The first deliveries, as many as one claim may read the payloads of, and the rest."""
-    room, count = MAX_CLAIM_BYTES, 0
+    remaining, count = MAX_CLAIM_BYTES, 0
     for group, members in stretches:
         segment = segments.get(_segment_of(group))
         if segment is None:
@@ -199,8 +199,8 @@ def _within_bytes(
             continue  # It is missing, which is found out when it is read.
         entry = group.record.entry
         for index in members if entry is None else [segment_of(entry)[1]]:
-            room -= segment.metadata[index].size if index < len(segment.metadata) else 0
-            if room < 0 and count:
+            remaining -= segment.metadata[index].size if index < len(segment.metadata) else 0
+            if remaining < 0 and count:
                 return _first(stretches, count)
             count += 1
     return list(stretches), []

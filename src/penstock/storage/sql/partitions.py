@@ -300,7 +300,7 @@ class _First(NamedTuple):
 
     pick: _Pick
     partition: bytes
-    room: int
+    remaining: int
 
 
 async def hand_out(core: Core, work: Work, queue: Queue, asked: Claim) -> list[Granted]:
@@ -369,18 +369,20 @@ async def _choose(work: Work, queue: Queue, asked: Claim) -> list[_Pick]:
     )
     firsts: list[_First] = []
     for partition, in_flight, delayed, fresh, returned in rows:
-        room = concurrency - int(in_flight or 0)
+        remaining = concurrency - int(in_flight or 0)
         waiting = [
             (*divmod(int(head), _RANKS), phase)
             for head, phase in ((fresh, Phase.FRESH), (returned, Phase.RETURNED))
             if head is not None
         ]
-        if room <= 0 or not waiting:
+        if remaining <= 0 or not waiting:
             continue
         row_key, rank, phase = min(waiting)
         if concurrency == 1 and delayed is not None and int(delayed) // _RANKS < row_key:
             continue  # Strict order: a delayed delivery holds back those behind it.
-        firsts.append(_First(_Pick(rank, MessageId(row_key), int(phase), row_key), partition, room))
+        firsts.append(
+            _First(_Pick(rank, MessageId(row_key), int(phase), row_key), partition, remaining)
+        )
     # The best deliveries are all in these partitions: each of them precedes all other partitions.
     firsts = heapq.nsmallest(asked.limit, firsts)
     if concurrency == 1 or asked.limit == 1 or not firsts:
@@ -401,7 +403,9 @@ async def _choose_several(
         by_partition: dict[bytes, list[DeliveryGroup]] = defaultdict(list)
         for row in rows:
             by_partition[row[7]].append(DeliveryGroup.read(row))
-        feeds = [_Feed(by_partition[first.partition], first.room, segments) for first in firsts]
+        feeds = [
+            _Feed(by_partition[first.partition], first.remaining, segments) for first in firsts
+        ]
         picks = _merge(feeds, limit)
         if picks is not None:
             return picks
@@ -411,7 +415,7 @@ async def _choose_several(
 class _Feed:
     """The deliveries of a partition in order, as far as they were read."""
 
-    def __init__(self, groups: Sequence[DeliveryGroup], room: int, segments: int) -> None:
+    def __init__(self, groups: Sequence[DeliveryGroup], remaining: int, segments: int) -> None:
         end = _end(groups, segments)
         known = sorted(
             (message, group.rank, int(group.phase), int(group.first))
@@ -420,10 +424,11 @@ class _Feed:
             for message in group.ids()
         )
         self.picks = [
-            _Pick(rank, message, phase, row_key) for message, rank, phase, row_key in known[:room]
+            _Pick(rank, message, phase, row_key)
+            for message, rank, phase, row_key in known[:remaining]
         ]
         #: Whether it may hand out more than was read.
-        self.more = end is not None and len(self.picks) < room
+        self.more = end is not None and len(self.picks) < remaining
 
 
 def _end(groups: Iterable[DeliveryGroup], segments: int) -> int | None:

@@ -16,7 +16,7 @@ from penstock.model.identity import (
     derive_receipt_key,
 )
 from penstock.model.message import Offset
-from penstock.storage.places import is_same_place
+from penstock.storage.location import is_same_location
 from penstock.storage.sql.claim_numbers import Receipts
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.database import RetryTransaction, Row, Session
@@ -54,7 +54,7 @@ async def identity(core: Core, tenant: str) -> StoreIdentity:
 
     # Streams call this before every batch, so the row is locked only if it must be written.
     rows, place = await core.run_without_tenant(look)
-    if rows and is_same_place(rows[0][2], place):
+    if rows and is_same_location(rows[0][2], place):
         return derive_identity(bytes(rows[0][0]), bytes(rows[0][1]), tenant)
     store, epoch = await core.run_without_tenant(
         lambda session: _read(core, session), transaction=True
@@ -103,7 +103,7 @@ async def _read(core: Core, session: Session) -> tuple[bytes, bytes]:
         )
         rows = await session.fetch("lock_identity")
     store, epoch, known = rows[0]
-    if not is_same_place(known, place):
+    if not is_same_location(known, place):
         return bytes(store), await _change(core, session, place)
     if known != place:
         # Another version of Penstock, or of the database, describes the same place differently.

@@ -27,7 +27,7 @@ pytest.register_assert_rewrite(
             "idempotency",
             "keyed",
             "leases",
-            "lives",
+            "scenarios",
             "log",
             "lowered_limit",
             "next_due",

@@ -10,7 +10,15 @@ from penstock.model.message import Offset
 from penstock.model.queue import Start
 from penstock.model.states import State, Transition
 from penstock.testing.conformance.harness import TENANT, Conformance, Store, msg
-from penstock.testing.conformance.lives import LIVES, TICK, Actor, Life, Shown, events_of, live
+from penstock.testing.conformance.scenarios import (
+    SCENARIOS,
+    TICK,
+    Actor,
+    Scenario,
+    Shown,
+    events_of,
+    play,
+)
 from penstock.testing.laws import law
 
 __all__ = ["TestAnswers", "TestErrorsShown", "TestHistoryBounds", "TestReplaySample"]
@@ -29,23 +37,23 @@ class TestAnswers(Conformance):
     """Every field in every state."""
 
     @law("D1")
-    @pytest.mark.parametrize("name", LIVES)
+    @pytest.mark.parametrize("name", SCENARIOS)
     async def test_each_field_after_each_verb(self, store: Store, name: str) -> None:
-        life = LIVES[name]
-        actor = await live(store, life)
-        await self._check(store, actor, life)
+        scenario = SCENARIOS[name]
+        actor = await play(store, scenario)
+        await self._check(store, actor, scenario)
         if store.engine.capabilities.persistent:
             await store.reopen()
-            await self._check(store, actor, life)
+            await self._check(store, actor, scenario)
 
-    async def _check(self, store: Store, actor: Actor, life: Life) -> None:
-        await self._check_browsing(store, actor, life.shown)
+    async def _check(self, store: Store, actor: Actor, scenario: Scenario) -> None:
+        await self._check_browsing(store, actor, scenario.shown)
         found = await store.engine.message(TENANT, actor.message_id)
-        expected = life.shown.fields(actor.at)
+        expected = scenario.shown.fields(actor.at)
         assert [fields_of(s) for s in found.deliveries] == [expected]
-        await self._check_result(store, actor, life.shown)
+        await self._check_result(store, actor, scenario.shown)
         history = await store.engine.history(TENANT, actor.message_id)
-        assert list(history) == events_of(actor, life)
+        assert list(history) == events_of(actor, scenario)
 
     async def _check_browsing(self, store: Store, actor: Actor, shown: Shown) -> None:
         expected = [shown.fields(actor.at)]
@@ -104,11 +112,11 @@ class TestAnswers(Conformance):
     async def test_read_history_by_queue_tells_queue_and_dead_letters_apart(
         self, store: Store
     ) -> None:
-        actor = await live(store, LIVES["dead letter nacked"])
+        actor = await play(store, SCENARIOS["dead letter nacked"])
         for queue in ("q", "q.dlq"):
             page = await store.engine.read_history(TENANT, Offset(0), 10, queue)
             expected = [
-                e for e in events_of(actor, LIVES["dead letter nacked"]) if e.queue == queue
+                e for e in events_of(actor, SCENARIOS["dead letter nacked"]) if e.queue == queue
             ]
             assert [entry.event for entry in page.entries] == expected
 

@@ -119,7 +119,7 @@ class TestAssign(Conformance):
         """A publish, the engine's router and an external router have the same result."""
         condition = "color = 'red' OR (amount > 3 AND topic LIKE 'or%')"
         now = store.clock.now()
-        await store.queue("live", condition)
+        await store.queue("play", condition)
         for n in range(24):
             await store.publish(
                 msg(
@@ -149,9 +149,9 @@ class TestAssign(Conformance):
                     (s.message, s.payload, s.at if state is State.DELAYED else None)
                     for s in await store.browse(name, state, payloads=True)
                 ]
-                for name in ("live", "inside", "outside")
+                for name in ("play", "inside", "outside")
             }
-            assert shown["outside"] == shown["inside"] == shown["live"] != []
+            assert shown["outside"] == shown["inside"] == shown["play"] != []
 
     async def test_repeating_changes_nothing(self, store: Store) -> None:
         await store.publish(*[b"x"] * 6)

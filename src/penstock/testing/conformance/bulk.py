@@ -206,4 +206,4 @@ class TestReadHistory(Conformance):
         assert page.entries == ()
         assert page.next_offset > ids[0]
         with pytest.raises(UnknownQueue):
-            await store.engine.read_history(TENANT, Offset(0), 3, "nobody")
+            await store.engine.read_history(TENANT, Offset(0), 3, "unknown")

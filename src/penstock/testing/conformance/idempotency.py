@@ -154,16 +154,16 @@ class TestIdempotency(Conformance):
                 TENANT, "t", [msg(), msg()], batch_id="b", batch_ms=batch_ms
             )
 
-        # The same id again: leftovers of its first use must not shorten the second.
+        # The same id again: records of its first use must not shorten the second.
         for window_ms in (1_000, 24 * HOUR_MS):
             first = await publish(window_ms)
             assert not first.repeated
             begin = store.clock.now()
             # A repetition with another window does not change the first one.
-            for at, told in ((window_ms // 2, 1), (window_ms - 1, 48 * HOUR_MS)):
+            for at, window in ((window_ms // 2, 1), (window_ms - 1, 48 * HOUR_MS)):
                 store.clock.advance(begin + at - store.clock.now())
                 await store.sweep_all()
-                again = await publish(told)
+                again = await publish(window)
                 assert again.repeated
                 assert again.messages == first.messages
             store.clock.advance(1)

@@ -81,7 +81,7 @@ class TestRouting(Conformance):
     async def test_routers_agree(self, store: Store) -> None:
         """Publishing into a queue and catching it up give the same deliveries."""
         condition = "color = 'red' OR (amount > 3 AND topic LIKE 'or%')"
-        await store.queue("live", condition)
+        await store.queue("play", condition)
         for n in range(12):
             await store.publish(
                 msg(color="red", amount=n, priority=n % 3) if n % 4 == 0 else msg(amount=n),
@@ -89,7 +89,7 @@ class TestRouting(Conformance):
             )
         await store.queue("late", condition, start=EARLIEST)
         await catch_up(store, "late", 5)
-        live = await store.browse("live", State.AVAILABLE, payloads=True)
+        live = await store.browse("play", State.AVAILABLE, payloads=True)
         late = await store.browse("late", State.AVAILABLE, payloads=True)
         assert [(s.message, s.payload) for s in late] == [(s.message, s.payload) for s in live]
         assert live

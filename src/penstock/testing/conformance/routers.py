@@ -68,7 +68,7 @@ class TestManyRouters(Conformance):
     async def test_nothing_is_lost_or_doubled(self, store: Store) -> None:
         random = Random(5)
         await store.queue("all")
-        await store.queue("live", self.FILTER)
+        await store.queue("play", self.FILTER)
         await self.publish(store, random)
         queues = ["a", "b", "c"]
         for n, name in enumerate(queues):
@@ -81,7 +81,7 @@ class TestManyRouters(Conformance):
             await asyncio.gather(*(self.publish(store, random) for _ in range(2)))
             published.set()
         for state in (State.AVAILABLE, State.DELAYED):
-            live = await store.browse("live", state, payloads=True)
+            live = await store.browse("play", state, payloads=True)
             assert live
             for name in queues:
                 found = await store.browse(name, state, payloads=True)
@@ -89,6 +89,6 @@ class TestManyRouters(Conformance):
                     (s.message, s.payload) for s in live
                 ]
         store.clock.advance(1000)
-        order = ids_of(await store.claim("live", 1000))
+        order = ids_of(await store.claim("play", 1000))
         for name in queues:
             assert ids_of(await store.claim(name, 1000)) == order

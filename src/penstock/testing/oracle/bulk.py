@@ -9,7 +9,7 @@ from penstock.model.message import MessageId, Offset
 from penstock.model.queue import Ordering, TopicPolicy
 from penstock.model.states import State, Transition
 from penstock.storage.contract import EngineOptions
-from penstock.testing.oracle import partitions, reading, transitions
+from penstock.testing.oracle import partitions, read_verbs, transitions
 from penstock.testing.oracle.state import Entry, Held, Queue, Store, Tally
 
 __all__ = ["purge", "replay", "sweep"]
@@ -53,7 +53,7 @@ def replay(
         held = _replayed(queue, message_id, due_at, now, dead=dead)
         moved += 1
         if len(sample) < _SAMPLE:
-            sample.append(reading.snapshot(store, queue, held))
+            sample.append(read_verbs.snapshot(store, queue, held))
         if not dry_run:
             queue.deliveries[message_id] = held
             if replay_id is not None:
@@ -105,7 +105,7 @@ def purge(
     """Remove deliveries in claim order."""
     if state is State.IN_FLIGHT:
         raise Conflict("In-flight deliveries cannot be purged; settle them.", field="state")
-    selected: list[Snapshot] = reading.browse(store, queue, state, where, dead=dead)
+    selected: list[Snapshot] = read_verbs.browse(store, queue, state, where, dead=dead)
     for shown in selected[:limit]:
         held = queue.deliveries[shown.message.id]
         transitions.close_key(store, queue, held)

@@ -46,7 +46,7 @@ def claim(
     if queue.dead_paused if dead else queue.policy.paused:
         return []
     granted: list[Delivery] = []
-    room = MAX_CLAIM_BYTES
+    remaining = MAX_CLAIM_BYTES
     while len(granted) < limit:
         candidates = (
             _of_own_partitions(store, queue, consumer)
@@ -60,8 +60,8 @@ def claim(
             error = f"max_attempts was lowered to {queue.policy.max_attempts}"
             transitions.fail(store, queue, first, Transition.EXHAUST, now, error)
             continue
-        room -= store.newest(queue.tenant, first.message_id).message.size
-        if room < 0 and granted:
+        remaining -= store.newest(queue.tenant, first.message_id).message.size
+        if remaining < 0 and granted:
             break
         granted.append(_grant(store, queue, first, consumer, lease_ms, now))
     return granted

@@ -16,7 +16,7 @@ from penstock.model.message import MessageId, Offset
 from penstock.model.queue import Ordering
 from penstock.model.states import State, Transition
 from penstock.storage.listener import Listener
-from penstock.testing.oracle import reading
+from penstock.testing.oracle import read_verbs
 from penstock.testing.oracle.state import Queue, Store
 
 __all__ = ["Heard", "hear", "tell"]
@@ -68,7 +68,7 @@ def _shapes(store: Store, now: int) -> Iterator[tuple[tuple[str, str], _Shape]]:
                     for d in held
                     if d.state is State.AVAILABLE
                 ),
-                next_due=reading.next_due(store, queue, dead=dead),
+                next_due=read_verbs.next_due(store, queue, dead=dead),
                 arrangement=queue.dead_paused if dead else _arrangement(store, queue),
                 lapses=_lapses(queue, queue.shown_as(dead=dead), now),
             )

@@ -1,7 +1,7 @@
 """The tenants and queues of a simulation, with their initial policies.
 
 Programs change, delete and recreate most queues at any time. Three are never deleted, purged or
-replayed, so that what clients were told about them can be checked:
+replayed, so that the replies about them can be checked:
 
 - ``work`` takes every message of its topic and is never changed: the history checker judges it;
 - ``narrow`` has a ``max_depth`` and a ``throughput_limit``; programs change its filter and its

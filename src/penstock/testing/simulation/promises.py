@@ -1,4 +1,4 @@
-"""Promises: what clients were told about the fixed queues (``policies``), and whether it holds.
+"""Promises: the replies to clients about the fixed queues (``policies``), and whether they hold.
 
 - ``narrow``: a publish that began after a change of the policy was answered obeys the new filter
   (R1) and the new ``max_depth``; grants never exceed the ``throughput_limit`` in any period.

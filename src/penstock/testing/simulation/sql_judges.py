@@ -7,8 +7,8 @@ from typing import Final
 import msgspec
 
 from penstock.model.queue import Ordering, QueuePolicy
+from penstock.storage.sql.compaction import is_stray
 from penstock.storage.sql.deliveries import DeliveryGroup
-from penstock.storage.sql.mending import is_stray
 from penstock.testing.simulation.policies import NARROW, TENANTS
 from penstock.testing.simulation.sql_observer import Observer
 

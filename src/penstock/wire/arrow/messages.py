@@ -105,13 +105,13 @@ def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
 def _plain(table: pa.Table, size: int) -> pa.Table:
     """The columns in the types of message fields."""
     columns = {}
-    room = size
+    remaining = size
     for name in table.column_names:
         column = table.column(name)
         if pa.types.is_dictionary(column.type):
             # Every row may refer to one large value, so count the rows, of all columns together.
-            room -= _dictionary_bytes(column, name)
-            if room < 0:
+            remaining -= _dictionary_bytes(column, name)
+            if remaining < 0:
                 raise TooLarge(
                     f"The column {name} takes the batch over {size} bytes.", field=name, limit=size
                 )

@@ -15,7 +15,7 @@ from penstock.model.delivery import Ack, Extend, Nack, Outcome, Receipt, Reject,
 from penstock.model.reports import KeeperReport
 from penstock.server.budget import Budget
 from penstock.server.metrics import Metrics
-from penstock.server.metrics.gathering import MAX_NAMED
+from penstock.server.metrics.queue_stats import MAX_NAMED
 from penstock.storage.contract import EngineOptions
 from penstock.storage.engines import open_engine
 from penstock.testing.clock import FakeClock

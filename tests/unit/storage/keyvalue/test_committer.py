@@ -11,8 +11,8 @@ from penstock.storage.keyvalue.adapters import KeyRange, Writes
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.long_changes import LongChanges
+from penstock.storage.keyvalue.notifications import Notifier
 from penstock.storage.keyvalue.stage import Stage
-from penstock.storage.keyvalue.telling import Teller
 from penstock.storage.keyvalue.writer import InlineWriter, Write, Written
 from penstock.storage.listener import Listener
 from penstock.testing.laws import law
@@ -68,9 +68,9 @@ class Rig:
         self.disk = disk
         self.stage = Stage(disk)
         self.completed: list[int] = []
-        self.teller = Teller()
-        self.ear = self.teller.listener = Ear()
-        self.committer = Committer(disk, self.stage, self.completed.append, self.teller)
+        self.notifier = Notifier()
+        self.ear = self.notifier.listener = Ear()
+        self.committer = Committer(disk, self.stage, self.completed.append, self.notifier)
 
     def put(self, key: bytes, *, sync: bool = True) -> asyncio.Task[str]:
         """What a verb does: change the stage in one go, then wait for the commit."""
@@ -293,7 +293,7 @@ async def test_a_batch_is_whole_in_the_store_when_readers_are_told(disk: Disk) -
     def look(number: int) -> None:
         seen.append(disk.get(b"%d" % number))
 
-    committer = Committer(disk, stage, look, Teller())
+    committer = Committer(disk, stage, look, Notifier())
     disk.gate.release(10)
     for number in (1, 2):
         stage.put(b"%d" % number, b"in")
@@ -367,7 +367,7 @@ class Broken(Listener):
 async def test_a_listener_that_raises_is_logged_and_everyone_is_answered(
     rig: Rig, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rig.teller.listener = Broken()
+    rig.notifier.listener = Broken()
     disk.gate.release(2)
     first = rig.put(b"a")
     await disk.until_begun()
@@ -388,7 +388,7 @@ async def test_when_the_engine_fails_after_a_commit_its_callers_are_answered_and
         raise KeyError("bucket")
 
     stage = Stage(disk)
-    committer = Committer(disk, stage, fail, Teller())
+    committer = Committer(disk, stage, fail, Notifier())
     stage.put(b"a", b"")
     first = committer.commit()
     await disk.until_begun()
@@ -431,7 +431,7 @@ async def test_a_close_that_is_cancelled_begins_no_other_commit() -> None:
     """A thread that has ended would never take the batch, and the loop would wait for it."""
     adapter, writer = MemoryAdapter(), HeldWriter()
     stage = Stage(adapter)
-    committer = Committer(adapter, stage, lambda _: None, Teller(), writer)
+    committer = Committer(adapter, stage, lambda _: None, Notifier(), writer)
     stage.put(b"a", b"")
     first = committer.commit()
     await _let_run()
@@ -450,7 +450,7 @@ async def test_a_close_that_is_cancelled_begins_no_other_commit() -> None:
 async def test_a_close_that_is_cancelled_while_a_commit_is_encoded_writes_nothing() -> None:
     adapter, writer, changes = MemoryAdapter(), HeldWriter(), LongChanges(0.0)
     stage = Stage(adapter)
-    committer = Committer(adapter, stage, lambda _: None, Teller(), writer, changes=changes)
+    committer = Committer(adapter, stage, lambda _: None, Notifier(), writer, changes=changes)
     changes.under_way = True
     stage.put(b"a", b"")
     commit = committer.commit()

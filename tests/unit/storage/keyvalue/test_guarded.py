@@ -9,14 +9,14 @@ from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.committer import Committer
 from penstock.storage.keyvalue.guarded import Guarded, changing, reading
 from penstock.storage.keyvalue.long_changes import LongChanges
+from penstock.storage.keyvalue.notifications import Notifier
 from penstock.storage.keyvalue.stage import Stage
-from penstock.storage.keyvalue.telling import Teller
 from penstock.storage.turns import SLICE_S
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 
 
-class Verbs(Guarded):
+class QueueApi(Guarded):
     """Verbs that do what they are told."""
 
     @changing
@@ -43,21 +43,21 @@ async def stage() -> Stage:
 
 @pytest.fixture
 async def committer(stage: Stage) -> Committer:
-    return Committer(MemoryAdapter(), stage, lambda _: None, Teller())
+    return Committer(MemoryAdapter(), stage, lambda _: None, Notifier())
 
 
 @pytest.fixture
-async def verbs(committer: Committer) -> Verbs:
-    return Verbs(committer, FakeClock(7), Teller(), LongChanges(SLICE_S))
+async def verbs(committer: Committer) -> QueueApi:
+    return QueueApi(committer, FakeClock(7), Notifier(), LongChanges(SLICE_S))
 
 
-async def test_a_verb_answers(verbs: Verbs) -> None:
+async def test_a_verb_answers(verbs: QueueApi) -> None:
     assert await verbs.change(None) == 7
     assert await verbs.read(None) == 7
 
 
 @pytest.mark.parametrize("verb", ["change", "read"])
-async def test_a_refusal_passes_and_the_store_goes_on(verbs: Verbs, verb: str) -> None:
+async def test_a_refusal_passes_and_the_store_goes_on(verbs: QueueApi, verb: str) -> None:
     refusal = UnknownQueue("q")
     with pytest.raises(UnknownQueue) as caught:
         await getattr(verbs, verb)(refusal)
@@ -66,7 +66,7 @@ async def test_a_refusal_passes_and_the_store_goes_on(verbs: Verbs, verb: str) -
 
 
 @law("X1")
-async def test_a_surprise_while_reading_is_damage(verbs: Verbs) -> None:
+async def test_a_surprise_while_reading_is_damage(verbs: QueueApi) -> None:
     with pytest.raises(StoreCorrupt, match="KeyError") as caught:
         await verbs.read(KeyError("gone"))
     assert isinstance(caught.value.__cause__, KeyError)
@@ -75,7 +75,7 @@ async def test_a_surprise_while_reading_is_damage(verbs: Verbs) -> None:
 
 @law("S3")
 async def test_a_surprise_while_changing_ends_the_store(
-    verbs: Verbs, committer: Committer, stage: Stage
+    verbs: QueueApi, committer: Committer, stage: Stage
 ) -> None:
     """What others have staged is not committed either: nobody can take the half out again."""
     stage.put(b"whole", b"1")
@@ -91,13 +91,13 @@ async def test_a_surprise_while_changing_ends_the_store(
 
 
 @pytest.mark.parametrize("verb", ["change", "read"])
-async def test_a_cancelled_verb_is_only_cancelled(verbs: Verbs, verb: str) -> None:
+async def test_a_cancelled_verb_is_only_cancelled(verbs: QueueApi, verb: str) -> None:
     with pytest.raises(asyncio.CancelledError):
         await getattr(verbs, verb)(asyncio.CancelledError())
     assert await verbs.change(None) == 7
 
 
 def test_a_guarded_verb_keeps_its_name() -> None:
-    assert Verbs.change.__name__ == "change"
-    assert Verbs.read.__doc__ == "Look at something, then stop."
+    assert QueueApi.change.__name__ == "change"
+    assert QueueApi.read.__doc__ == "Look at something, then stop."
     assert issubclass(StoreCorrupt, PenstockError)

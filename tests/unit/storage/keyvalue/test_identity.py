@@ -17,7 +17,7 @@ from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.encoding import seal
 from penstock.storage.keyvalue.engine import KeyValueEngine
 from penstock.storage.keyvalue.keys import IDENTITY_KEY
-from penstock.storage.places import is_same_place
+from penstock.storage.location import is_same_location
 from penstock.testing.laws import law
 
 TENANT = "acme"
@@ -115,9 +115,9 @@ async def test_without_a_time_of_birth_the_inode_is_compared(
 
 
 def test_places_are_compared_by_what_both_tell() -> None:
-    assert is_same_place("inode=1 birth=2", "inode=1")
-    assert is_same_place("", "inode=1")
-    assert not is_same_place("inode=1 birth=2", "inode=1 birth=3")
+    assert is_same_location("inode=1 birth=2", "inode=1")
+    assert is_same_location("", "inode=1")
+    assert not is_same_location("inode=1 birth=2", "inode=1 birth=3")
 
 
 async def test_a_store_of_an_older_penstock_gets_an_identity() -> None:

@@ -28,11 +28,11 @@ from penstock.storage.keyvalue.encoding import seal
 from penstock.storage.keyvalue.entry import Entry
 from penstock.storage.keyvalue.keys import claim_id_of
 from penstock.storage.keyvalue.metadata import encode_metadata
+from penstock.storage.keyvalue.notifications import Notifier
 from penstock.storage.keyvalue.partitions import Partition, Partitions, fair_share
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.receipts import Receipts
 from penstock.storage.keyvalue.stage import Stage
-from penstock.storage.keyvalue.telling import Teller
 from penstock.testing.laws import law
 
 TakeBack: TypeAlias = Callable[[Entry, Transition], object]
@@ -41,7 +41,7 @@ TakeBack: TypeAlias = Callable[[Entry, Transition], object]
 def _queue(stage: Stage, concurrency: int = 1) -> tuple[Queue, Partitions]:
     policy = QueuePolicy(ordering=Ordering.PARTITION, partition_concurrency=concurrency)
     queue = Queue(
-        stage, "t", "q", 0, policy, parse("TRUE"), teller=Teller(), receipts=Receipts(b"key")
+        stage, "t", "q", 0, policy, parse("TRUE"), notifier=Notifier(), receipts=Receipts(b"key")
     )
     queue.partitions = Partitions(queue)
     return queue, queue.partitions

@@ -219,7 +219,7 @@ class MySQL(Database):
     def __init__(self, address: Address) -> None:
         self._address = address
         connector = Connector(address)
-        self._patience = connector.patience
+        self.timeouts = connector.timeouts
         self._statements = {name: Statement(text) for name, text in load("mysql").items()}
         patience_s = address.statement_timeout + address.connect_timeout
         self._pool = Pool(connector, address.pool, self._opened, patience_s)
@@ -302,7 +302,7 @@ class MySQL(Database):
             driver.get_autocommit() and not driver.get_transaction_status()
         ):
             raise BadInput("connection has no transaction open.", field="connection")
-        link = Link(driver, self._patience)
+        link = Link(driver, self.timeouts)
         try:
             await _look_at(link)
             await link.execute_text(f"SAVEPOINT {_SAVEPOINT}")

@@ -20,9 +20,9 @@ import asyncmy
 from asyncmy.constants import CLIENT
 
 from penstock.errors import StoreUnavailable, TooLarge
-from penstock.storage.patience import Patience
 from penstock.storage.sql.mysql.error_mapping import FAILURES, number_of
 from penstock.storage.sql.urls import Address
+from penstock.storage.timeouts import Timeouts
 
 __all__ = ["IDLE_S", "Connector", "Link", "Pool", "Reply"]
 
@@ -84,9 +84,9 @@ class Link:
     the connection is then unknown, and it must be closed.
     """
 
-    def __init__(self, connection: Any, patience: Patience) -> None:
+    def __init__(self, connection: Any, timeouts: Timeouts) -> None:
         self.connection = connection
-        self._patience = patience
+        self.timeouts = timeouts
         #: The maximum packet size of the server, once it was read.
         self.packet = _MARGIN
         self._statements: OrderedDict[str, Any] = OrderedDict()
@@ -96,7 +96,7 @@ class Link:
     ) -> Reply:
         """Run a statement with a value for each of its question marks."""
         self._refuse_large(values)
-        return await self._patience.bear(self._execute(sql, values, prepared=prepared))
+        return await self.timeouts.run(self._execute(sql, values, prepared=prepared))
 
     async def _execute(self, sql: str, values: Sequence[object], *, prepared: bool) -> Reply:
         few = prepared and len(values) <= _MAX_VALUES
@@ -113,7 +113,7 @@ class Link:
         if len(parts) == 1 or sum(_weight(values) for _, values in parts) > _MAX_TEXT:
             return [await self.execute(sql, values) for sql, values in parts]
         text = ";".join([_text(sql, values) for sql, values in parts])
-        return await self._patience.bear(self._execute_many(text))
+        return await self.timeouts.run(self._execute_many(text))
 
     async def _execute_many(self, text: str) -> list[Reply]:
         cursor = self.connection.cursor()
@@ -125,19 +125,19 @@ class Link:
 
     async def execute_text(self, sql: str) -> None:
         """Run a statement that has no values and returns no rows."""
-        await self._patience.bear(self.connection.query(sql))
+        await self.timeouts.run(self.connection.query(sql))
 
     async def autocommit(self, value: bool) -> None:
         """Switch autocommit on or off."""
-        await self._patience.bear(self.connection.autocommit(value))
+        await self.timeouts.run(self.connection.autocommit(value))
 
     async def commit(self) -> None:
         """Commit the transaction."""
-        await self._patience.bear(self.connection.commit())
+        await self.timeouts.run(self.connection.commit())
 
     async def roll_back(self) -> None:
         """Roll back the transaction, if there is one, which is unknown after an error."""
-        await self._patience.bear(self.connection.rollback())
+        await self.timeouts.run(self.connection.rollback())
 
     async def forget_statements(self) -> None:
         """Close the prepared statements."""
@@ -248,7 +248,7 @@ class Connector:
             tls.verify_mode = ssl.CERT_NONE
         self._tls = tls or None
         #: The statement timeout of all its connections.
-        self.patience = Patience(address.statement_timeout + _GRACE_S)
+        self.timeouts = Timeouts(address.statement_timeout + _GRACE_S)
 
     async def connect(self) -> Link:
         """Open a connection. Raises the driver's errors."""
@@ -278,7 +278,7 @@ class Connector:
                 lock_s = min(_LOCK_S, statement_s)
                 for setting in (*_SETTINGS, _of_server(connection)):
                     await connection.query(setting.format(lock_s=lock_s, statement_s=statement_s))
-                link = Link(connection, self.patience)
+                link = Link(connection, self.timeouts)
                 ((link.packet,),) = (await link.execute("SELECT @@max_allowed_packet")).rows or ()
                 return link
         except BaseException:

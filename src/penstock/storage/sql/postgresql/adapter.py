@@ -15,7 +15,6 @@ from typing import Any, Final, NoReturn, TypeVar
 import asyncpg
 
 from penstock.errors import BadInput
-from penstock.storage.patience import Patience
 from penstock.storage.sql.database import (
     LOOKS,
     Database,
@@ -29,6 +28,7 @@ from penstock.storage.sql.postgresql.notifications import Listening
 from penstock.storage.sql.postgresql.session import PostgreSQLSession
 from penstock.storage.sql.statements import PARAMETER, load
 from penstock.storage.sql.urls import Address
+from penstock.storage.timeouts import Timeouts
 
 __all__ = ["PostgreSQL", "connection_arguments", "deadline_s"]
 
@@ -69,7 +69,7 @@ class _Opened(AbstractAsyncContextManager[Session]):
             self._database.statements,
             begun=False,
             loose=self._loose,
-            patience=self._database.patience,
+            timeouts=self._database.timeouts,
         )
         return self._session
 
@@ -81,7 +81,7 @@ class _Opened(AbstractAsyncContextManager[Session]):
                     raise error
                 if self._session.begun:
                     self._session.committing = True
-                    await self._database.patience.bear(self._connection.execute("COMMIT"))
+                    await self._database.timeouts.run(self._connection.execute("COMMIT"))
                 unharmed = True
             except BaseException as failed:  # noqa: BLE001  (raised again)
                 await self._database.abandon(self._connection, failed)
@@ -102,7 +102,7 @@ class PostgreSQL(Database):
         #: Seconds that a caller waits for a connection.
         self._patience_s = address.statement_timeout + address.connect_timeout
         #: The timeout of statements.
-        self.patience = Patience(deadline_s(address))
+        self.timeouts = Timeouts(deadline_s(address))
         self._pool: Any = None
         self._at_hand: list[Any] = []
         #: Open connections, and by identity the backend pids of those taken from the pool.
@@ -121,7 +121,7 @@ class PostgreSQL(Database):
         database = cls(address)
         try:
             arguments = connection_arguments(address)
-            # ``patience`` enforces the timeouts of the pool's connections.
+            # ``timeouts`` enforces the timeouts of the pool's connections.
             arguments["command_timeout"] = None
             database._pool = pool = await asyncpg.create_pool(
                 **arguments,
@@ -158,7 +158,7 @@ class PostgreSQL(Database):
         async with self._connection() as connection:
             try:
                 yield PostgreSQLSession(
-                    connection, self.statements, begun=True, patience=self.patience
+                    connection, self.statements, begun=True, timeouts=self.timeouts
                 )
             except Exception as error:  # noqa: BLE001  (raised again)
                 _raise(error)

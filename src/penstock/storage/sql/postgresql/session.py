@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final, TypeVar
 
-from penstock.storage.patience import Patience
 from penstock.storage.sql.database import (
     Count,
     FreshGroup,
@@ -20,6 +19,7 @@ from penstock.storage.sql.database import (
 from penstock.storage.sql.deliveries import PrimaryKey
 from penstock.storage.sql.deliveries import Row as GroupRow
 from penstock.storage.sql.postgresql.notifications import NOTIFY, announcements
+from penstock.storage.timeouts import Timeouts
 
 __all__ = ["PostgreSQLSession"]
 
@@ -39,11 +39,11 @@ class PostgreSQLSession(Session):
         *,
         begun: bool,
         loose: bool = False,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
-        """With ``patience``, statements that take too long raise ``TimeoutError``."""
+        """With ``timeouts``, statements that take too long raise ``TimeoutError``."""
         self._connection = connection
-        self._patience = patience
+        self.timeouts = timeouts
         self._statements = statements
         self._loose = loose
         self._publishes = False
@@ -52,7 +52,7 @@ class PostgreSQLSession(Session):
         self.committing = False
 
     def _in_time(self, statement: Awaitable[T]) -> Awaitable[T]:
-        return statement if self._patience is None else self._patience.bear(statement)
+        return statement if self.timeouts is None else self.timeouts.run(statement)
 
     async def _begin(self) -> None:
         if self.begun:

@@ -22,7 +22,7 @@ from typing import Generic, TypeAlias, TypeVar
 from penstock.client.options import ClientOptions
 from penstock.errors import BadInput, Conflict, PenstockError, QueueFull, StoreClosed
 
-__all__ = ["Gathering"]
+__all__ = ["CallBatcher"]
 
 K = TypeVar("K", bound=Hashable)
 I = TypeVar("I")  # noqa: E741  (an item)
@@ -36,13 +36,13 @@ _Single: TypeAlias = tuple[I, "asyncio.Future[A]"]
 _PERSONAL = (BadInput, Conflict, QueueFull)
 
 
-class Gathering(Generic[K, I, A]):
+class CallBatcher(Generic[K, I, A]):
     """The batches that wait to be sent, by topic or queue."""
 
     def __init__(self, send: Send[K, I, A], options: ClientOptions) -> None:
         self._send = send
         self._options = options
-        self._lanes: dict[K, _Lane[K, I, A]] = {}
+        self._batches: dict[K, _TopicBatch[K, I, A]] = {}
         self._sending: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -50,16 +50,16 @@ class Gathering(Generic[K, I, A]):
         """A future of the answer; ``size`` is what the item adds to a request."""
         if self._closing:
             raise StoreClosed("The client is closed.")
-        lane = self._lanes.get(kind)
-        if lane is None:
-            lane = self._lanes[kind] = _Lane(self, kind, self._options)
-        return lane.add(item, size)
+        batch = self._batches.get(kind)
+        if batch is None:
+            batch = self._batches[kind] = _TopicBatch(self, kind, self._options)
+        return batch.add(item, size)
 
     async def drain(self) -> None:
         """Accept nothing more, send what waits, and wait for the answers."""
         self._closing = True
-        for lane in list(self._lanes.values()):
-            lane.leave()
+        for batch in list(self._batches.values()):
+            batch.leave()
         if self._sending:
             await asyncio.wait(self._sending)
 
@@ -85,25 +85,25 @@ class Gathering(Generic[K, I, A]):
                 if not future.done():
                     future.set_result(answer)
 
-    def start(self, lane: _Lane[K, I, A], singles: list[_Single[I, A]]) -> None:
-        """Send a batch of a lane in the background."""
-        task = lane.loop.create_task(self.dispatch(lane.kind, singles))
+    def start(self, batch: _TopicBatch[K, I, A], singles: list[_Single[I, A]]) -> None:
+        """Send a batch of a batch in the background."""
+        task = batch.loop.create_task(self.dispatch(batch.kind, singles))
         # The loop itself keeps weak references only.
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
-        task.add_done_callback(lane.returned)
+        task.add_done_callback(batch.returned)
 
     def forget(self, kind: K) -> None:
-        """Remove an empty lane: a program may use any number of topics."""
-        self._lanes.pop(kind, None)
+        """Remove an empty batch: a program may use any number of topics."""
+        self._batches.pop(kind, None)
 
 
-class _Lane(Generic[K, I, A]):
+class _TopicBatch(Generic[K, I, A]):
     """The batch of one topic or queue."""
 
     __slots__ = (
         "_bytes",
-        "_gathering",
+        "_batcher",
         "_options",
         "_timer",
         "_under_way",
@@ -112,10 +112,10 @@ class _Lane(Generic[K, I, A]):
         "loop",
     )
 
-    def __init__(self, gathering: Gathering[K, I, A], kind: K, options: ClientOptions) -> None:
+    def __init__(self, batcher: CallBatcher[K, I, A], kind: K, options: ClientOptions) -> None:
         self.kind = kind
         self.loop = asyncio.get_running_loop()
-        self._gathering = gathering
+        self._batcher = batcher
         self._options = options
         self._waiting: list[_Single[I, A]] = []
         self._bytes = 0
@@ -146,7 +146,7 @@ class _Lane(Generic[K, I, A]):
         if self._waiting:
             singles, self._waiting, self._bytes = self._waiting, [], 0
             self._under_way += 1
-            self._gathering.start(self, singles)
+            self._batcher.start(self, singles)
 
     def returned(self, task: asyncio.Task[None]) -> None:
         """A request was answered: send the waiting batch at the end of this turn.
@@ -161,7 +161,7 @@ class _Lane(Generic[K, I, A]):
                 self._timer.cancel()
             self._timer = self.loop.call_soon(self.leave)
         elif not self._under_way:
-            self._gathering.forget(self.kind)
+            self._batcher.forget(self.kind)
 
 
 def _fail(singles: Sequence[_Single[I, A]], error: BaseException) -> None:

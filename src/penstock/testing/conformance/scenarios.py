@@ -1,9 +1,9 @@
 """Sequences of steps on a delivery, and what browsing, message and history must show afterwards.
 
-A *life* is a list of steps on one message in its own queue. Time is counted in ticks of one second:
-the message is published at tick 0, and each step happens one tick after the previous one unless it
-says otherwise. The expected fields are spelled out, so every engine must show the same ones, before
-and after it is reopened.
+A *scenario* is a list of steps on one message in its own queue. Time is counted in ticks of one
+second: the message is published at tick 0, and each step happens one tick after the previous one
+unless it says otherwise. The expected fields are spelled out, so every engine must show the same
+ones, before and after it is reopened.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.model.message import MessageId
 from penstock.model.states import State, Transition
 from penstock.testing.conformance.harness import TENANT, Store, msg
 
-__all__ = ["LIVES", "TICK", "Actor", "Life", "Shown", "events_of", "live"]
+__all__ = ["SCENARIOS", "TICK", "Actor", "Scenario", "Shown", "events_of", "play"]
 
 TICK: Final = 1_000
 #: The lease of a claim in ticks: a lapse is five ticks after the claim.
@@ -31,7 +31,7 @@ T = Transition
 
 
 class Actor:
-    """Runs the steps of one life."""
+    """Runs the steps of one scenario."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -159,7 +159,7 @@ class Happened(NamedTuple):
     error: str | None = None
 
 
-class Life(NamedTuple):
+class Scenario(NamedTuple):
     """Steps, and the expected fields and events."""
 
     steps: Sequence[Step]
@@ -178,38 +178,40 @@ FAIL = (claim("ann"), reject("bad"))
 DEAD = (*FAIL, claim_dead("medic"))
 DEAD_HISTORY = (CLAIM, REJECT, DEAD_CLAIM)
 
-LIVES: Final = {
-    "available": Life([], Shown("q", A)),
-    "delayed": Life([], Shown("q", D, at=LATER), delay=LATER),
-    "due": Life([wait(LATER)], Shown("q", A), delay=LATER),
-    "claimed": Life([claim("ann")], Shown("q", I, 1, 0, None, 1, 6, "ann"), [CLAIM]),
-    "extended": Life([claim("ann"), extend(9)], Shown("q", I, 1, 0, None, 1, 11, "ann"), [CLAIM]),
-    "acked": Life(
+SCENARIOS: Final = {
+    "available": Scenario([], Shown("q", A)),
+    "delayed": Scenario([], Shown("q", D, at=LATER), delay=LATER),
+    "due": Scenario([wait(LATER)], Shown("q", A), delay=LATER),
+    "claimed": Scenario([claim("ann")], Shown("q", I, 1, 0, None, 1, 6, "ann"), [CLAIM]),
+    "extended": Scenario(
+        [claim("ann"), extend(9)], Shown("q", I, 1, 0, None, 1, 11, "ann"), [CLAIM]
+    ),
+    "acked": Scenario(
         [claim("ann"), ack()],
         Shown("q", DONE, 1, at=2, done_at=2),
         [CLAIM, Happened(2, "q", T.ACK, DONE, "ann")],
     ),
-    "acked with a result": Life(
+    "acked with a result": Scenario(
         [claim("ann"), ack(b"ok")],
         Shown("q", DONE, 1, at=2, result=b"ok", done_at=2),
         [CLAIM, Happened(2, "q", T.ACK, DONE, "ann")],
     ),
-    "nacked": Life(
+    "nacked": Scenario(
         [claim("ann"), nack("e1")],
         Shown("q", A, 1, error="e1"),
         [CLAIM, Happened(2, "q", T.NACK, A, "ann", "e1")],
     ),
-    "nacked with a delay": Life(
+    "nacked with a delay": Scenario(
         [claim("ann"), nack("e1", 7)],
         Shown("q", D, 1, at=9, error="e1"),
         [CLAIM, Happened(2, "q", T.NACK, D, "ann", "e1")],
     ),
-    "nacked with a delay, and due": Life(
+    "nacked with a delay, and due": Scenario(
         [claim("ann"), nack("e1", 7), wait(7)],
         Shown("q", A, 1, error="e1"),
         [CLAIM, Happened(2, "q", T.NACK, D, "ann", "e1")],
     ),
-    "nacked without an error after one with": Life(
+    "nacked without an error after one with": Scenario(
         [claim("ann"), nack("e1"), claim("bob"), nack()],
         Shown("q", A, 2, error="e1"),
         [
@@ -219,7 +221,7 @@ LIVES: Final = {
             Happened(4, "q", T.NACK, A, "bob"),
         ],
     ),
-    "acked after a nack": Life(
+    "acked after a nack": Scenario(
         [claim("ann"), nack("e1"), claim("bob"), ack()],
         Shown("q", DONE, 2, at=4, error="e1", done_at=4),
         [
@@ -229,28 +231,28 @@ LIVES: Final = {
             Happened(4, "q", T.ACK, DONE, "bob"),
         ],
     ),
-    "released": Life(
+    "released": Scenario(
         [claim("ann"), release()],
         Shown("q", A, 1, 1),
         [CLAIM, Happened(2, "q", T.RELEASE, A, "ann")],
     ),
-    "claimed after a release": Life(
+    "claimed after a release": Scenario(
         [claim("ann"), release(), claim("bob")],
         Shown("q", I, 2, 1, None, 3, 8, "bob"),
         [CLAIM, Happened(2, "q", T.RELEASE, A, "ann"), Happened(3, "q", T.CLAIM, I, "bob")],
     ),
-    "lapsed": Life(
+    "lapsed": Scenario(
         [claim("ann"), lapse()],
         Shown("q", A, 1),
         [CLAIM, Happened(6, "q", T.LAPSE, A, "ann")],
     ),
-    "claimed after a lapse": Life(
+    "claimed after a lapse": Scenario(
         [claim("ann"), lapse(), claim("bob")],
         Shown("q", I, 2, 0, None, 7, 12, "bob"),
         [CLAIM, Happened(6, "q", T.LAPSE, A, "ann"), Happened(7, "q", T.CLAIM, I, "bob")],
     ),
-    "rejected": Life(FAIL, Shown("q", FAILED, 1, at=2, error="bad"), [CLAIM, REJECT]),
-    "rejected without an error after a nack with": Life(
+    "rejected": Scenario(FAIL, Shown("q", FAILED, 1, at=2, error="bad"), [CLAIM, REJECT]),
+    "rejected without an error after a nack with": Scenario(
         [claim("ann"), nack("e1"), claim("bob"), reject()],
         Shown("q", FAILED, 2, at=4, error="e1"),
         [
@@ -260,92 +262,92 @@ LIVES: Final = {
             Happened(4, "q", T.REJECT, FAILED, "bob"),
         ],
     ),
-    "nacked for the last time": Life(
+    "nacked for the last time": Scenario(
         [claim("ann"), nack("e1")],
         Shown("q", FAILED, 1, at=2, error="e1"),
         [CLAIM, Happened(2, "q", T.NACK, FAILED, "ann", "e1")],
         max_attempts=1,
     ),
-    "lapsed for the last time": Life(
+    "lapsed for the last time": Scenario(
         [claim("ann"), lapse()],
         Shown("q", FAILED, 1, at=6, error=LEASE_EXPIRED),
         [CLAIM, Happened(6, "q", T.LAPSE, FAILED, "ann", LEASE_EXPIRED)],
         max_attempts=1,
     ),
-    "expired while available": Life(
+    "expired while available": Scenario(
         [wait(LATER)],
         Shown("q", EXPIRED, at=LATER),
         [Happened(LATER, "q", T.EXPIRE, EXPIRED)],
         ttl=LATER,
     ),
-    "expired while delayed": Life(
+    "expired while delayed": Scenario(
         [wait(LATER)],
         Shown("q", EXPIRED, at=LATER),
         [Happened(LATER, "q", T.EXPIRE, EXPIRED)],
         ttl=LATER,
         delay=LATER + 1,
     ),
-    "expired after a nack": Life(
+    "expired after a nack": Scenario(
         [claim("ann"), nack("e1"), wait(LATER)],
         Shown("q", EXPIRED, 1, at=LATER + 2, error="e1"),
         [CLAIM, Happened(2, "q", T.NACK, A, "ann", "e1"), Happened(32, "q", T.EXPIRE, EXPIRED)],
         ttl=LATER,
     ),
-    "expired by a nack": Life(
+    "expired by a nack": Scenario(
         [claim("ann"), nack("e1")],
         Shown("q", EXPIRED, 1, at=2, error="e1"),
         [CLAIM, Happened(2, "q", T.NACK, EXPIRED, "ann", "e1")],
         ttl=2,
     ),
-    "expired by a release": Life(
+    "expired by a release": Scenario(
         [claim("ann"), release()],
         Shown("q", EXPIRED, 1, at=2),
         [CLAIM, Happened(2, "q", T.RELEASE, EXPIRED, "ann")],
         ttl=2,
     ),
-    "expired by a lapse": Life(
+    "expired by a lapse": Scenario(
         [claim("ann"), lapse()],
         Shown("q", EXPIRED, 1, at=6),
         [CLAIM, Happened(6, "q", T.LAPSE, EXPIRED, "ann")],
         ttl=3,
     ),
-    "dead letter claimed": Life(
+    "dead letter claimed": Scenario(
         DEAD, Shown("q.dlq", I, 2, 0, 2, 3, 8, "medic", "bad"), DEAD_HISTORY
     ),
-    "dead letter extended": Life(
+    "dead letter extended": Scenario(
         [*DEAD, extend(9)], Shown("q.dlq", I, 2, 0, 2, 3, 13, "medic", "bad"), DEAD_HISTORY
     ),
-    "dead letter nacked": Life(
+    "dead letter nacked": Scenario(
         [*DEAD, nack("worse")],
         Shown("q", FAILED, 2, at=2, error="worse"),
         [*DEAD_HISTORY, Happened(4, "q.dlq", T.NACK, A, "medic", "worse")],
     ),
-    "dead letter nacked without an error": Life(
+    "dead letter nacked without an error": Scenario(
         [*DEAD, nack()],
         Shown("q", FAILED, 2, at=2, error="bad"),
         [*DEAD_HISTORY, Happened(4, "q.dlq", T.NACK, A, "medic")],
     ),
-    "dead letter nacked with a delay": Life(
+    "dead letter nacked with a delay": Scenario(
         [*DEAD, nack("worse", 7)],
         Shown("q.dlq", D, 2, at=11, error="worse"),
         [*DEAD_HISTORY, Happened(4, "q.dlq", T.NACK, D, "medic", "worse")],
     ),
-    "dead letter nacked with a delay, and due": Life(
+    "dead letter nacked with a delay, and due": Scenario(
         [*DEAD, nack("worse", 7), wait(7, "q.dlq")],
         Shown("q", FAILED, 2, at=2, error="worse"),
         [*DEAD_HISTORY, Happened(4, "q.dlq", T.NACK, D, "medic", "worse")],
     ),
-    "dead letter rejected": Life(
+    "dead letter rejected": Scenario(
         [*DEAD, reject("worse")],
         Shown("q", FAILED, 2, at=2, error="worse"),
         [*DEAD_HISTORY, Happened(4, "q.dlq", T.REJECT, A, "medic", "worse")],
     ),
-    "dead letter released": Life(
+    "dead letter released": Scenario(
         [*DEAD, release()],
         Shown("q", FAILED, 2, at=2, error="bad"),
         [*DEAD_HISTORY, Happened(4, "q.dlq", T.RELEASE, A, "medic")],
     ),
-    "dead letter claimed after a release": Life(
+    "dead letter claimed after a release": Scenario(
         [*DEAD, release(), claim_dead("surgeon")],
         Shown("q.dlq", I, 3, 1, 2, 5, 10, "surgeon", "bad"),
         [
@@ -354,32 +356,32 @@ LIVES: Final = {
             Happened(5, "q.dlq", T.CLAIM, I, "surgeon"),
         ],
     ),
-    "dead letter lapsed": Life(
+    "dead letter lapsed": Scenario(
         [*DEAD, lapse("q.dlq")],
         Shown("q", FAILED, 2, at=2, error="bad"),
         [*DEAD_HISTORY, Happened(8, "q.dlq", T.LAPSE, A, "medic")],
     ),
-    "dead letter acked": Life(
+    "dead letter acked": Scenario(
         [*DEAD, ack(b"mended")],
         Shown("q.dlq", DONE, 2, at=4, error="bad", result=b"mended", done_at=4),
         [*DEAD_HISTORY, Happened(4, "q.dlq", T.ACK, DONE, "medic")],
     ),
-    "replayed from failed": Life(
+    "replayed from failed": Scenario(
         [*FAIL, replay(ReplaySource.FAILED)],
         Shown("q", A),
         [CLAIM, REJECT, Happened(3, "q", T.REPLAY, A)],
     ),
-    "replayed from failed by its dead-letter queue": Life(
+    "replayed from failed by its dead-letter queue": Scenario(
         [*FAIL, replay(ReplaySource.FAILED, "q.dlq")],
         Shown("q", A),
         [CLAIM, REJECT, Happened(3, "q", T.REPLAY, A)],
     ),
-    "claimed after a replay": Life(
+    "claimed after a replay": Scenario(
         [*FAIL, replay(ReplaySource.FAILED), claim("bob")],
         Shown("q", I, 1, 0, None, 4, 9, "bob"),
         [CLAIM, REJECT, Happened(3, "q", T.REPLAY, A), Happened(4, "q", T.CLAIM, I, "bob")],
     ),
-    "failed again after a replay": Life(
+    "failed again after a replay": Scenario(
         [*FAIL, replay(ReplaySource.FAILED), claim("bob"), reject()],
         Shown("q", FAILED, 1, at=5),
         [
@@ -390,27 +392,27 @@ LIVES: Final = {
             Happened(5, "q", T.REJECT, FAILED, "bob"),
         ],
     ),
-    "replayed from done": Life(
+    "replayed from done": Scenario(
         [claim("ann"), ack(b"ok"), replay(ReplaySource.DONE)],
         Shown("q", A),
         [CLAIM, Happened(2, "q", T.ACK, DONE, "ann"), Happened(3, "q", T.REPLAY, A)],
     ),
-    "replayed from the log when done": Life(
+    "replayed from the log when done": Scenario(
         [claim("ann"), ack(b"ok"), replay(ReplaySource.LOG)],
         Shown("q", A),
         [CLAIM, Happened(2, "q", T.ACK, DONE, "ann"), Happened(3, "q", T.REPLAY, A)],
     ),
-    "replayed from the log when failed": Life(
+    "replayed from the log when failed": Scenario(
         [*FAIL, replay(ReplaySource.LOG)],
         Shown("q", A),
         [CLAIM, REJECT, Happened(3, "q", T.REPLAY, A)],
     ),
-    "replayed from the log when purged": Life(
+    "replayed from the log when purged": Scenario(
         [purge(A), replay(ReplaySource.LOG)],
         Shown("q", A),
         [Happened(2, "q", T.REPLAY, A)],
     ),
-    "dead letter replayed from done": Life(
+    "dead letter replayed from done": Scenario(
         [*DEAD, ack(b"mended"), replay(ReplaySource.DONE, "q.dlq")],
         Shown("q", FAILED, 0, at=5, error="bad"),
         [
@@ -419,7 +421,7 @@ LIVES: Final = {
             Happened(5, "q.dlq", T.REPLAY, A),
         ],
     ),
-    "dead letter claimed after a replay from done": Life(
+    "dead letter claimed after a replay from done": Scenario(
         [*DEAD, ack(), replay(ReplaySource.DONE, "q.dlq"), claim_dead("surgeon")],
         Shown("q.dlq", I, 1, 0, 5, 6, 11, "surgeon", "bad"),
         [
@@ -429,7 +431,7 @@ LIVES: Final = {
             Happened(6, "q.dlq", T.CLAIM, I, "surgeon"),
         ],
     ),
-    "dead letter replayed from the log when done": Life(
+    "dead letter replayed from the log when done": Scenario(
         [*DEAD, ack(b"mended"), replay(ReplaySource.LOG), claim("bob")],
         Shown("q", I, 1, 0, None, 6, 11, "bob"),
         [
@@ -442,25 +444,25 @@ LIVES: Final = {
 }
 
 
-async def live(store: Store, life: Life) -> Actor:
+async def play(store: Store, scenario: Scenario) -> Actor:
     """Publish the message, and run the steps."""
-    await store.queue(max_attempts=life.max_attempts)
+    await store.queue(max_attempts=scenario.max_attempts)
     actor = Actor(store)
     (actor.message_id,) = await store.publish(
         msg(
             b"body",
-            deliver_at=None if life.delay is None else actor.at(life.delay),
-            expires_at=None if life.ttl is None else actor.at(life.ttl),
+            deliver_at=None if scenario.delay is None else actor.at(scenario.delay),
+            expires_at=None if scenario.ttl is None else actor.at(scenario.ttl),
         )
     )
-    for step in life.steps:
+    for step in scenario.steps:
         await step(actor)
     return actor
 
 
-def events_of(actor: Actor, life: Life) -> list[Event]:
+def events_of(actor: Actor, scenario: Scenario) -> list[Event]:
     """The whole expected history, including the publish."""
-    state = A if life.delay is None else D
+    state = A if scenario.delay is None else D
     publish = Event(at=actor.born, queue="q", transition=T.PUBLISH, state=state)
     return [
         publish,
@@ -473,6 +475,6 @@ def events_of(actor: Actor, life: Life) -> list[Event]:
                 consumer=happened.consumer,
                 error=happened.error,
             )
-            for happened in life.history
+            for happened in scenario.history
         ),
     ]

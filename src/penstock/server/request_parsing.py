@@ -14,7 +14,7 @@ from msgspec import Struct
 from penstock.errors import BadInput, SlowRequest, TooLarge
 from penstock.server.budget import Hold
 from penstock.server.decoding import Lists, format_of
-from penstock.storage.patience import Patience
+from penstock.storage.timeouts import Timeouts
 from penstock.wire.codecs import Codec, refused
 from penstock.wire.splitting import Bounds
 
@@ -81,7 +81,7 @@ class Bodies:
     def __init__(self, *, body_bytes: int, timeout_s: float) -> None:
         self._body_bytes = body_bytes
         self._timeout_s = timeout_s
-        self._patience = Patience(timeout_s)
+        self.timeouts = Timeouts(timeout_s)
 
     async def read(
         self,
@@ -105,7 +105,7 @@ class Bodies:
             if not expected:
                 return b""
         try:
-            event = await self._patience.bear(receive())
+            event = await self.timeouts.run(receive())
             if event["type"] != "http.request":
                 raise Incomplete
             body: bytes = event.get("body", b"")
@@ -115,7 +115,7 @@ class Bodies:
             if len(body) == expected:
                 return body
             if event.get("more_body", False):
-                return await self._patience.bear(self._read_on(receive, body, expected, hold, most))
+                return await self.timeouts.run(self._read_on(receive, body, expected, hold, most))
             if len(body) > most:
                 raise _too_large(most)
             return body

@@ -12,12 +12,12 @@ import logging
 
 from penstock.storage.listener import Listener
 
-__all__ = ["Teller"]
+__all__ = ["Notifier"]
 
 _log = logging.getLogger("penstock.storage")
 
 
-class Teller:
+class Notifier:
     """The listener, and the number of the running verb.
 
     A listener is called in the middle of verbs and commits. If it raises, the error is logged and

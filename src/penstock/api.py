@@ -49,7 +49,7 @@ from penstock.model.writes import Write
 if TYPE_CHECKING:
     from penstock.consume.lease import Lease
 
-__all__ = ["ANONYMOUS", "BULK_LIMIT", "ROUTE_BATCH", "Verbs"]
+__all__ = ["ANONYMOUS", "BULK_LIMIT", "ROUTE_BATCH", "QueueApi"]
 
 #: The default name of a claim's consumer.
 ANONYMOUS = "anonymous"
@@ -59,7 +59,7 @@ ROUTE_BATCH = 10_000
 BULK_LIMIT = 1_000_000
 
 
-class Verbs(Protocol):
+class QueueApi(Protocol):
     """The verbs of a queue service, for one tenant."""
 
     # -- queues and topics -------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from penstock.client.gathering import Gathering
+from penstock.client.call_batcher import CallBatcher
 from penstock.client.options import ClientOptions
 from penstock.errors import BadInput, Forbidden, QueueFull, StoreClosed, Unreachable
 from penstock.testing.laws import law
@@ -25,7 +25,7 @@ class Wire:
         self.refuse: set[int] = set()
         self.failure: Exception | None = None
         self._left = asyncio.Event()
-        self.gathering: Gathering[str, int, str] = Gathering(
+        self.batcher: CallBatcher[str, int, str] = CallBatcher(
             self.send, replace(ClientOptions(linger_ms=NEVER_MS), **options)
         )
 
@@ -40,7 +40,7 @@ class Wire:
         return [f"{kind}{item}" for item in items]
 
     def add(self, item: int, kind: str = "t", size: int = 1) -> asyncio.Future[str]:
-        return self.gathering.add(kind, item, size)
+        return self.batcher.add(kind, item, size)
 
     async def leaves(self, count: int) -> None:
         async with asyncio.timeout(60):
@@ -119,7 +119,7 @@ async def test_the_linger_ends_the_wait() -> None:
     await wire.leaves(2)
     assert wire.batches == [("t", [1]), ("t", [2])]
     wire.open.set()
-    await wire.gathering.drain()
+    await wire.batcher.drain()
 
 
 async def test_a_batch_is_bounded_by_number() -> None:
@@ -138,7 +138,7 @@ async def test_a_full_batch_leaves_however_many_are_under_way() -> None:
     await wire.leaves(2)
     assert wire.batches[1] == ("t", [1, 2])
     wire.open.set()
-    await wire.gathering.drain()
+    await wire.batcher.drain()
 
 
 async def test_a_batch_is_bounded_by_bytes_and_a_large_item_goes_alone() -> None:
@@ -178,9 +178,9 @@ async def test_a_full_queue_takes_what_fits() -> None:
         room -= len(items)
         return items
 
-    gathering: Gathering[str, int, int] = Gathering(send, ClientOptions())
+    batcher: CallBatcher[str, int, int] = CallBatcher(send, ClientOptions())
     answers = await asyncio.gather(
-        *(gathering.add("t", n, 1) for n in range(5)), return_exceptions=True
+        *(batcher.add("t", n, 1) for n in range(5)), return_exceptions=True
     )
     assert sum(isinstance(answer, int) for answer in answers) == 3
     assert sum(isinstance(answer, QueueFull) for answer in answers) == 2
@@ -210,7 +210,7 @@ async def test_draining_sends_what_waits_and_takes_nothing_more() -> None:
     first = wire.add(1)
     await wire.leaves(1)
     second = wire.add(2)
-    draining = asyncio.create_task(wire.gathering.drain())
+    draining = asyncio.create_task(wire.batcher.drain())
     await wire.leaves(2)
     with pytest.raises(StoreClosed):
         wire.add(3)
@@ -233,4 +233,4 @@ async def test_idle_lanes_are_forgotten() -> None:
     for n in range(50):
         await wire.add(n, f"topic{n}")
     await turns()
-    assert len(wire.gathering._lanes) == 0
+    assert len(wire.batcher._lanes) == 0

@@ -1,4 +1,4 @@
-"""Places: limits the concurrent calls of one kind, and divides them between tenants.
+"""Call slots: limits the concurrent calls of one kind, and divides them between tenants.
 
 There is one limit for all tenants together and one per tenant. A tenant may take a place only
 while it has less than four times as many as are free. So one tenant alone gets four fifths of
@@ -11,13 +11,13 @@ from typing import Final
 
 from penstock.errors import Busy
 
-__all__ = ["Places"]
+__all__ = ["CallSlots"]
 
 #: A tenant may have this many times as many places as are free.
 _OF_FREE: Final = 4
 
 
-class Places:
+class CallSlots:
     """The calls of one kind that are in progress."""
 
     def __init__(self, kind: str, limit: int, tenant_limit: int, *, field: str | None) -> None:

@@ -20,12 +20,12 @@ from penstock.model.message import Durability, NewMessage, Published, PublishRep
 from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import Engine
 
-__all__ = ["Gathering"]
+__all__ = ["PublishBatcher"]
 
 _Single: TypeAlias = tuple[NewMessage, asyncio.Future[Published]]
 
 
-class Gathering:
+class PublishBatcher:
     """The single publishes of one tenant."""
 
     def __init__(self, engine: Engine, tenant: str) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.errors import Busy, SlowRequest, TooLarge
 from penstock.server.budget import Budget, Hold
-from penstock.server.reading import Bodies, Disconnected
-from penstock.storage.patience import Patience
+from penstock.server.request_parsing import Bodies, Disconnected
+from penstock.storage.timeouts import Timeouts
 
 
 def feeding(*parts: bytes, then: str = "end"):
@@ -90,15 +90,15 @@ async def test_bodies_together_are_bounded():
 
 
 async def test_a_slow_body_is_given_up(monkeypatch):
-    monkeypatch.setattr("penstock.storage.patience._LOOK_S", 0.01)
+    monkeypatch.setattr("penstock.storage.timeouts._LOOK_S", 0.01)
     with pytest.raises(SlowRequest):
         await bodies(timeout_s=0.05).read(feeding(b"x", then="hang"), LENGTH, held())
 
 
 async def test_patience_lets_a_real_cancellation_through(monkeypatch):
-    monkeypatch.setattr("penstock.storage.patience._LOOK_S", 0.01)
-    patience = Patience(60.0)
-    task = asyncio.ensure_future(patience.bear(asyncio.Event().wait()))
+    monkeypatch.setattr("penstock.storage.timeouts._LOOK_S", 0.01)
+    timeouts = Timeouts(60.0)
+    task = asyncio.ensure_future(timeouts.run(asyncio.Event().wait()))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -1,14 +1,14 @@
-"""Places: bounded for all, bounded for each tenant, and never all taken by one."""
+"""CallSlots: bounded for all, bounded for each tenant, and never all taken by one."""
 
 from __future__ import annotations
 
 import pytest
 
 from penstock.errors import Busy
-from penstock.server.places import Places
+from penstock.server.call_slots import CallSlots
 
 
-def fill(places: Places, tenant: str) -> int:
+def fill(places: CallSlots, tenant: str) -> int:
     """Take as many as there are for the tenant; how many that is."""
     count = 0
     while True:
@@ -20,7 +20,7 @@ def fill(places: Places, tenant: str) -> int:
 
 
 def test_one_tenant_leaves_a_fifth_for_those_who_come_later() -> None:
-    places = Places("wait", 1_000, 1_000, field="wait_ms")
+    places = CallSlots("wait", 1_000, 1_000, field="wait_ms")
     assert fill(places, "a") == 800
     assert fill(places, "b") == 160
     assert fill(places, "c") >= 25
@@ -28,7 +28,7 @@ def test_one_tenant_leaves_a_fifth_for_those_who_come_later() -> None:
 
 
 def test_tenants_that_come_and_go_end_up_with_equal_parts() -> None:
-    places = Places("wait", 900, 900, field=None)
+    places = CallSlots("wait", 900, 900, field=None)
     fill(places, "a")
     for _ in range(2_000):
         places.give_back("a")
@@ -39,7 +39,7 @@ def test_tenants_that_come_and_go_end_up_with_equal_parts() -> None:
 
 
 def test_a_tenant_has_a_limit_of_its_own() -> None:
-    places = Places("wait", 1_000, 3, field="wait_ms")
+    places = CallSlots("wait", 1_000, 3, field="wait_ms")
     assert fill(places, "a") == 3
     assert fill(places, "b") == 3
     with pytest.raises(Busy) as refused:
@@ -48,13 +48,13 @@ def test_a_tenant_has_a_limit_of_its_own() -> None:
 
 
 def test_a_small_limit_is_used_up() -> None:
-    assert fill(Places("wait", 1, 10, field=None), "a") == 1
-    assert fill(Places("wait", 2, 10, field=None), "a") == 2
-    assert fill(Places("wait", 0, 10, field=None), "a") == 0
+    assert fill(CallSlots("wait", 1, 10, field=None), "a") == 1
+    assert fill(CallSlots("wait", 2, 10, field=None), "a") == 2
+    assert fill(CallSlots("wait", 0, 10, field=None), "a") == 0
 
 
 def test_places_are_given_back() -> None:
-    places = Places("wait", 1, 1, field=None)
+    places = CallSlots("wait", 1, 1, field=None)
     places.take("a")
     places.give_back("a")
     places.take("b")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import Backoff, Broker, BrokerOptions, Delivery, EngineOptions, NewMessage
-from penstock.broker.lines import QueueLine
+from penstock.broker.wait_lists import QueueWaitList
 from penstock.model.limits import MAX_TIME_MS, MAX_WAIT_MS
 from penstock.storage.listener import Listener
 from penstock.testing.clock import FakeClock
@@ -85,7 +85,7 @@ class SlowEngine:
 
 
 class Hangup(Listener):
-    """Cancels the oldest wait in the very moment in which a line is told, when asked to."""
+    """Cancels the oldest wait in the very moment in which a line is notified, when asked to."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[str, asyncio.Task[list[Delivery]]]] = []
@@ -219,10 +219,10 @@ def test_no_wake_up_is_lost(policy: dict[str, Any], steps: list[Step], seed: int
 @law("C5")
 async def test_a_line_that_turns_out_to_be_ordered_wakes_everybody(q: Broker) -> None:
     """Another process changed the queue; whoever looks first finds out for them all."""
-    line = QueueLine(FakeClock(), q.engine, "default", "q")
+    line = QueueWaitList(FakeClock(), q.engine, "default", "q")
     rests = [asyncio.create_task(line.rest(ticket, MAX_TIME_MS)) for ticket in range(3)]
     await calm()
-    line.tell()
+    line.notify()
     await calm()
     assert [rest.done() for rest in rests] == [True, False, False]
     line.order(True)

@@ -5,10 +5,10 @@ A copy of the store has another location and begins a new epoch when it is opene
 
 from __future__ import annotations
 
-__all__ = ["is_same_place"]
+__all__ = ["is_same_location"]
 
 
-def is_same_place(one: str, other: str) -> bool:
+def is_same_location(one: str, other: str) -> bool:
     """Whether two locations agree on every name that both contain."""
     left, right = _parts(one), _parts(other)
     return all(left[name] == right[name] for name in left.keys() & right.keys())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import Ack, Broker, Delivery, NewMessage
-from penstock.broker import reading
+from penstock.broker import read_verbs
 from penstock.errors import BadInput, BadName, UnknownMessage, UnknownQueue
 from penstock.model.delivery import Result
 from penstock.model.limits import MAX_OFFSET, MAX_WAIT_MS
@@ -200,7 +200,7 @@ async def pages_of(q: Broker, limit: int) -> list[tuple[int, str]]:
 async def test_a_page_is_bounded_work_however_rare_the_queues_messages_are(
     q: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "HISTORY_BATCH", 10)
+    monkeypatch.setattr(read_verbs, "HISTORY_BATCH", 10)
     await q.create_queue("rare", "topic = 'rare'")
     await q.publish_batch("orders", [NewMessage(b"")] * 35)
     await q.publish("rare", b"")

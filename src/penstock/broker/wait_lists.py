@@ -3,7 +3,7 @@
 A line has one waiter per waiting call, first come first served, and one alarm that they share.
 While nothing happens, nothing runs. No wake-up is lost:
 
-- A line counts its notifications (``told``). A waiter notes the count before it polls and rests
+- A line counts its notifications (``notified``). A waiter notes the count before it polls and rests
   only if the count is unchanged: a notification during a poll means polling again, unless
   another waiter has started to poll since.
 - A notification wakes the first waiter, on an ordered queue all of them, because the first may
@@ -30,7 +30,7 @@ from penstock.model.clock import Alarm, Clock
 from penstock.model.limits import CONSUMER_LEASE_MS
 from penstock.storage.contract import Engine
 
-__all__ = ["Line", "Pace", "Place", "QueueLine", "ResultLine"]
+__all__ = ["Pace", "QueueWaitList", "ResultWaitList", "WaitList", "Waiter"]
 
 #: An engine may report something as overdue and still not hand it out. Polling such a queue
 #: ten times per second is soon enough for C5, at a negligible cost.
@@ -39,7 +39,7 @@ _OVERDUE_MS: Final = 100
 #: commit in memory takes half of them. Without this delay a waiter could starve that happens to
 #: poll whenever something is published: each waiter that leaves wakes it, and the next publish
 #: finds it polling and wakes another.
-_LOOK_TURNS: Final = 12
+_POLL_TURNS: Final = 12
 #: Results read per millisecond because something in their queue was settled: a few per cent
 #: of a core, for any number of waiters and any load.
 _RESULTS_A_MS: Final = 4
@@ -70,21 +70,21 @@ class _Resting:
 _BY_TICKET: Final = attrgetter("ticket")
 
 
-class Line:
+class WaitList:
     """The waiters for one thing, in order of arrival."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         #: How often this line was notified.
-        self.told = 0
+        self.notified = 0
         #: How many waiters there are, resting or polling.
-        self.places = 0
+        self.waiters = 0
         #: How many waiters poll, and how many of these started after the last notification.
-        self.looking = 0
-        self._looking_anew = 0
+        self.polling = 0
+        self._polling_anew = 0
         self.tickets = count()
         #: Whether to wake all waiters and not only the first.
-        self.everybody = False
+        self.wakes_all = False
         #: The longest time that a waiter rests between polls; None: no limit.
         self.rest_ms: int | None = None
         self._resting: list[_Resting] = []
@@ -97,40 +97,40 @@ class Line:
         return True
 
     @property
-    def seen_to(self) -> bool:
+    def is_covered(self) -> bool:
         """Whether a waiter has polled since the last notification, or is polling."""
-        return self.quiet or self._looking_anew > 0
+        return self.quiet or self._polling_anew > 0
 
     def begin(self) -> int:
-        """Begin a poll; returns the value to compare ``told`` with afterwards."""
-        self.looking += 1
-        self._looking_anew += 1
-        return self.told
+        """Begin a poll; returns the value to compare ``notified`` with afterwards."""
+        self.polling += 1
+        self._polling_anew += 1
+        return self.notified
 
-    def end(self, told: int) -> None:
-        """End the poll that began at ``told``."""
-        self.looking -= 1
-        if told == self.told:
-            self._looking_anew -= 1
+    def end(self, notified: int) -> None:
+        """End the poll that began at ``notified``."""
+        self.polling -= 1
+        if notified == self.notified:
+            self._polling_anew -= 1
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Notify the line: a poll may find something."""
         self._count()
         self.wake()
 
-    def tell_everybody(self) -> None:
+    def notify_all(self) -> None:
         """Notify all waiters: the queue has changed, or is gone."""
         self._count()
         self.wake(len(self._resting))
 
     def _count(self) -> None:
-        self.told += 1
-        self._looking_anew = 0
+        self.notified += 1
+        self._polling_anew = 0
 
     def wake(self, most: int = 1) -> None:
         """Wake the first ``most`` waiters; in some lines all."""
         resting = self._resting
-        if self.everybody:
+        if self.wakes_all:
             most = len(resting)
         while most and resting:
             first = resting.pop(0)
@@ -139,7 +139,7 @@ class Line:
                 first.woken.set_result(True)
                 most -= 1
 
-    async def see_to_time(self, looked_at: int) -> None:
+    async def schedule_alarm(self, polled_at: int) -> None:
         """Set an alarm for when a poll may find something through the passage of time alone."""
 
     async def rest(self, ticket: int, until: int) -> bool:
@@ -172,10 +172,10 @@ class Line:
 
     def _ring(self) -> None:
         self._alarm = None
-        self.tell()
+        self.notify()
 
 
-class QueueLine(Line):
+class QueueWaitList(WaitList):
     """The waiters for deliveries of one queue."""
 
     def __init__(self, clock: Clock, engine: Engine, tenant: str, queue: str) -> None:
@@ -183,7 +183,7 @@ class QueueLine(Line):
         self._engine = engine
         self._tenant = tenant
         self._queue = queue
-        #: The value of ``told`` when a waiter had found nothing and set the alarm.
+        #: The value of ``notified`` when a waiter had found nothing and set the alarm.
         self._quiet_at = -1
         self._pace: Pace | None = None
         self._waking_soon = False
@@ -191,19 +191,19 @@ class QueueLine(Line):
     @property
     def quiet(self) -> bool:
         """Whether a waiter has polled and found nothing since the last notification."""
-        return self._quiet_at == self.told
+        return self._quiet_at == self.notified
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Notify the line, but not before the queue's pace allows a delivery."""
         at = None if self._pace is None else self._pace.next_at(self.clock.now())
         self._count()
         if at is not None:
             # Nothing is handed out before then, so waking a waiter would be useless.
             self.set_alarm(at)
-        elif self.looking and not self.everybody:
+        elif self.polling and not self.wakes_all:
             if not self._waking_soon:
                 self._waking_soon = True
-                self._wake_soon(_LOOK_TURNS)
+                self._wake_soon(_POLL_TURNS)
         else:
             self.wake()
 
@@ -213,18 +213,18 @@ class QueueLine(Line):
             asyncio.get_running_loop().call_soon(self._wake_soon, turns - 1)
             return
         self._waking_soon = False
-        if not self.seen_to:
+        if not self.is_covered:
             self.wake()
 
     def order(self, ordered: bool) -> None:
         """Set whether the queue is ordered by partition."""
-        if ordered == self.everybody:
+        if ordered == self.wakes_all:
             return
-        self.everybody = ordered
+        self.wakes_all = ordered
         # A claim is also a heartbeat: polling keeps the partitions of a waiting consumer.
         self.rest_ms = CONSUMER_LEASE_MS // 3 if ordered else None
         if self._resting:
-            self.tell_everybody()
+            self.notify_all()
 
     def hold(self, pace: Pace) -> None:
         """Set the queue's pace."""
@@ -233,47 +233,47 @@ class QueueLine(Line):
     def rest_until(self, at: int) -> None:
         """Do not poll before ``at``: the queue hands nothing out until then."""
         self.set_alarm(at)
-        self._quiet_at = self.told
+        self._quiet_at = self.notified
 
-    async def see_to_time(self, looked_at: int) -> None:
+    async def schedule_alarm(self, polled_at: int) -> None:
         """Set the alarm for ``next_due``, unless another waiter has."""
-        told = self.told
-        if self._quiet_at == told:
+        notified = self.notified
+        if self._quiet_at == notified:
             return
         due = await self._engine.next_due(self._tenant, self._queue)
         # If the line was notified meanwhile, this value is stale and the line is not quiet.
-        self._quiet_at = told
+        self._quiet_at = notified
         if due is not None:
-            self.set_alarm(due if due > looked_at else self.clock.now() + _OVERDUE_MS)
+            self.set_alarm(due if due > polled_at else self.clock.now() + _OVERDUE_MS)
 
 
-class ResultLine(Line):
+class ResultWaitList(WaitList):
     """The waiters for results in one queue, of any message."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
-        self.everybody = True
-        self._told_at = 0
+        self.wakes_all = True
+        self._notified_at = 0
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Notify all waiters: there may be results."""
-        self._told_at = self.clock.now()
-        super().tell()
+        self._notified_at = self.clock.now()
+        super().notify()
 
     def settled(self) -> None:
         """Notify the waiters that something in the queue was settled, at a limited rate."""
-        at = self._told_at + self.places // _RESULTS_A_MS
+        at = self._notified_at + self.waiters // _RESULTS_A_MS
         if at > self.clock.now():
             self.set_alarm(at)
         else:
-            self.tell()
+            self.notify()
 
 
-L = TypeVar("L", bound=Line)
+L = TypeVar("L", bound=WaitList)
 T = TypeVar("T")
 
 
-class Place(Generic[L]):
+class Waiter(Generic[L]):
     """One waiter: its position in a line, kept from the first poll to the last."""
 
     def __init__(self, line: L, check: Callable[[], None], forget: Callable[[], object]) -> None:
@@ -283,15 +283,15 @@ class Place(Generic[L]):
         self._ticket = next(line.tickets)
 
     def __enter__(self) -> Self:
-        self.line.places += 1
+        self.line.waiters += 1
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.line.places -= 1
-        if not self.line.places:
+        self.line.waiters -= 1
+        if not self.line.waiters:
             self.line.close()
             self._forget()
-        elif not self.line.seen_to:
+        elif not self.line.is_covered:
             self.line.wake()
 
     async def first(self, look: Callable[[], Awaitable[T]], deadline: int) -> T:
@@ -299,21 +299,21 @@ class Place(Generic[L]):
         line, clock = self.line, self.line.clock
         while True:
             self._check()
-            looked_at = clock.now()
-            told = line.begin()
+            polled_at = clock.now()
+            notified = line.begin()
             try:
                 found = await look()
             finally:
-                line.end(told)
+                line.end(notified)
             if found or clock.now() >= deadline:
                 return found
-            if line.told == told:
-                await line.see_to_time(looked_at)
-            if line.told != told and (line.everybody or not line.seen_to):
+            if line.notified == notified:
+                await line.schedule_alarm(polled_at)
+            if line.notified != notified and (line.wakes_all or not line.is_covered):
                 continue
             until = deadline
             if line.rest_ms is not None:
                 until = min(until, clock.now() + line.rest_ms)
             woken = await line.rest(self._ticket, until)
-            if not woken and clock.now() >= deadline and line.seen_to:
+            if not woken and clock.now() >= deadline and line.is_covered:
                 return found

@@ -1,6 +1,6 @@
 """Timeouts for requests, replies and statements, at almost no cost if they are quick.
 
-One timer per ``Patience`` checks every second for late tasks. Avoiding a timer per request saves 2
+One timer per ``Timeouts`` checks every second for late tasks. Avoiding a timer per request saves 2
 of about 40 microseconds.
 """
 
@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Final, TypeVar
 
-__all__ = ["Patience"]
+__all__ = ["Timeouts"]
 
 T = TypeVar("T")
 
 _LOOK_S: Final = 1.0
 
 
-class Patience:
+class Timeouts:
     """Cancels tasks whose await takes longer than the timeout."""
 
     def __init__(self, timeout_s: float) -> None:
@@ -28,7 +28,7 @@ class Patience:
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def bear(self, awaited: Awaitable[T]) -> T:
+    async def run(self, awaited: Awaitable[T]) -> T:
         """Await ``awaited``, or raise ``TimeoutError`` at most a second after the timeout."""
         # get_running_loop() makes a system call each time, so the loop is cached.
         loop = self._loop = self._loop or asyncio.get_running_loop()

@@ -171,7 +171,7 @@ async def test_tenants_are_gathered_apart(q: Broker, calls: Calls) -> None:
 async def test_closing_waits_for_a_tenant_that_begins_meanwhile(
     q: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, drain = q.engine.publish, q._gathering.drain
+    store, drain = q.engine.publish, q._batcher.drain
     draining = asyncio.Event()
     late: list[asyncio.Task[Any]] = []
 
@@ -186,7 +186,7 @@ async def test_closing_waits_for_a_tenant_that_begins_meanwhile(
             await asyncio.sleep(0)
         return await store(tenant, *args, **options)
 
-    monkeypatch.setattr(q._gathering, "drain", begin_to_drain)
+    monkeypatch.setattr(q._batcher, "drain", begin_to_drain)
     monkeypatch.setattr(q.engine, "publish", publish)
     first = asyncio.create_task(q.publish("t", b"first"))
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Gathering: queue statistics of a store, read on each scrape.
+"""Queue statistics of a store, read on each scrape.
 
 Labels are bounded: the first queues by tenant and name get labels of their own, the others
 share one, with summed counts and the greatest age. The work is bounded too: queues beyond
