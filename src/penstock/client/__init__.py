@@ -2,7 +2,7 @@
 
 ::
 
-    verbs ─▶ gathering ─▶ calling ─▶ transport ─▶ a server
+    verbs ─▶ call_batcher ─▶ calling ─▶ transport ─▶ a server
     publish, settle one by one     tried again    one exchange, kept connections
 
 It depends on the wire's bodies and the broker's checks, not on the server.

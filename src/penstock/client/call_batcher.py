@@ -86,7 +86,7 @@ class CallBatcher(Generic[K, I, A]):
                     future.set_result(answer)
 
     def start(self, batch: _TopicBatch[K, I, A], singles: list[_Single[I, A]]) -> None:
-        """Send a batch of a batch in the background."""
+        """Send the items of a batch in the background."""
         task = batch.loop.create_task(self.dispatch(batch.kind, singles))
         # The loop itself keeps weak references only.
         self._sending.add(task)
@@ -99,7 +99,7 @@ class CallBatcher(Generic[K, I, A]):
 
 
 class _TopicBatch(Generic[K, I, A]):
-    """The batch of one topic or queue."""
+    """The items of one topic or queue that wait to be sent."""
 
     __slots__ = (
         "_bytes",

@@ -69,7 +69,7 @@ from penstock.testing.oracle import (
     partitions,
     publishing,
     queues,
-    reading,
+    read_verbs,
 )
 from penstock.testing.oracle.state import Queue, Store
 
@@ -107,16 +107,16 @@ class Oracle(Engine):
                 store.queues[(tenant, name)] = queue
             else:
                 queues.change_policy(queue, policy)
-            return reading.info(queue, dead=False)
+            return read_verbs.info(queue, dead=False)
 
     async def get_queue(self, tenant: str, name: str) -> QueueInfo:
         store, _ = self._open()
         queue, dead = store.find(tenant, name)
-        return reading.info(queue, dead=dead)
+        return read_verbs.info(queue, dead=dead)
 
     async def list_queues(self, tenant: str) -> tuple[QueueInfo, ...]:
         store, _ = self._open()
-        return tuple(reading.info(queue, dead=False) for queue in store.queues_of(tenant))
+        return tuple(read_verbs.info(queue, dead=False) for queue in store.queues_of(tenant))
 
     async def delete_queue(self, tenant: str, name: str) -> None:
         with self._telling() as (store, _):
@@ -314,7 +314,7 @@ class Oracle(Engine):
     ) -> Page:
         store, _ = self._open()
         found, dead = store.find(tenant, queue)
-        shown = reading.browse(store, found, state, where, dead=dead)
+        shown = read_verbs.browse(store, found, state, where, dead=dead)
         if cursor is not None:
             shown = [s for s in shown if _page_key(s.message.priority, s.message.id) > cursor]
         page = shown[:limit]
@@ -376,54 +376,54 @@ class Oracle(Engine):
 
     async def tenants(self) -> tuple[str, ...]:
         store, _ = self._open()
-        return reading.tenants(store)
+        return read_verbs.tenants(store)
 
     async def behind(self) -> tuple[tuple[str, str], ...]:
         store, _ = self._open()
-        return reading.behind(store)
+        return read_verbs.behind(store)
 
     async def next_due(self, tenant: str, queue: str) -> int | None:
         store, _ = self._open()
         found, dead = store.find(tenant, queue)
-        return reading.next_due(store, found, dead=dead)
+        return read_verbs.next_due(store, found, dead=dead)
 
     async def read_log(
         self, tenant: str, start: Offset, limit: int, *, payloads: bool = False
     ) -> LogPage:
         store, _ = self._open()
-        return reading.read_log(store, tenant, start, limit, payloads=payloads)
+        return read_verbs.read_log(store, tenant, start, limit, payloads=payloads)
 
     async def log_trimmed(self, tenant: str) -> Offset:
         store, _ = self._open()
-        return reading.log_trimmed(store, tenant)
+        return read_verbs.log_trimmed(store, tenant)
 
     async def log_end(self, tenant: str) -> Offset:
         store, _ = self._open()
-        return reading.log_end(store, tenant)
+        return read_verbs.log_end(store, tenant)
 
     async def log_splits(
         self, tenant: str, start: Offset, end: Offset, entries: int
     ) -> tuple[Offset, ...]:
         store, _ = self._open()
-        return reading.log_splits(store, tenant, start, end, entries)
+        return read_verbs.log_splits(store, tenant, start, end, entries)
 
     async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
         store, _ = self._open()
-        return reading.message(store, tenant, message_id)
+        return read_verbs.message(store, tenant, message_id)
 
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
         store, _ = self._open()
         found, dead = store.find(tenant, queue)
-        return reading.result(store, found, message_id, dead=dead)
+        return read_verbs.result(store, found, message_id, dead=dead)
 
     async def history(self, tenant: str, message_id: MessageId) -> tuple[Event, ...]:
         store, _ = self._open()
-        return reading.history(store, tenant, message_id)
+        return read_verbs.history(store, tenant, message_id)
 
     async def stats(self, tenant: str, queue: str) -> QueueStats:
         store, now = self._open()
         found, dead = store.find(tenant, queue)
-        return reading.stats(store, found, now, dead=dead)
+        return read_verbs.stats(store, found, now, dead=dead)
 
     async def close(self) -> None:
         self._closed = True

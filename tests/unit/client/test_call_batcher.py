@@ -233,4 +233,4 @@ async def test_idle_lanes_are_forgotten() -> None:
     for n in range(50):
         await wire.add(n, f"topic{n}")
     await turns()
-    assert len(wire.batcher._lanes) == 0
+    assert len(wire.batcher._batches) == 0

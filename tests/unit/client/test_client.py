@@ -41,7 +41,7 @@ def published(host: Host) -> list[list[NewMessage]]:
     return [body.messages for body in bodies(host)]
 
 
-# -- gathering ---------------------------------------------------------------------------
+# -- batching ----------------------------------------------------------------------------
 
 
 async def test_concurrent_publishes_share_requests(q: Client, host: Host, broker: Broker) -> None:
