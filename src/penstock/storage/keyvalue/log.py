@@ -17,7 +17,6 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from operator import itemgetter
 from typing import Final
 
 from penstock.errors import StoreCorrupt
@@ -36,7 +35,7 @@ from penstock.storage.keyvalue.keys import (
     tenant_key,
     tenant_of_listing,
 )
-from penstock.storage.keyvalue.log_pairs import offset_of, pick_pairs
+from penstock.storage.keyvalue.log_pairs import entry_end, offset_of, pick_pairs
 from penstock.storage.keyvalue.metadata import decode_metadata
 from penstock.storage.keyvalue.records import Logged, log_value, read_log_value
 from penstock.storage.keyvalue.stage import STEP_BYTES, Stage
@@ -47,13 +46,6 @@ _BLOCK: Final = 4096
 #: A segment is sealed by size or by age, and a sealed segment is removed as a whole.
 SEGMENT_ENTRIES: Final = 65_536
 SEGMENT_AGE_MS: Final = 3600 * 1000
-#: Array counts are 16 bits; a commit with more messages is several log entries.
-_MAX_ENTRY: Final = 65_535
-#: Bytes of metadata after which the next log entry begins: readers decode a whole one. Only large
-#: headers make an entry that large.
-_ENTRY_BYTES: Final = 256 * 1024
-#: So few messages are always one entry: a message has at most about 20 KiB of metadata.
-_FEW: Final = 16
 #: Records that are skipped one by one before the next wanted one is located by key.
 _MAX_PASSED: Final = 64
 #: Records, and their bytes, that are counted between two yields: about a millisecond.
@@ -65,7 +57,6 @@ _META = struct.Struct(">Qq")
 _TENANT = struct.Struct("<Qq")
 _TRIMMED_TENANT = struct.Struct("<QqQ")
 _U64 = struct.Struct("<Q")
-_metadata_of: Final = itemgetter(1)
 
 
 class Segment:
@@ -266,7 +257,7 @@ class Log:
                 self._stage.writes[tenant.keys.listing(segment.number)] = b""
             begin = 0
             while begin < len(staged) and size < most:
-                end = _entry_end(staged, begin)
+                end = entry_end(staged, begin)
                 part = staged[begin:end]
                 key = tenant.keys.entry(segment.number, part[0][0].offset - segment.start)
                 value = self._stage.writes[key] = log_value(part)
@@ -486,20 +477,6 @@ class Log:
             self._stage.remove_range(key_of(segment.start), key_of(end))
         del self.segments[index]
         return segment.count or 0
-
-
-def _entry_end(staged: list[Logged], begin: int) -> int:
-    """The position after the last message of the log entry that begins at ``begin``."""
-    end = min(len(staged), begin + _MAX_ENTRY)
-    # Adding all sizes up takes a fifth of the time of the loop below.
-    if end <= _FEW or (not begin and sum(map(len, map(_metadata_of, staged))) <= _ENTRY_BYTES):
-        return end
-    remaining = _ENTRY_BYTES
-    for position in range(begin, end):
-        remaining -= len(staged[position][1])
-        if remaining < 0:
-            return max(position, begin + 1)
-    return end
 
 
 def _logged_offset(pair: Logged) -> int:

@@ -12,14 +12,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Final
 
-__all__ = ["STEP", "LongChanges"]
+from penstock.model.message import NewMessage
+
+__all__ = ["STEP", "LongChanges", "message_steps"]
 
 #: Messages or settlements per step, between two clock checks: under a millisecond, and a single
 #: step for most batches.
 STEP: Final = 100
+#: Headers per step: encoding them takes two milliseconds.
+_HEADERS_A_STEP: Final = 2_000
+_headers_of: Final = attrgetter("headers")
 
 
 class LongChanges:
@@ -109,3 +115,13 @@ class LongChanges:
 
 def _nothing() -> None:
     """Default until the committer sets ``when_over``."""
+
+
+def message_steps(messages: Sequence[NewMessage], step: int) -> Iterator[Sequence[NewMessage]]:
+    """The messages in parts of at most ``step``, or of fewer if they have many headers."""
+    for begin in range(0, len(messages), step):
+        part = messages[begin : begin + step]
+        headers = sum(map(len, map(_headers_of, part)))
+        fewer = max(1, len(part) * _HEADERS_A_STEP // max(headers, _HEADERS_A_STEP))
+        for inside in range(0, len(part), fewer):
+            yield part[inside : inside + fewer]

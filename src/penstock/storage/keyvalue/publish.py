@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
@@ -32,6 +32,7 @@ from penstock.storage.contract import Outgoing
 from penstock.storage.keyvalue.core import Core
 from penstock.storage.keyvalue.dedup import FirstPublish
 from penstock.storage.keyvalue.keys import claim_id_of, open_key, payload_key
+from penstock.storage.keyvalue.long_changes import message_steps
 from penstock.storage.keyvalue.metadata import encode_metadata
 from penstock.storage.keyvalue.moves import assign_many, drop_available, drop_delayed
 from penstock.storage.keyvalue.open_keys import OpenKey
@@ -62,15 +63,12 @@ class _Replacement:
 
 #: Queues that planning a whole step of keyed messages may visit for each: some milliseconds.
 _QUEUES_A_STEP: Final = 100
-#: Headers per step: encoding them takes two milliseconds.
-_HEADERS_A_STEP: Final = 2_000
 #: Deliveries per step that are counted against ``max_depth``.
 _COUNTED_A_STEP: Final = 2_000
 #: An append: the message with its metadata, the queues that it joins, and what it replaces. A
 #: tuple, because creating one object per message was a tenth of the cost of a publish.
 _Item: TypeAlias = tuple[NewMessage, Logged, Sequence[Queue], _Replacement | None]
 _queues_of: Final = itemgetter(2)
-_headers_of: Final = attrgetter("headers")
 
 
 class Plan:
@@ -177,7 +175,7 @@ class Plan:
                 offset = self._decide(topic, messages, offset)
                 self._check_fan_out()
                 continue
-            for part in _steps(messages, step):
+            for part in message_steps(messages, step):
                 offset = self._decide(topic, part, offset)
                 self._check_fan_out()
                 yield
@@ -489,16 +487,6 @@ def _assign(queues: Sequence[Queue], batch: list[Logged], now: int) -> Iterator[
     for queue in queues:
         assign_many(queue, batch, now)
         yield
-
-
-def _steps(messages: Sequence[NewMessage], step: int) -> Iterator[Sequence[NewMessage]]:
-    """The messages in parts of at most ``step``, or of fewer if they have many headers."""
-    for begin in range(0, len(messages), step):
-        part = messages[begin : begin + step]
-        headers = sum(map(len, map(_headers_of, part)))
-        fewer = max(1, len(part) * _HEADERS_A_STEP // max(headers, _HEADERS_A_STEP))
-        for inside in range(0, len(part), fewer):
-            yield part[inside : inside + fewer]
 
 
 def _copied(headers: Mapping[str, HeaderValue]) -> dict[str, HeaderValue]:
