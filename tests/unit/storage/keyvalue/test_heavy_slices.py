@@ -17,7 +17,7 @@ from penstock.storage.contract import EngineOptions
 from penstock.storage.keyvalue import metadata
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.engine import KeyValueEngine
-from penstock.storage.keyvalue.log import _ENTRY_BYTES
+from penstock.storage.keyvalue.log_pairs import _ENTRY_BYTES
 from penstock.storage.keyvalue.moves import drop_available
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.stage import STEP_BYTES, Stage

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from penstock.errors import StoreCorrupt
 from penstock.model.message import Message, MessageId, Offset
 from penstock.storage.keyvalue import log as log_module
-from penstock.storage.keyvalue import log_counts
+from penstock.storage.keyvalue import log_counts, log_pairs
 from penstock.storage.keyvalue.adapters.memory import MemoryAdapter
 from penstock.storage.keyvalue.batch import Batch
 from penstock.storage.keyvalue.encoding import seal, terminated
@@ -383,7 +383,7 @@ def test_a_commit_of_more_messages_than_an_array_counts_is_several_entries(
     commit_log: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(log_module, "_MAX_ENTRY", 2)
+    monkeypatch.setattr(log_pairs, "_MAX_ENTRY", 2)
     _append(log, "a", 5)
     commit_log()
     prefix = log.tenant("a").keys.prefix(1)
