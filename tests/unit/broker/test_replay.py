@@ -604,7 +604,7 @@ async def test_a_preview_of_nothing(q: Broker) -> None:
 async def test_a_preview_reads_the_log_in_pieces(
     q: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.broker.reading.READ_BATCH", 3)
+    monkeypatch.setattr("penstock.broker.read_verbs.READ_BATCH", 3)
     for count in (2, 3, 4, 7):
         await q.publish_batch("orders", [NewMessage(b"")] * count)
         end = await q.log_end()

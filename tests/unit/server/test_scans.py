@@ -50,7 +50,8 @@ async def test_a_preview_is_done_in_slices(long_log):
     before = turns.granted
     reply = await long_log.call("GET", PREVIEW)
     assert reply.json()["count"] == 500 * SLICES
-    assert turns.granted - before == SLICES
+    # A slice also ends by time, so a loaded machine takes more of them.
+    assert turns.granted - before >= SLICES
 
 
 @pytest.mark.parametrize(

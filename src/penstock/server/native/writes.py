@@ -42,7 +42,7 @@ ROUTES: Final = (
         query=Empty,
         body=Body(BeginWriteBody),
         replies=((JSON, Write),),
-        errors=(BadInput,),
+        errors=(BadInput, Conflict),
         tag="topics",
     ),
     Route(

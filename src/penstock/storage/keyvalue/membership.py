@@ -53,7 +53,9 @@ class MembershipVerbs(Guarded):
     async def leave(self, tenant: str, queue: str, consumer: str) -> None:
         now = self._begin()
         state = self._core.tenant(tenant).queue(queue)
-        partitions = _partitions(state)
+        partitions = state.partitions
+        if partitions is None:
+            return  # The queue is not ordered, so the consumer has nothing to give back.
         partitions.leave(consumer)
         while free_departed(state, partitions, now):
             await self._next_committed_slice(tenant)

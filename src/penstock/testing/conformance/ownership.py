@@ -197,6 +197,11 @@ class TestOwnership(Conformance):
         assert ids_of(taken) == [*ids["a"], *ids["b"]]
         assert [d.attempts for d in taken] == [2, 2]
 
+    async def test_leaving_a_queue_without_order_changes_nothing(self, store: Store) -> None:
+        await store.queue("plain")
+        await store.engine.leave(TENANT, "plain", "x")
+        await store.engine.leave(TENANT, "plain.dlq", "x")
+
     async def test_strangers_may_leave(self, store: Store) -> None:
         await ordered(store)
         await store.engine.leave(TENANT, "q", "stranger")
