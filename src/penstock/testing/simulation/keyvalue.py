@@ -254,6 +254,7 @@ class _Session:
         options = BrokerOptions(engine=self._options)
         broker = Broker(shown, options, TENANTS[0], background=duties)
         self._store = _Store(disk, broker, duties)
+        self.world.promises.reopened(self.clock.now())
         if keepers:
             duties.start()
         self.world.up.set()

@@ -51,6 +51,8 @@ class Promises:
         self._changes = 0
         self._changing = 0
         self._granted_at: list[int] = []
+        #: When an embedded store was reopened: its token buckets are in memory, and full again.
+        self._reopened_at: list[int] = []
         self._owners: dict[tuple[str, int], str] = {}
         #: Messages of the topic ``narrow``, and whether the queue must have them.
         self._routed: dict[MessageId, bool] = {}
@@ -103,6 +105,10 @@ class Promises:
 
     # -- claims ------------------------------------------------------------------------
 
+    def reopened(self, now: int) -> None:
+        """Record that an embedded store was opened again."""
+        self._reopened_at.append(now)
+
     def granted(self, tenant: str, queue: str, deliveries: Sequence[Delivery]) -> None:
         """Record a reply to a claim."""
         for delivery in deliveries:
@@ -145,7 +151,8 @@ class Promises:
         for first, began in enumerate(times):
             for last in range(first, len(times)):
                 count, ms = last - first + 1, times[last] - began
-                if count > rate + rate * ms / 1000:
+                buckets = 1 + sum(began <= at <= times[last] for at in self._reopened_at)
+                if count > rate * buckets + rate * ms / 1000:
                     return [f"{NARROW!r} granted {count} deliveries in {ms} ms"]
         return []
 
