@@ -207,8 +207,8 @@ class _Session:
         broker = self._up.broker
         found = await drain(broker, self.world.history, self.clock)
         found += await judge_history(broker, self.world.history, _grant_number)
-        found += await self.world.promises.judge(broker)
         await self._up.keepers.stop()
+        found += await self.world.promises.judge(broker)
         if self._comparison is not None:
             found += await self._compare(self._comparison)
         before = [await picture(broker.for_tenant(tenant)) for tenant in TENANTS]
