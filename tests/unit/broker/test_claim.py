@@ -74,7 +74,7 @@ async def test_a_queue_that_is_not_there(q: Broker, refuses: Refuses, queue: str
 @law("E1")
 async def test_only_ordered_queues_are_joined(q: Broker, refuses: Refuses) -> None:
     await refuses(q.join("stock", "me"), Conflict, "queue")
-    await refuses(q.leave("stock", "me"), Conflict, "queue")
+    await q.leave("stock", "me")  # There is nothing to give back, on every engine.
 
 
 #: More digits than Python writes out.
