@@ -3,8 +3,8 @@
 A task knows its partition but not how many there are. A partition's rows can be compared only
 with the same partition of an earlier run (see ``chunks``), while the server remembers its chunks.
 So a write with an id, or a micro-batch, is registered with the broker, per topic, before its
-first row, under a token of this run. If the rows name their topics, the run that began the first
-topic began them all: another run, cut differently, may publish to none of them.
+first row, under a token of this run. If the rows name their topics, one registration covers all
+topics, so that a run with other partitions cannot publish to a topic that the first run missed.
 
 - The run that began the write publishes.
 - A run that finds it finished publishes nothing, in any partitioning: it only counts its rows,
@@ -51,7 +51,7 @@ class Registration(Struct, frozen=True):
     grows: bool = False
     """Later runs may have more rows; shared rows are in the same partitions."""
     all_topics: bool = False
-    """The topics come from the rows: the write is one for all of them, whichever come first."""
+    """The rows name their topics: one registration covers all of them."""
 
     @property
     def name(self) -> str:

@@ -249,18 +249,18 @@ class ReadingVerbs(Guarded):
             if place is None or home not in (None, name):
                 continue
             done += _ENTRIES // _QUEUES
-            for message_id, events_here in histories_in(place, messages):
-                events[message_id] += events_here
+            for message_id, recorded in histories_in(place, messages):
+                events[message_id] += recorded
                 done += 1
             if done >= _ENTRIES:
                 done = 0
                 await self._next_slice(tenant.name)
-        for events_here in events.values():
-            events_here.sort(key=lambda event: event.at)
+        for recorded in events.values():
+            recorded.sort(key=lambda event: event.at)
         found = [
             HistoryEntry(MessageId(message_id), event)
-            for message_id, events_here in events.items()
-            for event in events_here
+            for message_id, recorded in events.items()
+            for event in recorded
             if queue in (None, event.queue)
         ]
         return columns.next_offset, len(columns.id), found
