@@ -24,7 +24,6 @@ from rich.table import Table
 
 import penstock
 from penstock.verify import verify
-from penstock.worker import Reject, Retry
 
 #: The command line may set another number.
 MESSAGES = int(sys.argv[1]) if len(sys.argv) > 1 else 50_000
@@ -108,9 +107,9 @@ def message(dice: random.Random, number: int) -> penstock.NewMessage:
 async def handle(order: Order, context: penstock.Context) -> None:
     """A faulty worker: 2 % always fail, another 3 % succeed only at the second attempt."""
     if order.number % 50 == 0:
-        raise Reject("card declined")
+        raise penstock.Reject("card declined")
     if order.number % 33 == 0 and context.attempts == 1:
-        raise Retry("the bank did not answer")
+        raise penstock.Retry("the bank did not answer")
 
 
 async def handle_well(order: Order) -> None:

@@ -16,7 +16,7 @@ import sys
 import msgspec
 
 import penstock
-from penstock.worker import App, Context, Reject, Retry
+from penstock.worker import App, Context
 
 ORDERS = 6
 
@@ -35,9 +35,9 @@ def build(where: str | penstock.Broker) -> App:
     @app.worker("billing", filter="topic = 'orders'", max_attempts=3)
     async def charge(order: Order, context: Context) -> str:
         if order.amount > 1000:
-            raise Reject(f"no card covers {order.amount}")
+            raise penstock.Reject(f"no card covers {order.amount}")
         if order.id % 3 == 0 and context.attempts == 1:
-            raise Retry("the bank is busy", after_ms=200)
+            raise penstock.Retry("the bank is busy", delay_ms=200)
         # Published with the ack: there is a receipt if and only if the order was charged.
         context.publish("receipts", order, headers={"attempts": context.attempts})
         return f"charged {order.amount}"

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING
 from penstock import errors
 from penstock.api import QueueApi
 from penstock.errors import PenstockError
-from penstock.model.delivery import Ack, Delivery, Extend, Nack, Reject, Release, ReplaySource
+from penstock.model.delivery import Ack, Delivery, Extend, Nack, Release, ReplaySource
 from penstock.model.limits import Limits
 from penstock.model.message import Message, NewMessage, Outgoing
 from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start, TopicPolicy
+from penstock.model.settling_exceptions import Reject, Retry
 from penstock.model.states import State
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.consume import Lease
     from penstock.opening import open  # noqa: A004
     from penstock.storage.contract import EngineOptions
-    from penstock.worker import App, Context, Retry
+    from penstock.worker import App, Context
 
 __all__ = [
     "Ack",
@@ -81,7 +82,6 @@ _ELSEWHERE = {
     "Context": "penstock.worker",
     "EngineOptions": "penstock.storage.contract",
     "Lease": "penstock.consume",
-    "Retry": "penstock.worker",
     "connect": "penstock.client",
     "open": "penstock.opening",
 }

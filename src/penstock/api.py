@@ -43,6 +43,7 @@ from penstock.model.message import (
 from penstock.model.queue import QueueInfo, Start, TopicPolicy
 from penstock.model.reports import HistoryPage, Preview, Why
 from penstock.model.runs import Run
+from penstock.model.settling_exceptions import SettlingException
 from penstock.model.states import State
 from penstock.model.writes import Write
 
@@ -176,7 +177,7 @@ class QueueApi(Protocol):
     async def settle(
         self,
         queue: str,
-        settlements: Sequence[Settlement],
+        settlements: Sequence[Settlement | SettlingException],
         *,
         publish: Sequence[Outgoing] = (),
     ) -> SettleReply:

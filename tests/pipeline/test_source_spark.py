@@ -55,7 +55,7 @@ def test_states_come_through(server: Hosted, table: Table) -> None:
     server.ask(lambda q: q.create_queue("q", "TRUE"))
     server.publish("t", b"bad", b"good")
     (delivery,) = server.claim("q")
-    server.ask(lambda q: q.settle("q", [Reject(delivery.receipt, "boom")]))
+    server.ask(lambda q: q.settle("q", [Reject("boom", receipt=delivery.receipt)]))
     failed = table(table="failed", payload=True).select("queue", "error", "value")
     history = table(table="history").groupBy("transition").count()
     assert [(row.queue, row.error, bytes(row.value)) for row in failed.collect()] == [

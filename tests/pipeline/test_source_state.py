@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from penstock import Ack, NewMessage, Reject
+from penstock import Ack, NewMessage
 from penstock.errors import UnknownQueue
-from penstock.model.delivery import Event
+from penstock.model.delivery import Event, Reject
 from tests.pipeline.hosted import Hosted
 from tests.pipeline.reading import pieces, read, reader
 from tests.pipeline.test_source_log import moment

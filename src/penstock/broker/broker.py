@@ -31,6 +31,7 @@ from penstock.model.limits import DLQ_SUFFIX, check_name
 from penstock.model.message import Outgoing
 from penstock.model.queue import QueueInfo, QueuePolicy, Start
 from penstock.model.reports import KeeperReport
+from penstock.model.settling_exceptions import SettlingException
 from penstock.storage.contract import Engine
 
 __all__ = ["Background", "Broker"]
@@ -90,7 +91,7 @@ class Broker(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, OwnEn
     async def settle(
         self,
         queue: str,
-        settlements: Sequence[Settlement],
+        settlements: Sequence[Settlement | SettlingException],
         *,
         publish: Sequence[Outgoing] = (),
     ) -> SettleReply:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 from penstock.broker.claim import check_lease
 from penstock.broker.publish import Publishing, is_long
@@ -21,17 +21,22 @@ from penstock.model.delivery import (
     Settlement,
     SettleReply,
 )
-from penstock.model.limits import MAX_BATCH, check_name, check_queue_name, check_whole
+from penstock.model.limits import (
+    MAX_BATCH,
+    MAX_NACK_DELAY_MS,
+    check_name,
+    check_queue_name,
+    check_whole,
+)
 from penstock.model.message import NewMessage
 from penstock.model.queue import TopicPolicy
+from penstock.model.settling_exceptions import SettlingException
 from penstock.storage.contract import Outgoing
 
 __all__ = ["Settling", "check_publishes", "check_settlements"]
 
 #: Topics that one settle publishes to, with one batch per topic.
 MAX_PUBLISHES: Final = 100
-#: The default retention of failed deliveries: a longer wait is a schedule, not a retry.
-MAX_NACK_DELAY_MS: Final = 14 * 24 * 3600 * 1000
 _KINDS: Final = (Ack, Nack, Reject, Release, Extend)
 
 
@@ -41,7 +46,7 @@ class Settling(Publishing, SingleSettlements):
     async def settle(
         self,
         queue: str,
-        settlements: Sequence[Settlement],
+        settlements: Sequence[Settlement | SettlingException],
         *,
         publish: Sequence[Outgoing] = (),
     ) -> SettleReply:
@@ -58,7 +63,7 @@ class Settling(Publishing, SingleSettlements):
             await shares.wait(self.tenant, cost)
         try:
             if not publish:
-                check_settlements(settlements, self._limits.payload_bytes)
+                settlements = check_settlements(settlements, self._limits.payload_bytes)
                 return await self._engine.settle(self.tenant, queue, settlements)
             tries = 0
             while True:
@@ -71,7 +76,10 @@ class Settling(Publishing, SingleSettlements):
             shares.leave(self.tenant, cost)
 
     async def _settle_and_publish(
-        self, queue: str, settlements: Sequence[Settlement], publish: tuple[Outgoing, ...]
+        self,
+        queue: str,
+        settlements: Sequence[Settlement | SettlingException],
+        publish: tuple[Outgoing, ...],
     ) -> SettleReply:
         large: dict[int, tuple[Sequence[NewMessage], TopicPolicy | None]] = {}
         for index, item in enumerate(publish):
@@ -81,7 +89,7 @@ class Settling(Publishing, SingleSettlements):
             self._remembered(item.topic) or await self._demand(item.topic) for item in publish
         ]
         # No await between this and the engine: the caller could change its lists.
-        check_settlements(settlements, self._limits.payload_bytes)
+        settlements = check_settlements(settlements, self._limits.payload_bytes)
         by: dict[str, TopicPolicy | None] = {}
         outgoing: list[Outgoing] = []
         for index, item in enumerate(publish):
@@ -114,8 +122,10 @@ def check_publishes(publish: Sequence[Outgoing]) -> None:
         )
 
 
-def check_settlements(settlements: Sequence[Settlement], result_limit: int) -> None:
-    """Refuse the call if any settlement in it is malformed."""
+def check_settlements(
+    settlements: Sequence[Settlement | SettlingException], result_limit: int
+) -> Sequence[Settlement]:
+    """The settlements, exceptions converted; refuses the call if any of them is malformed."""
     if not isinstance(settlements, list | tuple):
         raise BadInput("settlements must be a list or tuple.", field="settlements")
     if not settlements:
@@ -126,10 +136,17 @@ def check_settlements(settlements: Sequence[Settlement], result_limit: int) -> N
             field="settlements",
             limit=MAX_BATCH,
         )
-    for item in settlements:
+    converted: list[Settlement | SettlingException] = []
+    for index, item in enumerate(settlements):
         if not isinstance(item, _KINDS):
+            if isinstance(item, SettlingException):
+                # The exception has checked its own fields.
+                converted = converted or list(settlements)
+                converted[index] = item.to_settlement()
+                continue
             raise BadInput(
-                "A settlement must be an Ack, Nack, Reject, Release or Extend.", field="settlements"
+                "A settlement must be an Ack, Nack, Reject, Retry, Release or Extend.",
+                field="settlements",
             )
         if type(item.receipt) is not str:
             raise BadInput("A receipt must be the text that claim returned.", field="receipt")
@@ -144,6 +161,7 @@ def check_settlements(settlements: Sequence[Settlement], result_limit: int) -> N
             _check_error(item.error)
         elif isinstance(item, Extend):
             check_lease(item.lease_ms)
+    return cast(Sequence[Settlement], converted or settlements)
 
 
 def _check_result(result: object, limit: int) -> None:

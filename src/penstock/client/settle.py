@@ -37,6 +37,7 @@ from penstock.model.delivery import (
 )
 from penstock.model.limits import MAX_PAYLOAD_BYTES, check_name, check_queue_name
 from penstock.model.message import Outgoing
+from penstock.model.settling_exceptions import SettlingException
 from penstock.wire.bodies import SettleBody
 from penstock.wire.codecs import MSGPACK, encode_msgpack
 from penstock.wire.problems import read_problem, to_error
@@ -62,7 +63,7 @@ class Settling(Publishing, SingleSettlements):
     async def settle(
         self,
         queue: str,
-        settlements: Sequence[Settlement],
+        settlements: Sequence[Settlement | SettlingException],
         *,
         publish: Sequence[Outgoing] = (),
     ) -> SettleReply:
@@ -81,7 +82,10 @@ class Settling(Publishing, SingleSettlements):
         return (await self._settle(queue, settlements, ())).outcomes
 
     async def _settle(
-        self, queue: str, settlements: Sequence[Settlement], publish: Sequence[Outgoing]
+        self,
+        queue: str,
+        settlements: Sequence[Settlement | SettlingException],
+        publish: Sequence[Outgoing],
     ) -> SettleReply:
         request = Request(
             "POST",
@@ -121,11 +125,14 @@ def _read(answer: Answer) -> SettleReply:
     raise error
 
 
-def _check(settlements: Sequence[Settlement], publish: Sequence[Outgoing]) -> None:
-    """Raise the broker's own error, if its checks find one."""
-    check_settlements(settlements, MAX_PAYLOAD_BYTES)
+def _check(
+    settlements: Sequence[Settlement | SettlingException], publish: Sequence[Outgoing]
+) -> Sequence[Settlement]:
+    """The settlements, exceptions converted. Raises the broker's error if its checks find one."""
+    checked = check_settlements(settlements, MAX_PAYLOAD_BYTES)
     for item in publish:
         check_batch(item.messages, MAX_PAYLOAD_BYTES)
+    return checked
 
 
 def _carried(settlement: Settlement) -> int:
@@ -136,12 +143,14 @@ def _carried(settlement: Settlement) -> int:
     return len(carried) if isinstance(carried, bytes | str) else 0
 
 
-def _encode(settlements: Sequence[Settlement], publish: Sequence[Outgoing]) -> bytes:
+def _encode(
+    settlements: Sequence[Settlement | SettlingException], publish: Sequence[Outgoing]
+) -> bytes:
     # For mypy: tuples encode like lists, and copies are not worth it.
     body = SettleBody(settlements, publish)  # type: ignore[arg-type]
     try:
         return encode_msgpack(body)
     except UNENCODABLE:
-        _check(settlements, publish)
+        checked = _check(settlements, publish)
         sendable = [Outgoing(item.topic, as_sendable(item.messages)) for item in publish]
-        return encoded(SettleBody(list(settlements), sendable), lambda: None)
+        return encoded(SettleBody(list(checked), sendable), lambda: None)

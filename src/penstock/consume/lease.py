@@ -5,7 +5,8 @@
     async with lease:  # ack on exit, with lease.result if there is one
         await charge(lease.payload)
 
-- An ordinary exception in the body is logged with its traceback, the delivery is nacked with
+- ``penstock.Reject`` and ``penstock.Retry`` in the body settle the delivery as they say.
+- Any other ordinary exception in the body is logged with its traceback, the delivery is nacked with
   it, and **the exception ends there**: a loop over ``consume`` continues with the next delivery.
 - A cancellation, ``KeyboardInterrupt`` and ``SystemExit`` release the delivery and propagate.
 - If the claim is lost while the body runs (the lease lapsed, or the partition moved), the body
@@ -31,6 +32,7 @@ from penstock.consume.hold import Fate, Hold
 from penstock.errors import BadInput, PenstockError, StaleReceipt
 from penstock.model.delivery import Ack, Delivery, Outcome, Receipt, Settlement
 from penstock.model.message import HeaderValue, Message, Outgoing
+from penstock.model.settling_exceptions import Reject, Retry, SettlingException
 
 __all__ = ["Lease"]
 
@@ -187,13 +189,26 @@ class Lease:
             await self._ack_on_exit()
             return False
         if isinstance(error, Exception):
-            _log.warning("%s: processing failed", hold, exc_info=error)
-            if hold.fate is Fate.HELD:
-                await self._end_quietly(self.nack(describe(error)))
+            await self._settle_failed(error)
             return True
         if hold.fate is Fate.HELD:
             await self._release_on_exit(error)
         return False
+
+    async def _settle_failed(self, error: Exception) -> None:
+        hold = self._hold
+        if isinstance(error, SettlingException):
+            _log.info("%s: %s: %s", hold, type(error).__name__.lower(), error)
+        else:
+            _log.warning("%s: processing failed", hold, exc_info=error)
+        if hold.fate is not Fate.HELD:
+            return
+        if isinstance(error, Reject):
+            await self._end_quietly(self.reject(error.reason))
+        elif isinstance(error, Retry):
+            await self._end_quietly(self.nack(error.reason, delay_ms=error.delay_ms))
+        else:
+            await self._end_quietly(self.nack(describe(error)))
 
     async def _ack_on_exit(self) -> None:
         hold = self._hold

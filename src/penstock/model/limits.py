@@ -35,6 +35,7 @@ __all__ = [
     "MAX_HISTORY_EVENTS",
     "MAX_KEY_BYTES",
     "MAX_LEASE_MS",
+    "MAX_NACK_DELAY_MS",
     "MAX_OFFSET",
     "MAX_PAGE",
     "MAX_PAYLOAD_BYTES",
@@ -101,6 +102,8 @@ MAX_BUCKET_EXPONENT: Final = 4
 MIN_LEASE_MS: Final = 100
 #: Twelve hours, as in SQS: a longer lease would hide a dead worker for a day.
 MAX_LEASE_MS: Final = 12 * 3600 * 1000
+#: The default retention of failed deliveries: a longer wait is a schedule, not a retry.
+MAX_NACK_DELAY_MS: Final = 14 * 24 * 3600 * 1000
 #: Proxies close a silent connection after a minute; a wait ends well before.
 MAX_WAIT_MS: Final = 30_000
 #: Offsets and message ids; ten lanes of them have to fit the 60 bits of a claim number.

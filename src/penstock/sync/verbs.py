@@ -41,6 +41,7 @@ from penstock.model.message import (
 from penstock.model.queue import QueueInfo, Start, TopicPolicy
 from penstock.model.reports import HistoryPage, Preview, Why
 from penstock.model.runs import Run
+from penstock.model.settling_exceptions import SettlingException
 from penstock.model.states import State
 from penstock.model.writes import Write
 from penstock.sync.blocking import BlockingVerbs, SyncConsumption
@@ -194,7 +195,11 @@ class SyncVerbs(BlockingVerbs):
         )
 
     def settle(
-        self, queue: str, settlements: Sequence[Settlement], *, publish: Sequence[Outgoing] = ()
+        self,
+        queue: str,
+        settlements: Sequence[Settlement | SettlingException],
+        *,
+        publish: Sequence[Outgoing] = (),
     ) -> SettleReply:
         """End claims, each on its own; with ``publish``, all of it in one commit or nothing."""
         return self._run(self._verbs.settle, queue, settlements, publish=publish)

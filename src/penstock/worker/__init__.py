@@ -10,10 +10,10 @@ docs/workers.md says how to write one.
 
 from __future__ import annotations
 
+from penstock.model.settling_exceptions import Reject, Retry
 from penstock.worker.app import App
 from penstock.worker.context import Context
 from penstock.worker.handling import Handled
 from penstock.worker.middleware import Middleware, Next, Timing
-from penstock.worker.verdicts import Reject, Retry
 
 __all__ = ["App", "Context", "Handled", "Middleware", "Next", "Reject", "Retry", "Timing"]

@@ -22,10 +22,10 @@ from penstock.consume.lease import Lease
 from penstock.errors import BadInput
 from penstock.model.delivery import Delivery
 from penstock.model.message import Message
+from penstock.model.settling_exceptions import Reject, SettlingException
 from penstock.worker.context import Context
 from penstock.worker.payload import Decode, to_decode
 from penstock.worker.threads import Threads
-from penstock.worker.verdicts import Reject
 
 __all__ = ["Function", "Handler"]
 
@@ -58,14 +58,20 @@ class Handler:
         self._read_signature(names or {})
 
     async def call(self, context: Context, threads: Threads) -> object:
-        """Call the function, in a thread if it is not async."""
+        """Call the function, in a thread if it is not async.
+
+        A ``Reject`` or ``Retry`` that the function returns is raised.
+        """
         bound = partial(
             self.function,
             *(supply(context) for supply in self._positional),
             **{name: supply(context) for name, supply in self._keywords.items()},
         )
         value = bound() if self.is_async else await _in_thread(bound, context, threads)
-        return await value if inspect.isawaitable(value) else value
+        value = await value if inspect.isawaitable(value) else value
+        if isinstance(value, SettlingException):
+            raise value
+        return value
 
     def _read_signature(self, names: Mapping[str, object]) -> None:
         hints = _hints(self.function, self.name, names)

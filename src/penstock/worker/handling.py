@@ -17,8 +17,8 @@ from penstock.consume.lease import Lease
 from penstock.errors import PenstockError, ServiceError, StaleReceipt, StoreError
 from penstock.model.delivery import Ack, Nack, Outcome, Reject
 from penstock.model.message import MessageId
+from penstock.model.settling_exceptions import SettlingException
 from penstock.model.states import State
-from penstock.worker import verdicts
 from penstock.worker.context import Context
 from penstock.worker.middleware import Next
 from penstock.worker.payload import encode
@@ -104,7 +104,7 @@ class Handling:
             retry_ms=registration.retry_ms,
             reject_on=registration.reject_on,
         )
-        is_meant = isinstance(error, verdicts.Retry | verdicts.Reject)
+        is_meant = isinstance(error, SettlingException)
         _log.log(
             logging.INFO if is_meant else logging.WARNING,
             "%s: message %d of %r, attempt %d: %s: %s",

@@ -22,9 +22,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from penstock.model.settling_exceptions import Reject, Retry
 from penstock.telemetry import current_trace, new_span_id, parse_traceparent
 from penstock.worker.context import Context
-from penstock.worker.verdicts import Reject, Retry
 
 __all__ = ["Middleware", "Next", "Observe", "Timing", "chained", "timing", "tracing"]
 

@@ -8,11 +8,11 @@ from msgspec import Struct
 
 from penstock.api import QueueApi
 from penstock.broker.queues import new_policy, to_start
-from penstock.broker.settle import MAX_NACK_DELAY_MS
 from penstock.errors import BadInput, UnknownQueue
 from penstock.model.limits import (
     MAX_BATCH,
     MAX_LEASE_MS,
+    MAX_NACK_DELAY_MS,
     check_queue_name,
     check_whole,
     is_dead_letter,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+import penstock
 from penstock import (
     Ack,
     Broker,
@@ -16,13 +17,12 @@ from penstock import (
     Nack,
     NewMessage,
     Outgoing,
-    Reject,
     Release,
     State,
     errors,
 )
 from penstock.errors import BadInput, BadName, StaleReceipt, TooLarge, UnknownQueue, UnknownTopic
-from penstock.model.delivery import Receipt, Verdict
+from penstock.model.delivery import Receipt, Reject, Verdict
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
 
@@ -68,6 +68,8 @@ async def held(q: Broker, count: int = 1, topic: str = "orders") -> list[Deliver
         (Nack(Receipt("r"), b"no"), BadInput, "error", None),  # type: ignore[arg-type]
         (Nack(Receipt("r"), ValueError()), BadInput, "error", None),  # type: ignore[arg-type]
         (Reject(Receipt("r"), 5), BadInput, "error", None),  # type: ignore[arg-type]
+        (penstock.Reject("no receipt"), BadInput, "receipt", None),
+        (penstock.Retry("no text", receipt=5), BadInput, "receipt", None),  # type: ignore[arg-type]
         (Nack(Receipt("r"), None, -1), BadInput, "delay_ms", TWO_WEEKS_MS),
         (Nack(Receipt("r"), None, TWO_WEEKS_MS + 1), BadInput, "delay_ms", TWO_WEEKS_MS),
         (Nack(Receipt("r"), None, True), BadInput, "delay_ms", TWO_WEEKS_MS),

@@ -14,12 +14,13 @@ from typing import Any, TypeAlias
 import pytest
 from msgspec.structs import replace
 
-from penstock import Ack, Extend, Nack, NewMessage, Outgoing, Reject, Release, Start, TopicPolicy
+import penstock
+from penstock import Ack, Extend, Nack, NewMessage, Outgoing, Release, Start, TopicPolicy
 from penstock.api import QueueApi
 from penstock.broker import Broker
 from penstock.client import Client, ClientOptions, connect
 from penstock.errors import PenstockError
-from penstock.model.delivery import Delivery, Settlement
+from penstock.model.delivery import Delivery, Reject, Settlement
 from penstock.model.identity import StoreIdentity
 from penstock.model.queue import Backoff
 from penstock.model.runs import Run, RunValue
@@ -130,6 +131,12 @@ async def the_flow(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.settle("jobs", [Ack(again[2].receipt)], publish=outgoing)
     stale: list[Settlement] = [Reject(again[3].receipt), Extend(again[0].receipt, 5)]
     yield (await q.settle("jobs", stale, publish=outgoing)).outcomes
+    raised = [
+        penstock.Reject("never", receipt=again[3].receipt),
+        penstock.Retry("later", receipt=again[1].receipt, delay_ms=7),
+    ]
+    yield await q.settle("jobs", raised)
+    yield await tried(q.settle("jobs", [penstock.Retry("later")]))
     yield await q.claim("jobs", limit=1, wait_ms=0)
     yield await q.stats("jobs")
     yield await q.stats("jobs.dlq")

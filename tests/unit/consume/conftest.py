@@ -14,6 +14,7 @@ from penstock.api import ANONYMOUS
 from penstock.consume import Consumption
 from penstock.model.delivery import Delivery, Extend, Settlement, SettleReply
 from penstock.model.message import NewMessage, Outgoing
+from penstock.model.settling_exceptions import SettlingException
 from penstock.storage.contract import Engine
 from penstock.storage.engines import open_engine
 from penstock.testing.clock import FakeClock
@@ -77,7 +78,7 @@ class Spy(Broker):
         #: What the next calls raise, by verb.
         self.failures: dict[str, list[PenstockError]] = {}
         #: The settlements that were answered, by type.
-        self.settled: Counter[type[Settlement]] = Counter()
+        self.settled: Counter[type[Settlement | SettlingException]] = Counter()
         self.most_in_flight = 0
         #: Holds back the answers to settlements, if there is one.
         self.gate: asyncio.Event | None = None
@@ -102,7 +103,11 @@ class Spy(Broker):
         return deliveries
 
     async def settle(
-        self, queue: str, settlements: Sequence[Settlement], *, publish: Sequence[Outgoing] = ()
+        self,
+        queue: str,
+        settlements: Sequence[Settlement | SettlingException],
+        *,
+        publish: Sequence[Outgoing] = (),
     ) -> SettleReply:
         extended = [str(item.receipt) for item in settlements if isinstance(item, Extend)]
         self._fail("extend" if extended else "settle")

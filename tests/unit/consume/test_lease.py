@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+import penstock
 from penstock import Outgoing, State
 from penstock.consume import Lease
 from penstock.errors import BadInput, Busy, CommitFailed, Conflict, StaleReceipt
@@ -368,3 +369,21 @@ async def test_a_coroutine_that_is_closed_in_the_body_gives_up(q: Spy, lease: Le
     coroutine.close()
     assert await state_of(q, lease) is State.IN_FLIGHT
     assert not lease.settled
+
+
+@pytest.mark.parametrize(
+    "error, state",
+    [
+        (penstock.Reject("stolen"), State.FAILED),
+        (penstock.Retry("busy", delay_ms=7), State.DELAYED),
+    ],
+)
+async def test_reject_and_retry_in_the_body_settle_it(
+    q: Spy, lease: Lease, clock: FakeClock, error: Exception, state: State
+) -> None:
+    async with lease:
+        raise error
+    (delivery,) = (await q.message(lease.message.id)).deliveries
+    assert (delivery.state, delivery.error) == (state, str(error))
+    if state is State.DELAYED:
+        assert delivery.at == clock.now() + 7

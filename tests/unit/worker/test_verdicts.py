@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import penstock
 from penstock import State
 from penstock.errors import BadInput
 from penstock.model.limits import MAX_ERROR_BYTES
@@ -35,7 +37,7 @@ async def raising(error: BaseException, **options: Any) -> AsyncIterator[tuple[H
 
 
 async def test_retry_comes_back_after_its_delay() -> None:
-    async with raising(Retry("rate limited", after_ms=5_000)) as (handled, q):
+    async with raising(Retry("rate limited", delay_ms=5_000)) as (handled, q):
         assert handled.state is State.DELAYED
         assert handled.error == "rate limited"
         q.clock.advance(4_999)
@@ -46,7 +48,7 @@ async def test_retry_comes_back_after_its_delay() -> None:
 
 
 async def test_retry_takes_a_timedelta() -> None:
-    async with raising(Retry(after=timedelta(minutes=2))) as (handled, q):
+    async with raising(Retry(delay_ms=timedelta(minutes=2))) as (handled, q):
         (delivery,) = (await q.message(handled.message_id)).deliveries
         assert delivery.at == q.clock.now() + 120_000
 
@@ -59,7 +61,7 @@ async def test_retry_without_a_delay_leaves_it_to_the_queue() -> None:
 
 @law("C2")
 async def test_a_retry_counts_as_an_attempt() -> None:
-    async with raising(Retry(after_ms=0), filter="topic = 'q'", max_attempts=3) as (handled, q):
+    async with raising(Retry(delay_ms=0), filter="topic = 'q'", max_attempts=3) as (handled, q):
         rest = await q.run_until_idle()
         assert [handled.state, *(item.state for item in rest)] == [
             State.AVAILABLE,
@@ -71,7 +73,8 @@ async def test_a_retry_counts_as_an_attempt() -> None:
 
 @law("E1")
 @pytest.mark.parametrize(
-    "options", [{"after_ms": -1}, {"after_ms": 2**40}, {"after_ms": 1, "after": timedelta(1)}]
+    "options",
+    [{"delay_ms": -1}, {"delay_ms": 2**40}, {"delay_ms": 1.5}, {"delay_ms": timedelta(days=15)}],
 )
 def test_a_retry_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
@@ -247,3 +250,28 @@ async def test_a_claim_that_is_lost_drops_what_came_of_it() -> None:
         assert handled.state is None
         assert await q.log_end() == end
         assert (await q.stats("q")).available == 1
+
+
+async def test_a_returned_reject_is_not_a_result() -> None:
+    app = App("http://nowhere")
+
+    @app.worker("q")
+    async def refusing() -> penstock.Reject:
+        return penstock.Reject("card stolen")
+
+    async with inline(app) as q:
+        await q.publish("q", b"")
+        handled = await q.run_one("q")
+        assert handled is not None
+        assert (handled.state, handled.error) == (State.FAILED, "card stolen")
+
+
+def test_the_public_names_are_the_exceptions_of_workers() -> None:
+    assert penstock.Reject is Reject
+    assert penstock.Retry is Retry
+    assert issubclass(penstock.Reject, Exception)
+
+
+def test_a_retry_survives_a_process_boundary() -> None:
+    sent = pickle.loads(pickle.dumps(Retry("busy", delay_ms=5, receipt="r")))
+    assert (sent.reason, sent.delay_ms, sent.receipt) == ("busy", 5, "r")
