@@ -82,8 +82,8 @@ class QueueApi(Protocol):
         """The queue's policy and state."""
         ...
 
-    async def queues(self) -> tuple[QueueInfo, ...]:
-        """All queues by name."""
+    async def queues(self, *, labels: Mapping[str, str] | None = None) -> tuple[QueueInfo, ...]:
+        """The queues by name: all, or those that have all of these labels."""
         ...
 
     async def delete_queue(self, name: str) -> None:

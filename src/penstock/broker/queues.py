@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from penstock.broker.schemas import compile_schema
 from penstock.broker.scope import BrokerOptions, Scope
@@ -15,6 +16,7 @@ from penstock.model.queue import (
     QueuePolicy,
     Start,
     TopicPolicy,
+    check_labels,
     check_queue_policy,
     check_topic_policy,
 )
@@ -56,9 +58,11 @@ class Queues(Scope):
         """The queue's policy and state."""
         return await self._engine.get_queue(self.tenant, check_queue_name(name))
 
-    async def queues(self) -> tuple[QueueInfo, ...]:
-        """All queues by name."""
-        return await self._engine.list_queues(self.tenant)
+    async def queues(self, *, labels: Mapping[str, str] | None = None) -> tuple[QueueInfo, ...]:
+        """The queues by name: all, or those that have all of these labels."""
+        wanted = check_labels(dict(labels or {})).items()
+        found = await self._engine.list_queues(self.tenant)
+        return tuple(info for info in found if wanted <= info.policy.labels.items())
 
     async def delete_queue(self, name: str) -> None:
         """Remove a queue, its deliveries and its dead letters; the log stays."""
@@ -130,12 +134,15 @@ def changed_policy(policy: QueuePolicy, fields: dict[str, object]) -> QueuePolic
 
 def _normal(fields: dict[str, object]) -> dict[str, object]:
     """``ordering`` may be given as text."""
-    ordering = fields.get("ordering", Ordering.NONE)
-    if "ordering" not in fields:
-        return {}
-    if not isinstance(ordering, str) or ordering not in tuple(Ordering):
-        raise BadPolicy("ordering must be 'none' or 'partition'.", field="ordering")
-    return {"ordering": Ordering(ordering)}
+    normal: dict[str, object] = {}
+    if "ordering" in fields:
+        ordering = fields["ordering"]
+        if not isinstance(ordering, str) or ordering not in tuple(Ordering):
+            raise BadPolicy("ordering must be 'none' or 'partition'.", field="ordering")
+        normal["ordering"] = Ordering(ordering)
+    if isinstance(fields.get("labels"), Mapping):
+        normal["labels"] = dict(fields["labels"])  # type: ignore[call-overload]
+    return normal
 
 
 def to_start(start: object) -> Start:

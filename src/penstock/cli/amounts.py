@@ -21,6 +21,8 @@ __all__ = [
     "COUNT_OR_NONE",
     "DURATION",
     "HEADER",
+    "LABEL",
+    "LABEL_OR_NONE",
     "NO_LIMIT",
     "SECONDS",
     "START",
@@ -33,7 +35,8 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: What ``COUNT_OR_NONE`` makes of ``none``. None means that the option was not given.
+#: What ``COUNT_OR_NONE`` and ``LABEL_OR_NONE`` make of ``none``. None means that the option was not
+#: given.
 NO_LIMIT: Final = "none"
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)")
@@ -108,6 +111,17 @@ def to_header(text: str) -> tuple[str, HeaderValue]:
     return name, value if isinstance(value, str | int | float | bool) else raw
 
 
+def _to_label(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise ValueError(f"{text!r} is not name=value.")
+    return name, value
+
+
+def _to_label_or_none(text: str) -> tuple[str, str] | str:
+    return NO_LIMIT if text == NO_LIMIT else _to_label(text)
+
+
 def _to_start(text: str) -> Start:
     if text in (Start.LATEST, Start.EARLIEST):
         return Start(text)
@@ -135,4 +149,6 @@ DURATION: Final = Parsed("duration", to_duration_ms)
 SECONDS: Final = Parsed("duration", _to_seconds)
 COUNT_OR_NONE: Final = Parsed("count|none", _to_count_or_none)
 HEADER: Final = Parsed("name=value", to_header)
+LABEL: Final = Parsed("name=value", _to_label)
+LABEL_OR_NONE: Final = Parsed("name=value|none", _to_label_or_none)
 START: Final = Parsed("latest|earliest|offset:N|time:T", _to_start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -12,7 +13,7 @@ from penstock.client.scope import Scope, encoded
 from penstock.client.transport import Request
 from penstock.errors import NotFound, UnknownQueue, UnknownTopic
 from penstock.model.limits import check_name, check_queue_name
-from penstock.model.queue import QueueInfo, Start, TopicPolicy, check_topic_policy
+from penstock.model.queue import QueueInfo, Start, TopicPolicy, check_labels, check_topic_policy
 from penstock.wire.bodies import QueueList, TopicInfo, TopicList
 from penstock.wire.codecs import encode_msgpack
 from penstock.wire.problems import read_problem, to_error
@@ -52,9 +53,12 @@ class Queues(Scope):
         """The queue's policy and state."""
         return await self._get(_INFO, f"/v1/queues/{check_queue_name(name)}")
 
-    async def queues(self) -> tuple[QueueInfo, ...]:
-        """All queues by name."""
-        return (await self._get(_INFOS, "/v1/queues")).queues
+    async def queues(self, *, labels: Mapping[str, str] | None = None) -> tuple[QueueInfo, ...]:
+        """The queues by name: all, or those that have all of these labels."""
+        wanted = check_labels(dict(labels or {}))
+        label = ",".join(f"{name}={value}" for name, value in sorted(wanted.items()))
+        query = (("label", label or None),)
+        return (await self._get(_INFOS, "/v1/queues", query=query)).queues
 
     async def delete_queue(self, name: str) -> None:
         """Remove a queue, its deliveries and its dead letters; the log stays."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.errors import BadPolicy
 from penstock.model.limits import (
@@ -25,6 +27,7 @@ __all__ = [
     "Routing",
     "Start",
     "TopicPolicy",
+    "check_labels",
     "check_queue_policy",
     "check_topic_policy",
 ]
@@ -35,6 +38,11 @@ MAX_DESCRIPTION_BYTES: Final = 4096
 #: Compiling a schema blocks other calls; hand-written ones are a tenth of this.
 MAX_SCHEMA_BYTES: Final = 64 * 1024
 MAX_PARTITION_CONCURRENCY: Final = 1000
+#: Every queue of a tenant is in memory, with its labels.
+MAX_LABELS: Final = 16
+MAX_LABEL_BYTES: Final = 256
+_MAX_LABEL_NAME: Final = 64
+_LABEL_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._/-]{{0,{_MAX_LABEL_NAME - 1}}}")
 
 
 class Ordering(StrEnum):
@@ -74,7 +82,8 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
     failed_retention_s: int = 14 * _DAY_S
     """Seconds that failed deliveries are kept; 0 keeps them forever."""
     max_depth: int | None = None
-    """The sum of delayed, available and in-flight deliveries; None is unbounded."""
+    """The sum of delayed, available and in-flight deliveries; None is unbounded. Callers may also
+    write 0 for None."""
     throughput_limit: int | None = None
     """Deliveries per second that claims may hand out; None is unbounded."""
     ordering: Ordering = Ordering.NONE
@@ -83,6 +92,8 @@ class QueuePolicy(Struct, frozen=True, kw_only=True):
     """Exponent: a bucket of the key-value engines holds 10^bucket_size deliveries."""
     paused: bool = False
     description: str = ""
+    labels: dict[str, str] = {}
+    """For the operator: listings of queues can be filtered by them."""
 
 
 class Start(Struct, frozen=True):
@@ -130,7 +141,10 @@ class TopicPolicy(Struct, frozen=True, kw_only=True):
 
 
 def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
-    """Return ``policy`` if every field is within its bounds; the filter is checked elsewhere."""
+    """Return ``policy`` if every field is within its bounds; the filter is checked elsewhere.
+
+    A ``max_depth`` of 0 becomes None.
+    """
     if not isinstance(policy.backoff, Backoff):
         raise BadPolicy("backoff must be a Backoff.", field="backoff")
     _within("max_attempts", policy.max_attempts, 1, MAX_ATTEMPTS)
@@ -142,7 +156,7 @@ def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
     _within("done_retention_s", policy.done_retention_s, 0, _U32_MAX)
     _within("failed_retention_s", policy.failed_retention_s, 0, _U32_MAX)
     if policy.max_depth is not None:
-        _within("max_depth", policy.max_depth, 1, 2**53)
+        _within("max_depth", policy.max_depth, 0, 2**53)
     if policy.throughput_limit is not None:
         _within("throughput_limit", policy.throughput_limit, 1, 10**9)
     _within("partition_concurrency", policy.partition_concurrency, 1, MAX_PARTITION_CONCURRENCY)
@@ -152,7 +166,35 @@ def check_queue_policy(policy: QueuePolicy) -> QueuePolicy:
     if not isinstance(policy.paused, bool):
         raise BadPolicy("paused must be true or false.", field="paused")
     _text("description", policy.description, MAX_DESCRIPTION_BYTES)
-    return policy
+    check_labels(policy.labels)
+    return replace(policy, max_depth=None) if policy.max_depth == 0 else policy
+
+
+def check_labels(labels: object) -> dict[str, str]:
+    """Return ``labels`` if it is a dict of at most ``MAX_LABELS`` short texts."""
+    if not isinstance(labels, dict):
+        raise BadPolicy("labels must be a dict of text.", field="labels")
+    if len(labels) > MAX_LABELS:
+        raise BadPolicy(
+            f"There are {len(labels)} labels; a queue has at most {MAX_LABELS}.",
+            field="labels",
+            limit=MAX_LABELS,
+        )
+    for name, value in labels.items():
+        if not isinstance(name, str) or _LABEL_NAME.fullmatch(name) is None:
+            raise BadPolicy(
+                f"The label {shown(name)} has no valid name: at most {_MAX_LABEL_NAME} of "
+                "A-Z a-z 0-9 . _ / -, the first a letter or digit.",
+                field="labels",
+                limit=_MAX_LABEL_NAME,
+            )
+        _text(f"labels.{name}", value, MAX_LABEL_BYTES)
+        if "," in value:
+            raise BadPolicy(
+                f"The label {name!r} has a comma, which separates labels in a query.",
+                field=f"labels.{name}",
+            )
+    return labels
 
 
 def check_topic_policy(policy: TopicPolicy) -> TopicPolicy:

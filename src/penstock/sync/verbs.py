@@ -69,9 +69,9 @@ class SyncVerbs(BlockingVerbs):
         """The queue's policy and state."""
         return self._run(self._verbs.queue, name)
 
-    def queues(self) -> tuple[QueueInfo, ...]:
-        """All queues by name."""
-        return self._run(self._verbs.queues)
+    def queues(self, *, labels: Mapping[str, str] | None = None) -> tuple[QueueInfo, ...]:
+        """The queues by name: all, or those that have all of these labels."""
+        return self._run(self._verbs.queues, labels=labels)
 
     def delete_queue(self, name: str) -> None:
         """Remove a queue, its deliveries and its dead letters; the log stays."""

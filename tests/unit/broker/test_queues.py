@@ -119,13 +119,40 @@ async def test_a_name_of_128_characters(q: Broker) -> None:
 
 
 @law("E1")
-@pytest.mark.parametrize("field, value, limit", each_bad(BOUNDS))
+@pytest.mark.parametrize(
+    "field, value, limit",
+    [case for case in each_bad(BOUNDS) if case[0] != "max_depth"]
+    + [("max_depth", -1, 0), ("max_depth", 2**53 + 1, 2**53), ("labels", {"a" * 65: ""}, 64)],
+)
 async def test_a_policy_out_of_bounds(
     q: Broker, refuses: Refuses, field: str, value: Any, limit: int
 ) -> None:
     policy: dict[str, Any] = {field: value}
     await refuses(q.create_queue("orders", **policy), BadPolicy, field, limit)
     await refuses(q.update_queue("stock", **policy), BadPolicy, field, limit)
+
+
+async def test_queues_are_found_by_their_labels(q: Broker, refuses: Refuses) -> None:
+    await q.create_queue("a", labels={"team": "billing", "tier": "gold"})
+    await q.create_queue("b", labels={"team": "billing"})
+    assert (await q.queue("a.dlq")).policy.labels == {"team": "billing", "tier": "gold"}
+
+    async def found(**labels: str) -> list[str]:
+        return [info.name for info in await q.queues(labels=labels)]
+
+    assert await found(team="billing") == ["a", "b"]
+    assert await found(team="billing", tier="gold") == ["a"]
+    assert await found(team="gold") == []
+    assert len(await found()) == len(await q.queues())
+    await q.update_queue("a", labels={})
+    assert await found(tier="gold") == []
+    await refuses(q.queues(labels={"a b": "x"}), BadPolicy, "labels", 64)
+
+
+async def test_a_max_depth_of_zero_is_unlimited(q: Broker) -> None:
+    assert (await q.create_queue("orders", max_depth=0)).policy.max_depth is None
+    await q.update_queue("orders", max_depth=3)
+    assert (await q.update_queue("orders", max_depth=0)).policy.max_depth is None
 
 
 @pytest.mark.parametrize("field, least, most", BOUNDS)

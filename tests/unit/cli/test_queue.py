@@ -27,6 +27,7 @@ def test_every_field_of_the_policy_has_an_option(sh: Shell) -> None:
         *("--done-retention", "1d", "--failed-retention", "0", "--max-depth", "1000"),
         *("--throughput-limit", "50", "--ordering", "partition", "--partition-concurrency", "2"),
         *("--bucket-size", "3", "--paused", "--description", "invoices"),
+        *("--label", "team=billing", "--label", "tier=gold"),
     )
     assert made["policy"] == {
         "filter": FILTER,
@@ -44,6 +45,7 @@ def test_every_field_of_the_policy_has_an_option(sh: Shell) -> None:
         "bucket_size": 3,
         "paused": True,
         "description": "invoices",
+        "labels": {"team": "billing", "tier": "gold"},
     }
 
 
@@ -102,7 +104,14 @@ def test_a_bad_policy_creates_nothing(sh: Shell, options: tuple[str, ...], blame
 
 
 @pytest.mark.parametrize(
-    "options", [("--max-depth", "many"), ("--ordering", "fifo"), ("--done-retention", "1500ms")]
+    "options",
+    [
+        ("--label", "team"),
+        ("--label", "=x"),
+        ("--max-depth", "many"),
+        ("--ordering", "fifo"),
+        ("--done-retention", "1500ms"),
+    ],
 )
 def test_options_that_do_not_parse(sh: Shell, options: tuple[str, ...]) -> None:
     sh("queue", "create", "billing", *options, code=2)
@@ -116,6 +125,19 @@ def test_list(orders: Shell) -> None:
     assert head.split()[:2] == ["queue", "available"]
     assert first.startswith("empty (paused)")
     assert second.split()[:2] == ["orders", "3"]
+
+
+def test_list_by_label(orders: Shell) -> None:
+    orders("queue", "create", "a", "--label", "team=billing", "--label", "tier=gold")
+    orders("queue", "create", "b", "--label", "team=billing")
+
+    def found(*labels: str) -> list[str]:
+        return [item["name"] for item in orders.json("queue", "list", *labels)]
+
+    assert found("--label", "team=billing") == ["a", "b"]
+    assert found("--label", "team=billing", "--label", "tier=gold") == ["a"]
+    orders("queue", "update", "a", "--label", "none")
+    assert found("--label", "tier=gold") == []
 
 
 def test_an_empty_list_says_so_beside_the_output(sh: Shell) -> None:

@@ -75,6 +75,10 @@ async def queues_and_topics(q: QueueApi, clock: FakeClock) -> AsyncIterator[obje
     yield await q.queue("billing")
     yield await q.queue("billing.dlq")
     yield await q.queues()
+    yield await q.update_queue("late", max_depth=0, labels={"team": "billing", "a": "="})
+    yield await q.queues(labels={"a": "="})
+    yield await tried(q.queues(labels={"": ""}))
+    yield await tried(q.update_queue("late", labels={"team": "a,b"}))
     await q.pause("billing")
     yield (await q.queue("billing")).policy.paused
     await q.resume("billing")

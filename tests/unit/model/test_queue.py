@@ -65,8 +65,15 @@ def test_both_bounds_are_inside(field: str, low: int, high: int) -> None:
         assert check_queue_policy(policy) is policy
 
 
+def test_a_max_depth_of_zero_is_unlimited() -> None:
+    assert check_queue_policy(QueuePolicy(max_depth=0)).max_depth is None
+    with pytest.raises(BadPolicy) as caught:
+        check_queue_policy(QueuePolicy(max_depth=-1))
+    assert (caught.value.field, caught.value.limit) == ("max_depth", 0)
+
+
 @law("E1")
-@pytest.mark.parametrize("field, low, high", BOUNDS)
+@pytest.mark.parametrize("field, low, high", [b for b in BOUNDS if b[0] != "max_depth"])
 def test_what_is_outside_is_refused_with_the_bound(field: str, low: int, high: int) -> None:
     for value, limit in ((low - 1, low), (high + 1, high)):
         with pytest.raises(BadPolicy) as caught:
@@ -120,16 +127,34 @@ def test_backoff_bounds(backoff: Backoff, field: str) -> None:
         ("description", "x" * 4097),
         ("description", "é" * 2049),
         ("description", None),
+        ("labels", None),
+        ("labels", ["team"]),
+        ("labels", {f"label{number}": "" for number in range(17)}),
+        ("labels", {"": "x"}),
+        ("labels", {"-team": "x"}),
+        ("labels", {"a b": "x"}),
+        ("labels", {"a" * 65: "x"}),
+        ("labels", {5: "x"}),
+        ("labels.team", {"team": 5}),
+        ("labels.team", {"team": "\ud800"}),
+        ("labels.team", {"team": "é" * 129}),
+        ("labels.team", {"team": "a,b"}),
     ],
 )
 def test_other_fields(field: str, value: object) -> None:
     with pytest.raises(BadPolicy) as caught:
-        check_queue_policy(_policy(field, value))
+        check_queue_policy(_policy(field.partition(".")[0], value))
     assert caught.value.field == field
 
 
 @pytest.mark.parametrize(
-    "field, value", [("description", "é" * 2048), ("ordering", Ordering.PARTITION)]
+    "field, value",
+    [
+        ("description", "é" * 2048),
+        ("ordering", Ordering.PARTITION),
+        ("labels", {f"{number:02}{'a' * 62}": "é" * 128 for number in range(16)}),
+        ("labels", {"penstock.io/team-1": "=", "x_": ""}),
+    ],
 )
 def test_other_fields_at_their_bound(field: str, value: object) -> None:
     policy = _policy(field, value)

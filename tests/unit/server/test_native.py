@@ -148,6 +148,12 @@ async def test_queues_are_put_patched_listed_and_deleted(door):
     assert [one["name"] for one in (await door.call("GET", "/v1/queues")).json()["queues"]] == [
         "billing"
     ]
+    await door.call("PATCH", "/v1/queues/billing", {"labels": {"team": "a", "tier": "="}})
+    for label, names in (("team=a", 1), ("team=a,tier==", 1), ("team=b", 0), ("team=", 0)):
+        listed = await door.call("GET", f"/v1/queues?label={label}")
+        assert len(listed.json()["queues"]) == names
+    for label in ("team", "team=a,team=a", "team=a,", "a%20b=c"):
+        assert (await door.call("GET", f"/v1/queues?label={label}")).status == 400
     assert (await door.call("GET", "/v1/queues/billing/stats")).json()["available"] == 0
     assert (await door.call("POST", "/v1/queues/billing/pause")).json()["policy"]["paused"] is True
     assert (await door.call("POST", "/v1/queues/billing/resume")).status == 200

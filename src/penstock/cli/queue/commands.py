@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from penstock.api import BULK_LIMIT, QueueApi
 from penstock.cli import printing
-from penstock.cli.amounts import DURATION, START
+from penstock.cli.amounts import DURATION, LABEL, START
 from penstock.cli.options import Family, choices
 from penstock.cli.printing import safe
 from penstock.cli.progress import meter
@@ -109,16 +109,20 @@ async def update(q: QueueApi, /, name: str, filter: str | None, **policy: object
 
 
 @queue.command(name="list")
+@click.option(
+    "--label", "labels", type=LABEL, multiple=True, help="Only queues with this label; repeatable."
+)
 @on_target
-async def list_queues(q: QueueApi) -> None:
-    """List all queues with their statistics.
+async def list_queues(q: QueueApi, labels: tuple[tuple[str, str], ...]) -> None:
+    """List queues with their statistics.
 
     \b
     Examples:
       penstock queue list
+      penstock queue list --label team=billing
       penstock queue list --json | jq '.[] | select(.stats.failed > 0) | .name'
     """
-    listed = [(info, await q.stats(info.name)) for info in await q.queues()]
+    listed = [(info, await q.stats(info.name)) for info in await q.queues(labels=dict(labels))]
     if not printing.as_json([combined(info, counted) for info, counted in listed]):
         rows = [Counted(called(info), counted, info.policy.filter) for info, counted in listed]
         printing.table(QUEUES, rows, "There are no queues.")

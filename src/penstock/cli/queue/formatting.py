@@ -89,6 +89,7 @@ def info_fields(info: QueueInfo) -> list[tuple[str, Cell]]:
         ("filter", policy.filter),
         ("filter version", info.filter_version),
         ("description", policy.description),
+        ("labels", ", ".join(f"{name}={value}" for name, value in sorted(policy.labels.items()))),
         ("paused", policy.paused),
         ("max attempts", policy.max_attempts),
         ("visibility timeout", age(policy.visibility_timeout_ms)),

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from penstock.cli.amounts import COUNT_OR_NONE, DURATION, NO_LIMIT, SECONDS
+from penstock.cli.amounts import COUNT_OR_NONE, DURATION, LABEL_OR_NONE, NO_LIMIT, SECONDS
 from penstock.cli.options import stacked
 from penstock.model.queue import Backoff, Ordering
 
@@ -56,12 +56,22 @@ policy_options: Final = stacked(
     click.option("--bucket-size", type=int, help="For key-value engines: an exponent, 0 to 4."),
     click.option("--paused/--not-paused", default=None, help="Whether to hand out nothing."),
     click.option("--description", help="What it is for."),
+    click.option(
+        "--label",
+        "labels",
+        type=LABEL_OR_NONE,
+        multiple=True,
+        help="Labels, which replace those it has; repeatable. `none` removes them.",
+    ),
 )
 
 
 def to_changes(given: Mapping[str, object], backoff: Backoff) -> dict[str, object]:
     """The given fields; a backoff that is given in part takes the rest from ``backoff``."""
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = {name: value for name, value in given.items() if value not in (None, ())}
+    labels = changes.get("labels")
+    if isinstance(labels, tuple):
+        changes["labels"] = dict(label for label in labels if label != NO_LIMIT)
     for name in ("max_depth", "throughput_limit"):
         if changes.get(name) == NO_LIMIT:
             changes[name] = None

@@ -20,7 +20,7 @@ from penstock.errors import (
     UnknownQueue,
 )
 from penstock.model.delivery import QueueStats, RouteReply
-from penstock.model.limits import MAX_ASSIGN
+from penstock.model.limits import MAX_ASSIGN, shown
 from penstock.model.queue import Backoff, QueueInfo, QueuePolicy, Start
 from penstock.server.call import Call
 from penstock.server.request_parsing import Body, ListBody
@@ -39,6 +39,13 @@ class PutQueueQuery(Struct, frozen=True, forbid_unknown_fields=True):
     start: str = "latest"
     """``latest``, ``earliest``, ``offset:N`` or ``time:MS``."""
     dry_run: bool = False
+
+
+class ListQueuesQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which queues to list."""
+
+    label: str | None = None
+    """``name=value``, several separated by commas: the queues that have all of them."""
 
 
 class PolicyBody(Body[dict[str, Any]]):
@@ -94,9 +101,9 @@ async def get_stats(call: Call, query: Empty, body: Empty) -> QueueStats:  # noq
     return await call.broker.stats(call.name)
 
 
-async def list_queues(call: Call, query: Empty, body: Empty) -> QueueList:  # noqa: ARG001
-    """All queues that the caller may consume from, by name."""
-    queues = await call.broker.queues()
+async def list_queues(call: Call, query: ListQueuesQuery, body: Empty) -> QueueList:  # noqa: ARG001
+    """The queues that the caller may consume from, by name."""
+    queues = await call.broker.queues(labels=_labels(query.label))
     return QueueList(tuple(info for info in queues if call.credential.allows("consume", info.name)))
 
 
@@ -141,6 +148,19 @@ def _named(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def _labels(text: str | None) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for item in [] if text is None else text.split(","):
+        name, equals, value = item.partition("=")
+        if not equals or name in labels:
+            raise BadInput(
+                f"label is {shown(text)}; it must be name=value, several separated by commas.",
+                field="label",
+            )
+        labels[name] = value
+    return labels
+
+
 def _start(text: str) -> Start:
     kind, colon, value = text.partition(":")
     if not colon:
@@ -159,11 +179,12 @@ ROUTES: Final = (
         method="GET",
         path="/v1/queues",
         verb="list_queues",
-        summary="All queues by name",
+        summary="The queues by name: all, or those with certain labels",
         need=Need("consume", ANY_NAME),
         handler=list_queues,
-        query=Empty,
+        query=ListQueuesQuery,
         replies=((JSON, QueueList),),
+        errors=(BadInput,),
     ),
     Route(
         method="PUT",

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, TypeAlias
+
+import msgspec
 
 from penstock.errors import StoreCorrupt
 from penstock.model.delivery import Attempt
@@ -158,6 +160,8 @@ def decode_attempts(value: bytes | None) -> list[Attempt]:
 #: The queue's number is a part of the keys of its records.
 KEYED_BY_NUMBER: Final = "keyed_by_number"
 _CHECKSUM = "checksum"
+#: Fields whose values are text; all others are numbers.
+_TEXTS: Final = frozenset({"labels"})
 _NUMBERS = (
     "visibility_timeout_ms",
     "min_lease_ms",
@@ -172,7 +176,7 @@ _NUMBERS = (
 
 def encode_spec(policy: QueuePolicy, facts: dict[str, int]) -> bytes:
     """The specification. ``facts`` are numbers outside the policy (version, created_at …)."""
-    fields: dict[str, int] = dict(facts)
+    fields: dict[str, int | str] = dict(facts)
     for name in _NUMBERS:
         value = getattr(policy, name)
         if value is not None:
@@ -180,6 +184,8 @@ def encode_spec(policy: QueuePolicy, facts: dict[str, int]) -> bytes:
     fields["backoff_base_ms"] = policy.backoff.base_ms
     fields["backoff_max_ms"] = policy.backoff.max_ms
     fields["ordered"] = int(policy.ordering is Ordering.PARTITION)
+    if policy.labels:
+        fields["labels"] = msgspec.json.encode(policy.labels, order="sorted").decode()
     head = b"".join(
         (
             pack_var_bytes(_FILTER_VERSION + policy.filter.encode()),
@@ -189,11 +195,15 @@ def encode_spec(policy: QueuePolicy, facts: dict[str, int]) -> bytes:
     )
     fields[_CHECKSUM] = _spec_checksum(head, fields)
     return head + array(
-        [pack_utf8(name) + pack_var_bytes(_I64.pack(fields[name])) for name in sorted(fields)]
+        [pack_utf8(name) + pack_var_bytes(_packed(fields[name])) for name in sorted(fields)]
     )
 
 
-def _spec_checksum(head: bytes, fields: dict[str, int]) -> int:
+def _packed(value: int | str) -> bytes:
+    return value.encode() if isinstance(value, str) else _I64.pack(value)
+
+
+def _spec_checksum(head: bytes, fields: Mapping[str, int | str]) -> int:
     """CRC-32 over the RFC's part and every later field: the format has no field for a seal."""
     text = ",".join(f"{name}={fields[name]}" for name in sorted(fields) if name != _CHECKSUM)
     return zlib.crc32(text.encode(), zlib.crc32(head))
@@ -209,12 +219,16 @@ def decode_spec(value: bytes) -> tuple[QueuePolicy, dict[str, int]]:
     description = reader.utf8()
     head = value[: reader.position]
     fields: dict[str, int] = {}
+    texts: dict[str, str] = {}
     if not reader.exhausted:
         for _ in range(reader.u16()):
-            name = reader.utf8()
-            fields[name] = Reader(reader.var_bytes(), "queue specification").i64()
+            name, raw = reader.utf8(), reader.var_bytes()
+            if name in _TEXTS:
+                texts[name] = raw.decode(errors="replace")
+            else:
+                fields[name] = Reader(raw, "queue specification").i64()
         reader.finish()
-    if fields.pop(_CHECKSUM, None) != _spec_checksum(head, fields):
+    if fields.pop(_CHECKSUM, None) != _spec_checksum(head, {**fields, **texts}):
         raise StoreCorrupt("The checksum of a queue specification is wrong.")
     defaults = QueuePolicy()
     policy = QueuePolicy(
@@ -236,5 +250,6 @@ def decode_spec(value: bytes) -> tuple[QueuePolicy, dict[str, int]]:
             fields.pop("backoff_max_ms", defaults.backoff.max_ms),
         ),
         ordering=Ordering.PARTITION if fields.pop("ordered", 0) else Ordering.NONE,
+        labels=msgspec.json.decode(texts.get("labels", "{}"), type=dict[str, str]),
     )
     return policy, fields

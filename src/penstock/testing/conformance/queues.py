@@ -42,6 +42,7 @@ class TestQueues(Conformance):
             bucket_size=4,
             paused=True,
             description="Rote Bestellungen: ü",
+            labels={"team": "Bestellungen", "tier": ""},
         )
         put = await store.engine.put_queue(TENANT, "q", policy, Start())
         assert put == await store.engine.get_queue(TENANT, "q")

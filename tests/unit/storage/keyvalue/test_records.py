@@ -198,6 +198,7 @@ POLICIES = st.builds(
     bucket_size=st.integers(0, 4),
     paused=st.booleans(),
     description=st.text(max_size=20),
+    labels=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
 )
 FACTS = {"queue_number": 2, "filter_version": 1, "created_at": 1_700_000_000_000}
 
@@ -237,9 +238,18 @@ def test_golden_specification() -> None:
     assert field in value
 
 
+def test_golden_labels() -> None:
+    """Labels are JSON with sorted names, the only field that is text."""
+    value = encode_spec(QueuePolicy(labels={"tier": "1", "team": "é"}), {})
+    text = '{"team":"é","tier":"1"}'.encode()
+    assert pack_utf8("labels") + len(text).to_bytes(4, "little") + text in value
+    assert b"labels" not in encode_spec(QueuePolicy(), {})
+
+
 @law("X1")
 def test_no_flipped_bit_of_a_specification_goes_unnoticed() -> None:
-    value = encode_spec(QueuePolicy(filter="T", description="hi"), FACTS)
+    policy = QueuePolicy(filter="T", description="hi", labels={"a": "é"})
+    value = encode_spec(policy, FACTS)
     for bit in range(len(value) * 8):
         damaged = bytearray(value)
         damaged[bit // 8] ^= 1 << bit % 8
