@@ -390,7 +390,10 @@ class QueueApi(Protocol):
         ...
 
     async def result(self, queue: str, message_id: int, *, wait_ms: int = 0) -> Result | None:
-        """The result of a delivery's ack, waiting up to ``wait_ms`` for it."""
+        """How a delivery ended, waiting up to ``wait_ms`` for it; None if it has not ended.
+
+        Raises ``UnknownDelivery`` if the queue no longer has the message, or never had it.
+        """
         ...
 
     async def history(self, message_id: int) -> tuple[Event, ...]:

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from msgspec.structs import replace
 
+from penstock.errors import UnknownDelivery
 from penstock.filters import Filter, parse
 from penstock.model.delivery import (
     Ack,
@@ -350,13 +351,16 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             found = await side.engine.message(tenant, message_id)
             shown = [side.snapshot(tenant, s) for s in found.deliveries]
             events = await side.engine.history(tenant, message_id)
-            result = await side.engine.result(tenant, queue, message_id)
+            try:
+                result = side.result(tenant, await side.engine.result(tenant, queue, message_id))
+            except UnknownDelivery:
+                result = "unknown"
             return (
                 side.message(tenant, found.message),
                 found.payload,
                 shown,
                 events,
-                side.result(tenant, result),
+                result,
             )
 
         self.both(read)

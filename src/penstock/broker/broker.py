@@ -12,7 +12,6 @@ has to sweep and route.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol, Self
 
 from penstock.broker.claim import Claiming
@@ -26,12 +25,9 @@ from penstock.broker.settle import Settling
 from penstock.broker.waiting import Waiting
 from penstock.broker.writes import Writes
 from penstock.consume.consuming import Consuming
-from penstock.model.delivery import Settlement, SettleReply
 from penstock.model.limits import DLQ_SUFFIX, check_name
-from penstock.model.message import Outgoing
 from penstock.model.queue import QueueInfo, QueuePolicy, Start
 from penstock.model.reports import KeeperReport
-from penstock.model.settling_exceptions import SettlingException
 from penstock.storage.contract import Engine
 
 __all__ = ["Background", "Broker"]
@@ -87,18 +83,6 @@ class Broker(Queues, Settling, Claiming, Replaying, Reading, Runs, Writes, OwnEn
             self._views[tenant] = view
             view._views = self._views
         return view
-
-    async def settle(
-        self,
-        queue: str,
-        settlements: Sequence[Settlement | SettlingException],
-        *,
-        publish: Sequence[Outgoing] = (),
-    ) -> SettleReply:
-        """End claims, each on its own; with ``publish``, all of it in one commit or nothing."""
-        reply = await super().settle(queue, settlements, publish=publish)
-        self._waiting.settled(self.tenant, queue)
-        return reply
 
     async def _put(self, name: str, policy: QueuePolicy, start: Start) -> QueueInfo:
         info = await super()._put(name, policy, start)

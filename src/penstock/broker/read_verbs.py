@@ -118,7 +118,7 @@ class Reading(Bulk):
         return await self._engine.message(self.tenant, to_message_id(message_id))
 
     async def result(self, queue: str, message_id: int, *, wait_ms: int = 0) -> Result | None:
-        """The result of a delivery's ack, waiting up to ``wait_ms`` for it."""
+        """How a delivery ended, waiting up to ``wait_ms`` for it; None if it has not ended."""
         check_queue_name(queue)
         wanted = to_message_id(message_id)
         check_wait(wait_ms)

@@ -40,7 +40,7 @@ _OVERDUE_MS: Final = 100
 #: poll whenever something is published: each waiter that leaves wakes it, and the next publish
 #: finds it polling and wakes another.
 _POLL_TURNS: Final = 12
-#: Results read per millisecond because something in their queue was settled: a few per cent
+#: Results read per millisecond because some delivery of their queue ended: a few per cent
 #: of a core, for any number of waiters and any load.
 _RESULTS_A_MS: Final = 4
 
@@ -260,8 +260,8 @@ class ResultWaitList(WaitList):
         self._notified_at = self.clock.now()
         super().notify()
 
-    def settled(self) -> None:
-        """Notify the waiters that something in the queue was settled, at a limited rate."""
+    def ended(self) -> None:
+        """Notify the waiters that some delivery of the queue ended, at a limited rate."""
         at = self._notified_at + self.waiters // _RESULTS_A_MS
         if at > self.clock.now():
             self.set_alarm(at)

@@ -1,8 +1,8 @@
 """Waiting: all waiters of one store, and what wakes them (C5).
 
 ``Waiting`` is the engine's listener. The engine reports that a claim on a queue may find more,
-or that another process settled deliveries; the broker reports what this process settled. Both
-notify the line of that queue (``lines`` says why no waiter is forgotten). Tenants share one
+or that deliveries ended, and the broker that a queue has changed. Both notify the line of that
+queue (``lines`` says why no waiter is forgotten). Tenants share one
 ``Waiting`` and no line (T1).
 
 A claim that does not wait joins no line. It may take the deliveries that a waiter was just
@@ -18,7 +18,7 @@ from typing import TypeAlias
 from penstock.broker.wait_lists import QueueWaitList, ResultWaitList, Waiter
 from penstock.errors import StoreClosed
 from penstock.model.clock import Clock
-from penstock.model.limits import MAX_WAIT_MS, check_whole
+from penstock.model.limits import DLQ_SUFFIX, MAX_WAIT_MS, check_whole
 from penstock.storage.contract import Engine
 from penstock.storage.listener import Listener
 
@@ -96,9 +96,15 @@ class Waiting(Listener):
         if self._listener is not None:
             self._listener.repeated(reason)
 
-    def acked(self, tenant: str, queue: str) -> None:
-        """Notify waiters for results: another process settled deliveries of the queue."""
-        self.settled(tenant, queue)
+    def ended(self, tenant: str, queue: str) -> None:
+        """Notify waiters for results: deliveries of the queue or its dead letters ended."""
+        if self._results:
+            for name in (queue, queue + DLQ_SUFFIX):
+                line = self._results.get((tenant, name))
+                if line is not None:
+                    line.ended()
+        if self._listener is not None:
+            self._listener.ended(tenant, queue)
 
     # -- notifications of the broker ---------------------------------------------------
 
@@ -108,13 +114,6 @@ class Waiting(Listener):
         for line in (self._queues.get(key), self._results.get(key)):
             if line is not None:
                 line.notify_all()
-
-    def settled(self, tenant: str, queue: str) -> None:
-        """Notify waiters for results: deliveries of the queue were settled."""
-        if self._results:
-            line = self._results.get((tenant, queue))
-            if line is not None:
-                line.settled()
 
     # -- closing -----------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from penstock.cli.exits import Exit
 from penstock.cli.options import choices
 from penstock.cli.printing import Column, amount, moment, preview
 from penstock.cli.session import on_target
-from penstock.model.delivery import Event, Snapshot
+from penstock.model.delivery import Event, ResultStatus, Snapshot
 from penstock.model.message import Message
 
 __all__ = ["history", "message", "result"]
@@ -86,9 +86,10 @@ async def history(q: QueueApi, /, message_id: int) -> None:
 @click.option("--wait", "wait_ms", type=DURATION, default="0", help="Wait up to this long: 10s.")
 @on_target
 async def result(q: QueueApi, /, queue: str, message_id: int, wait_ms: int) -> None:
-    """Print the result that the ack of a message in QUEUE carried.
+    """Print how a message ended in QUEUE: the result that its ack carried.
 
-    Prints its bytes unchanged. Exits with 4 while there is none.
+    Prints the result's bytes unchanged. Exits with 4 while the message has not ended, and with 5
+    if it failed or expired.
 
     \b
     Example:
@@ -102,10 +103,17 @@ async def result(q: QueueApi, /, queue: str, message_id: int, wait_ms: int) -> N
         if not wait_ms:
             break
     if found is None:
-        click.echo(f"message {message_id} is not done in {queue}", err=True)
+        click.echo(f"message {message_id} has not ended in {queue}", err=True)
         raise click.exceptions.Exit(Exit.NOT_FOUND)
-    if not printing.as_json(found):
+    done = found.status is ResultStatus.DONE
+    if not printing.as_json(found) and done:
         printing.write_bytes(found.result or b"")
+    if not done:
+        attempts = f"after {found.attempts} attempt{'' if found.attempts == 1 else 's'}"
+        reason = "" if found.error is None else f": {found.error}"
+        text = f"message {message_id} {found.status} in {queue} {attempts}{reason}"
+        click.echo(printing.safe(text), err=True)
+        raise click.exceptions.Exit(Exit.CONFLICT)
 
 
 def _fields(found: Message) -> list[tuple[str, printing.Cell]]:

@@ -118,7 +118,7 @@ class Reading(Scope):
         return await self._get(_MESSAGE, path, (("payload", True),))
 
     async def result(self, queue: str, message_id: int, *, wait_ms: int = 0) -> Result | None:
-        """The result of a delivery's ack, waiting up to ``wait_ms`` for it."""
+        """How a delivery ended, waiting up to ``wait_ms`` for it; None if it has not ended."""
         check_wait(wait_ms)
         query = (("queue", check_queue_name(queue)), ("wait_ms", wait_ms or None))
         path = f"/v1/messages/{to_message_id(message_id)}/result"

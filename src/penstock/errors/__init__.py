@@ -25,6 +25,7 @@
     │   ├── UnknownQueue         404
     │   ├── UnknownTopic         404
     │   ├── UnknownMessage       404
+    │   ├── UnknownDelivery      404  the queue does not have the message
     │   └── UnknownRun           404  of a pipeline job
     ├── Conflict                 409  the state of the store forbids it now
     │   ├── StaleReceipt         409  the claim is no longer current (S1)

@@ -32,6 +32,7 @@ __all__ = [
     "TooManyUnindexedFilters",
     "TopicChanged",
     "Unauthenticated",
+    "UnknownDelivery",
     "UnknownMessage",
     "UnknownQueue",
     "UnknownRoute",
@@ -249,6 +250,12 @@ class UnknownMessage(NotFound):
     """No message of that id: never published here, or removed by retention."""
 
     advice = "Check the id; retention may have removed the message."
+
+
+class UnknownDelivery(NotFound):
+    """The queue does not have the message: never routed there, or the delivery was removed."""
+
+    advice = "Check the queue; the delivery may have been cancelled, purged or removed."
 
 
 class UnknownRun(NotFound):

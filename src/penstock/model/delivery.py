@@ -32,6 +32,7 @@ __all__ = [
     "ReplayReply",
     "ReplaySource",
     "Result",
+    "ResultStatus",
     "RouteReply",
     "SettleReply",
     "Settlement",
@@ -266,12 +267,26 @@ class Ownership(Struct, frozen=True):
     """Heartbeat before this, or the partitions may be taken."""
 
 
-class Result(Struct, frozen=True):
-    """The result of an ack."""
+class ResultStatus(StrEnum):
+    """How a delivery ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    EXPIRED = "expired"
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """How a delivery ended."""
 
     message_id: MessageId
-    result: bytes | None
-    done_at: int
+    status: ResultStatus
+    result: bytes | None = None
+    """The value that the ack carried; None unless it is done."""
+    error: str | None = None
+    """The last error that was reported; None if it is done."""
+    attempts: int
+    at: int
+    """When it became done, failed or expired."""
 
 
 class Event(Struct, frozen=True, kw_only=True):

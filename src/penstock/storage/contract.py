@@ -472,7 +472,12 @@ class Engine(BulkReading, ABC):
 
     @abstractmethod
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
-        """The result of the delivery's ack, or None while the delivery is not done."""
+        """How the delivery ended, or None while it has not, or while it is not routed yet.
+
+        A dead letter is a failure of Q until it is acked in ``Q.dlq``; then it is done for both.
+        For ``Q.dlq`` only that ack is a result. Raises ``UnknownDelivery`` if the queue has routed
+        the message and has no delivery of it.
+        """
 
     @abstractmethod
     async def stats(self, tenant: str, queue: str) -> QueueStats:

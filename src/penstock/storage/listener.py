@@ -25,8 +25,13 @@ class Listener:
         allowed, missing ones are not. The passing of time alone does not call it: see ``next_due``.
         """
 
-    def acked(self, tenant: str, queue: str) -> None:
-        """Another process has acked deliveries of this queue, or may have: poll for results."""
+    def ended(self, tenant: str, queue: str) -> None:
+        """Deliveries of this queue, or of its dead letters, ended or may have: poll for results.
+
+        They became done, failed or expired, or were cancelled or purged, by this process or by
+        another. ``queue`` is never a dead-letter queue. Spurious calls are allowed, missing ones
+        are not. The call may come before the commit.
+        """
 
     def lapsed(self, tenant: str, queue: str, count: int) -> None:
         """A claim, a join or a sweep took back ``count`` deliveries whose leases had lapsed."""

@@ -160,7 +160,10 @@ class Side:
     def result(self, tenant: str, result: Result | None) -> Plain:
         if result is None:
             return None
-        return (self._number(tenant, result.message_id), result.result, result.done_at)
+        return (
+            self._number(tenant, result.message_id),
+            *(result.status, result.result, result.error, result.attempts, result.at),
+        )
 
     def stats(self, tenant: str, stats: QueueStats) -> Plain:
         def watermark(offset: int) -> int:

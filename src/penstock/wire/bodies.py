@@ -222,7 +222,7 @@ class LogSplits(Struct, frozen=True):
 
 
 class ResultReply(Struct, frozen=True):
-    """The result of an ack, or null while the delivery is not done."""
+    """How a delivery ended, or null while it has not."""
 
     result: Result | None
 

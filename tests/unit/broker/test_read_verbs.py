@@ -9,8 +9,8 @@ import pytest
 
 from penstock import Ack, Broker, Delivery, NewMessage
 from penstock.broker import read_verbs
-from penstock.errors import BadInput, BadName, UnknownMessage, UnknownQueue
-from penstock.model.delivery import Result
+from penstock.errors import BadInput, BadName, UnknownDelivery, UnknownMessage, UnknownQueue
+from penstock.model.delivery import Result, ResultStatus
 from penstock.model.limits import MAX_OFFSET, MAX_WAIT_MS
 from penstock.testing.clock import FakeClock
 from penstock.testing.laws import law
@@ -84,6 +84,49 @@ async def test_a_retry_that_ends_well(q: Broker, clock: FakeClock) -> None:
     assert not waiting.done()
     await q.ack(again, b"at last")
     assert (await within(waiting)).result == b"at last"
+
+
+@law("C5")
+async def test_a_failure_ends_the_wait(q: Broker) -> None:
+    (delivery,) = await claimed(q)
+    waiting = await wait_for(q, delivery.message.id)
+    await q.reject(delivery, "bad")
+    found = await within(waiting)
+    assert (found.status, found.error, found.attempts) == (ResultStatus.FAILED, "bad", 1)
+    assert not q._waiting._results
+
+
+@law("C5")
+@pytest.mark.parametrize("by", ["claim", "sweep"])
+async def test_a_last_lapse_ends_the_wait(q: Broker, clock: FakeClock, by: str) -> None:
+    await q.create_queue("orders", max_attempts=1, visibility_timeout_ms=1000)
+    (delivery,) = await claimed(q)
+    waiting = await wait_for(q, delivery.message.id, wait_ms=MAX_WAIT_MS)
+    clock.advance(delivery.lease_deadline - clock.now() - 1)
+    await calm()
+    assert not waiting.done()
+    clock.advance(1)
+    await (q.claim("orders") if by == "claim" else q.engine.sweep())
+    assert (await within(waiting)).status is ResultStatus.FAILED
+
+
+@law("C5")
+async def test_an_expiry_ends_the_wait(q: Broker, clock: FakeClock) -> None:
+    published = await q.publish("orders", b"x", ttl_ms=1000)
+    waiting = await wait_for(q, published.id)
+    clock.advance(1000)
+    await q.engine.sweep()
+    assert (await within(waiting)).status is ResultStatus.EXPIRED
+
+
+@law("E1")
+async def test_a_purge_ends_the_wait_with_an_error(q: Broker) -> None:
+    published = await q.publish("orders", b"x")
+    waiting = [await wait_for(q, published.id, queue) for queue in ("orders", "orders.dlq")]
+    await q.purge("orders", "available")
+    for task in waiting:
+        with pytest.raises(UnknownDelivery):
+            await within(task)
 
 
 @law("C5")

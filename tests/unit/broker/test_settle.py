@@ -161,7 +161,7 @@ async def test_ack_keeps_its_result(q: Broker, clock: FakeClock) -> None:
     without = await q.result("orders", two.message.id)
     assert with_result is not None
     assert without is not None
-    assert (with_result.result, with_result.done_at) == (b"receipt no 7", clock.now())
+    assert (with_result.result, with_result.at) == (b"receipt no 7", clock.now())
     assert without.result is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -79,13 +80,22 @@ def test_history(orders: Shell) -> None:
 
 def test_result_of_what_is_not_done(orders: Shell) -> None:
     result = orders("result", "orders", "0", "--wait", "1ms", code=4)
-    assert "not done" in result.stderr
+    assert "has not ended" in result.stderr
 
 
 def test_result_byte_for_byte(orders: Shell) -> None:
     orders("consume", "orders")
     assert orders("result", "orders", "0").stdout_bytes == b""
     assert orders.json("result", "orders", "0")["message_id"] == 0
+
+
+def test_result_of_a_failure(orders: Shell, fail: Callable[[str], None]) -> None:
+    fail("orders")
+    result = orders("result", "orders", "0", code=5)
+    assert result.stderr.startswith("message 0 failed in orders after 1 attempt")
+    assert result.stdout == ""
+    result = orders("result", "orders", "0", "--json", code=5)
+    assert json.loads(result.stdout)["status"] == "failed"
 
 
 @pytest.mark.parametrize("command", ["message", "history"])

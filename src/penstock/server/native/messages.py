@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.broker.waiting import check_wait
-from penstock.errors import BadInput, Busy, UnknownMessage, UnknownQueue
+from penstock.errors import BadInput, Busy, UnknownDelivery, UnknownMessage, UnknownQueue
 from penstock.model.delivery import MessageDeliveries
 from penstock.model.reports import Why
 from penstock.server.call import Call
@@ -36,7 +36,7 @@ class MessageQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResultQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """The queue of the ack, and how long to wait for it."""
+    """The queue of the delivery, and how long to wait for its end."""
 
     queue: str
     wait_ms: int = 0
@@ -69,7 +69,7 @@ async def get_payload(call: Call, query: Empty, body: Empty) -> Plain:  # noqa: 
 
 
 async def get_result(call: Call, query: ResultQuery, body: Empty) -> ResultReply:  # noqa: ARG001
-    """The result that the ack carried."""
+    """How the delivery ended."""
     call.check("consume", query.queue)
     check_wait(query.wait_ms)
     message_id = _id(call.name)
@@ -140,12 +140,12 @@ ROUTES: Final = (
         method="GET",
         path=_PATH + "/result",
         verb="result",
-        summary="The result that the ack of a delivery carried, waiting up to wait_ms for it",
+        summary="How a delivery ended, with the result of its ack, waiting up to wait_ms for it",
         need=_BY_QUEUE,
         handler=get_result,
         query=ResultQuery,
         replies=((JSON, ResultReply),),
-        errors=(*_ERRORS, UnknownQueue, Busy),
+        errors=(*_ERRORS, UnknownQueue, UnknownDelivery, Busy),
         tag="messages",
     ),
     Route(

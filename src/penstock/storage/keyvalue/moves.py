@@ -162,6 +162,7 @@ def finish(queue: Queue, entry: Entry, now: int, result: bytes | None) -> None:
     queue.done.add(entry.claim_id, now, entry.settled(now))
     queue.done_count += 1
     queue.acks += 1
+    _notify_ended(queue)
     if result is not None:
         queue.write_result(entry.message_id, result)
 
@@ -179,6 +180,7 @@ def finish_many(queue: Queue, entries: list[Entry], now: int) -> None:
     queue.done.add_many(entries, now)
     queue.done_count += len(entries)
     queue.acks += len(entries)
+    _notify_ended(queue)
 
 
 def give_back(
@@ -338,6 +340,7 @@ def _drop(queue: Queue, entry: Entry, key: bytes | None) -> None:
     _leave_live(queue, entry)
     _close(queue, key)
     queue.forget(entry.message_id)
+    _notify_ended(queue)
 
 
 def _end(
@@ -352,6 +355,7 @@ def _end(
         _wait(queue, entry, ending.due_at)
         return
     _leave_live(queue, entry)
+    _notify_ended(queue)
     if ending.state is State.FAILED:
         queue.failures += 1
         entry.at = now
@@ -378,3 +382,8 @@ def _leave_live(queue: Queue, entry: Entry) -> None:
     queue.unwatch_expiry(entry)
     if queue.partitions is not None:
         queue.partitions.removed(entry)
+
+
+def _notify_ended(queue: Queue) -> None:
+    """Notify that deliveries ended or were removed: callers may wait for their results."""
+    queue.notifier.ended(queue.tenant, queue.home.name)

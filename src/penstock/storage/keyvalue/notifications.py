@@ -36,6 +36,12 @@ class Notifier:
         except Exception:  # noqa: BLE001  (any bug of the listener's)
             _log.exception("The listener failed on 'ready' of queue %r.", queue)
 
+    def ended(self, tenant: str, queue: str) -> None:
+        try:
+            self.listener.ended(tenant, queue)
+        except Exception:  # noqa: BLE001  (any bug of the listener's)
+            _log.exception("The listener failed on 'ended' of queue %r.", queue)
+
     def lapsed(self, tenant: str, queue: str, count: int) -> None:
         try:
             self.listener.lapsed(tenant, queue, count)

@@ -39,6 +39,7 @@ from penstock.storage.keyvalue.histories import Published, histories_in, history
 from penstock.storage.keyvalue.log_counts import EntryCount
 from penstock.storage.keyvalue.queue import Queue
 from penstock.storage.keyvalue.records import Logged
+from penstock.storage.keyvalue.results import result_of
 from penstock.storage.keyvalue.stats import partition_stats, queue_stats
 from penstock.storage.keyvalue.tenant import Tenant
 
@@ -194,10 +195,9 @@ class ReadingVerbs(Guarded):
         self._begin()
         state = self._core.tenant(tenant).queue(queue)
         message, _ = self._find(tenant, message_id)
-        done = state.done.find(message.priority, message_id)
-        value = state.result(message_id)
+        found = result_of(state, message)
         await self._committer.settled()
-        return None if done is None else Result(message_id, value, done.at)
+        return found
 
     @reading
     async def history(self, tenant: str, message_id: MessageId) -> tuple[Event, ...]:

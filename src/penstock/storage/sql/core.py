@@ -335,8 +335,12 @@ class Core:
             found = tenant.numbered.get(queue)
             if found is not None:
                 self.listener.lapsed(work.tenant.name, found.shown_as(dead=dead), count)
-        if ready or work.acked:
-            self.broadcast({queue for queue, _ in ready} | {-queue for queue in work.acked})
+        for queue in sorted(work.ended):
+            found = tenant.numbered.get(queue)
+            if found is not None:
+                self.listener.ended(tenant.name, found.name)
+        if ready or work.ended:
+            self.broadcast({queue for queue, _ in ready} | {-queue for queue in work.ended})
 
     async def notify_at_commit(self, session: Session, queues: set[int]) -> None:
         """Have the database notify all servers, this one too, when the caller commits."""

@@ -47,6 +47,7 @@ from penstock.storage.listener import Listener
 from penstock.storage.sql import (
     browse,
     log,
+    messages,
     partitions,
     queues,
     replay,
@@ -387,17 +388,17 @@ class SqlEngine(Engine):
         return await log.read_history(self._core, tenant, start, limit, queue)
 
     async def message(self, tenant: str, message_id: MessageId) -> MessageDeliveries:
-        return await log.message(self._core, tenant, message_id)
+        return await messages.message(self._core, tenant, message_id)
 
     async def result(self, tenant: str, queue: str, message_id: MessageId) -> Result | None:
-        found = await log.result(self._core, tenant, queue, message_id)
+        found = await messages.result(self._core, tenant, queue, message_id)
         if found is None:
             # A waiting caller is notified if another server settles it.
             await self._watch.interested_in(tenant, queue)
         return found
 
     async def history(self, tenant: str, message_id: MessageId) -> tuple[Event, ...]:
-        return await log.history(self._core, tenant, message_id)
+        return await messages.history(self._core, tenant, message_id)
 
     async def stats(self, tenant: str, queue: str) -> QueueStats:
         return await browse.stats(self._core, tenant, queue)

@@ -1,8 +1,7 @@
-"""Reading the log, by messages or as columns, and messages with their deliveries and histories.
+"""Reading the log, by messages or as columns, and the histories of its messages.
 
 The log is read up to its settled end and never beyond, so that no entry appears behind a reader
-(L2). A message is looked up within its tenant (T1), by its first entry or, if it was replaced,
-by its newest.
+(L2).
 """
 
 from __future__ import annotations
@@ -15,13 +14,16 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from penstock.errors import StoreCorrupt, UnknownMessage
+from penstock.errors import StoreCorrupt
 from penstock.model.checksum import first_wrong
 from penstock.model.columns import LogColumns
-from penstock.model.delivery import Event, LogEntry, LogPage, MessageDeliveries, Result
-from penstock.model.message import NO_HEADERS, Message, MessageId, Offset
+from penstock.model.delivery import (
+    Event,
+    LogEntry,
+    LogPage,
+)
+from penstock.model.message import NO_HEADERS, MessageId, Offset
 from penstock.model.reports import HistoryEntry, HistoryPage
-from penstock.model.states import State, Transition
 from penstock.storage.bulk import MAX_SPLITS
 from penstock.storage.sql.catalog import Queue, Tenant
 from penstock.storage.sql.core import Core
@@ -29,27 +31,22 @@ from penstock.storage.sql.database import Session
 from penstock.storage.sql.deliveries import (
     INDEX_BITS,
     DeliveryGroup,
-    Phase,
     message_id,
     segment_of,
     unseal,
 )
-from penstock.storage.sql.group_cursor import snapshot
+from penstock.storage.sql.messages import events_of
 from penstock.storage.sql.segments import EntryMetadata, Segment
 
 __all__ = [
     "behind",
     "end_of_log",
-    "events_of",
-    "history",
     "log_end",
     "log_splits",
-    "message",
     "read_columns",
     "read_history",
     "read_log",
     "read_payloads",
-    "result",
     "scan",
     "tenants",
 ]
@@ -57,8 +54,6 @@ __all__ = [
 #: Segments per read; with payloads, each holds an eighth of a megabyte, or one message.
 _MAX_SEGMENTS: Final = 500
 _MAX_WHOLE_SEGMENTS: Final = 32
-#: Message ids have 63 bits.
-_MAX_ID: Final = (1 << 63) - 1
 
 
 # -- the log ---------------------------------------------------------------------------
@@ -140,117 +135,6 @@ async def end_of_log(session: Session, tenant: int, settled: int) -> Offset:
     ((trimmed, segment, entries),) = await session.fetch("log_end", tenant=tenant, last=settled)
     end = 0 if segment is None else message_id(segment, entries - 1) + 1
     return Offset(max(end, trimmed or 0))
-
-
-# -- messages --------------------------------------------------------------------------
-
-
-async def message(core: Core, tenant: str, id: MessageId) -> MessageDeliveries:
-    """The current message, and its deliveries."""
-
-    async def look(session: Session, known: Tenant) -> MessageDeliveries:
-        found, segment = await _newest(session, known, id, payloads=True)
-        payload = segment.payload(segment_of(found.offset)[1])
-        deliveries = [
-            snapshot(
-                queue, group.phase, group.record, found, failed=group.phase is Phase.DEAD_RETURNED
-            )
-            for queue, group in await _deliveries(session, known, id)
-        ]
-        deliveries.sort(key=lambda shown: shown.queue)
-        return MessageDeliveries(found, payload, tuple(deliveries))
-
-    return await core.read(tenant, look)
-
-
-async def result(core: Core, tenant: str, queue: str, id: MessageId) -> Result | None:
-    """The result of the ack, while its done record is kept."""
-
-    async def look(session: Session, known: Tenant) -> Result | None:
-        wanted, dead = known.find(queue)
-        await _newest(session, known, id)
-        done = Phase.DEAD_DONE if dead else Phase.DONE
-        for found, group in await _deliveries(session, known, id):
-            if found.number == wanted.number and group.phase is done:
-                return Result(id, group.record.result, group.record.at or 0)
-        return None
-
-    return await core.read(tenant, look)
-
-
-async def history(core: Core, tenant: str, id: MessageId) -> tuple[Event, ...]:
-    """Every recorded transition of every delivery, by time."""
-
-    async def look(session: Session, known: Tenant) -> tuple[Event, ...]:
-        found, _ = await _newest(session, known, id)
-        events = [
-            event
-            for queue, group in await _deliveries(session, known, id)
-            for event in events_of(queue, group, found.published_at, found.deliver_at)
-        ]
-        return tuple(sorted(events, key=lambda event: event.at))
-
-    return await core.read(tenant, look)
-
-
-def events_of(
-    queue: Queue, group: DeliveryGroup, published_at: int, deliver_at: int
-) -> list[Event]:
-    """The history of a delivery whose message was published and first due at these times."""
-    published = Event(
-        at=published_at,
-        queue=queue.name,
-        transition=Transition.PUBLISH,
-        state=State.DELAYED if deliver_at > published_at else State.AVAILABLE,
-    )
-    events = [
-        Event(
-            at=mark.at,
-            queue=queue.shown_as(dead=mark.dead),
-            transition=mark.transition,
-            state=mark.state,
-            consumer=mark.consumer,
-            error=mark.error,
-        )
-        for mark in group.record.marks
-    ]
-    return [published, *events]
-
-
-async def _newest(
-    session: Session, known: Tenant, id: MessageId, *, payloads: bool = False
-) -> tuple[Message, Segment]:
-    """The message's newest entry, and its segment.
-
-    Read from the database: another server may have removed a segment that is cached here.
-    """
-    if 0 <= id <= _MAX_ID:
-        newest = await session.fetch("find_newest", messages=[int(id)])
-        number, index = segment_of(newest[0][1] if newest else id)
-        statement = "read_segments" if payloads else "read_metadata"
-        rows = await session.fetch(statement, tenant=known.number, numbers=[number])
-        for _, published_at, metadata, *rest in rows:
-            contents = rest[0] if payloads else None
-            segment = Segment.read(number, known.number, published_at, metadata, contents)
-            found = segment.message(index) if index < len(segment.metadata) else None
-            # The offset of a replacement is not a message id.
-            if found is not None and found.id == id:
-                return found, segment
-    raise UnknownMessage(f"There is no message {id}.", field="id")
-
-
-async def _deliveries(
-    session: Session, known: Tenant, id: MessageId
-) -> list[tuple[Queue, DeliveryGroup]]:
-    """The deliveries of a message, ordered by queue name."""
-    number, index = segment_of(id)
-    rows = await session.fetch("segment_groups", segments=[number], queues=sorted(known.numbered))
-    found = [
-        (known.numbered[group.queue], group)
-        for group in (DeliveryGroup.read(row) for row in rows)
-        if index in group.members
-    ]
-    return sorted(found, key=lambda found_in: found_in[0].name)
 
 
 # -- tenants and queues ----------------------------------------------------------------

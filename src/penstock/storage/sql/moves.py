@@ -7,6 +7,7 @@ one state (S3), appends one mark to their history, and records which queues to n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -39,6 +40,9 @@ __all__ = [
     "make_due",
     "remove",
 ]
+
+#: Phases of deliveries that have ended: callers do not wait for their results.
+_ENDED: Final = (Phase.DONE, Phase.EXPIRED, Phase.DEAD_DONE)
 
 
 def is_expired(record: DeliveryRecord, now: int) -> bool:
@@ -97,7 +101,7 @@ def finish(work: Work, group: DeliveryGroup, members: Sequence[int], result: byt
     )
     work.move(group, members, Phase.DEAD_DONE if dead else Phase.DONE, record)
     work.count(group.queue, Kind.of(Kind.ACKS, dead=dead), len(members))
-    work.acked.add(group.queue)
+    work.ended.add(group.queue)
 
 
 def exhaust(work: Work, queue: Queue, group: DeliveryGroup, members: Sequence[int]) -> None:
@@ -179,8 +183,10 @@ def _end(
         case State.FAILED:
             phase, ended = Phase.DEAD_RETURNED, replace(ended, at=work.now)
             work.count(group.queue, Kind.FAILURES, len(members))
+            work.ended.add(group.queue)
         case State.EXPIRED:
             phase, ended = Phase.EXPIRED, replace(ended, at=work.now, lease=0)
+            work.ended.add(group.queue)
         case _:
             phase = Phase.RETURNED if due_at is None else Phase.DELAYED
             phase = Phase(phase + DEAD) if dead else phase
@@ -194,6 +200,8 @@ def remove(work: Work, group: DeliveryGroup, members: Sequence[int]) -> None:
     if group.record.keyed and group.phase in LIVE:
         work.close_keys(group, members)
     work.drop(group, members)
+    if group.phase not in _ENDED:
+        work.ended.add(group.queue)
 
 
 def let_time_act(work: Work, queue: Queue, group: DeliveryGroup) -> Transition | None:

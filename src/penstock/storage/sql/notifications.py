@@ -101,7 +101,7 @@ class Watch:
     # -- listening ---------------------------------------------------------------------
 
     def heard(self, queues: Sequence[int]) -> None:
-        """Handle a notification that queues are ready or acked; empty if any may be."""
+        """Handle a notification: queues are ready, or deliveries ended; empty if any may be."""
         if not queues:
             # The connection is new, and the server behind it may have failed over.
             self._core.forget()
@@ -109,7 +109,7 @@ class Watch:
                 self._core.clock.doubt()
         for queue in queues:
             if queue < 0:
-                self._acked(-queue)
+                self._ended(-queue)
             else:
                 self._ready(queue)
         if not queues:
@@ -121,10 +121,10 @@ class Watch:
         for tenant, name in self._names(queue):
             self._core.listener.ready(tenant, name)
 
-    def _acked(self, queue: int) -> None:
+    def _ended(self, queue: int) -> None:
         """Notify waiters that the queue may have results."""
-        for tenant, name in self._names(queue):
-            self._core.listener.acked(tenant, name)
+        for tenant, name in self._names(queue)[:1]:
+            self._core.listener.ended(tenant, name)
 
     def _names(self, queue: int) -> Sequence[tuple[str, str]]:
         """The queue and its dead letters; nothing if this server does not know the queue."""
@@ -137,7 +137,7 @@ class Watch:
     def _changed(self, queue: int) -> None:
         """Notify all waiters of the queue."""
         self._ready(queue)
-        self._acked(queue)
+        self._ended(queue)
 
     # -- polling -----------------------------------------------------------------------
 

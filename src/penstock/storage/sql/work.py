@@ -83,8 +83,8 @@ class Work:
         #: Queues with a tally row from this transaction, which other servers notice.
         self._noticed: set[int] = set()
         self.lapsed: Counter[tuple[int, bool]] = Counter()
-        #: Queues with acked deliveries: callers may wait for their results.
-        self.acked: set[int] = set()
+        #: Queues with deliveries that ended or were removed: callers may wait for their results.
+        self.ended: set[int] = set()
         #: The earliest time at which a written group of the queue is due or lapses.
         self.next_due: dict[tuple[int, bool], int] = {}
         #: Partitions of ordered queues that a delivery has left.
@@ -150,7 +150,7 @@ class Work:
         self._clear()
         self.ready.clear()
         self.lapsed.clear()
-        self.acked.clear()
+        self.ended.clear()
 
     def left(self, group: DeliveryGroup) -> Sequence[int]:
         """The members of a held group that were not moved or dropped yet."""

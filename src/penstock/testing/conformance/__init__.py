@@ -93,7 +93,7 @@ from penstock.testing.conformance.ready_partitions import TestReadyPartitions
 from penstock.testing.conformance.receipts import TestStaleReceipts
 from penstock.testing.conformance.reopening import TestReopening
 from penstock.testing.conformance.replay import TestReplay, TestReplayFromLog, TestReplayIds
-from penstock.testing.conformance.results import TestResults
+from penstock.testing.conformance.results import TestEnded, TestResults
 from penstock.testing.conformance.route import (
     TestCatchingUp,
     TestLargeBatches,
@@ -130,6 +130,7 @@ __all__ = [
     "TestDeliveryRetention",
     "TestDepth",
     "TestDocuments",
+    "TestEnded",
     "TestErrorsShown",
     "TestFanOut",
     "TestFilterQuota",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.model.delivery import ReplaySource, Snapshot
+from penstock.model.delivery import ReplaySource, ResultStatus, Snapshot
 from penstock.model.limits import MAX_ERROR_BYTES, MAX_EVENT_ERROR_CHARS, MAX_HISTORY_EVENTS
 from penstock.model.message import Offset
 from penstock.model.queue import Start
@@ -28,9 +28,7 @@ T = Transition
 
 def fields_of(snapshot: Snapshot) -> dict[str, object]:
     """The fields of a snapshot other than the message."""
-    return {
-        name: getattr(snapshot, name) for name in Shown._fields if name not in ("result", "done_at")
-    }
+    return {name: getattr(snapshot, name) for name in Shown._fields if name != "result"}
 
 
 class TestAnswers(Conformance):
@@ -69,14 +67,25 @@ class TestAnswers(Conformance):
         assert {(s.message.id, s.payload) for s in found} == {(actor.message_id, b"body")}
 
     async def _check_result(self, store: Store, actor: Actor, shown: Shown) -> None:
-        for queue in ("q", "q.dlq"):
-            result = await store.engine.result(TENANT, queue, actor.message_id)
-            if shown.state is not State.DONE or queue != shown.queue:
-                assert result is None
-                continue
-            assert result is not None
-            assert shown.done_at is not None
-            assert (result.result, result.done_at) == (shown.result, actor.at(shown.done_at))
+        """A delivery in ``Q.dlq`` has failed in Q until it is acked."""
+        found = {q: await store.engine.result(TENANT, q, actor.message_id) for q in ("q", "q.dlq")}
+        status: ResultStatus | None = None
+        if shown.state in (State.DONE, State.EXPIRED):
+            status = ResultStatus(shown.state.value)
+        elif shown.state is State.FAILED or shown.queue == "q.dlq":
+            status = ResultStatus.FAILED
+        if status is None:
+            assert found == {"q": None, "q.dlq": None}
+            return
+        done = status is ResultStatus.DONE
+        result = found["q"]
+        assert result is not None
+        assert (result.status, result.result) == (status, shown.result)
+        assert (result.error, result.attempts) == (None if done else shown.error, shown.attempts)
+        if shown.state is not State.DELAYED:  # A delayed dead letter shows when it is due.
+            assert shown.at is not None
+            assert result.at == actor.at(shown.at)
+        assert found["q.dlq"] == (result if done and shown.queue == "q.dlq" else None)
 
     async def test_the_publish_of_a_queue_that_was_routed_later(self, store: Store) -> None:
         published_at = store.clock.now()

@@ -101,7 +101,7 @@ class TestDeadLetter(Conformance):
         result = await store.engine.result(TENANT, "q.dlq", message_id)
         assert result is not None
         assert result.result == b"fixed"
-        assert await store.engine.result(TENANT, "q", message_id) is None
+        assert await store.engine.result(TENANT, "q", message_id) == result
         assert await store.states(message_id) == {"q.dlq": State.DONE}
 
     @law("D1")

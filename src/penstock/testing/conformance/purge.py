@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import Conflict, UnknownQueue
+from penstock.errors import Conflict, UnknownDelivery, UnknownQueue
 from penstock.filters import parse
 from penstock.model.delivery import Verdict
 from penstock.model.states import State
@@ -82,7 +82,8 @@ class TestPurge(Conformance):
         await store.ack(delivery, b"r")
         await store.engine.purge(TENANT, "q", State.DONE, None, 9)
         assert (await store.ack(delivery)).verdict is Verdict.STALE
-        assert await store.engine.result(TENANT, "q", message_id) is None
+        with pytest.raises(UnknownDelivery):
+            await store.engine.result(TENANT, "q", message_id)
 
     @law("S2")
     async def test_a_purged_delivery_does_not_come_back(self, store: Store) -> None:

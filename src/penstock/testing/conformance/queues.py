@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.errors import QueueNotEmpty, StoreClosed, UnknownQueue
+from penstock.errors import QueueNotEmpty, StoreClosed, UnknownDelivery, UnknownQueue
 from penstock.model.delivery import ReplaySource
 from penstock.model.queue import Backoff, Ordering, QueuePolicy, Start
 from penstock.model.states import State
@@ -161,7 +161,8 @@ class TestQueues(Conformance):
         stats = await store.engine.stats(TENANT, "q")
         assert (stats.depth, stats.done, stats.failed, stats.expired) == (0, 0, 0, 0)
         assert (stats.grants, stats.acks, stats.nacks, stats.failures) == (0, 0, 0, 0)
-        assert await store.engine.result(TENANT, "q", message_id) is None
+        with pytest.raises(UnknownDelivery):
+            await store.engine.result(TENANT, "q", message_id)
         assert await store.claim() == []
         (new,) = await store.publish(b"y")
         assert ids_of(await store.claim(limit=9)) == [new]

@@ -33,6 +33,7 @@ class Ear(Listener):
     def __init__(self) -> None:
         self._ready: set[tuple[str, str]] = set()
         self._lapsed: dict[tuple[str, str], int] = {}
+        self._ended: set[tuple[str, str]] = set()
         self.commits: list[tuple[int, float]] = []
 
     def ready(self, tenant: str, queue: str) -> None:
@@ -42,6 +43,9 @@ class Ear(Listener):
         assert count > 0
         self._lapsed[tenant, queue] = self._lapsed.get((tenant, queue), 0) + count
 
+    def ended(self, tenant: str, queue: str) -> None:
+        self._ended.add((tenant, queue))
+
     def committed(self, records: int, seconds: float) -> None:
         self.commits.append((records, seconds))
 
@@ -49,6 +53,12 @@ class Ear(Listener):
         """The queues that were ready since the last call."""
         found = {queue for of, queue in self._ready if of == tenant}
         self._ready = {place for place in self._ready if place[0] != tenant}
+        return found
+
+    def ended_queues(self, tenant: str = TENANT) -> set[str]:
+        """The queues with deliveries that ended since the last call."""
+        found = {queue for of, queue in self._ended if of == tenant}
+        self._ended.clear()
         return found
 
     def taken_back(self) -> dict[tuple[str, str], int]:

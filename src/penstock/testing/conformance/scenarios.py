@@ -137,12 +137,11 @@ class Shown(NamedTuple):
     consumer: str | None = None
     error: str | None = None
     result: bytes | None = None
-    done_at: int | None = None
 
     def fields(self, at: Callable[[int], int]) -> dict[str, object]:
         """The fields of the snapshot; ``at`` converts a tick to a time."""
         fields = self._asdict()
-        del fields["result"], fields["done_at"]
+        del fields["result"]
         for name in ("at", "claimed_at", "lease_deadline"):
             fields[name] = None if fields[name] is None else at(fields[name])
         return fields
@@ -188,12 +187,12 @@ SCENARIOS: Final = {
     ),
     "acked": Scenario(
         [claim("ann"), ack()],
-        Shown("q", DONE, 1, at=2, done_at=2),
+        Shown("q", DONE, 1, at=2),
         [CLAIM, Happened(2, "q", T.ACK, DONE, "ann")],
     ),
     "acked with a result": Scenario(
         [claim("ann"), ack(b"ok")],
-        Shown("q", DONE, 1, at=2, result=b"ok", done_at=2),
+        Shown("q", DONE, 1, at=2, result=b"ok"),
         [CLAIM, Happened(2, "q", T.ACK, DONE, "ann")],
     ),
     "nacked": Scenario(
@@ -223,7 +222,7 @@ SCENARIOS: Final = {
     ),
     "acked after a nack": Scenario(
         [claim("ann"), nack("e1"), claim("bob"), ack()],
-        Shown("q", DONE, 2, at=4, error="e1", done_at=4),
+        Shown("q", DONE, 2, at=4, error="e1"),
         [
             CLAIM,
             Happened(2, "q", T.NACK, A, "ann", "e1"),
@@ -363,7 +362,7 @@ SCENARIOS: Final = {
     ),
     "dead letter acked": Scenario(
         [*DEAD, ack(b"mended")],
-        Shown("q.dlq", DONE, 2, at=4, error="bad", result=b"mended", done_at=4),
+        Shown("q.dlq", DONE, 2, at=4, error="bad", result=b"mended"),
         [*DEAD_HISTORY, Happened(4, "q.dlq", T.ACK, DONE, "medic")],
     ),
     "replayed from failed": Scenario(

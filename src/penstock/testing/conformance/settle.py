@@ -55,7 +55,7 @@ class TestAck(Conformance):
         assert (stats.acks, stats.done) == (1, 1)
         result = await store.engine.result(TENANT, "q", message_id)
         assert result is not None
-        assert (result.result, result.done_at) == (b"first", store.clock.now() - 10)
+        assert (result.result, result.at) == (b"first", store.clock.now() - 10)
 
     async def test_repeating_in_one_call_is_a_success(self, store: Store) -> None:
         await store.queue()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import UnknownMessage
+from penstock.errors import UnknownDelivery, UnknownMessage
 from penstock.model.delivery import ReplaySource, Verdict
 from penstock.model.message import MessageId, Offset
 from penstock.model.queue import Start
@@ -128,7 +128,8 @@ class TestDeliveryRetention(Conformance):
         store.clock.advance(1)
         assert (await store.engine.sweep()).removed == 1
         assert await store.browse("q", State.DONE) == []
-        assert await store.engine.result(TENANT, "q", message_id) is None
+        with pytest.raises(UnknownDelivery):
+            await store.engine.result(TENANT, "q", message_id)
         assert await store.engine.history(TENANT, message_id) == ()
         assert await store.states(message_id) == {}
         assert (await store.ack(delivery)).verdict is Verdict.STALE

@@ -2,8 +2,8 @@
 
 A queue is ready when something became available, when ``next_due`` is earlier, or when anything
 else that affects claims changed: the policy, and in an ordered queue the owners and the in-flight
-deliveries. A created or deleted queue is notified too. Lapses are the lapse events at the current
-time. There are no commits.
+deliveries. A created or deleted queue is notified too. Deliveries ended if they are no longer live.
+Lapses are the lapse events at the current time. There are no commits.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from penstock.model.limits import DLQ_SUFFIX
 from penstock.model.message import MessageId, Offset
 from penstock.model.queue import Ordering
 from penstock.model.states import State, Transition
@@ -30,6 +31,8 @@ class _Shape:
     """With the offset of each: a replacement may bring an expired one back."""
     next_due: int | None
     arrangement: object
+    unsettled: frozenset[MessageId]
+    """Deliveries that callers may wait for: they have not ended."""
     lapses: int
     """Leases that lapsed at the current time."""
 
@@ -49,6 +52,8 @@ def tell(listener: Listener, before: Heard, after: Heard) -> None:
         old, new = before.get(place), after.get(place)
         if old is None or new is None or _gives_more(old, new):
             listener.ready(*place)
+        if old is not None and new is not None and old.unsettled - new.unsettled:
+            listener.ended(place[0], place[1].removesuffix(DLQ_SUFFIX))
         if old is not None and new is not None and new.lapses > old.lapses:
             listener.lapsed(*place, new.lapses - old.lapses)
 
@@ -69,6 +74,7 @@ def _shapes(store: Store, now: int) -> Iterator[tuple[tuple[str, str], _Shape]]:
                     if d.state is State.AVAILABLE
                 ),
                 next_due=read_verbs.next_due(store, queue, dead=dead),
+                unsettled=frozenset(d.message_id for d in held if d.live),
                 arrangement=queue.dead_paused if dead else _arrangement(store, queue),
                 lapses=_lapses(queue, queue.shown_as(dead=dead), now),
             )

@@ -6,6 +6,7 @@ from collections import Counter
 
 from msgspec.structs import replace
 
+from penstock.errors import UnknownDelivery
 from penstock.filters import Filter
 from penstock.model.delivery import (
     Event,
@@ -15,6 +16,7 @@ from penstock.model.delivery import (
     PartitionStats,
     QueueStats,
     Result,
+    ResultStatus,
     Snapshot,
 )
 from penstock.model.limits import MAX_ATTEMPTS, MAX_HISTORY_EVENTS
@@ -106,12 +108,30 @@ def message(store: Store, tenant: str, message_id: MessageId) -> MessageDeliveri
 
 
 def result(store: Store, queue: Queue, message_id: MessageId, *, dead: bool) -> Result | None:
-    """The result of the ack."""
-    store.newest(queue.tenant, message_id)
+    """How the delivery ended."""
+    message = store.newest(queue.tenant, message_id).message
     held = queue.deliveries.get(message_id)
-    if held is None or held.dead is not dead or held.state is not State.DONE:
+    if held is None:
+        if queue.cursor is not None and message.offset >= queue.cursor:
+            return None
+        raise UnknownDelivery(f"{queue.name!r} has no delivery of {message_id}.", field="id")
+    status: ResultStatus | None = None
+    if held.state is State.DONE and (held.dead or not dead):
+        status = ResultStatus.DONE
+    elif held.dead and not dead:
+        status = ResultStatus.FAILED
+    elif held.state is State.EXPIRED and not dead:
+        status = ResultStatus.EXPIRED
+    if status is None:
         return None
-    return Result(message_id=message_id, result=held.result, done_at=held.at or 0)
+    return Result(
+        message_id=message_id,
+        status=status,
+        result=held.result if status is ResultStatus.DONE else None,
+        error=None if status is ResultStatus.DONE else held.error,
+        attempts=held.attempts,
+        at=held.at or 0,
+    )
 
 
 def history(store: Store, tenant: str, message_id: MessageId) -> tuple[Event, ...]:

@@ -355,7 +355,7 @@ async def test_the_golden_store_can_be_read(store: MemoryAdapter, clock: FakeClo
         assert [snapshot.state for snapshot in found.deliveries] == [state]
     result = await engine.result("default", "orders", MessageId(3))
     assert result is not None
-    assert (result.result, result.done_at) == (b"ok", 1_700_000_001_000)
+    assert (result.result, result.at) == (b"ok", 1_700_000_001_000)
     await engine.close()
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import penstock
 from penstock import Broker
-from penstock.model.delivery import Result
+from penstock.errors import UnknownDelivery
+from penstock.model.delivery import Result, ResultStatus
 from penstock.model.message import MessageId
 from penstock.storage.sql.core import Core
 from penstock.storage.sql.engine import SqlEngine
@@ -116,6 +117,32 @@ async def test_a_result_is_told_and_not_polled_for(
         found = await asyncio.wait_for(waiting, HANG_S)
         assert found is not None
         assert (found.result, looks.count) == (b"done", 2)
+
+
+@law("C5")
+@pytest.mark.parametrize("end", ["nack", "reject", "purge"])
+async def test_another_servers_failure_is_told(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = store_url("postgresql")
+    async with penstock.open(url) as a, penstock.open(url) as b:
+        await a.create_queue("q", max_attempts=1)
+        poller = watch_of(a)._poller
+        assert poller is not None
+        poller.cancel()
+        message = await b.publish("q", b"x")
+        looks = Looks(a, monkeypatch)
+        waiting = asyncio.create_task(a.result("q", message.id, wait_ms=30_000))
+        await asyncio.wait_for(looks.vain.wait(), HANG_S)
+        await heard_of(b)
+        if end == "purge":
+            await b.purge("q", "available")
+            with pytest.raises(UnknownDelivery):
+                await asyncio.wait_for(waiting, HANG_S)
+            return
+        (held,) = await b.claim("q")
+        await (b.nack(held, "bad") if end == "nack" else b.reject(held, "bad"))
+        found = await asyncio.wait_for(waiting, HANG_S)
+        assert found is not None
+        assert (found.status, found.error, found.attempts) == (ResultStatus.FAILED, "bad", 1)
 
 
 @law("C5")
