@@ -378,7 +378,7 @@ class Consumer:
                 receipt=item.receipt,
                 verb=_VERBS[type(item)],
                 at=self._history.earliest(),
-                lease_ms=item.lease_ms if isinstance(item, Extend) else 0,
+                lease_ms=(item.lease_ms or 0) if isinstance(item, Extend) else 0,
             )
         )
         return call

@@ -198,12 +198,15 @@ class QueueApi(Protocol):
         """Fail immediately, without a retry."""
         ...
 
-    async def release(self, delivery: Delivery) -> Outcome:
-        """Return the delivery unprocessed; the grant does not count as an attempt."""
+    async def release(self, delivery: Delivery, delay_ms: int | None = None) -> Outcome:
+        """Return the delivery unprocessed, to be handed out again now or after ``delay_ms``.
+
+        The grant does not count as an attempt.
+        """
         ...
 
-    async def extend(self, delivery: Delivery, lease_ms: int) -> Outcome:
-        """Set the end of the lease to ``lease_ms`` from now."""
+    async def extend(self, delivery: Delivery, lease_ms: int | None = None) -> Outcome:
+        """Set the end of the lease to ``lease_ms`` from now; by default, the queue's lease."""
         ...
 
     async def join(self, queue: str, consumer: str) -> Ownership:

@@ -149,7 +149,7 @@ class Client:
 
     def _begin_settle(self, item: Settlement) -> int:
         call = self._recorder.call()
-        lease_ms = item.lease_ms if isinstance(item, Extend) else 0
+        lease_ms = (item.lease_ms or 0) if isinstance(item, Extend) else 0
         self._recorder.record(
             Settle(
                 call=call,

@@ -468,6 +468,6 @@ def _settlement(verb: str, receipt: str, delay_ms: int | None) -> Settlement:
         case "reject":
             return Reject(token)
         case "release":
-            return Release(token)
+            return Release(token, delay_ms)
         case _:
-            return Extend(token, 20_000)
+            return Extend(token, None if delay_ms == 0 else 20_000)

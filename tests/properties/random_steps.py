@@ -105,7 +105,7 @@ _STEPS: Final[dict[str, tuple[int, dict[str, st.SearchStrategy[object]]]]] = {
     "settle": (
         20,
         {
-            # The claim, counted back from the last; the verb; the delay of a nack.
+            # The claim, counted back from the last; the verb; the delay of a nack or release.
             "chosen": st.lists(
                 st.tuples(st.integers(0, 12), _VERBS, _DELAYS_MS), min_size=1, max_size=4
             ),

@@ -153,15 +153,19 @@ def check_settlements(
         if isinstance(item, Ack):
             if item.result is not None:
                 _check_result(item.result, result_limit)
-        elif isinstance(item, Nack):
-            _check_error(item.error)
-            if item.delay_ms is not None:
-                check_whole("delay_ms", item.delay_ms, 0, MAX_NACK_DELAY_MS)
-        elif isinstance(item, Reject):
-            _check_error(item.error)
         elif isinstance(item, Extend):
-            check_lease(item.lease_ms)
+            if item.lease_ms is not None:
+                check_lease(item.lease_ms)
+        else:
+            _check_return(item)
     return cast(Sequence[Settlement], converted or settlements)
+
+
+def _check_return(item: Nack | Reject | Release) -> None:
+    if not isinstance(item, Release):
+        _check_error(item.error)
+    if not isinstance(item, Reject) and item.delay_ms is not None:
+        check_whole("delay_ms", item.delay_ms, 0, MAX_NACK_DELAY_MS)
 
 
 def _check_result(result: object, limit: int) -> None:

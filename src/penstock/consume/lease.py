@@ -141,16 +141,19 @@ class Lease:
         self._hold.begin("reject")
         return await self._settle(self._verbs.reject(self.delivery, error))
 
-    async def release(self) -> Outcome:
-        """Return the delivery unprocessed; the grant does not count as an attempt."""
+    async def release(self, delay_ms: int | None = None) -> Outcome:
+        """Return the delivery unprocessed, to be handed out again now or after ``delay_ms``.
+
+        The grant does not count as an attempt.
+        """
         self._hold.begin("release")
-        return await self._settle(self._verbs.release(self.delivery))
+        return await self._settle(self._verbs.release(self.delivery, delay_ms))
 
-    async def extend(self, lease_ms: int) -> Outcome:
-        """Set the end of the lease to ``lease_ms`` from now.
+    async def extend(self, lease_ms: int | None = None) -> Outcome:
+        """Set the end of the lease to ``lease_ms`` from now; by default, the queue's lease.
 
-        A held lease is extended automatically, and never to less than was asked for here, so
-        this is rarely needed.
+        A held lease is extended automatically, and never to less than the ``lease_ms`` given
+        here, so this is rarely needed.
         """
         hold = self._hold
         hold.check()
@@ -160,7 +163,7 @@ class Lease:
             if hold.fate is Fate.HELD:
                 hold.end(Fate.LOST)
             raise
-        hold.wish_ms = lease_ms
+        hold.wish_ms = lease_ms or 0
         return outcome
 
     def let_lapse(self) -> None:

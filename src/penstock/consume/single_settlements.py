@@ -37,12 +37,15 @@ class SingleSettlements:
         """Fail immediately, without a retry."""
         return await self._settle_one(delivery, Reject(delivery.receipt, error))
 
-    async def release(self, delivery: Delivery) -> Outcome:
-        """Return the delivery unprocessed; the grant does not count as an attempt."""
-        return await self._settle_one(delivery, Release(delivery.receipt))
+    async def release(self, delivery: Delivery, delay_ms: int | None = None) -> Outcome:
+        """Return the delivery unprocessed, to be handed out again now or after ``delay_ms``.
 
-    async def extend(self, delivery: Delivery, lease_ms: int) -> Outcome:
-        """Set the end of the lease to ``lease_ms`` from now."""
+        The grant does not count as an attempt.
+        """
+        return await self._settle_one(delivery, Release(delivery.receipt, delay_ms))
+
+    async def extend(self, delivery: Delivery, lease_ms: int | None = None) -> Outcome:
+        """Set the end of the lease to ``lease_ms`` from now; by default, the queue's lease."""
         return await self._settle_one(delivery, Extend(delivery.receipt, lease_ms))
 
 

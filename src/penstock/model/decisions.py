@@ -79,7 +79,9 @@ def lease_for(policy: QueuePolicy, asked_ms: int | None) -> int:
     return min(max(wanted_ms, policy.min_lease_ms), policy.max_lease_ms)
 
 
-def extended_deadline(policy: QueuePolicy, claimed_at: int, asked_ms: int, now: int) -> int | None:
+def extended_deadline(
+    policy: QueuePolicy, claimed_at: int, asked_ms: int | None, now: int
+) -> int | None:
     """The new deadline of a claim; None if it has been held for ``max_lease_ms``."""
     last = claimed_at + policy.max_lease_ms
     return min(now + lease_for(policy, asked_ms), last) if now < last else None
@@ -100,13 +102,10 @@ def returned_by(
 ) -> tuple[Transition, str | None, int]:
     """The transition that the settlement asks for, its error, and its delay or the backoff."""
     error = None if isinstance(item, Release) else item.error
-    delay_ms = 0
-    if isinstance(item, Nack):
-        if item.delay_ms is not None:
-            delay_ms = item.delay_ms
-        elif not dead:
-            delay_ms = jitter(policy.backoff.ceiling_ms(attempts))
-    return transition_of(item), error, delay_ms
+    asked_ms = None if isinstance(item, Reject) else item.delay_ms
+    if asked_ms is None and isinstance(item, Nack) and not dead:
+        asked_ms = jitter(policy.backoff.ceiling_ms(attempts))
+    return transition_of(item), error, asked_ms or 0
 
 
 def end_of_claim(

@@ -113,9 +113,13 @@ class Release(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Return unprocessed: available immediately, and the grant does not count as an attempt."""
+    """Return unprocessed: available immediately or after ``delay_ms``.
+
+    The grant does not count as an attempt.
+    """
 
     receipt: Receipt
+    delay_ms: int | None = None
 
 
 class Extend(
@@ -129,11 +133,12 @@ class Extend(
 ):
     """Not a settlement but a longer lease: the new deadline is now + ``lease_ms``.
 
-    The extensions of a claim add up to at most the queue's ``max_lease_ms``.
+    None is the queue's ``visibility_timeout_ms``. The extensions of a claim add up to at most the
+    queue's ``max_lease_ms``.
     """
 
     receipt: Receipt
-    lease_ms: int
+    lease_ms: int | None = None
 
 
 Settlement: TypeAlias = Ack | Nack | Reject | Release | Extend
@@ -157,7 +162,7 @@ class Outcome(Struct, frozen=True, gc=False):
     state: State | None = None
     """None when the verdict is not OK."""
     until: int | None = None
-    """The new lease deadline of an extend, or when a nacked delivery comes back."""
+    """The new lease deadline of an extend, or when a nacked or released delivery is due."""
 
     @property
     def ok(self) -> bool:

@@ -6,7 +6,7 @@
                 ▲                ▲   │                │ │ └─reject / no attempts left─▶ failed
                 │                │   ├──ttl──▶ expired│ │                                  │
                 │                │   └──exhaust──▶ failed                                  │
-                └─nack with delay┴────nack / release / lapse (attempts left)   replay ◀────┘
+                └──with a delay──┴────nack / release / lapse (attempts left)   replay ◀────┘
 
 A delivery is in exactly one state (S3); ``Q.dlq`` hands out the ``failed`` deliveries of Q.
 ``model/decisions.py`` chooses among the states of this table. ``penstock verify`` and the
@@ -67,7 +67,7 @@ TRANSITIONS: Final[dict[tuple[State | None, Transition], frozenset[State | None]
         {State.AVAILABLE, State.DELAYED, State.FAILED, State.EXPIRED}
     ),
     (State.IN_FLIGHT, Transition.RELEASE): frozenset(
-        {State.AVAILABLE, State.FAILED, State.EXPIRED}
+        {State.AVAILABLE, State.DELAYED, State.FAILED, State.EXPIRED}
     ),
     (State.IN_FLIGHT, Transition.LAPSE): frozenset({State.AVAILABLE, State.FAILED, State.EXPIRED}),
     (State.IN_FLIGHT, Transition.REJECT): frozenset({State.FAILED}),

@@ -92,15 +92,18 @@ class SyncLease(BlockingLease):
         """Fail immediately, without a retry."""
         return self._run(self._lease.reject, error)
 
-    def release(self) -> Outcome:
-        """Return the delivery unprocessed; the grant does not count as an attempt."""
-        return self._run(self._lease.release)
+    def release(self, delay_ms: int | None = None) -> Outcome:
+        """Return the delivery unprocessed, to be handed out again now or after ``delay_ms``.
 
-    def extend(self, lease_ms: int) -> Outcome:
-        """Set the end of the lease to ``lease_ms`` from now.
+        The grant does not count as an attempt.
+        """
+        return self._run(self._lease.release, delay_ms)
 
-        A held lease is extended automatically, and never to less than was asked for here, so
-        this is rarely needed.
+    def extend(self, lease_ms: int | None = None) -> Outcome:
+        """Set the end of the lease to ``lease_ms`` from now; by default, the queue's lease.
+
+        A held lease is extended automatically, and never to less than the ``lease_ms`` given
+        here, so this is rarely needed.
         """
         return self._run(self._lease.extend, lease_ms)
 

@@ -218,12 +218,15 @@ class SyncVerbs(BlockingVerbs):
         """Fail immediately, without a retry."""
         return self._run(self._verbs.reject, delivery, error)
 
-    def release(self, delivery: Delivery) -> Outcome:
-        """Return the delivery unprocessed; the grant does not count as an attempt."""
-        return self._run(self._verbs.release, delivery)
+    def release(self, delivery: Delivery, delay_ms: int | None = None) -> Outcome:
+        """Return the delivery unprocessed, to be handed out again now or after ``delay_ms``.
 
-    def extend(self, delivery: Delivery, lease_ms: int) -> Outcome:
-        """Set the end of the lease to ``lease_ms`` from now."""
+        The grant does not count as an attempt.
+        """
+        return self._run(self._verbs.release, delivery, delay_ms)
+
+    def extend(self, delivery: Delivery, lease_ms: int | None = None) -> Outcome:
+        """Set the end of the lease to ``lease_ms`` from now; by default, the queue's lease."""
         return self._run(self._verbs.extend, delivery, lease_ms)
 
     def join(self, queue: str, consumer: str) -> Ownership:

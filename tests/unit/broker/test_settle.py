@@ -77,7 +77,10 @@ async def held(q: Broker, count: int = 1, topic: str = "orders") -> list[Deliver
         (Extend(Receipt("r"), 0), BadInput, "lease_ms", TWELVE_HOURS_MS),
         (Extend(Receipt("r"), -1), BadInput, "lease_ms", TWELVE_HOURS_MS),
         (Extend(Receipt("r"), TWELVE_HOURS_MS + 1), BadInput, "lease_ms", TWELVE_HOURS_MS),
-        (Extend(Receipt("r"), None), BadInput, "lease_ms", TWELVE_HOURS_MS),  # type: ignore[arg-type]
+        (Extend(Receipt("r"), True), BadInput, "lease_ms", TWELVE_HOURS_MS),
+        (Release(Receipt("r"), -1), BadInput, "delay_ms", TWO_WEEKS_MS),
+        (Release(Receipt("r"), TWO_WEEKS_MS + 1), BadInput, "delay_ms", TWO_WEEKS_MS),
+        (Release(Receipt("r"), "5"), BadInput, "delay_ms", TWO_WEEKS_MS),  # type: ignore[arg-type]
     ],
     ids=lambda value: repr(value)[:40],
 )

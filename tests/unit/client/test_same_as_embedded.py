@@ -119,8 +119,11 @@ async def the_flow(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.nack(claimed[1], "later", delay_ms=10)
     yield await q.reject(claimed[2], "never")
     yield await q.extend(claimed[3], 20_000)
-    yield await q.release(claimed[4])
+    yield await q.extend(claimed[3])
+    yield await tried(q.release(claimed[4], -1))
+    yield await q.release(claimed[4], 700)
     yield await tried(q.release(claimed[4]))
+    clock.advance(700)
     both: list[Settlement] = [Ack(claimed[3].receipt), Nack(claimed[3].receipt)]
     yield await q.settle("jobs", both)
     yield (await q.settle("jobs", [Nack(claimed[3].receipt)])).outcomes

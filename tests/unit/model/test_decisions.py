@@ -35,6 +35,8 @@ POLICY = QueuePolicy(max_attempts=3)
 RECEIPT = Receipt("r")
 #: The transitions that end a claim without an ack.
 ENDS = (Transition.NACK, Transition.REJECT, Transition.RELEASE, Transition.LAPSE)
+#: Those that may have a delay.
+DELAYING = (Transition.NACK, Transition.RELEASE)
 
 
 def _end(transition: Transition, **given: Any) -> Ending:
@@ -43,7 +45,7 @@ def _end(transition: Transition, **given: Any) -> Ending:
 
 
 def _every_ending(transition: Transition, *, dead: bool) -> Iterator[Ending]:
-    delays = (0, 5) if transition is Transition.NACK else (0,)
+    delays = (0, 5) if transition in DELAYING else (0,)
     attempts = [(1, 0), (2, 0), (3, 0), (3, 1), (MAX_ATTEMPTS, 0), (MAX_ATTEMPTS, MAX_ATTEMPTS)]
     for (count, released), expires_at, delay_ms in product(attempts, (None, NOW, NOW + 1), delays):
         yield _end(
@@ -75,7 +77,7 @@ def test_every_other_transition_out_of_flight_is_an_ack() -> None:
 @pytest.mark.parametrize("transition", ENDS)
 def test_a_dead_letter_stays_in_its_queue(transition: Transition) -> None:
     states = {ending.state for ending in _every_ending(transition, dead=True)}
-    delayed = {State.DELAYED} if transition is Transition.NACK else set()
+    delayed = {State.DELAYED} if transition in DELAYING else set()
     assert states == {State.AVAILABLE} | delayed
 
 
@@ -178,6 +180,8 @@ def test_what_each_settlement_asks_for() -> None:
     policy = QueuePolicy(backoff=Backoff(1_000, 3_000))
     for item, attempts, dead, asked in (
         (Release(RECEIPT), 1, False, (Transition.RELEASE, None, 0)),
+        (Release(RECEIPT, 70), 1, False, (Transition.RELEASE, None, 70)),
+        (Release(RECEIPT, 70), 1, True, (Transition.RELEASE, None, 70)),
         (Reject(RECEIPT, "bad"), 1, False, (Transition.REJECT, "bad", 0)),
         (Nack(RECEIPT, "late"), 1, False, (Transition.NACK, "late", 500)),
         (Nack(RECEIPT), 2, False, (Transition.NACK, None, 1_000)),

@@ -101,7 +101,7 @@ from penstock.testing.conformance.route import (
     TestStart,
 )
 from penstock.testing.conformance.routers import TestManyRouters
-from penstock.testing.conformance.settle import TestAck, TestNack, TestRelease
+from penstock.testing.conformance.settle import TestAck, TestExtend, TestNack, TestRelease
 from penstock.testing.conformance.settle_and_publish import TestSettleAndPublish
 from penstock.testing.conformance.stats import TestStats
 from penstock.testing.conformance.sweep import TestDeliveryRetention, TestLogRetention, TestSweep
@@ -132,6 +132,7 @@ __all__ = [
     "TestDocuments",
     "TestEnded",
     "TestErrorsShown",
+    "TestExtend",
     "TestFanOut",
     "TestFilterQuota",
     "TestHistory",

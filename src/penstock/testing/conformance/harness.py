@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -135,8 +135,12 @@ class Store:
         bucket_size: int = 2,
         backoff: Backoff | None = None,
         paused: bool = False,
+        **others: Any,
     ) -> QueueInfo:
-        """Put a queue; retries are immediate unless a backoff is given."""
+        """Put a queue; retries are immediate unless a backoff is given.
+
+        ``others`` are further fields of the policy.
+        """
         policy = QueuePolicy(
             filter=filter,
             max_attempts=max_attempts,
@@ -148,6 +152,7 @@ class Store:
             bucket_size=bucket_size,
             backoff=backoff or Backoff(base_ms=0, max_ms=0),
             paused=paused,
+            **others,
         )
         return await self.engine.put_queue(tenant, name, policy, start or Start())
 
@@ -204,10 +209,10 @@ class Store:
     async def reject(self, delivery: Delivery, error: str | None = None) -> Outcome:
         return await self.settle(Reject(delivery.receipt, error), delivery.queue)
 
-    async def release(self, delivery: Delivery) -> Outcome:
-        return await self.settle(Release(delivery.receipt), delivery.queue)
+    async def release(self, delivery: Delivery, delay_ms: int | None = None) -> Outcome:
+        return await self.settle(Release(delivery.receipt, delay_ms), delivery.queue)
 
-    async def extend(self, delivery: Delivery, lease_ms: int) -> Outcome:
+    async def extend(self, delivery: Delivery, lease_ms: int | None = None) -> Outcome:
         return await self.settle(Extend(delivery.receipt, lease_ms), delivery.queue)
 
     async def fail_one(self, queue: str = "q", error: str = "broken") -> Delivery:

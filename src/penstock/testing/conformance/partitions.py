@@ -85,6 +85,18 @@ class TestPartitionOrder(Conformance):
         assert ids_of(await store.claim(limit=9)) == ids["a"][1:]
 
     @law("C4")
+    async def test_a_postponed_delivery_holds_its_successors_back(self, store: Store) -> None:
+        await ordered(store)
+        ids = await fill(store, "a", "a", "b")
+        await store.release(await store.claim_one(), delay_ms=1000)
+        assert ids_of(await store.claim(limit=9)) == ids["b"]
+        store.clock.advance(1000)
+        again = await store.claim_one()
+        assert (again.message.id, again.attempts) == (ids["a"][0], 2)
+        await store.ack(again)
+        assert ids_of(await store.claim(limit=9)) == ids["a"][1:]
+
+    @law("C4")
     async def test_a_delayed_message_holds_its_successors_back(self, store: Store) -> None:
         await ordered(store)
         due = store.clock.now() + 100

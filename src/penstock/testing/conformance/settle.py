@@ -1,4 +1,4 @@
-"""settle: ack, nack, reject, release."""
+"""settle: ack, nack, reject, release, extend."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from penstock.testing.conformance.harness import (
     TENANT,
     Conformance,
     Store,
+    msg,
 )
 from penstock.testing.laws import law
 
-__all__ = ["TestAck", "TestNack", "TestRelease"]
+__all__ = ["TestAck", "TestExtend", "TestNack", "TestRelease"]
 
 
 class TestAck(Conformance):
@@ -276,3 +277,73 @@ class TestRelease(Conformance):
         await store.release(await store.claim_one())
         stats = await store.engine.stats(TENANT, "q")
         assert (stats.grants, stats.nacks, stats.acks) == (1, 0, 0)
+
+    async def test_a_release_with_a_delay_postpones(self, store: Store) -> None:
+        """The delivery is delayed until it is due, and the grant uses no attempt."""
+        await store.queue(max_attempts=1)
+        (message_id,) = await store.publish(b"x")
+        outcome = await store.release(await store.claim_one(), delay_ms=700)
+        due = store.clock.now() + 700
+        assert (outcome.state, outcome.until) == (State.DELAYED, due)
+        (shown,) = await store.browse("q", State.DELAYED)
+        assert (shown.message.id, shown.at, shown.attempts, shown.released) == (
+            message_id,
+            due,
+            1,
+            1,
+        )
+        assert await store.engine.next_due(TENANT, "q") == due
+        store.clock.advance(699)
+        assert await store.claim() == []
+        store.clock.advance(1)
+        assert (await store.nack(await store.claim_one())).state is State.FAILED
+
+    async def test_a_release_without_a_delay_to_wait_for(self, store: Store) -> None:
+        await store.queue()
+        await store.publish(b"x")
+        outcome = await store.release(await store.claim_one(), delay_ms=0)
+        assert (outcome.state, outcome.until) == (State.AVAILABLE, None)
+
+    @law("C3")
+    async def test_a_postponed_delivery_expires(self, store: Store) -> None:
+        await store.queue()
+        await store.publish(msg(expires_at=store.clock.now() + 100))
+        held = await store.claim_one()
+        assert (await store.release(held, delay_ms=5000)).state is State.DELAYED
+        store.clock.advance(100)
+        assert await store.claim() == []
+        assert len(await store.browse("q", State.EXPIRED)) == 1
+
+    async def test_a_postponed_dead_letter_stays_failed(self, store: Store) -> None:
+        await store.queue()
+        await store.publish(b"x")
+        await store.fail_one()
+        dead = await store.claim_one("q.dlq")
+        assert (await store.release(dead, delay_ms=300)).state is State.DELAYED
+        assert (await store.engine.stats(TENANT, "q")).failed == 1
+        assert await store.claim("q.dlq") == []
+        store.clock.advance(300)
+        assert (await store.claim_one("q.dlq")).attempts == 3
+
+
+class TestExtend(Conformance):
+    """A longer lease."""
+
+    async def test_without_a_lease_it_is_the_lease_of_the_queue(self, store: Store) -> None:
+        await store.queue(visibility_timeout_ms=9_000, max_lease_ms=20_000)
+        await store.publish(b"x")
+        delivery = await store.claim_one(lease_ms=2_000)
+        store.clock.advance(1_500)
+        outcome = await store.extend(delivery)
+        assert (outcome.state, outcome.until) == (State.IN_FLIGHT, store.clock.now() + 9_000)
+        store.clock.advance(8_999)
+        assert await store.claim() == []
+        store.clock.advance(1)
+        assert (await store.claim_one()).attempts == 2
+
+    async def test_the_lease_of_the_queue_is_clamped_too(self, store: Store) -> None:
+        await store.queue(visibility_timeout_ms=9_000, max_lease_ms=5_000)
+        await store.publish(b"x")
+        delivery = await store.claim_one(lease_ms=1_000)
+        outcome = await store.extend(delivery)
+        assert outcome.until == delivery.claimed_at + 5_000

@@ -159,7 +159,9 @@ def _settle_one(
         case Reject():
             transitions.fail(store, queue, held, Transition.REJECT, now, _error(settlement))
         case Release():
-            transitions.give_back(store, queue, held, Transition.RELEASE, now)
+            delay_ms = settlement.delay_ms or 0
+            transitions.give_back(store, queue, held, Transition.RELEASE, now, delay_ms=delay_ms)
+            until = held.due_at
         case Extend():
             assert held.claimed_at is not None
             last = held.claimed_at + queue.policy.max_lease_ms

@@ -27,7 +27,6 @@ from penstock.filters import parse
 from penstock.model.delivery import (
     Ack,
     Delivery,
-    Extend,
     Nack,
     Receipt,
     Settlement,
@@ -50,7 +49,7 @@ from penstock.testing.history import Published as PublishedEvent
 from penstock.testing.simulation.policies import NARROW, POLICIES, TENANTS, WORK
 from penstock.testing.simulation.program import Draft, Step
 from penstock.testing.simulation.repeated_settles import SentSettle
-from penstock.testing.simulation.settlements import settlement
+from penstock.testing.simulation.settlements import asked_lease_ms, settlement
 from penstock.testing.simulation.world import World, granted
 
 __all__ = ["Client"]
@@ -358,7 +357,7 @@ class Client:
                     receipt=item.receipt,
                     verb=type(item).__name__.lower(),
                     at=self._world.clock.now(),
-                    lease_ms=item.lease_ms if isinstance(item, Extend) else 0,
+                    lease_ms=asked_lease_ms(item),
                 )
             )
         return calls

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.model.delivery import Ack, Extend, Nack, Receipt, Reject, Release, Settlement
+from penstock.testing.simulation.policies import WORK_POLICY
 
-__all__ = ["settlement"]
+__all__ = ["asked_lease_ms", "settlement"]
 
 _LEASE_MS: Final = 4_000
 
@@ -21,6 +22,13 @@ def settlement(verb: str, receipt: Receipt, ms: int | None) -> Settlement:
         case "reject":
             return Reject(receipt, "rejected")
         case "release":
-            return Release(receipt)
+            return Release(receipt, ms)
         case _:
-            return Extend(receipt, _LEASE_MS)
+            return Extend(receipt, None if ms == 0 else _LEASE_MS)
+
+
+def asked_lease_ms(item: Settlement) -> int:
+    """The lease that a settlement of the judged queue asks for; 0 if it is no extension."""
+    if not isinstance(item, Extend):
+        return 0
+    return WORK_POLICY.visibility_timeout_ms if item.lease_ms is None else item.lease_ms
