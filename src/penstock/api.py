@@ -131,9 +131,14 @@ class QueueApi(Protocol):
         deliver_at: int | None = None,
         ttl_ms: int | None = None,
         expires_at: int | None = None,
+        auto_create: bool = True,
         durability: Durability = "fsync",
     ) -> Published:
-        """Publish one message: bytes unchanged, text as UTF-8, anything else as JSON."""
+        """Publish one message: bytes unchanged, text as UTF-8, anything else as JSON.
+
+        The reply says how many queues have the message. With ``auto_create=False`` the message
+        creates no queue if no queue takes it.
+        """
         ...
 
     async def publish_batch(
@@ -144,10 +149,12 @@ class QueueApi(Protocol):
         durability: Durability = "fsync",
         batch_id: str | None = None,
         batch_ms: int | None = None,
+        auto_create: bool = True,
     ) -> PublishReply:
         """Publish a batch: all of it or nothing (P2), once per ``batch_id`` (P4).
 
         The id is remembered for the topic's dedup window, or for ``batch_ms``.
+        With ``auto_create=False`` no message of the batch creates a queue.
         """
         ...
 

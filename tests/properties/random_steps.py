@@ -72,6 +72,7 @@ _DRAFTS: Final[st.SearchStrategy[Draft]] = st.fixed_dictionaries(
         "priority": _choice(None, None, None, 0, 9),
         "delay_ms": _choice(None, None, None, 500, 5_000),
         "ttl_ms": _choice(None, None, None, 1_000, 40_000),
+        "auto_create": _choice(None, None, False),
     }
 ).map(lambda fields: {name: value for name, value in fields.items() if value is not None})
 

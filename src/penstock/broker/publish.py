@@ -49,7 +49,14 @@ from penstock.model.message import (
 from penstock.model.queue import TopicPolicy
 from penstock.storage.contract import Engine
 
-__all__ = ["Publishing", "check_batch", "check_batch_id", "is_long", "to_payload"]
+__all__ = [
+    "Publishing",
+    "check_batch",
+    "check_batch_id",
+    "is_long",
+    "to_payload",
+    "without_auto_create",
+]
 
 #: How often a publish is checked again because its topic's policy changed meanwhile.
 _TRIES: Final = 20
@@ -86,6 +93,7 @@ class Publishing(Scope):
         deliver_at: int | None = None,
         ttl_ms: int | None = None,
         expires_at: int | None = None,
+        auto_create: bool = True,
         durability: Durability = "fsync",
         connection: object | None = None,
     ) -> Published:
@@ -108,6 +116,7 @@ class Publishing(Scope):
             expires_at,
             delay_ms,
             ttl_ms,
+            auto_create,
         )
         check_name(topic, "topic")
         tries = 0
@@ -133,15 +142,19 @@ class Publishing(Scope):
         durability: Durability = "fsync",
         batch_id: str | None = None,
         batch_ms: int | None = None,
+        auto_create: bool = True,
         connection: object | None = None,
     ) -> PublishReply:
         """Publish a batch: all of it or nothing (P2), once per ``batch_id`` (P4).
 
         The id is remembered for the topic's dedup window, or for ``batch_ms``.
+        With ``auto_create=False`` no message of the batch creates a queue.
         With a ``connection`` the batch is part of the transaction open there, as in ``publish``.
         """
         check_name(topic, "topic")
         check_batch_id(batch_id, batch_ms)
+        if auto_create is not True:
+            messages = without_auto_create(messages, auto_create)
         tries = 0
         shares, cost = self._engine.shares, count_of(messages)
         if not shares.enter(self.tenant, cost):
@@ -269,6 +282,18 @@ def check_batch_id(batch_id: str | None, batch_ms: int | None) -> None:
             )
 
 
+def without_auto_create(
+    messages: Sequence[NewMessage], auto_create: object
+) -> Sequence[NewMessage]:
+    """The messages of a batch that was published with ``auto_create=False``."""
+    _check_flag("auto_create", auto_create)
+    check_batch_size(messages)
+    return [
+        replace(message, auto_create=False) if type(message) is NewMessage else message
+        for message in messages
+    ]
+
+
 def check_batch_size(messages: Sequence[NewMessage]) -> None:
     """Refuse a batch that is not a list or tuple, or that is empty or too long."""
     if not isinstance(messages, list | tuple):
@@ -356,6 +381,7 @@ def check_batch(messages: Sequence[NewMessage], payload_limit: int) -> bool:
             or message.expires_at is not None
             or message.delay_ms is not None
             or message.ttl_ms is not None
+            or message.auto_create is not True
         ):
             relative = _check_options(message) or relative
     return relative
@@ -415,6 +441,7 @@ def _check_options(message: NewMessage) -> bool:
         check_text("partition_key", message.partition_key)
     if message.content_type is not None:
         check_text("content_type", message.content_type)
+    _check_flag("auto_create", message.auto_create)
     delay_ms, ttl_ms = message.delay_ms, message.ttl_ms
     if message.deliver_at is not None:
         _check_time("deliver_at", message.deliver_at, 0)
@@ -431,6 +458,11 @@ def _check_options(message: NewMessage) -> bool:
     if ttl_ms is not None:
         _check_time("ttl_ms", ttl_ms, 1)
     return True
+
+
+def _check_flag(field: str, value: object) -> None:
+    if type(value) is not bool:
+        raise BadInput(f"{field} is {shown(value)}; it must be true or false.", field=field)
 
 
 def _check_time(field: str, value: object, least: int) -> None:

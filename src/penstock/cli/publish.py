@@ -71,6 +71,13 @@ class Streamed(Struct, frozen=True):
 @click.option("--delay", type=DURATION, help="Deliver after this time: 5s, 10m, 2h.")
 @click.option("--ttl", type=DURATION, help="Expire after this time.")
 @click.option("--content-type", help="The type of the payload, such as application/json.")
+@click.option(
+    "--no-auto-create",
+    "auto_create",
+    flag_value=False,
+    default=True,
+    help="Create no queue for a message that no queue takes.",
+)
 @click.option("--lines", "form", flag_value=_LINES, help="Every line of the input is a message.")
 @click.option(
     "--ndjson",
@@ -98,6 +105,7 @@ def publish(
     delay: int | None,
     ttl: int | None,
     content_type: str | None,
+    auto_create: bool,
     form: str | None,
     batch: int,
 ) -> None:
@@ -124,6 +132,7 @@ def publish(
         content_type,
         delay_ms=delay,
         ttl_ms=ttl,
+        auto_create=auto_create,
     )
     if form is None:
         run(_publish_one(topic, payload, template))
@@ -139,7 +148,15 @@ async def _publish_one(topic: str, argument: str | None, template: NewMessage) -
         reply = await q.publish_batch(topic, [message])
     (done,) = reply.messages
     how = "duplicate of" if done.duplicate else "replaced" if done.replaced else "published"
-    printing.outcome({**asdict(done), "durability": reply.durability}, f"{how} message {done.id}")
+    text = f"{how} message {done.id}{_where(done.queues)}"
+    printing.outcome({**asdict(done), "durability": reply.durability}, text)
+
+
+def _where(queues: int | None) -> str:
+    """Where a message went, for people."""
+    if queues is None:
+        return ""
+    return f" to {queues} queue{'s'[: queues != 1]}" if queues else ", which no queue takes"
 
 
 async def _publish_stream(topic: str, argument: str | None, reader: _Reader, batch: int) -> None:
@@ -216,6 +233,7 @@ class _Reader:
             given.expires_at,
             common.delay_ms if given.delay_ms is given.deliver_at is None else given.delay_ms,
             common.ttl_ms if given.ttl_ms is given.expires_at is None else given.ttl_ms,
+            given.auto_create and common.auto_create,
         )
 
 

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from penstock.broker.publish import check_batch, check_batch_id, to_payload
+from penstock.broker.publish import check_batch, check_batch_id, to_payload, without_auto_create
 from penstock.client.address import Address
 from penstock.client.call_batcher import CallBatcher
 from penstock.client.calling import Calls, read
@@ -69,9 +69,13 @@ class Publishing(Scope):
         deliver_at: int | None = None,
         ttl_ms: int | None = None,
         expires_at: int | None = None,
+        auto_create: bool = True,
         durability: Durability = "fsync",
     ) -> Published:
-        """Publish one message: bytes unchanged, text as UTF-8, anything else as JSON."""
+        """Publish one message: bytes unchanged, text as UTF-8, anything else as JSON.
+
+        With ``auto_create=False`` the message creates no queue if no queue takes it.
+        """
         raw, natural_type = to_payload(payload)
         _check(topic, durability)
         message = NewMessage(
@@ -87,6 +91,7 @@ class Publishing(Scope):
             expires_at,
             delay_ms,
             ttl_ms,
+            auto_create,
         )
         return await self._publishes.add((topic, durability), message, len(raw) + _MESSAGE_BYTES)
 
@@ -98,14 +103,18 @@ class Publishing(Scope):
         durability: Durability = "fsync",
         batch_id: str | None = None,
         batch_ms: int | None = None,
+        auto_create: bool = True,
     ) -> PublishReply:
         """Publish a batch: all of it or nothing (P2), once per ``batch_id`` (P4).
 
         The id is remembered for the topic's dedup window, or for ``batch_ms``.
+        With ``auto_create=False`` no message of the batch creates a queue.
         """
         check_batch_id(batch_id, batch_ms)
         _check(topic, durability)
         check_shape(messages)
+        if auto_create is not True:
+            messages = without_auto_create(messages, auto_create)
         return await self._publish(topic, traced(messages), durability, batch_id, batch_ms)
 
     async def _publish_singles(

@@ -59,6 +59,8 @@ class NewMessage(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit
     expires_at: int | None = None
     delay_ms: int | None = None
     ttl_ms: int | None = None
+    auto_create: bool = True
+    """False: the message creates no queue, even if no queue takes it."""
 
 
 class Outgoing(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -101,6 +103,9 @@ class Published(Struct, frozen=True, gc=False):
     offset: Offset
     duplicate: bool = False
     replaced: bool = False
+    queues: int | None = None
+    """How many queues have the message after this commit, without those that are still catching
+    up. None for a duplicate, which was routed when it was first published."""
 
 
 class PublishReply(Struct, frozen=True):

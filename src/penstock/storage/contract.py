@@ -213,6 +213,8 @@ class Engine(BulkReading, ABC):
         caught-up queue whose filter is TRUE (R1). With ``auto_create``, a message, new or replaced,
         goes to a new queue named after the topic if no queue's filter, caught up or not, is TRUE
         and no queue has that name. A replaced message that is in no queue closes its key. A
+        message with ``auto_create=False`` creates no queue. The reply says how many queues have the
+        message after this commit; None for a duplicate. A
         ``deliver_at`` later than now starts delayed. The topic's default ttl applies if
         ``expires_at`` is None.
 

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from penstock.model.delivery import Extend, Outcome, Settlement, SettleReply, Verdict
 from penstock.model.message import Durability, MessageId, Offset, Published
@@ -23,10 +24,22 @@ REPEAT_WINDOW_MS: Final = 60 * 60 * 1000
 _ID_BYTES: Final = 16
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-#: State and time of every outcome; id, offset, duplicate and replaced of every message. Receipts
-#: are not stored: the repeated call has them.
+
+
+class _Message(Struct, frozen=True, array_like=True):
+    """The stored outcome of one message. Replies stored before 1.0 have no ``queues``."""
+
+    id: MessageId
+    offset: Offset
+    duplicate: bool
+    replaced: bool
+    queues: int | None = None
+
+
+#: State and time of every outcome, and the messages. Receipts are not stored: the repeated call
+#: has them.
 _decode: Final = msgspec.msgpack.Decoder(
-    tuple[list[tuple[State, int | None]], list[tuple[MessageId, Offset, bool, bool]]]
+    tuple[list[tuple[State, int | None]], list[_Message]]
 ).decode
 
 
@@ -42,7 +55,10 @@ def settle_id(settlements: Sequence[Settlement]) -> str | None:
 def encode_reply(outcomes: Sequence[Outcome], published: Sequence[Published]) -> bytes:
     """The parts of a reply that must be stored."""
     states = [(item.state, item.until) for item in outcomes]
-    messages = [(item.id, item.offset, item.duplicate, item.replaced) for item in published]
+    messages = [
+        _Message(item.id, item.offset, item.duplicate, item.replaced, item.queues)
+        for item in published
+    ]
     return _encode((states, messages))
 
 
@@ -55,5 +71,8 @@ def decode_reply(
         Outcome(item.receipt, Verdict.OK, state, until)
         for item, (state, until) in zip(settlements, states, strict=True)
     )
-    messages = tuple(Published(*fields) for fields in published)
+    messages = tuple(
+        Published(item.id, item.offset, item.duplicate, item.replaced, item.queues)
+        for item in published
+    )
     return SettleReply(outcomes, messages, durability, repeated=True)

@@ -116,9 +116,14 @@ class SyncVerbs(BlockingVerbs):
         deliver_at: int | None = None,
         ttl_ms: int | None = None,
         expires_at: int | None = None,
+        auto_create: bool = True,
         durability: Durability = "fsync",
     ) -> Published:
-        """Publish one message: bytes unchanged, text as UTF-8, anything else as JSON."""
+        """Publish one message: bytes unchanged, text as UTF-8, anything else as JSON.
+
+        The reply says how many queues have the message. With ``auto_create=False`` the message
+        creates no queue if no queue takes it.
+        """
         return self._run(
             self._verbs.publish,
             topic,
@@ -133,6 +138,7 @@ class SyncVerbs(BlockingVerbs):
             deliver_at=deliver_at,
             ttl_ms=ttl_ms,
             expires_at=expires_at,
+            auto_create=auto_create,
             durability=durability,
         )
 
@@ -144,10 +150,12 @@ class SyncVerbs(BlockingVerbs):
         durability: Durability = "fsync",
         batch_id: str | None = None,
         batch_ms: int | None = None,
+        auto_create: bool = True,
     ) -> PublishReply:
         """Publish a batch: all of it or nothing (P2), once per ``batch_id`` (P4).
 
         The id is remembered for the topic's dedup window, or for ``batch_ms``.
+        With ``auto_create=False`` no message of the batch creates a queue.
         """
         return self._run(
             self._verbs.publish_batch,
@@ -156,6 +164,7 @@ class SyncVerbs(BlockingVerbs):
             durability=durability,
             batch_id=batch_id,
             batch_ms=batch_ms,
+            auto_create=auto_create,
         )
 
     def claim(

@@ -93,7 +93,13 @@ class Side:
                 assert not offsets or reply.offset > offsets[-1], "L1: offsets strictly increase"
                 offsets.append(reply.offset)
         return [
-            (self._number(tenant, r.id), self._number(tenant, r.offset), r.duplicate, r.replaced)
+            (
+                self._number(tenant, r.id),
+                self._number(tenant, r.offset),
+                r.duplicate,
+                r.replaced,
+                r.queues,
+            )
             for r in replies
         ]
 

@@ -111,6 +111,7 @@ class JsonMessage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     expires_at: int | None = None
     delay_ms: int | None = None
     ttl_ms: int | None = None
+    auto_create: bool = True
 
 
 class JsonPublishBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,6 +170,7 @@ def to_new_message(message: JsonMessage) -> NewMessage:
         message.expires_at,
         message.delay_ms,
         message.ttl_ms,
+        message.auto_create,
     )
 
 

@@ -83,6 +83,7 @@ class Context:
         deliver_at: int | None = None,
         ttl_ms: int | None = None,
         expires_at: int | None = None,
+        auto_create: bool = True,
     ) -> None:
         """Publish a message in the commit of the ack: both happen, or neither.
 
@@ -103,5 +104,6 @@ class Context:
             expires_at,
             delay_ms,
             ttl_ms,
+            auto_create,
         )
         self._outgoing.setdefault(topic, []).append(message)

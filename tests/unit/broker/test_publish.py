@@ -74,6 +74,7 @@ BAD_OPTIONS: Final[list[Any]] = [
     ("durability", "memory", BadInput, None),
     ("durability", "FSYNC", BadInput, None),
     ("durability", [], BadInput, None),
+    *[("auto_create", bad, BadInput, None) for bad in (None, 0, 1, "no")],
 ]
 
 
@@ -89,6 +90,24 @@ async def test_an_option_out_of_bounds(
 ) -> None:
     options: dict[str, Any] = {field: value}
     await refuses(q.publish("orders", b"", **options), kind, field, limit)
+
+
+@law("E1")
+@pytest.mark.parametrize("bad", [None, 0, "no"])
+async def test_auto_create_of_a_batch_is_true_or_false(
+    q: Broker, refuses: Refuses, bad: Any
+) -> None:
+    batch = [NewMessage(b"x")]
+    await refuses(q.publish_batch("orders", batch, auto_create=bad), BadInput, "auto_create", None)
+
+
+async def test_a_batch_need_not_create_a_queue(q: Broker) -> None:
+    batch = [NewMessage(b"x"), NewMessage(b"y")]
+    reply = await q.publish_batch("orders", batch, auto_create=False)
+    assert [message.queues for message in reply.messages] == [0, 0]
+    assert await q.queues() == ()
+    reply = await q.publish_batch("orders", batch)
+    assert [message.queues for message in reply.messages] == [1, 1]
 
 
 @law("E1")

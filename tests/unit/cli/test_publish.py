@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,8 +82,18 @@ def test_json_says_what_became_of_it(sh: Shell) -> None:
         "offset": 0,
         "duplicate": False,
         "replaced": False,
+        "queues": 1,
         "durability": "fsync",
     }
+
+
+def test_a_message_need_not_create_a_queue(sh: Shell) -> None:
+    done = sh("publish", "orders", "x", "--no-auto-create").stdout
+    assert done == "published message 0, which no queue takes\n"
+    sh("publish", "orders", "--lines", "--no-auto-create", stdin="a\nb\n")
+    assert sh.json("queue", "list") == []
+    done = sh("publish", "orders", "x").stdout
+    assert re.fullmatch(r"published message \d+ to 1 queue\n", done)
 
 
 @law("P4")

@@ -107,6 +107,8 @@ async def the_flow(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
     yield await q.publish_batch("u", [NewMessage(b"1", ttl_ms=500), NewMessage(b"2", id="2")])
     yield await q.publish_batch("u", (NewMessage(b"3"),), durability="os", batch_id="b")
     yield await q.publish_batch("u", (NewMessage(b"3"),), durability="os", batch_id="b")
+    yield await q.publish("unwanted", b"1", auto_create=False)
+    yield await q.publish_batch("unwanted", [NewMessage(b"2")], auto_create=False)
     for _ in range(2):
         yield await q.publish_batch("u", [NewMessage(b"4")], batch_id="c", batch_ms=5)
         clock.advance(4)
@@ -293,6 +295,8 @@ async def refusals(q: QueueApi, clock: FakeClock) -> AsyncIterator[object]:
         bad.publish_batch("t", [NewMessage(b"x")], batch_id="b", batch_ms=2**70),
         bad.publish_batch("t", [NewMessage(b"x")], batch_id="b", batch_ms="long"),
         bad.publish_batch("t", [NewMessage(b"x")], batch_ms=5),
+        bad.publish_batch("t", [NewMessage(b"x")], auto_create=0),
+        bad.publish("t", b"x", auto_create=None),
         bad.publish_batch("t", [NewMessage(7)]),  # type: ignore[arg-type]
         bad.publish_batch("t", [NewMessage(b"x")] * 10_001),
         bad.publish_batch("t", [NewMessage(b"x")] * 4),

@@ -25,7 +25,7 @@ async def test_a_raw_body_is_one_message_byte_by_byte(door):
     reply = await door.call("POST", PUBLISH, body, {"content-type": "image/png"})
     assert reply.status == 201
     assert reply.json() == {
-        "messages": [{"id": 0, "offset": 0, "duplicate": False, "replaced": False}],
+        "messages": [{"id": 0, "offset": 0, "duplicate": False, "replaced": False, "queues": 1}],
         "durability": "memory",
         "repeated": False,
     }
@@ -63,6 +63,28 @@ async def test_options_of_a_raw_body_come_in_headers(door):
     assert found["message"]["deliver_at"] == now + 500
     assert found["message"]["expires_at"] == now + 5000
     assert found["deliveries"][0]["state"] == "delayed"
+
+
+@pytest.mark.parametrize("media", ["text/plain", "application/vnd.penstock.batch+json"])
+async def test_a_publish_need_not_create_a_queue(door, media):
+    body = {"messages": [{"payload": 1}]} if media != "text/plain" else "x"
+    headers = {"content-type": media}
+    reply = await door.call("POST", "/v1/topics/new/messages?auto_create=false", body, headers)
+    assert (reply.status, reply.json()["messages"][0]["queues"]) == (201, 0)
+    reply = await door.call("POST", "/v1/topics/new/messages", body, headers)
+    assert reply.json()["messages"][0]["queues"] == 1
+
+
+async def test_a_message_need_not_create_a_queue(door):
+    path = "/v1/topics/new/messages"
+    reply = await door.call("POST", path, "x", {"penstock-auto-create": "false"})
+    assert reply.json()["messages"][0]["queues"] == 0
+    batch = {"messages": [{"payload": 1, "auto_create": False}, {"payload": 2}]}
+    media = {"content-type": "application/vnd.penstock.batch+json"}
+    reply = await door.call("POST", path, batch, media)
+    assert [message["queues"] for message in reply.json()["messages"]] == [0, 1]
+    reply = await door.call("POST", path, "x", {"penstock-auto-create": "no"})
+    assert (reply.status, reply.json()["field"]) == (400, "Penstock-Auto-Create")
 
 
 async def test_a_batch_in_json_shows_payloads_as_people_write_them(door):

@@ -77,6 +77,7 @@ _OPTIONS: Final = frozenset(
         b"penstock-expires-at",
         b"penstock-durability",
         b"penstock-headers",
+        b"penstock-auto-create",
     }
 )
 
@@ -90,6 +91,8 @@ class PublishQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """For an Arrow batch, which cannot contain it."""
     batch_ms: int | None = None
     """How long the batch id of an Arrow batch is remembered."""
+    auto_create: bool = True
+    """False: no message of this call creates a queue."""
 
 
 async def publish(call: Call, query: PublishQuery, body: bytes) -> PublishReply:
@@ -100,12 +103,12 @@ async def publish(call: Call, query: PublishQuery, body: bytes) -> PublishReply:
         batch = await _read_batch(call, body, is_json=media == BATCH_JSON)
         durability = query.durability or batch.durability
         named = (batch.batch_id, batch.batch_ms)
-        return await _publish_batch(call, batch.messages, durability, *named)
+        return await _publish_batch(call, query, batch.messages, durability, *named)
     if media == ARROW_STREAM:
         messages = await _read_arrow(call, body)
         named = (query.batch_id, query.batch_ms)
-        return await _publish_batch(call, messages, durability, *named)
-    return await _publish_one(call, body, durability)
+        return await _publish_batch(call, query, messages, durability, *named)
+    return await _publish_one(call, query, body, durability)
 
 
 async def _read_batch(call: Call, body: bytes, *, is_json: bool) -> PublishBody:
@@ -151,6 +154,7 @@ async def _read_arrow(call: Call, body: bytes) -> list[NewMessage]:
 
 async def _publish_batch(
     call: Call,
+    query: PublishQuery,
     messages: Sequence[NewMessage],
     durability: Durability,
     batch_id: str | None,
@@ -160,13 +164,20 @@ async def _publish_batch(
     if trace:
         messages = [_traced(message, trace) for message in messages]
     reply = await call.broker.publish_batch(
-        call.name, messages, durability=durability, batch_id=batch_id, batch_ms=batch_ms
+        call.name,
+        messages,
+        durability=durability,
+        batch_id=batch_id,
+        batch_ms=batch_ms,
+        auto_create=query.auto_create,
     )
     call.service.metrics.published(len(messages))
     return reply
 
 
-async def _publish_one(call: Call, body: bytes, durability: Durability) -> PublishReply:
+async def _publish_one(
+    call: Call, query: PublishQuery, body: bytes, durability: Durability
+) -> PublishReply:
     headers = call.headers
     content_type = headers.get(b"content-type")
     if type(body) is not bytes:
@@ -178,6 +189,7 @@ async def _publish_one(call: Call, body: bytes, durability: Durability) -> Publi
             body,
             headers=_trace(headers) or NO_HEADERS,
             content_type=_text(content_type, "Content-Type"),
+            auto_create=query.auto_create,
             durability=durability,
         )
         return _reply(call, published, durability)
@@ -196,6 +208,7 @@ async def _publish_one(call: Call, body: bytes, durability: Durability) -> Publi
         deliver_at=_number(headers, b"penstock-deliver-at", None),
         ttl_ms=_number(headers, b"penstock-ttl-ms", None),
         expires_at=_number(headers, b"penstock-expires-at", None),
+        auto_create=_flag(headers, b"penstock-auto-create", query.auto_create),
         durability=durability,
     )
     return _reply(call, published, durability)
@@ -268,6 +281,16 @@ def _number(headers: Mapping[bytes, bytes], name: bytes, default: int | None) ->
         field = name.decode().title()
         raise BadInput(f"{field} is not a whole number.", field=field)
     return int(value)
+
+
+def _flag(headers: Mapping[bytes, bytes], name: bytes, default: bool) -> bool:
+    value = headers.get(name)
+    if value is None:
+        return default
+    if value not in (b"true", b"false"):
+        field = name.decode().title()
+        raise BadInput(f"{field} is not true or false.", field=field)
+    return value == b"true"
 
 
 _ERRORS: Final[tuple[type[PenstockError], ...]] = (

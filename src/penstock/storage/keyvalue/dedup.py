@@ -42,6 +42,8 @@ _MS = struct.Struct("<q")
 _RUN = struct.Struct("<QQIB")
 _DUPLICATE: Final = 1
 _REPLACED: Final = 2
+#: A run of no messages: the runs after it went to as many queues as its message id says.
+_QUEUES: Final = 4
 _SLOT_MS: Final = 60_000
 #: Array counts are 16 bits.
 _MAX_KEYS: Final = 32_767
@@ -95,16 +97,7 @@ class Dedup:
         at, own_ms, runs = _batch(value)
         if at + (window_ms if own_ms is None else own_ms) <= now:
             return None
-        return tuple(
-            Published(
-                MessageId(message_id + index),
-                Offset(offset + index),
-                bool(said & _DUPLICATE),
-                bool(said & _REPLACED),
-            )
-            for message_id, offset, count, said in _RUN.iter_unpack(runs)
-            for index in range(count)
-        )
+        return tuple(_published(runs))
 
     def remember_batch(
         self,
@@ -222,18 +215,40 @@ def _batch(value: bytes) -> tuple[int, int | None, bytes]:
     return at, _MS.unpack_from(runs, len(runs) - _MS.size)[0], runs[: -_MS.size]
 
 
+def _published(runs: bytes) -> Iterator[Published]:
+    """The reply that ``_runs`` was made of. Before 1.0 a batch had no ``_QUEUES``: unknown."""
+    queues: int | None = None
+    for message_id, offset, count, said in _RUN.iter_unpack(runs):
+        if said & _QUEUES:
+            queues = message_id
+        duplicate = bool(said & _DUPLICATE)
+        for index in range(count):
+            yield Published(
+                MessageId(message_id + index),
+                Offset(offset + index),
+                duplicate,
+                bool(said & _REPLACED),
+                None if duplicate else queues,
+            )
+
+
 def _runs(messages: Sequence[Published]) -> list[tuple[int, int, int, int]]:
-    if not any(message.duplicate or message.replaced for message in messages):
-        # New messages are consecutive, and most batches contain no others.
-        return [(messages[0].id, messages[0].offset, len(messages), 0)]
     runs: list[tuple[int, int, int, int]] = []
+    queues: int | None = None
+    begin = offset = end = said = 0
     for message in messages:
-        said = message.duplicate * _DUPLICATE + message.replaced * _REPLACED
-        if runs:
-            first, offset, count, before = runs[-1]
-            follows = message.id == first + count and message.offset == offset + count
-            if follows and said == before:
-                runs[-1] = (first, offset, count + 1, said)
-                continue
-        runs.append((message.id, message.offset, 1, said))
+        flags = message.duplicate * _DUPLICATE + message.replaced * _REPLACED
+        counts = message.queues is not None and message.queues != queues
+        count = end - offset
+        follows = message.id == begin + count and message.offset == end
+        if end and follows and flags == said and not counts:
+            end += 1
+            continue
+        if end:
+            runs.append((begin, offset, count, said))
+        if counts:
+            queues = message.queues
+            runs.append((queues or 0, 0, 0, _QUEUES))
+        begin, offset, end, said = message.id, message.offset, message.offset + 1, flags
+    runs.append((begin, offset, end - offset, said))
     return runs

@@ -233,21 +233,23 @@ class Plan:
                 else (dict(new.headers) if new.headers else NO_HEADERS),
             )
             offset += 1
-            replaced = False
+            replaced, count = False, 0
             if new.key is not None:
                 item = self._plan_keyed(new, message, new.key)
-                message, replaced = item[1][0], item[3] is not None
+                _, (message, _), queues, change = item
+                if change is not None:
+                    replaced, count = True, len(change.kept)
                 created = self._created.get(topic)
             else:
                 queues = match(message)
                 if created is not None:
                     queues = (*queues, created)
-                elif not queues:
+                elif not queues and new.auto_create:
                     created = self._auto_create(message)
                     queues = () if created is None else (created,)
                 item = (new, (message, encode_metadata(message)), queues, None)
             append(item)
-            reply(Published(message.id, message.offset, False, replaced))
+            reply(Published(message.id, message.offset, False, replaced, count + len(queues)))
             if new.id is not None and policy.dedup_window_ms:
                 self._ids[topic, new.id] = FirstPublish(message.id, message.offset, now)
         return int(offset)
@@ -325,8 +327,8 @@ class Plan:
             found = None if closed else self._waiting_keys.find(message.topic, key)
             if found is None:
                 joining = self._match_all(message)
-                if not joining and (new_queue := self._auto_create(message)) is not None:
-                    joining = (new_queue,)
+                if not joining and new.auto_create:
+                    joining = self._created_for(message)
                 item = (new, (message, encode_metadata(message)), joining, None)
                 self._keys[message.topic, key] = item if joining else None
                 return item
@@ -352,9 +354,9 @@ class Plan:
         self._deliveries += len(kept)
         keeping = frozenset(kept)
         change = _Replacement(kept, [queue for queue in before if queue not in keeping])
-        joining = [queue for queue in matching if queue not in waiting]
-        if not kept and not joining and (new_queue := self._auto_create(message)) is not None:
-            joining = [new_queue]
+        joining = tuple(queue for queue in matching if queue not in waiting)
+        if not kept and not joining and new.auto_create:
+            joining = self._created_for(message)
         item = (new, (message, encode_metadata(message)), joining, change)
         self._keys[message.topic, key] = item if kept or joining else None
         return item
@@ -380,6 +382,10 @@ class Plan:
         matching = self._match(message)
         created = self._created.get(message.topic)
         return matching if created is None else (*matching, created)
+
+    def _created_for(self, message: Message) -> tuple[Queue, ...]:
+        created = self._auto_create(message)
+        return () if created is None else (created,)
 
     def _auto_create(self, message: Message) -> Queue | None:
         """Create a queue for the topic of a message that no caught-up queue takes, if allowed."""

@@ -141,14 +141,15 @@ def published(plan: Sequence[Planned]) -> tuple[Published, ...]:
         if type(item) is Block:
             begin = item.number << INDEX_BITS | item.index
             offsets: Any = range(begin, begin + len(item.metadata))
-            replies += map(Published, offsets, offsets)
+            told = repeat(False), repeat(False), repeat(len(item.targets))
+            replies += map(Published, offsets, offsets, *told)
         elif type(item) is Entry:
             # Id and offset are the same number; the two properties would double the cost.
             offset: Any = item.number << INDEX_BITS | item.index
             if item.replaces is None:
-                replies.append(Published(offset, offset))
+                replies.append(Published(offset, offset, False, False, len(item.targets)))
             else:
-                replies.append(Published(item.id, offset, replaced=True))
+                replies.append(Published(item.id, offset, False, True, len(item.targets)))
         elif isinstance(item, Twin):
             replies.append(Published(item.entry.id, item.entry.offset, duplicate=True))
         else:

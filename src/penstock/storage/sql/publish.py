@@ -319,7 +319,8 @@ class Publishing:
                         added[queue.number] += 1
                     if new.key is not None:
                         keys.opened(entry)
-                if not entry.targets and not entry.behind and self._core.options.auto_create:
+                unwanted = not entry.targets and not entry.behind
+                if unwanted and new.auto_create and self._core.options.auto_create:
                     await self._create(one.topic, entry)
                 made += len(entry.targets)
                 check_fan_out(limits, messages, made)

@@ -27,9 +27,9 @@ pytest.register_assert_rewrite(
             "idempotency",
             "keyed",
             "leases",
-            "scenarios",
             "log",
             "lowered_limit",
+            "matched_queues",
             "next_due",
             "ownership",
             "partitions",
@@ -45,6 +45,7 @@ pytest.register_assert_rewrite(
             "results",
             "route",
             "routers",
+            "scenarios",
             "settle",
             "settle_and_publish",
             "stats",
@@ -80,6 +81,7 @@ from penstock.testing.conformance.keyed import TestKeyed
 from penstock.testing.conformance.leases import TestLeases, TestTime
 from penstock.testing.conformance.log import TestLog
 from penstock.testing.conformance.lowered_limit import TestLoweredLimit
+from penstock.testing.conformance.matched_queues import TestAutoCreateOfAMessage, TestMatchedQueues
 from penstock.testing.conformance.next_due import TestNextDue, TestNextDueOfPartitions
 from penstock.testing.conformance.ownership import TestOwnership
 from penstock.testing.conformance.partitions import TestPartitionOrder, TestPartitionStats
@@ -116,6 +118,7 @@ __all__ = [
     "TestAssignConflicts",
     "TestAssignKeyed",
     "TestAutoCreate",
+    "TestAutoCreateOfAMessage",
     "TestBacklog",
     "TestBatches",
     "TestCatchingUp",
@@ -148,6 +151,7 @@ __all__ = [
     "TestLogRetention",
     "TestLoweredLimit",
     "TestManyRouters",
+    "TestMatchedQueues",
     "TestMessage",
     "TestNack",
     "TestNextDue",

@@ -78,6 +78,7 @@ def msg(
     content_type: str | None = None,
     deliver_at: int | None = None,
     expires_at: int | None = None,
+    auto_create: bool = True,
     **headers: HeaderValue,
 ) -> NewMessage:
     """A message; arguments that are not fields become headers."""
@@ -91,6 +92,7 @@ def msg(
         content_type=content_type,
         deliver_at=deliver_at,
         expires_at=expires_at,
+        auto_create=auto_create,
     )
 
 

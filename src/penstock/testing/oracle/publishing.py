@@ -151,7 +151,9 @@ class _Batch:
             published = self._append_new(topic, new, expires_at)
         else:
             published = self._replace(open_message, new, expires_at)
-        self.made += len(self._queues_with(published.id))
+        has = len(self._queues_with(published.id))
+        published = replace(published, queues=has)
+        self.made += has
         if new.id is not None and policy.dedup_window_ms > 0:
             seen_now = (self.now, published.id, published.offset)
             self.store.ids[(self.tenant, topic, new.id)] = seen_now
@@ -197,7 +199,7 @@ class _Batch:
             headers=dict(new.headers),
         )
         message = self._append(message, new.payload)
-        self._route_new(message)
+        self._route_new(message, auto_create=new.auto_create)
         self._remember_key(message)
         return Published(id=message.id, offset=message.offset)
 
@@ -214,13 +216,13 @@ class _Batch:
                     self._add(queue, message)
             elif not _takes(queue, message):
                 transitions.remove(self.store, queue, held)
-        if self._is_for_a_new_queue(message):
+        if new.auto_create and self._is_for_a_new_queue(message):
             self._add(self._create_queue(message.topic), message)
         self._remember_key(message)
         return Published(id=message.id, offset=message.offset, replaced=True)
 
-    def _route_new(self, message: Message) -> None:
-        if self._is_for_a_new_queue(message):
+    def _route_new(self, message: Message, *, auto_create: bool) -> None:
+        if auto_create and self._is_for_a_new_queue(message):
             self._create_queue(message.topic)
         for queue in self.store.queues_of(self.tenant):
             if queue.cursor is None and _takes(queue, message):

@@ -19,7 +19,7 @@ from penstock.storage.keyvalue.keys import (
     settle_key,
 )
 from penstock.storage.keyvalue.stage import Stage
-from penstock.storage.repetition import encode_reply, settle_id
+from penstock.storage.repetition import decode_reply, encode_reply, settle_id
 from penstock.testing.laws import law
 
 MINUTE = 60_000
@@ -68,17 +68,43 @@ def test_golden_records(stage: Stage) -> None:
 def test_golden_records_of_batches(stage: Stage) -> None:
     """One that is remembered for as long as the topic says, and one with a window of its own."""
     dedup = Dedup(stage)
-    first = [Published(MessageId(5), Offset(6)), Published(MessageId(6), Offset(7))]
+    first = [
+        Published(MessageId(5), Offset(6), queues=3),
+        Published(MessageId(6), Offset(7), queues=3),
+    ]
     dedup.remember_batch("t", "orders", "b1", first, 61_000, HOUR, None)
     dedup.remember_batch("t", "orders", "b2", first, 61_000, HOUR, 2 * HOUR)
     key = "010717 742f6f726465727300 62"
-    run = "0500000000000000 0600000000000000 02000000 00"
+    run = "0300000000000000 0000000000000000 00000000 04"
+    run += "0500000000000000 0600000000000000 02000000 00"
     value = bytes.fromhex(f"48ee000000000000 {run}")
     writes = stage.take().writes
     assert writes[bytes.fromhex(key + "31")] == seal(value)
     assert writes[bytes.fromhex(key + "32")] == seal(value + bytes.fromhex("00dd6d0000000000"))
     slots = [key for key in writes if key.startswith(DEDUP_SLOT_PREFIX)]
     assert slots == [dedup_slot_key(61, 7), dedup_slot_key(121, 7)]
+
+
+def test_a_batch_of_the_release_before_1_0_has_no_number_of_queues(stage: Stage) -> None:
+    value = bytes.fromhex("48ee000000000000 0500000000000000 0600000000000000 02000000 00")
+    stage.put(batch_key("t", "orders", "b"), seal(value))
+    first = (Published(MessageId(5), Offset(6)), Published(MessageId(6), Offset(7)))
+    assert Dedup(stage).find_batch("t", "orders", "b", 61_000, HOUR) == first
+
+
+def test_a_batch_keeps_the_number_of_queues_of_every_message(stage: Stage) -> None:
+    first = (
+        Published(MessageId(5), Offset(5), queues=0),
+        Published(MessageId(6), Offset(6), queues=0),
+        Published(MessageId(7), Offset(7), queues=2),
+        Published(MessageId(1), Offset(1), duplicate=True),
+        Published(MessageId(2), Offset(8), replaced=True, queues=2),
+        Published(MessageId(9), Offset(9), queues=1),
+        Published(MessageId(9), Offset(9), duplicate=True),
+    )
+    dedup = Dedup(stage)
+    dedup.remember_batch("t", "orders", "b", first, 0, HOUR, None)
+    assert dedup.find_batch("t", "orders", "b", 0, HOUR) == first
 
 
 def test_a_batch_is_swept_when_its_own_window_is_over(
@@ -226,12 +252,20 @@ def test_golden_record_of_a_settle_with_publish(stage: Stage) -> None:
     settle = settle_id([ack])
     assert settle is not None
     outcome = Outcome(ack.receipt, Verdict.OK, State.DONE)
-    reply = encode_reply([outcome], [Published(MessageId(8), Offset(8))])
+    reply = encode_reply([outcome], [Published(MessageId(8), Offset(8), queues=1)])
     at = 1_700_000_001_000
     Dedup(stage).remember_settle("default", "orders", settle, reply, at, 8)
     key = bytes.fromhex("01071a 64656661756c742f6f7264657273 00") + settle.encode()
     assert settle == "a532031dc74578eb40df02713089e2db"
-    assert stage.get(key) == bytes.fromhex("e86be5cf8b010000929192a4646f6e65c091940808c2c2afc254fd")
+    value = bytes.fromhex("e86be5cf8b010000 929192a4646f6e65c091950808c2c201 05e6cd28")
+    assert stage.get(key) == value
+
+
+def test_a_settle_of_the_release_before_1_0_has_no_number_of_queues() -> None:
+    ack = Ack(Receipt("0-26f05b59d3b20001-2-1"))
+    reply = decode_reply(bytes.fromhex("929192a4646f6e65c091940808c2c2"), [ack], "fsync")
+    assert reply.published == (Published(MessageId(8), Offset(8)),)
+    assert reply.outcomes == (Outcome(ack.receipt, Verdict.OK, State.DONE),)
 
 
 def test_a_settle_is_forgotten_with_its_window(stage: Stage) -> None:
