@@ -451,6 +451,7 @@ def _message(draft: Draft, now: int) -> NewMessage:
         priority=draft.get("priority", 4),
         deliver_at=now + draft["delay_ms"] if "delay_ms" in draft else None,
         expires_at=now + draft["ttl_ms"] if "ttl_ms" in draft else None,
+        auto_create=draft.get("auto_create", True),
     )
 
 

@@ -141,8 +141,8 @@ def published(plan: Sequence[Planned]) -> tuple[Published, ...]:
         if type(item) is Block:
             begin = item.number << INDEX_BITS | item.index
             offsets: Any = range(begin, begin + len(item.metadata))
-            told = repeat(False), repeat(False), repeat(len(item.targets))
-            replies += map(Published, offsets, offsets, *told)
+            flags = repeat(False), repeat(False), repeat(len(item.targets))
+            replies += map(Published, offsets, offsets, *flags)
         elif type(item) is Entry:
             # Id and offset are the same number; the two properties would double the cost.
             offset: Any = item.number << INDEX_BITS | item.index
